@@ -73,13 +73,6 @@ def test_where_neither_can_be_told_it_is_a_doubt_and_no_finding() -> None:
     assert "got only 43% of 2 CPUs" in _untold(workers)[0]
 
 
-def test_most_switches_forced_by_others_leave_the_rest_of_a_fetch_open() -> None:
-    """Its threads may stand in the queue while the one that fetches waits for them."""
-    seen = _seen({"sample_cpu_share": 0.43, "sample_queue_share": 0.1}, _BUSY)
-    assert _named(seen) == []
-    assert len(_untold(seen)) == 1
-
-
 def test_what_waits_for_a_disk_is_still_said_on_a_busy_machine() -> None:
     queued = {"sample_cpu_share": 0.08, "sample_queue_share": 0.02}
     voluntary = {**_BUSY, "involuntary_switches_per_s": 20.0}

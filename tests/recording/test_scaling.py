@@ -195,7 +195,7 @@ def test_what_a_run_offers_says_what_it_could_give(fix: str, row: str) -> None:
     # The program's own parameters are known better than what its trace accumulates.
     assert "from 50 MB of gradients a step (the program's optimizers)" in said
     # Without the profiler the step takes 10 ms, not 20, and backward as much less.
-    assert "a step of 10 ms without exchange, a backward pass of 4 ms in it" in said
+    assert "a step of 10.0 ms without exchange, a backward pass of 4.00 ms in it" in said
 
 
 def test_sharded_training_is_predicted_to_gain_less_where_links_are_slow() -> None:

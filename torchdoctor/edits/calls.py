@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdoctor.edits import DropKeywordEdit, Edit, KeywordEdit
+from torchdoctor.edits import DropKeywordEdit, Edit, KeywordEdit, StatementEdit
 from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.facts.lookup import place, training_loaders
 from torchdoctor.words import LoaderFacts, Location, Recording
@@ -25,6 +25,12 @@ _OF_WORKERS = {
     "timeout": 9,
     "multiprocessing_context": 11,
 }
+
+
+def on_top(recording: Recording, *statements: str) -> list[Edit]:
+    """Return statements after the imports of the program's script; [] where it is not known."""
+    script = recording.workload.script
+    return [StatementEdit(file=script, statement=x) for x in statements] if script else []
 
 
 def loader_call(recording: Recording, **keywords: Any) -> str:

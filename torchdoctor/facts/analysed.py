@@ -1,8 +1,6 @@
 """Calls noted in the analysed steps after the profiler window, as checks and fixes ask. Pure."""
 
-from __future__ import annotations
-
-from torchdoctor.words.program import KeptGraph, TensorCall
+from torchdoctor.words.program import TensorCall
 from torchdoctor.words.recording import Recording
 
 ARRAYS = ("array-copy", "arrays-copy")
@@ -34,11 +32,6 @@ def share_of_step(recording: Recording, calls: list[TensorCall]) -> float | None
     if steps is None or steps.mean_s <= 0:
         return None
     return min(sum(call.host_s for call in calls) / steps.mean_s, 1.0)
-
-
-def summed_graphs(recording: Recording) -> list[KeptGraph]:
-    """Return the graphs kept by a sum at a known line, which can be cut there."""
-    return [x for x in recording.main.kept_graphs if x.kind == "sum" and x.location is not None]
 
 
 def how_often(call: TensorCall) -> str:

@@ -1,7 +1,5 @@
 """Which models train in float64, and what padded sizes gain the program's own products. Pure."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from statistics import fmean, stdev

@@ -4,38 +4,28 @@ Makers often print figures for 2:4 sparsity, twice as high; these are the dense 
 whose sheet leaves no doubt are listed: a figure that is missing is not known, never guessed.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
 _PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
-_NVIDIA = "https://www.nvidia.com/en-us/data-center/"
-_NVIDIA_CONTENT = "https://www.nvidia.com/content/"
-_NVIDIA_FILES = "https://images.nvidia.com/"
-_AMD = "https://www.amd.com/en/products/accelerators/instinct/"
-_SOURCES = {
-    "V100": _NVIDIA_FILES
-    + "content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
-    "T4": _NVIDIA_CONTENT
-    + "dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf",
-    "Ampere": _NVIDIA_FILES
-    + "aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf",
-    "A100": _NVIDIA_CONTENT
-    + "dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf",
-    "A10": _NVIDIA + "products/a10-gpu/",
-    "H100": _NVIDIA + "h100/",
-    "H100 PCIe": "https://resources.nvidia.com/en-us-tensor-core",
-    "H200": _NVIDIA + "h200/",
-    "B200": _NVIDIA + "hgx/",
-    "L4": _NVIDIA + "l4/",
-    "L40S": _NVIDIA + "l40s/",
-    "GA102": _NVIDIA_CONTENT + "PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf",
-    "Ada": _NVIDIA_FILES + "aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf",
-    "MI250X": _AMD + "mi200/mi250x.html",
-    "MI210": _AMD + "mi200/mi210.html",
-    "MI300X": _AMD + "mi300/mi300x.html",
-}
+_SOURCES = """
+V100 https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf
+T4 https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf
+Ampere https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
+A100 https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf
+A10 https://www.nvidia.com/en-us/data-center/products/a10-gpu/
+H100 https://www.nvidia.com/en-us/data-center/h100/
+H100-PCIe https://resources.nvidia.com/en-us-tensor-core
+H200 https://www.nvidia.com/en-us/data-center/h200/
+B200 https://www.nvidia.com/en-us/data-center/hgx/
+L4 https://www.nvidia.com/en-us/data-center/l4/
+L40S https://www.nvidia.com/en-us/data-center/l40s/
+GA102 https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf
+Ada https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf
+MI250X https://www.amd.com/en/products/accelerators/instinct/mi200/mi250x.html
+MI210 https://www.amd.com/en/products/accelerators/instinct/mi200/mi210.html
+MI300X https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html
+"""
 # Name | pattern (driver) | memory GB/s | TFLOP/s by precision | NVLink and PCIe GB/s | source
 # V100 DGXS: the sheet of the DGX Station, four of which give 500 TFLOP/s. PG509-200: the A100 of
 # 40 GB on boards of the Open Compute Project. GeForce: 16-bit products added up in float32, as
@@ -51,7 +41,7 @@ A100 80GB SXM | A100-SXM4-80GB | 2039 | 19.5 19.5 156 312 312 - | 600 64 | A100
 A100 80GB PCIe | A100 80GB PCIe | 1935 | 19.5 19.5 156 312 312 - | 600 64 | A100
 A10 | A10 | 600 | - 31.2 62.5 125 125 - | - 64 | A10
 H100 SXM | H100 80GB HBM3 | 3350 | 67 67 494.7 989.4 989.4 1978.9 | 900 128 | H100
-H100 PCIe | H100 PCIe | 2000 | 51 51 378 756 756 1513 | 600 128 | H100 PCIe
+H100 PCIe | H100 PCIe | 2000 | 51 51 378 756 756 1513 | 600 128 | H100-PCIe
 H200 SXM | H200 | 4800 | 67 67 494.7 989.4 989.4 1978.9 | 900 128 | H200
 B200 | B200 | 7700 | 37 75 1125 2250 2250 4500 | 1800 - | B200
 L4 | L4 | 300 | - 30.3 60 121 121 242.5 | - 64 | L4
@@ -103,19 +93,21 @@ class DataSheet:
 
 def _sheet(row: str) -> DataSheet:
     name, pattern, memory, arithmetic, links, source = row.split(" | ")
-    nvlink, pcie = (None if link == "-" else float(link) for link in links.split())
-    tflops = zip(_PRECISIONS, arithmetic.split(), strict=True)
+    figures = [None if x == "-" else float(x) for x in f"{arithmetic} {links}".split()]
+    *tflops, nvlink, pcie = figures
+    known = zip(_PRECISIONS, tflops, strict=True)
     return DataSheet(
         name=name,
         pattern=pattern,
-        tflops={precision: float(figure) for precision, figure in tflops if figure != "-"},
+        tflops={precision: figure for precision, figure in known if figure is not None},
         gb_per_s=float(memory),
-        source=_SOURCES[source],
+        source=_ADDRESSES[source],
         nvlink_gb_per_s=nvlink,
         pcie_gb_per_s=pcie,
     )
 
 
+_ADDRESSES = dict(line.split() for line in _SOURCES.strip().splitlines())
 SHEETS = tuple(map(_sheet, _TABLE.strip().splitlines()))
 
 

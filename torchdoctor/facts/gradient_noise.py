@@ -7,8 +7,6 @@ norms at two batch sizes; successive steps and their mean are these two sizes, a
 products of all pairs use every one of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What fixes and checks ask of the machine, its other load and the links between GPUs. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torchdoctor.words.environment import SensorStatistics

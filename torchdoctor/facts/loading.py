@@ -1,7 +1,5 @@
 """How a loader's workers spend their time, and what preparing samples beside the training gives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +17,6 @@ from torchdoctor.words.recording import Recording
 MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
 _LEAST_WAIT = 0.05  # share of the step
 _IOWAIT = 0.2
-_HARDLY = 0.25  # of a fetch with its queue, below: threads of its own would leave it more than that
-_MOSTLY_FORCED = 0.5  # of the context switches
 _LEAST_QUEUED = 0.1  # of a fetch, from which the queue is named
 _WHOLE = 0.05  # of a worker: 4.01 are four
 
@@ -36,17 +32,15 @@ def waiting_loader(recording: Recording) -> LoaderFacts | None:
 def untold_wait(recording: Recording) -> str | None:
     """Return why a fetch of little CPU time may have waited for a CPU alone; None: it did not."""
     share, sensors = loader_cpu_share(recording), recording.sensors
-    cpus = recording.environment.cpus
+    cpus, loaders = recording.environment.cpus, training_loaders(recording)
     load = much_load(sensors.other_load_cpus, cpus)
     if share is None or share >= MOSTLY_WAITING or load is None:
         return None
-    if (sensors.iowait_share or 0.0) > _IOWAIT:
-        return None
-    # The share contains the queue. Threads of the fetch's own may have stood there too.
-    hardly_computes = share < _HARDLY or not _mostly_forced(recording)
-    if _queue_is_known(recording) and hardly_computes:
-        return None
-    could = min(training_loaders(recording)[0].num_workers, int(max(cpus, 1.0)))
+    workers = loaders[0].num_workers
+    queued = sensors.workers_queued_cpus if workers else loaders[0].sample_queue_share
+    if (sensors.iowait_share or 0.0) > _IOWAIT or queued is not None:
+        return None  # the share contains the queue
+    could = min(workers, int(max(cpus, 1.0)))
     of = f"{could} CPUs" if could > 1 else "a CPU"
     return (
         f"The fetch got only {share:.0%} of {of} while other programs kept {load:.1f} of "
@@ -64,19 +58,6 @@ def queued_words(recording: Recording) -> str:
     if queued is None or queued < _LEAST_QUEUED:
         return ""
     return f" (of which {queued:.0%} waiting for a CPU that others held)"
-
-
-def _queue_is_known(recording: Recording) -> bool:
-    loader = training_loaders(recording)[0]
-    if loader.num_workers:
-        return recording.sensors.workers_queued_cpus is not None
-    return loader.sample_queue_share is not None
-
-
-def _mostly_forced(recording: Recording) -> bool:
-    switches = recording.sensors.context_switches_per_s
-    forced = recording.sensors.involuntary_switches_per_s
-    return bool(switches) and forced is not None and forced >= _MOSTLY_FORCED * (switches or 0.0)
 
 
 def least_step_s(recording: Recording) -> float | None:

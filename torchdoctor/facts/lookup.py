@@ -1,11 +1,8 @@
 """What fixes and checks ask of a `Recording`: loaders, models, and shares of the step. Pure."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
-from torchdoctor.words import Operator, Recording, Shares, StepStatistics, TraceStatistics
+from torchdoctor.words import Operator, Recording, Shares, StepStatistics, TraceStatistics, figures
 from torchdoctor.words.program import LoaderFacts, Location, ModelFacts, OptimizerFacts
 
 _FEW_STEPS = 12
@@ -65,25 +62,18 @@ def loader_target(recording: Recording) -> dict[str, int]:
     return {}
 
 
-def no_second_loader(recording: Recording) -> str | None:
-    """Return why loader fixes cannot be compared within one launch; None: they can.
+def allows_second_loader(recording: Recording) -> bool:
+    """Return True if loader fixes can be compared within one launch, by a loader beside its own.
 
-    What begins an epoch is in no block of a second loader, whose workers live on.
+    What begins an epoch is in no block of a second loader, whose workers live on: short epochs
+    are compared in launches.
     """
     training, steps = training_loaders(recording), recording.steps
-    if not training or steps is None:
-        return "No DataLoader feeds the training loop."
+    if steps is None or len(training) != 1 or training[0].no_second is not None:
+        return False
     loader = training[0]
-    if len(training) > 1:
-        return "The loader is constructed anew each epoch."
-    if loader.no_second is not None:
-        return loader.no_second
-    if loader.iterators < 2:
-        return None
-    epoch_s = steps.mean_s * loader.batches / loader.iterators / max(steps.batches_per_step, 1.0)
-    if epoch_s < _SHORT_EPOCH_S:
-        return f"An epoch takes {epoch_s:.1f} s: how it begins counts as much as what follows."
-    return None
+    batches = loader.batches / max(loader.iterators, 1) / max(steps.batches_per_step, 1.0)
+    return loader.iterators < 2 or steps.mean_s * batches >= _SHORT_EPOCH_S
 
 
 def training_models(recording: Recording) -> list[ModelFacts]:
@@ -178,12 +168,7 @@ def convolves(trace: TraceStatistics) -> bool:
 
 def place(recording: Recording, location: Location | None, otherwise: str) -> str:
     """Return "train.py:42", relative to the program's folder where it lies below that."""
-    if location is None:
-        return otherwise
-    path = Path(location.file)
-    if path.is_relative_to(recording.workload.cwd):
-        path = path.relative_to(recording.workload.cwd)
-    return f"{path}:{location.line}"
+    return figures.place(location, recording.workload.cwd) or otherwise
 
 
 def changes_itself(recording: Recording) -> str | None:
@@ -268,11 +253,9 @@ def arithmetic_share(recording: Recording) -> float | None:
 def overhead_share(recording: Recording) -> float | None:
     """Return the share of the step in Python, dispatch and small operators; None: not measured."""
     trace = recording.trace
-    if trace is None or trace.python_s is None or trace.small_operator_s is None:
+    if trace is None or None in (trace.python_s, trace.small_operator_s) or not trace.step_s:
         return None
-    if not trace.step_s:
-        return None
-    share = (trace.linking_s + trace.small_operator_s) / trace.step_s
+    share = (trace.linking_s + (trace.small_operator_s or 0.0)) / trace.step_s
     if recording.shares.cpu is None:
         return share
     return min(share, recording.shares.cpu + python_between(recording))
@@ -317,19 +300,17 @@ def convolution_share(recording: Recording) -> float | None:
     trace = recording.trace
     if trace is None or not trace.step_s or not trace.operators:
         return None
-    plain = transposed = backward = 0.0
+    spent = {"plain": 0.0, "transposed": 0.0, "backward": 0.0}
     for operator in trace.operators:
-        spent = spent_s(operator)
-        if _TRANSPOSED.search(operator.name):
-            transposed += 0.0 if "backward" in operator.name.lower() else spent
-        elif not _CONVOLUTION.search(operator.name):
-            continue
-        elif "backward" in operator.name.lower():
-            backward += spent
-        else:
-            plain += spent
-    forward = plain + transposed
-    return (plain + backward * (plain / forward if forward else 1.0)) / trace.step_s
+        if "backward" in operator.name.lower() and _CONVOLUTION.search(operator.name):
+            spent["backward"] += spent_s(operator)
+        elif _TRANSPOSED.search(operator.name):
+            spent["transposed"] += spent_s(operator)
+        elif _CONVOLUTION.search(operator.name):
+            spent["plain"] += spent_s(operator)
+    forward = spent["plain"] + spent["transposed"]
+    plain = spent["plain"] / forward if forward else 1.0
+    return (spent["plain"] + spent["backward"] * plain) / trace.step_s
 
 
 _SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block

@@ -1,7 +1,5 @@
 """Collect the settings that a program trained with, to tell two reports apart. Pure."""
 
-from __future__ import annotations
-
 from torchdoctor.facts.lookup import training_loaders, training_models
 from torchdoctor.words.program import Flags, LoaderFacts, ModelFacts, OptimizerFacts
 from torchdoctor.words.recording import Recording

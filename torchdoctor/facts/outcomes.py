@@ -1,7 +1,5 @@
 """What trials and replays leave in a report: the ceilings, and the trial that leads. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

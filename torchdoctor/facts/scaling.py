@@ -4,8 +4,6 @@ The prediction is a model and never called a measurement.
 docs/decisions/scaling-estimate.md gives formulas and reasons.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -19,6 +17,7 @@ from torchdoctor.words import (
     ScalingRow,
     TraceStatistics,
 )
+from torchdoctor.words.figures import memory, seconds
 
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
 # Of a data sheet's slowest link: as slow as recorded jobs were beside it.
@@ -88,8 +87,7 @@ def scaling(recording: Recording) -> Scaling | None:
     if trace is None or not trace.has_device or (trace.exchange is None and not trains(trace)):
         return None
     known = _known(recording, trace)
-    missing = _missing(known, trace)
-    if missing:
+    if missing := _missing(known, trace):
         return replace(known, missing=missing)
     step = Step(
         gradient_bytes=known.gradient_bytes or 0.0,
@@ -98,29 +96,25 @@ def scaling(recording: Recording) -> Scaling | None:
         backward_s=known.backward_s or 0.0,
     )
     low, high = known.low_bytes_per_s, known.high_bytes_per_s
-    rows = []
+    rows, missing = [], []
     if low and high:
         rows += [_row(step, gpus, low, high) for gpus in ON_ONE_MACHINE]
     else:
-        missing = [_NO_LINKS]
-    each = len(recording.main.devices) or GPUS_OF_A_MACHINE
+        missing.append(
+            "what links the GPUs of one machine: the GPU is not among the data sheets with such a "
+            "figure, and no collectives were measured"
+        )
+    gpus = MACHINES * (len(recording.main.devices) or GPUS_OF_A_MACHINE)
     for gbit in NETWORKS_GBIT:
         network = gbit / 8 * 1e9
-        links = min(low or network, network), min(high or network, network)
-        rows.append(_row(step, each * MACHINES, *links, machines=MACHINES, gbit=gbit))
+        row = _row(step, gpus, min(low or network, network), min(high or network, network))
+        rows.append(replace(row, machines=MACHINES, network_gbit_per_s=gbit))
     return replace(known, rows=rows, missing=missing)
 
 
-def _row(
-    step: Step, gpus: int, low: float, high: float, machines: int = 1, gbit: float | None = None
-) -> ScalingRow:
-    return ScalingRow(
-        gpus=gpus,
-        machines=machines,
-        network_gbit_per_s=gbit,
-        ddp=step.speedup(gpus, low, high, sharded=False),
-        fsdp=step.speedup(gpus, low, high, sharded=True),
-    )
+def _row(step: Step, gpus: int, low: float, high: float) -> ScalingRow:
+    ddp, fsdp = (step.speedup(gpus, low, high, sharded=sharded) for sharded in (False, True))
+    return ScalingRow(gpus=gpus, ddp=ddp, fsdp=fsdp)
 
 
 def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
@@ -150,16 +144,10 @@ def _with_links(known: Scaling, recording: Recording, exchange: GradientExchange
     """Add the links as they were measured, else by the GPU's data sheet."""
     gpus = recording.environment.gpus
     sheet = data_sheet(gpus[0].name) if gpus else None
-    links = sheet.links if sheet is not None else None
-    if sheet is not None and links is not None:
-        slow, fast = links[0] * SLOWEST, links[1]
-        known = replace(
-            known,
-            low_bytes_per_s=slow,
-            high_bytes_per_s=fast,
-            links_from="data sheet",
-            links_of=sheet.name,
-        )
+    if sheet is not None and sheet.links is not None:
+        slow, fast = sheet.links[0] * SLOWEST, sheet.links[1]
+        known = replace(known, low_bytes_per_s=slow, high_bytes_per_s=fast)
+        known = replace(known, links_from="data sheet", links_of=sheet.name)
         if known.ranks and exchange.exchange_s and exchange.known_from == "all-reduce":
             carried = 2 * (known.ranks - 1) / known.ranks * (exchange.gradient_bytes or 0.0)
             known = replace(
@@ -169,12 +157,8 @@ def _with_links(known: Scaling, recording: Recording, exchange: GradientExchange
                 sheet_high_s=carried / slow,
             )
     if exchange.mean_bytes_per_s and exchange.best_bytes_per_s:
-        known = replace(
-            known,
-            low_bytes_per_s=exchange.mean_bytes_per_s,
-            high_bytes_per_s=exchange.best_bytes_per_s,
-            links_from="collectives",
-        )
+        low, high = exchange.mean_bytes_per_s, exchange.best_bytes_per_s
+        known = replace(known, low_bytes_per_s=low, high_bytes_per_s=high, links_from="collectives")
     return known
 
 
@@ -193,20 +177,13 @@ def _alone_s(trace: TraceStatistics) -> float:
     return max(step_s - (trace.communication_exposed_s or 0.0), 0.0)
 
 
-_NO_LINKS = (
-    "what links the GPUs of one machine: the GPU is not among the data sheets with such a figure, "
-    "and no collectives were measured"
-)
-
-
 def _missing(known: Scaling, trace: TraceStatistics) -> list[str]:
     """Return what the prediction needs and the recording does not tell."""
     if not trace.steps or not known.alone_s:
         return ["how long a step takes: the trace has no step annotation"]
-    exchange = trace.exchange
+    exchange, missing = trace.exchange, []
     if exchange is None or known.backward_s is None:
         return ["how long the backward pass takes: the trace shows none"]
-    missing = []
     together_s = (exchange.exchange_s or 0.0) + exchange.other_s
     if exchange.other_s > (1 - MODELLED) * together_s:
         missing.append(
@@ -214,9 +191,7 @@ def _missing(known: Scaling, trace: TraceStatistics) -> list[str]:
             f"({exchange.other_s / together_s:.0%} of their time in collectives)"
         )
     if not known.gradient_bytes:
-        missing.append(
-            "the size of the gradients: record with record_shapes=True, or several ranks"
-        )
+        missing.append("the size of the gradients: record with record_shapes=True, or more ranks")
     return missing
 
 
@@ -224,19 +199,12 @@ def scaling_lines(forecast: Scaling | None) -> list[str]:
     """Return the forecast, one sentence or row a line; [] where there is none."""
     if forecast is None:
         return []
-    lines = [
+    rows = [
         f"{row.gpus} GPUs of one machine: {_times(row.ddp)} as many samples as one "
         f"(DistributedDataParallel), {_times(row.fsdp)} (FSDP)"
         for row in _here(forecast)
     ]
-    lines += _machines(forecast)
-    return [
-        *lines,
-        *([_UNCHECKED] if lines else []),
-        *_not_known(forecast),
-        *_grounds(forecast),
-        *_measured(forecast),
-    ]
+    return [*_explained(rows + _machines(forecast), forecast), *_measured(forecast)]
 
 
 def comment_lines(forecast: Scaling | None, part: str) -> list[str]:
@@ -247,21 +215,18 @@ def comment_lines(forecast: Scaling | None, part: str) -> list[str]:
     """
     if forecast is None:
         return []
-    if part == "machines":
-        rows = _machines(forecast)
-    else:
-        rows = [
-            f"{row.gpus} GPUs: {_times(row.fsdp if part == 'shards' else row.ddp)} as many samples "
-            "as one"
-            for row in _here(forecast)
-        ]
-    told = [
-        *rows,
-        *([_UNCHECKED] if rows else []),
-        *_not_known(forecast),
-        *(_grounds(forecast) if rows else []),
-    ]
-    return ["# predicted, not measured:", *(f"#   {line}" for line in told)] if told else []
+    rows = _machines(forecast) if part == "machines" else []
+    for row in _here(forecast) if part != "machines" else []:
+        times = _times(row.fsdp if part == "shards" else row.ddp)
+        rows.append(f"{row.gpus} GPUs: {times} as many samples as one")
+    lines = _explained(rows, forecast)
+    return ["# predicted, not measured:", *(f"#   {line}" for line in lines)] if lines else []
+
+
+def _explained(rows: list[str], forecast: Scaling) -> list[str]:
+    """Return rows with what they rest on, and what is not predicted."""
+    unknown = [f"not predicted, for want of {lack}" for lack in forecast.missing]
+    return [*rows, _UNCHECKED, *unknown, *_grounds(forecast)] if rows else unknown
 
 
 def _here(forecast: Scaling) -> list[ScalingRow]:
@@ -278,23 +243,18 @@ def _machines(forecast: Scaling) -> list[str]:
     ]
 
 
-def _not_known(forecast: Scaling) -> list[str]:
-    return [f"not predicted, for want of {lack}" for lack in forecast.missing]
-
-
 def _grounds(forecast: Scaling) -> list[str]:
     """Return what the rows rest on and assume."""
-    if not forecast.rows:
+    if forecast.gradient_bytes is None:
         return []
     lines = [
-        f"from {_size(forecast.gradient_bytes)} of gradients a step "
-        f"({_SOURCES[forecast.gradients_from or 'program']}), a step of {_ms(forecast.alone_s)} "
-        f"without exchange, a backward pass of {_ms(forecast.backward_s)} in it"
+        f"from {memory(forecast.gradient_bytes)} of gradients a step "
+        f"({_SOURCES[forecast.gradients_from or 'program']}), a step of "
+        f"{seconds(forecast.alone_s)} without exchange, a backward pass of "
+        f"{seconds(forecast.backward_s)} in it"
     ]
-    low, high = (
-        f"{(forecast.low_bytes_per_s or 0.0) / 1e9:.3g} GB/s",
-        f"{(forecast.high_bytes_per_s or 0.0) / 1e9:.3g} GB/s",
-    )
+    slow, fast = forecast.low_bytes_per_s or 0.0, forecast.high_bytes_per_s or 0.0
+    low, high = f"{slow / 1e9:.3g} GB/s", f"{fast / 1e9:.3g} GB/s"
     if forecast.links_from == "collectives":
         lines.append(
             f"links of {low} (all exchanges, waits included) to {high} (the fastest): what the "
@@ -307,8 +267,8 @@ def _grounds(forecast: Scaling) -> list[str]:
         )
     lines.append(
         "assumed: an all-reduce in a ring, hidden behind the backward pass but for its last "
-        f"{_size(forecast.last_bytes)}; the same batch on every GPU; ranks that are equally fast, "
-        "and CPUs and storage that keep up with all of them"
+        f"{memory(forecast.last_bytes)}; the same batch on every GPU; ranks that are equally "
+        "fast, and CPUs and storage that keep up with all of them"
     )
     if (forecast.loader_share or 0.0) >= _LOADER:
         lines.append(
@@ -323,9 +283,10 @@ def _measured(forecast: Scaling) -> list[str]:
     if not (forecast.measured_exchange_s and forecast.sheet_low_s and forecast.sheet_high_s):
         return []
     return [
-        f"beside what was seen: {forecast.ranks} ranks exchanged {_size(forecast.gradient_bytes)} "
-        f"in {_ms(forecast.measured_exchange_s)} a step, their waits included; links of the data "
-        f"sheet would have made it {_ms(forecast.sheet_low_s)} to {_ms(forecast.sheet_high_s)}"
+        f"beside what was seen: {forecast.ranks} ranks exchanged {memory(forecast.gradient_bytes)} "
+        f"in {seconds(forecast.measured_exchange_s)} a step, their waits included; links of the "
+        f"data sheet would have made it {seconds(forecast.sheet_low_s)} to "
+        f"{seconds(forecast.sheet_high_s)}"
     ]
 
 
@@ -340,12 +301,3 @@ def _two_figures(value: float) -> str:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return f"{math.floor(value / unit + 1e-6) * unit:.6g}"
-
-
-def _size(value: float | None) -> str:
-    mega = (value or 0.0) / 1e6
-    return f"{mega / 1e3:.3g} GB" if mega >= 1e3 else f"{mega:.3g} MB"
-
-
-def _ms(value: float | None) -> str:
-    return f"{(value or 0.0) * 1e3:.3g} ms"

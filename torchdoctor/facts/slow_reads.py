@@ -1,7 +1,5 @@
 """What checks and fixes ask about the storage that the training loop reads from. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share, training_loaders

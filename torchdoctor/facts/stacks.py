@@ -1,7 +1,5 @@
 """What frames and sampled stacks say of the user's own lines: who prepares, computes, or waits."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterable

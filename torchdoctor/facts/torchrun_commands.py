@@ -3,10 +3,10 @@
 The pages of the fixes show what these give for `EXAMPLE`, and tests run what they give.
 """
 
-from __future__ import annotations
-
+import re
 import shlex
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from torchdoctor.words import Recording
@@ -20,9 +20,6 @@ _LAUNCHERS = (
     "accelerate.commands.accelerate_cli",
     "deepspeed.launcher.runner",
 )
-_STARTERS = ("torchrun", "accelerate", "deepspeed", "bash", "sh", "zsh", "dash", "env", "srun")
-_FLAGS = set("bBdEiIOPqRsSuvVx")  # of python, without a value
-_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,39 +48,16 @@ def program(recording: Recording) -> Program:
 
 
 def _words(recording: Recording) -> list[str]:
-    """Return the script (or -m and the module) with its arguments, without its launcher."""
-    workload, argv = recording.workload, recording.main.argv
-    command = list(workload.command)
+    """Return the script (or -m and the module) with its arguments, without what started it."""
+    command, argv = recording.workload.command, recording.main.argv
     if not command or "python" not in Path(command[0]).name:
-        return _by_its_own(command, recording)
-    at = 1
-    while at < len(command) and command[at].startswith("-"):
-        word = command[at]
-        if not word.startswith("--") and "m" in word:  # -m, or as the last of several: -um
-            flags, _, joined = word.partition("m")
-            if set(flags[1:]) <= _FLAGS:
-                module = [joined] if joined else []
-                return _of_module([*module, *command[at + 1 :]], recording)
-        if word[:2] == "-c" or word == "-":
-            return argv or command[at:]
-        at += 2 if word in _WITH_VALUE else 1
-    return command[at:] or list(argv)
-
-
-def _of_module(words: list[str], recording: Recording) -> list[str]:
-    if words and words[0] in _LAUNCHERS:
-        return _by_its_own(words, recording)
-    return ["-m", *words]
-
-
-def _by_its_own(words: list[str], recording: Recording) -> list[str]:
-    """Return the script of a launcher or shell with its arguments, else the process's own."""
-    workload, argv = recording.workload, recording.main.argv
-    for at, word in enumerate(words):
-        if workload.script and str(Path(workload.cwd, word)) == workload.script:
-            return words[at:]
-    launcher = bool(words) and (words[0] in _LAUNCHERS or Path(words[0]).name in _STARTERS)
-    return list(argv) if argv and launcher else words
+        return list(argv or command)
+    options = [command[0], *takewhile(lambda word: word.startswith("-"), command[1:])]
+    words = command[len(options) :]
+    # -m, or as the last of several flags: -um
+    if words and re.fullmatch("-[A-Za-z]*m", options[-1]) and words[0] not in _LAUNCHERS:
+        return ["-m", *words]
+    return list(argv or words)
 
 
 def one_machine(of: Program) -> str:

@@ -1,49 +1,40 @@
 """Compute the activations of repeated blocks again instead of keeping them.
 
-What it does
-------------
+## What it does
 Runs each block that the model repeats (a transformer's layers, a residual network's blocks) under
 `torch.utils.checkpoint`: its inner activations are dropped after the forward pass and computed
 again in the backward pass. Blocks with batch normalization are left alone, because their statistics
 would be updated twice.
 
-Why it helps
-------------
+## Why it helps
 It saves memory, not time: of a block only its input stays. The step takes up to a third longer. The
 memory it frees allows a larger batch or a deeper model, which may more than pay for it; the table
 shows both figures.
 
-Risks
------
+## Risks
 None for the result: random numbers (dropout) are replayed. Blocks with side effects of their own
 (counters, caches) have them twice.
 
-Make it permanent
------------------
+## Make it permanent
     from torch.utils.checkpoint import checkpoint
 
     for block in self.blocks:
         x = checkpoint(block, x, use_reentrant=False)
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.utils.checkpoint:
   https://docs.pytorch.org/docs/stable/checkpoint.html
-- Chen et al., Training Deep Nets with Sublinear Memory Cost:
-  https://arxiv.org/abs/1604.06174
+- Chen et al., Training Deep Nets with Sublinear Memory Cost: https://arxiv.org/abs/1604.06174
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import ModelFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it cannot apply."""
     models = training_models(recording)
     if any(model.compiled for model in models):
         return "The model is compiled: torch.compile chooses by itself what to keep."
@@ -56,7 +47,7 @@ def _repeating(recording: Recording) -> list[ModelFacts]:
     return [model for model in training_models(recording) if model.repeated_blocks > 1]
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Checkpoint the forward of each repeated block, by its class: nothing is set on the model."""
     from torch.utils.checkpoint import checkpoint
 
@@ -73,15 +64,15 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         return forward
 
     def look(model: Any) -> None:
+        norms = torch.nn.modules.batchnorm._BatchNorm
         for parent in model.modules():
             blocks = [b for b in parent.children() if type(b).__name__ == settings["block"]]
             if len(blocks) < 2:
                 continue
-            norms = torch.nn.modules.batchnorm._BatchNorm
             if any(isinstance(m, norms) and m.track_running_stats for m in blocks[0].modules()):
                 program.refuse("The blocks hold batch normalization, which would count twice.")
-            chosen.update(id(block) for block in blocks)
-            for cls in {type(block) for block in blocks} - patched:
+            chosen.update(map(id, blocks))
+            for cls in set(map(type, blocks)) - patched:
                 patched.add(cls)
                 program.replace(cls, "forward", make)
 
@@ -89,8 +80,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.on_model(look)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return what to write in the forward of what holds the blocks."""
+def instruction(settings: Settings, recording: Recording) -> str:
     return (
         "from torch.utils.checkpoint import checkpoint\n"
         f"x = checkpoint(block, x, use_reentrant=False)  # for each {settings['block']}"
@@ -99,7 +89,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("memory-near-limit",),
     keeps_results="exactly",
     when="launch",

@@ -1,59 +1,54 @@
 """AdamW instead of Adam with weight decay.
 
-What it does
-------------
+## What it does
 If torch.optim.Adam has a weight decay, the fix gives the class to use. In a trial launch the same
 decay is taken off the weights before each step, as AdamW does, and losses are compared.
 
-Why it helps
-------------
+## Why it helps
 Adam adds its weight decay to the gradient and divides both by the gradient's scale: weights with
 large gradients hardly decay. AdamW takes the decay off the weights themselves. Models usually
 generalise better with it.
 
-Risks
------
+## Risks
 The best weight decay is another one, usually larger (0.01 to 0.1); the trial keeps the program's.
 Only whole trainings show on validation data which of the two generalises better.
 
-Make it permanent
------------------
+## Make it permanent
     optimizer = torch.optim.AdamW(..., weight_decay=0.01)
 
-Sources
--------
+## Sources
 - PyTorch documentation, AdamW:
   https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
-- Loshchilov and Hutter, Decoupled Weight Decay Regularization:
-  https://arxiv.org/abs/1711.05101
+- Loshchilov and Hutter, Decoupled Weight Decay Regularization: https://arxiv.org/abs/1711.05101
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 from torchdoctor.words import OptimizerFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
+from torchdoctor.words.specs import Example, FixSpec, Settings, TrainingAdvice, process
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not advised."""
-    adams = [x for x in recording.main.optimizers if x.cls.rpartition(".")[2] == "Adam"]
-    if not adams:
+    if not _adams(recording):
         return "The program does not use Adam."
-    if not any(x.weight_decay for x in adams):
+    if not any(x.weight_decay for x in _adams(recording)):
         return "Adam has no weight decay, and is the same as AdamW without one."
     return None
 
 
+def _adams(recording: Recording) -> list[OptimizerFacts]:
+    """Return the Adam optimizers, those with a weight decay first."""
+    adams = [x for x in recording.main.optimizers if x.cls.rpartition(".")[2] == "Adam"]
+    return sorted(adams, key=lambda x: not x.weight_decay)
+
+
 def untriable(recording: Recording) -> str | None:
-    """Return why a run cannot show anything of it."""
     if any(x.inside_backwards for x in recording.main.optimizers):
         return "The backward passes run inside step(closure), where the decay cannot be moved."
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Take the decay off the weights before each step of Adam, and none within it."""
     taken: list[tuple[Any, float]] = []
 
@@ -81,9 +76,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.around_step(decay, give_back)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the optimizer to make."""
-    optimizer = _decaying(recording)
+def instruction(settings: Settings, recording: Recording) -> str:
+    optimizer = _adams(recording)[0]
     rate = "" if optimizer.lr is None else f"lr={optimizer.lr:g}, "
     return (
         "# in place of Adam, with its other arguments; weight_decay is what it is now: tune it\n"
@@ -92,22 +86,16 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     )
 
 
-def _decaying(recording: Recording) -> OptimizerFacts:
-    adams = [x for x in recording.main.optimizers if x.cls.rpartition(".")[2] == "Adam"]
-    return next(x for x in adams if x.weight_decay)
-
-
 _ADAM = {"ident": 0, "cls": "torch.optim.adam.Adam", "steps": 60}
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=(),
     keeps_results="changes training",
     when="launch",
     refuses=refuses,
     apply=apply,
-    location=lambda recording: _decaying(recording).location,
+    location=lambda recording: _adams(recording)[0].location,
     instruction=instruction,
     training=TrainingAdvice(
         trial="loss",

@@ -1,57 +1,42 @@
 """Another memory allocator: one made for many threads, or segments that can grow.
 
-What it does
-------------
+## What it does
 On a CPU, preloads jemalloc or tcmalloc (`LD_PRELOAD`) if one is installed. On a GPU whose allocator
 asks the driver for memory within the steps, sets `PYTORCH_CUDA_ALLOC_CONF=expandable_segments`.
 
-Why it helps
-------------
+## Why it helps
 On the CPU the C library's `malloc` gives large blocks back to the kernel at once, and the next step
 faults every page in again; jemalloc and tcmalloc keep them. On a GPU, blocks of varying sizes leave
 holes; segments that grow fit them all.
 
-Risks
------
+## Risks
 None for the result. Resident memory can be larger, because freed memory is kept.
 
-Make it permanent
------------------
+## Make it permanent
     LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2 python train.py
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py
 
-Sources
--------
+## Sources
 - PyTorch Performance Tuning Guide, "Switch Memory allocator":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - PyTorch documentation, CUDA semantics, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF":
   https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
 
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _LIBRARIES = ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
-_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/lib",
-)
+_FOLDERS = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib", "local/lib")
 _CUDA = "PYTORCH_CUDA_ALLOC_CONF"
 _GROWING = "expandable_segments:True"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why no other allocator can be tried, or could gain."""
-    given = recording.main.flags.environment
     if recording.has_gpu:
         if "expandable_segments" in _cuda_configuration(recording):
             return f"{_CUDA} says already whether segments grow."
@@ -59,11 +44,9 @@ def refuses(recording: Recording) -> str | None:
         if trace is None or (trace.allocations_per_step or 0.0) < 1.0:
             return "The GPU's memory was not seen to be asked of the driver within the steps."
         return None
-    preloaded = given.get("LD_PRELOAD", "")
+    preloaded = recording.main.flags.environment.get("LD_PRELOAD", "")
     if any(name in preloaded for name in ("jemalloc", "tcmalloc", "mimalloc")):
         return "Another allocator is preloaded already."
-    if recording.environment.platform and "linux" not in recording.environment.platform.lower():
-        return "LD_PRELOAD works on Linux alone."
     if not installed():
         return (
             "Neither jemalloc nor tcmalloc is installed here "
@@ -79,12 +62,12 @@ def _cuda_configuration(recording: Recording) -> str:
 
 def installed() -> list[str]:
     """Return the paths of the allocators on this machine, the first to try at the head."""
-    paths = [Path(folder, name) for name in _LIBRARIES for folder in _FOLDERS]
+    paths = [Path("/usr", folder, name) for name in _LIBRARIES for folder in _FOLDERS]
     by_name = {path.name: str(path) for path in reversed(paths) if path.exists()}
     return [by_name[name] for name in _LIBRARIES if name in by_name][:2]
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return the variables of the environment with their new values."""
     given = recording.main.flags.environment
     if recording.has_gpu:
@@ -95,33 +78,29 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     return [{"LD_PRELOAD": ":".join([path, *before])} for path in installed()]
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Look whether they took effect: the environment was set before the program began."""
     for name, value in settings.items():
         if os.environ.get(name) != value:
             program.refuse(f"The program sets {name} by itself.")
-        if name == "LD_PRELOAD":
-            library = value.split(":")[0]
-            if not _mapped(library):
-                program.refuse(f"{library} could not be preloaded.")
+        library = value.split(":")[0]
+        if name == "LD_PRELOAD" and not _mapped(library):
+            program.refuse(f"{library} could not be preloaded.")
     program.applied()
 
 
 def _mapped(library: str) -> bool:
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        maps = file.read()
-    return os.path.basename(os.path.realpath(library)) in maps
+        return os.path.basename(os.path.realpath(library)) in file.read()
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the variables before the command."""
+def instruction(settings: Settings, recording: Recording) -> str:
     written = " ".join(f"{name}={value}" for name, value in settings.items())
     return f"{written} {' '.join(recording.workload.command)}"
 
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("allocator-thrash", "cpu-execution"),
     keeps_results="exactly",
     when="launch",

@@ -1,23 +1,19 @@
 """Fused attention: scaled dot product attention in place of products and softmax.
 
-What it does
-------------
+## What it does
 Nothing of its own at run time; torch-compile, which recognises the usual forms of attention, is
 tried for the same finding. It gives the call to write, and the switch of the framework in use.
 
-Why it helps
-------------
+## Why it helps
 Written as two products and a softmax, attention writes a matrix of sequence by sequence to memory,
 for every head, and reads it again. The fused kernels keep it in registers: time and memory no
 longer grow with the square of the sequence in memory traffic.
 
-Risks
------
+## Risks
 Sums are formed in another order. A mask has to be given as attn_mask or is_causal. Code that wants
 the attention weights cannot have them.
 
-Make it permanent
------------------
+## Make it permanent
     # where each position sees only those before it: is_causal=True; another mask: attn_mask=
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     # transformers
@@ -25,27 +21,20 @@ Make it permanent
     # torch.nn.MultiheadAttention
     out, _ = attention(x, x, x, need_weights=False)
 
-Sources
--------
+## Sources
 - PyTorch documentation, scaled_dot_product_attention:
   https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 - Hugging Face documentation, Attention backends:
   https://huggingface.co/docs/transformers/attention_interface
-- Dao et al., FlashAttention:
-  https://arxiv.org/abs/2205.14135
+- Dao et al., FlashAttention: https://arxiv.org/abs/2205.14135
 """
-
-from __future__ import annotations
-
-from typing import Any
 
 from torchdoctor.checks import unfused_attention
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, Settings, process, trace
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
     if recording.trace is None:
         return "Operators were not measured: that needs the profiler window."
     if not unfused_attention.CHECK.findings(recording):
@@ -53,8 +42,7 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the call, or the framework's switch."""
+def instruction(settings: Settings, recording: Recording) -> str:
     if "transformers" in recording.main.frameworks:
         return 'AutoModel....from_pretrained(..., attn_implementation="sdpa")'
     return (
@@ -64,19 +52,14 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     )
 
 
-_TRACE = {
-    "path": "t",
-    "steps": 4,
-    "step_s": 0.01,
-    "operators": [
-        {"name": "aten::_softmax", "calls_per_step": 6.0, "self_s": 0.001},
-        {"name": "aten::bmm", "calls_per_step": 36.0, "self_s": 0.002},
-    ],
-}
+_OPERATORS = [
+    {"name": "aten::_softmax", "calls_per_step": 6.0, "self_s": 0.001},
+    {"name": "aten::bmm", "calls_per_step": 36.0, "self_s": 0.002},
+]
+_SLOW = trace(step_s=0.01, operators=_OPERATORS)
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("unfused-attention",),
     keeps_results="within rounding",
     when="by hand",
@@ -84,8 +67,8 @@ FIX = FixSpec(
     refuses=refuses,
     instruction=instruction,
     offers=[
-        ({"trace": _TRACE}, "scaled_dot_product_attention(q"),
-        ({"trace": _TRACE, "processes": [{"pid": 1, "frameworks": ["transformers"]}]}, "sdpa"),
+        (_SLOW, "scaled_dot_product_attention(q"),
+        ({**_SLOW, **process(frameworks=["transformers"])}, "sdpa"),
     ],
-    refusals=[({}, "profiler window"), ({"trace": {**_TRACE, "operators": []}}, "No attention")],
+    refusals=[({}, "profiler window"), (trace(), "No attention")],
 )

@@ -1,36 +1,30 @@
 """Store images pixel by pixel (NHWC) instead of plane by plane (NCHW).
 
-What it does
-------------
+## What it does
 Converts the convolution weights of each root module and the 4-D inputs of its forward to
 `torch.channels_last`. Shapes stay the same; only the order in memory changes.
 
-Why it helps
-------------
+## Why it helps
 Tensor cores, and oneDNN on the CPU, compute convolutions with the channels of a pixel next to each
 other. From NCHW the library transposes before and after, or takes a slower kernel. The gain is
 largest together with 16-bit precision on a GPU.
 
-Risks
------
+## Risks
 Results differ by rounding. Operators that do not know the format convert back and forth, which can
 make a model slower. Code that calls `.view()` on an activation may fail and needs `.reshape()`.
 
-Make it permanent
------------------
+## Make it permanent
     model = model.to(memory_format=torch.channels_last)      # after moving it to the device
     x = x.to(device, memory_format=torch.channels_last)      # each batch of images
 
-Sources
--------
+## Sources
 - PyTorch tutorial, "Channels Last Memory Format in PyTorch":
   https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 - PyTorch blog, "Accelerating PyTorch Vision Models with Channels Last on CPU":
   https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/
 """
 
-from __future__ import annotations
-
+import itertools
 import weakref
 from typing import Any
 
@@ -39,11 +33,10 @@ from torchdoctor.edits.training import before_training, on_images
 from torchdoctor.facts.lookup import convolves, training_models
 from torchdoctor.fixes import mixed_precision
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why the format cannot apply or cannot gain."""
     models = [m for m in training_models(recording) if m.conv2d]
     if not models:
         return "The model has no 2-D convolutions."
@@ -58,17 +51,16 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
+def together(settings: Settings, recording: Recording) -> dict[str, Settings]:
     """Return low precision, whose kernels are made for this layout."""
     if mixed_precision.refuses(recording) is not None:
         return {}
     return {"mixed-precision": mixed_precision.settings(recording)[0]}
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Convert root modules with 2-D convolutions, and their inputs at each call."""
-    converted: weakref.WeakKeyDictionary[Any, _Before | None] = weakref.WeakKeyDictionary()
-    channels_last = torch.channels_last
+    converted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def convert(module: Any) -> None:
         modules = list(module.modules())
@@ -76,108 +68,56 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             return
         if any("Parallel" in type(m).__name__ for m in modules):
             program.refuse("The model is wrapped for data parallelism: convert it before.")
+        converted.add(module)
         before = [id(parameter) for parameter in module.parameters()]
-        if program.switched:
-            converted[module] = _Before(module)
-        module.to(memory_format=channels_last)
+        _lay_out(torch, module, torch.channels_last, program.optimizers())
         if [id(parameter) for parameter in module.parameters()] != before:
             # torch.__future__.set_overwrite_module_params_on_conversion(True)
             program.refuse("Converting replaced the parameters: the optimizer holds the old ones.")
-        converted.setdefault(module, None)
-        if program.switched:
-            _follow(torch, module, program.optimizers())
         program.applied()
 
     def undo(module: Any) -> None:
-        before = converted.pop(module, None)
-        if before is not None:
-            before.restore()
-            _follow(torch, module, program.optimizers())
+        if module in converted:
+            converted.remove(module)
+            _lay_out(torch, module, torch.contiguous_format, program.optimizers())
 
     def change(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.dim() == 4 and value.is_floating_point():
-                return value.contiguous(memory_format=channels_last)
-            return value
-        if type(value) in (tuple, list):
-            return type(value)(change(item) for item in value)
-        if type(value) is dict:
-            return {key: change(item) for key, item in value.items()}
+        if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
+            return value.contiguous(memory_format=torch.channels_last)
         return value
 
     def convert_inputs(module: Any, args: Any, kwargs: Any) -> Any:
         if module not in converted:
             return args, kwargs
-        return change(args), change(kwargs)
+        return torch.utils._pytree.tree_map(change, (args, kwargs))
 
     program.set_reason("No root module with 2-D convolutions came by.")
     program.on_model(convert, undo)
     program.before_forward(convert_inputs)
 
 
-class _Before:
-    """The tensors of a module before it is converted: their storage comes back with its values.
-
-    Whoever else holds that storage (tied weights, a flat buffer) then sees the same again.
-    """
-
-    def __init__(self, module: Any) -> None:
-        self._parameters: list[tuple[Any, str, Any, Any]] = []
-        self._buffers: list[tuple[Any, str, Any]] = []
-        for owner in module.modules():
-            for name, parameter in owner._parameters.items():
-                if parameter is not None:
-                    self._parameters.append((owner, name, parameter, parameter.data))
-            for name, buffer in owner._buffers.items():
-                if buffer is not None:
-                    self._buffers.append((owner, name, buffer))
-
-    def restore(self) -> None:
-        """Put the storage back, with the values of now."""
-        for owner, name, parameter, data in self._parameters:
-            now = owner._parameters.get(name)
-            if now is not None and now.data_ptr() != data.data_ptr():
-                data.copy_(now.data)
-                parameter.data = data
-                owner._parameters[name] = parameter
-        for owner, name, buffer in self._buffers:
-            now = owner._buffers.get(name)
-            if now is not None and now is not buffer:
-                buffer.copy_(now)
-                owner._buffers[name] = buffer
-
-
-def _follow(torch: Any, module: Any, optimizers: Any) -> None:
-    """Convert gradients and optimizer states along with their parameter.
+def _lay_out(torch: Any, module: Any, memory_format: Any, optimizers: Any) -> None:
+    """Convert a module, and gradients and optimizer states along with their parameter.
 
     Updating tensors of two formats together is slow, which no launch with the fix would show.
     """
-
-    def follow(tensor: Any, parameter: Any) -> None:
-        if tensor.shape == parameter.shape and tensor.stride() != parameter.stride():
-            like = torch.empty_strided(
-                parameter.shape, parameter.stride(), dtype=tensor.dtype, device=tensor.device
-            )
-            tensor.data = like.copy_(tensor.data)
-
+    module.to(memory_format=memory_format)
     for parameter in module.parameters():
-        if parameter.grad is not None:
-            follow(parameter.grad, parameter)
-        for optimizer in optimizers:
-            for value in optimizer.state.get(parameter, {}).values():
-                if isinstance(value, torch.Tensor):
-                    follow(value, parameter)
+        states = [optimizer.state.get(parameter, {}).values() for optimizer in optimizers]
+        for tensor in (parameter.grad, *itertools.chain(*states)):
+            if isinstance(tensor, torch.Tensor) and tensor.shape == parameter.shape:
+                like = torch.empty_like(parameter, dtype=tensor.dtype, device=tensor.device)
+                tensor.data = like.copy_(tensor.data)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return what to convert."""
+def instruction(settings: Settings, recording: Recording) -> str:
     return (
         "model = model.to(memory_format=torch.channels_last)  # after moving it to the device\n"
         "x = x.to(memory_format=torch.channels_last)  # each batch of images"
     )
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return the edits; none unless both the model and its images can be converted."""
     images = on_images(recording, ".to(memory_format=torch.channels_last)")
     model = before_training(recording, "{model}.to(memory_format=torch.channels_last)")
@@ -186,7 +126,6 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("convolutions-nchw", "compute"),
     keeps_results="within rounding",
     when="between steps",

@@ -1,48 +1,42 @@
 """Drop the bias of a convolution that a batch normalization follows.
 
-What it does
-------------
+## What it does
 Watches one training forward pass for convolutions whose output goes into a batch normalization and
 nowhere else, and takes their bias away. The running mean of the normalization is shifted by the
 same amount, so that evaluation computes what it did before.
 
-Why it helps
-------------
+## Why it helps
 A batch normalization in training subtracts the mean of each channel, so a bias before it cancels.
 Computing, differentiating and updating it is work for nothing: a reduction over the whole output,
 a small kernel, and one more tensor for the optimizer in each layer.
 
-Risks
------
+## Risks
 The bias cancels up to rounding. Checkpoints lack its key: an older one loads with `strict=False`,
 and then the running mean holds the old bias. A normalization in evaluation mode while training does
 not cancel it, and is left alone.
 
-Make it permanent
------------------
+## Make it permanent
     nn.Conv2d(64, 128, kernel_size=3, bias=False), nn.BatchNorm2d(128)
 
-Sources
--------
+## Sources
 - PyTorch Performance Tuning Guide, "Disable bias for convolutions directly followed by a batch
   norm": https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
   Covariate Shift", 2015 (section 3.2): https://arxiv.org/abs/1502.03167
 """
 
-from __future__ import annotations
-
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torchdoctor.edits.reading import convolutions_before_norm
 from torchdoctor.facts.lookup import convolves, place, training_models
 from torchdoctor.words import Location, Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why there is no bias to drop."""
     models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     if not models:
         return "No convolution with a bias stands right before a batch normalization."
@@ -54,11 +48,34 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Watch the first training forward of each root module, then drop the biases."""
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    """Look at the graph of each root module's first training forward, then drop the biases."""
     done: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def watch(module: Any) -> Any:
+    def drop(module: Any, output: Any) -> None:
+        cancelled = _cancelled(torch, module, output)
+        for convolution, norms in cancelled:
+            bias, convolution.bias = convolution.bias, None
+            for norm in norms:
+                if norm.running_mean is not None:
+                    # .data: the forward's graph may have kept the buffer with its version.
+                    norm.running_mean.data.sub_(bias.detach().to(norm.running_mean))
+        if cancelled:
+            program.applied(convolutions=len(cancelled))
+
+    @contextmanager
+    def looking(module: Any) -> Iterator[None]:
+        # The graph of a compiled call shows no operators: this one forward runs as written.
+        compiled = module.__dict__.pop("_compiled_call_impl", None)
+        hook = module.register_forward_hook(lambda m, _, output: program.guarded(drop, m, output))
+        try:
+            yield
+        finally:
+            hook.remove()
+            if compiled is not None:
+                module._compiled_call_impl = compiled
+
+    def look(module: Any) -> Any:
         if module in done or not module.training or not torch.is_grad_enabled():
             return None
         done.add(module)
@@ -67,172 +84,83 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             program.refuse("The model is wrapped for data parallelism.")
         if any(getattr(m, "_compiled_call_impl", None) for m in modules if m is not module):
             program.refuse("A part of the model is compiled: its operators cannot be watched.")
-        return _watching(torch, module, program)
+        return looking(module)
 
     program.set_reason("No convolution with a bias fed a batch normalization alone.")
-    program.around_forward(watch, until="forward")
+    program.around_forward(look, until="forward")
 
 
-def _watching(torch: Any, module: Any, program: Any) -> Any:
-    """Return a context manager for one forward pass of `module`."""
-    from torch.overrides import TorchFunctionMode
+def _cancelled(torch: Any, module: Any, output: Any) -> list[tuple[Any, set[Any]]]:
+    """Return the convolutions whose bias cancels, each with the norms that alone use its output."""
+    nn, owners = torch.nn, {}
+    for child in module.modules():
+        if isinstance(child, nn.modules.conv._ConvNd):
+            owners[id(child.bias)] = child
+        elif isinstance(child, nn.modules.batchnorm._BatchNorm):
+            owners[id(child.weight)] = child
 
-    flow = _Flow(torch, module)
+    def owner(node: Any, kind: str, argument: int) -> Any:
+        """Return the module of a node in the graph; None: it is of another kind."""
+        if node is None or kind not in type(node).__name__:
+            return None
+        source = node.next_functions[argument][0]
+        while source is not None and not hasattr(source, "variable"):  # autocast's casts
+            source = next((x for x, _ in source.next_functions), None)
+        return source and owners.get(id(source.variable))
 
-    # Without torch, as mypy sees it, the base is Any; with it, it is not.
-    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-        def __enter__(self) -> Any:
-            # A compiled call would not run the hooks; this one forward runs as written.
-            self.compiled = module.__dict__.pop("_compiled_call_impl", None)
-            flow.attach()
-            return super().__enter__()
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            result = func(*args, **(kwargs or {}))
-            flow.used(args, kwargs or {}, result)
-            return result
-
-        def __exit__(self, *error: Any) -> None:
-            super().__exit__(*error)
-            flow.detach()
-            if self.compiled is not None:
-                module._compiled_call_impl = self.compiled
-            dropped = flow.drop_biases() if error[0] is None else 0
-            if dropped:
-                program.applied(convolutions=dropped)
-
-    return Watching()
-
-
-class _Flow:
-    """The way of each convolution's output through one forward pass."""
-
-    def __init__(self, torch: Any, module: Any) -> None:
-        nn = torch.nn
-        self._torch = torch
-        self._convolution = nn.modules.conv._ConvNd
-        self._norm = nn.modules.batchnorm._BatchNorm
-        self._module = module
-        self._handles: list[Any] = []
-        self._made: dict[int, tuple[Any, Any]] = {}  # id of an output -> (output, its convolution)
-        self._norms: dict[Any, set[Any]] = {}  # norm -> what fed it (None: something else)
-        self._fed: dict[Any, set[Any]] = {}  # convolution -> the norms that it fed
-        self._calls: dict[Any, int] = {}
-        self._taken: dict[Any, int] = {}
-        self._spoiled: set[Any] = set()  # convolutions whose output is also used elsewhere
-        self._inside_norm = 0
-
-    def attach(self) -> None:
-        """Hook into convolutions and norms."""
-        for child in self._module.modules():
-            if isinstance(child, self._convolution) and child.bias is not None:
-                self._handles.append(child.register_forward_hook(self._convolved))
-            elif isinstance(child, self._norm):
-                self._handles.append(child.register_forward_pre_hook(self._normalizes))
-                self._handles.append(child.register_forward_hook(self._normalized))
-
-    def detach(self) -> None:
-        """Take the hooks away."""
-        for handle in self._handles:
-            handle.remove()
-
-    def _convolved(self, module: Any, inputs: Any, output: Any) -> None:
-        self._made[id(output)] = (output, module)
-        self._calls[module] = self._calls.get(module, 0) + 1
-
-    def _normalizes(self, norm: Any, inputs: Any) -> None:
-        self._inside_norm += 1
-        source = self._made.get(id(inputs[0])) if inputs else None
-        convolution = source[1] if source is not None else None
-        self._norms.setdefault(norm, set()).add(convolution)
-        if convolution is not None:
-            self._fed.setdefault(convolution, set()).add(norm)
-            self._taken[convolution] = self._taken.get(convolution, 0) + 1
-
-    def _normalized(self, norm: Any, inputs: Any, output: Any) -> None:
-        self._inside_norm -= 1
-
-    def used(self, args: Any, kwargs: Any, result: Any) -> None:
-        """Note that a torch function makes a tensor of a watched output, which spoils it."""
-        if self._inside_norm or not self._holds_tensor(result):
-            return
-        for value in (*_leaves(args), *_leaves(kwargs)):
-            source = self._made.get(id(value))
+    leaves = torch.utils._pytree.tree_leaves(output)
+    pending = [x.grad_fn for x in leaves if isinstance(x, torch.Tensor) and x.grad_fn is not None]
+    users = {node: {None} for node in pending}  # None: the program itself
+    sources: dict[Any, set[Any]] = {}  # by norm
+    walked = set()
+    while pending:
+        if (node := pending.pop()) in walked:
+            continue
+        walked.add(node)
+        for source, _ in node.next_functions:
             if source is not None:
-                self._spoiled.add(source[1])
-
-    def _holds_tensor(self, result: Any) -> bool:
-        return any(isinstance(x, self._torch.Tensor) for x in _leaves(result))
-
-    def drop_biases(self) -> int:
-        """Drop the biases that cancel.
-
-        Returns:
-            How many convolutions lost their bias.
-        """
-        dropped = 0
-        for convolution, norms in self._fed.items():
-            alone = self._calls[convolution] == self._taken[convolution]
-            if not alone or convolution in self._spoiled:
-                continue
-            if any(not n.training or self._norms[n] != {convolution} for n in norms):
-                continue
-            self._drop(convolution, norms)
-            dropped += 1
-        self._made.clear()
-        return dropped
-
-    def _drop(self, convolution: Any, norms: Any) -> None:
-        bias = convolution.bias
-        convolution.bias = None
-        for norm in norms:
-            if norm.running_mean is not None:
-                # .data: the forward's graph may have kept the buffer with its version.
-                norm.running_mean.data.sub_(bias.detach().to(norm.running_mean))
+                users.setdefault(source, set()).add(node)
+                pending.append(source)
+        if norm := owner(node, "BatchNorm", 1):
+            source = node.next_functions[0][0]
+            sources.setdefault(norm, set()).add(owner(source, "Convolution", 2))
+    fed: dict[Any, set[Any]] = {}  # by convolution
+    for node, its_users in users.items():
+        if convolution := owner(node, "Convolution", 2):
+            fed.setdefault(convolution, set()).update(owner(x, "BatchNorm", 1) for x in its_users)
+    return [
+        (convolution, norms)
+        for convolution, norms in fed.items()
+        if all(norm and norm.training and sources[norm] == {convolution} for norm in norms)
+    ]
 
 
-def _leaves(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _leaves(item)
-    else:
-        yield value
-
-
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return which argument to set, and where.
 
     No edit: without biases the layers take other random numbers when they are made, so the edited
     program would not train as the measured one did.
     """
-    models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     lines = []
-    for model in models:
-        name, count = model.cls.rpartition(".")[2], model.conv_bias_before_norm
-        where = model.location
+    for model in training_models(recording):
+        count, where = model.conv_bias_before_norm, model.location
+        if not count:
+            continue
         numbers = convolutions_before_norm(where.file, where.line, count) if where else []
-        lines += [
-            f"{place(recording, Location(file=where.file, line=line), '')}  "
-            "nn.Conv2d(..., bias=False)  # a batch normalization follows"
-            for line in numbers
-            if where is not None
-        ]
-        if not numbers:
+        if where is None or not numbers:
+            name = model.cls.rpartition(".")[2]
             lines.append(
                 f"{place(recording, where, name)}  {name}: nn.Conv2d(..., bias=False) for the "
                 f"{count} convolutions right before a batch normalization"
             )
+            continue
+        places = [place(recording, Location(file=where.file, line=line), "") for line in numbers]
+        lines += [f"{x}  nn.Conv2d(..., bias=False)  # a normalization follows" for x in places]
     return "\n".join(lines) or "nn.Conv2d(..., bias=False)  # right before nn.BatchNorm2d"
 
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("conv-bias-before-norm",),
     keeps_results="within rounding",
     when="launch",
@@ -245,22 +173,10 @@ FIX = FixSpec(
         code="""
 import torch
 
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1 = torch.nn.Conv2d(3, 4, 3)
-        self.norm1 = torch.nn.BatchNorm2d(4)
-        self.conv2 = torch.nn.Conv2d(4, 4, 3)  # its output does not go straight into the norm
-        self.norm2 = torch.nn.BatchNorm2d(4)
-
-    def forward(self, x):
-        x = self.norm1(self.conv1(x))
-        return self.norm2(torch.relu(self.conv2(x))).mean((2, 3))
-
-
 torch.manual_seed(0)
-net = Net()
+Conv2d, BatchNorm2d = torch.nn.Conv2d, torch.nn.BatchNorm2d
+layers = [Conv2d(3, 4, 3), BatchNorm2d(4), Conv2d(4, 4, 3), torch.nn.ReLU(), BatchNorm2d(4)]
+net = torch.nn.Sequential(*layers, torch.nn.AvgPool2d(4), torch.nn.Flatten())
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 data = torch.utils.data.TensorDataset(torch.randn(16, 3, 8, 8), torch.randn(16, 4))
 for x, y in torch.utils.data.DataLoader(data, batch_size=4):
@@ -269,7 +185,7 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=4):
     optimizer.step()
     optimizer.zero_grad()
 net.eval()
-print("biases:", net.conv1.bias is not None, net.conv2.bias is not None)
+print("biases:", net[0].bias is not None, net[2].bias is not None)
 print("loss %.2f evaluation %.2f" % (loss.item(), net(data.tensors[0]).square().mean().item()))
 """,
         without="""biases: True True

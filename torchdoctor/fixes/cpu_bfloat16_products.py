@@ -1,45 +1,40 @@
 """Let the CPU multiply float32 matrices by its bfloat16 units.
 
-What it does
-------------
+## What it does
 Allows oneDNN to round the factors of float32 matrix products and convolutions to bfloat16, once
 training begins (`torch.set_float32_matmul_precision("medium")`, and
 `torch.backends.mkldnn` where torch has it). Weights, activations and sums stay in float32.
 
-Why it helps
-------------
+## Why it helps
 CPUs with AMX or AVX-512 BF16 multiply bfloat16 several times as fast as float32. Unlike autocast
 nothing is converted back and forth in memory, and no operator sees another type.
 
-Risks
------
+## Risks
 Factors keep 8 bits of their mantissa: less than TF32 on a GPU, the same as bfloat16 autocast.
 
-Make it permanent
------------------
+## Make it permanent
     torch.set_float32_matmul_precision("medium")
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.set_float32_matmul_precision:
   https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
 - oneDNN documentation, Floating-point Math Mode:
   https://uxlfoundation.github.io/oneDNN/dev_guide_attributes_fpmath_mode.html
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from torchdoctor.edits import Edit, StatementEdit
+from torchdoctor.edits import Edit
+from torchdoctor.edits.calls import on_top
 from torchdoctor.facts.hardware import has_bf16_instructions
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
+
+_STATEMENT = 'torch.set_float32_matmul_precision("medium")'
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it cannot apply."""
     if recording.has_gpu:
         return "The model trains on a GPU; tf32 is the like of it there."
     if not has_bf16_instructions(recording):
@@ -54,55 +49,36 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Set it at the first batch."""
-    before: list[tuple[Any, str]] = []  # where newer torch keeps its choice, and the choice
-    mkldnn = torch.backends.mkldnn
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    before: list[Any] = []
+    conv: Any = getattr(torch.backends.mkldnn, "conv", None)  # a switch of its own in newer torch
 
     def allow() -> None:
-        if program.switched:
-            before[:] = [(None, torch.get_float32_matmul_precision())]
-            for backend in (mkldnn, torch.backends.cuda):
-                for name in ("matmul", "conv"):
-                    kind: Any = getattr(backend, name, None)
-                    if hasattr(kind, "fp32_precision"):
-                        before.append((kind, kind.fp32_precision))
+        before[:] = [torch.get_float32_matmul_precision(), getattr(conv, "fp32_precision", None)]
         torch.set_float32_matmul_precision("medium")
-        if hasattr(mkldnn, "conv"):
-            try:
-                mkldnn.conv.fp32_precision = "bf16"
-            except (AttributeError, RuntimeError, TypeError):
-                program.set_reason("Convolutions stay in float32: this torch has no switch.")
+        if hasattr(conv, "fp32_precision"):
+            conv.fp32_precision = "bf16"
         program.applied(precision=torch.get_float32_matmul_precision())
 
     def restore() -> None:
-        for kind, choice in before:
-            if kind is None:
-                torch.set_float32_matmul_precision(choice)
-            else:
-                kind.fp32_precision = choice
-        before.clear()
+        if before:
+            torch.set_float32_matmul_precision(before[0])
+            if before[1] is not None:
+                conv.fp32_precision = before[1]
+            before.clear()
 
     program.set_reason("Training did not begin.")
     program.at_first_batch(allow, restore)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the call to make."""
-    return 'torch.set_float32_matmul_precision("medium")  # after the imports'
-
-
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return the call after the imports; not where convolutions were switched too."""
-    script = recording.workload.script
-    if script is None or any(model.conv2d for model in training_models(recording)):
-        return []
-    return [StatementEdit(file=script, statement='torch.set_float32_matmul_precision("medium")')]
+    convolves = any(model.conv2d for model in training_models(recording))
+    return [] if convolves else on_top(recording, _STATEMENT)
 
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("low-precision-unused", "compute"),
     keeps_results="lower precision",
     phases=("forward_s", "backward_s"),
@@ -111,7 +87,7 @@ FIX = FixSpec(
     refuses=refuses,
     suits=lambda trace: not trace.has_device,
     apply=apply,
-    instruction=instruction,
+    instruction=lambda settings, recording: f"{_STATEMENT}  # after the imports",
     edits=edits,
     example=Example(
         code="""

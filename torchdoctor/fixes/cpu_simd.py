@@ -1,44 +1,36 @@
 """Let operators use all vector instructions that the CPU has.
 
-What it does
-------------
+## What it does
 Takes `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` out of the launch's environment, where they ask
 for less than the CPU has.
 
-Why it helps
-------------
+## Why it helps
 AVX-512 computes sixteen numbers of 32 bits in one instruction, AVX2 eight, and the default code
 path four or fewer. Without the variables torch and oneDNN choose the best by themselves.
 
-Risks
------
+## Risks
 Sums are formed in another order, so results round differently. Whoever set the variable to get the
 same bits on several machines wants to keep it.
 
-Make it permanent
------------------
+## Make it permanent
     unset ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.backends.cpu.get_cpu_capability:
   https://docs.pytorch.org/docs/stable/backends.html
 - oneDNN documentation, CPU Dispatcher Control:
   https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
 from torchdoctor.facts.hardware import capped_simd
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why there is nothing to lift."""
     if recording.has_gpu:
         return "The model trains on a GPU, where the CPU's vector instructions hardly matter."
     if not capped_simd(recording):
@@ -46,7 +38,7 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Check that the variables are gone: the launch took them away before torch was imported."""
     if any(name in os.environ for name in settings["unset"]):
         program.refuse("The program sets the variable by itself.")
@@ -55,7 +47,6 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("simd-capped",),
     keeps_results="within rounding",
     when="launch",

@@ -1,70 +1,55 @@
 """Give the operators as many threads as there are cores for them.
 
-What it does
-------------
+## What it does
 Sets the number of threads of an operator (`torch.set_num_threads`) once training begins, and
 ignores what the program sets afterwards. Several numbers are tried: all usable cores, those that
 the loader's workers leave, half, and one.
 
-Why it helps
-------------
+## Why it helps
 By default PyTorch uses as many threads as the *machine* has cores. If the job may use only some of
 them, or if loader workers need them, threads wait for each other at the end of every operator. For
 small operators, handing work to a second thread costs more than it saves.
 
-Risks
------
+## Risks
 Sums are split among threads, so another number of threads rounds differently. The best number
 depends on the machine: set it from the outside (`OMP_NUM_THREADS`) if the program runs on several.
 
-Make it permanent
------------------
+## Make it permanent
     torch.set_num_threads(4)                   # or OMP_NUM_THREADS=4 in the environment
 
-Sources
--------
+## Sources
 - PyTorch documentation, "CPU threading and TorchScript inference" (intra-op threads):
   https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
 - PyTorch Performance Tuning Guide, "Utilize OpenMP":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
-from torchdoctor.edits import Edit, StatementEdit
-from torchdoctor.edits.calls import call_edits
+from torchdoctor.edits import Edit
+from torchdoctor.edits.calls import call_edits, on_top
 from torchdoctor.facts.lookup import place, training_loaders
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
-
-# The others show where the time goes, and say nothing of the number of threads.
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot matter
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why another number of threads cannot apply or cannot gain."""
-    if recording.has_gpu:
-        share = recording.shares.cpu
-        if share is None or share < _CPU_SHARE:
-            return "The model trains on a GPU, where the operators' CPU threads hardly matter."
+    share = recording.shares.cpu
+    if recording.has_gpu and (share is None or share < _CPU_SHARE):
+        return "The model trains on a GPU, where the operators' CPU threads hardly matter."
     if recording.processes and not settings(recording):
         return "There is one usable CPU, and operators already use one thread."
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return all usable cores, what loader workers leave, half, one; without today's number."""
-    cores = _cores(recording)
+    cores, today = _cores(recording), recording.main.flags.num_threads
     workers = max((x.num_workers for x in training_loaders(recording)), default=0)
-    numbers = [cores]
-    if workers:
-        numbers.append(max(cores - workers, 1))
-    numbers += [max(cores // 2, 1), 1]
-    today = recording.main.flags.num_threads
+    numbers = [cores, max(cores - workers, 1), max(cores // 2, 1), 1]
     return [{"num_threads": n} for n in dict.fromkeys(numbers) if n != today]
 
 
@@ -80,67 +65,56 @@ def _cores(recording: Recording) -> int:
     return max(min(environment.whole_cpus, environment.cpu_cores or 1), 1)
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Set the number at the first batch, and keep it."""
-    wanted = int(settings["num_threads"])
-    kept: list[int] = []
-    asked: list[int] = []  # the number that the program would have, to go back to
-    pid = os.getpid()
+    wanted, pid = int(settings["num_threads"]), os.getpid()
+    set_number: list[Any] = []  # torch's own function
+    asked: list[int] = []  # while it is kept: the number that the program would have
 
     def make(old: Any) -> Any:
         def set_num_threads(number: int) -> None:
             # A forked loader worker sets its own number, which must not be ours.
-            if not kept or os.getpid() != pid:
+            if not asked or os.getpid() != pid:
                 old(number)
             else:
                 asked[:] = [number]
 
-        kept_setter.append(old)
+        set_number.append(old)
         return set_num_threads
 
-    def set_at_start() -> None:
-        if os.getpid() != pid:
-            return
-        asked[:] = [torch.get_num_threads()]
-        kept_setter[0](wanted)
-        kept.append(wanted)
-        program.applied(num_threads=torch.get_num_threads())
+    def keep() -> None:
+        if os.getpid() == pid:
+            asked[:] = [torch.get_num_threads()]
+            set_number[0](wanted)
+            program.applied(num_threads=torch.get_num_threads())
 
     def go_back() -> None:
-        if kept:
-            kept.clear()
-            kept_setter[0](asked[0])
+        if asked:
+            set_number[0](asked.pop())
 
-    kept_setter: list[Any] = []
     program.set_reason("Training did not begin.")
     program.replace(torch, "set_num_threads", make)
-    program.at_first_batch(set_at_start, go_back)
+    program.at_first_batch(keep, go_back)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the call to make, and where the program makes another."""
-    number = settings["num_threads"]
+def instruction(settings: Settings, recording: Recording) -> str:
+    call = f"torch.set_num_threads({settings['num_threads']})"
     location = recording.main.flags.num_threads_location
     if location is not None:
-        where = place(recording, location, "")
-        return f"{where}  torch.set_num_threads({number})"
-    return f"torch.set_num_threads({number})  # after the imports; or OMP_NUM_THREADS={number}"
+        return f"{place(recording, location, '')}  {call}"
+    return f"{call}  # after the imports; or OMP_NUM_THREADS={settings['num_threads']}"
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Change the program's own call, or add one after the imports of its script."""
     number, flags = settings["num_threads"], recording.main.flags
     if flags.num_threads_location is not None:
         return call_edits(recording, flags.num_threads_location, "set_num_threads", {"int": number})
-    script = recording.workload.script
-    if script is None:
-        return []
-    return [StatementEdit(file=script, statement=f"torch.set_num_threads({number})")]
+    return on_top(recording, f"torch.set_num_threads({number})")
 
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load"),
     keeps_results="within rounding",
     when="between steps",

@@ -1,28 +1,23 @@
 """Let cuDNN time its convolution algorithms and keep the fastest.
 
-What it does
-------------
+## What it does
 Sets `torch.backends.cudnn.benchmark = True`. For each new combination of convolution and input
 shape, cuDNN then times its algorithms once and uses the fastest from there on.
 
-Why it helps
-------------
+## Why it helps
 cuDNN has several algorithms for a convolution, and which one is fastest depends on sizes, strides,
 data type and GPU. Without the switch a heuristic chooses. A measured choice pays in every later
 step, as long as the shapes stay the same.
 
-Risks
------
+## Risks
 The chosen algorithm may round differently, and may differ from run to run. Every new input shape
 costs a round of timing, so more than two input shapes are refused. Some algorithms need more
 memory. It does not go together with `torch.use_deterministic_algorithms`.
 
-Make it permanent
------------------
+## Make it permanent
     torch.backends.cudnn.benchmark = True      # near the beginning of the script
 
-Sources
--------
+## Sources
 - PyTorch Performance Tuning Guide, "Enable cuDNN auto-tuner":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - PyTorch documentation, torch.backends.cudnn.benchmark:
@@ -31,21 +26,18 @@ Sources
   https://arxiv.org/abs/1410.0759
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from torchdoctor.edits import Edit, StatementEdit
+from torchdoctor.edits.calls import on_top
 from torchdoctor.facts.lookup import convolves, training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _MOST_SHAPES = 2  # the usual batch and a smaller last one
 _STATEMENT = "torch.backends.cudnn.benchmark = True"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why the auto-tuner cannot apply or cannot gain."""
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and cuDNN runs on one alone."
     flags = recording.main.flags
@@ -66,7 +58,7 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Set the switch once the script has set its own."""
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         program.refuse("This torch was built without CUDA, and cuDNN runs on a GPU alone.")
@@ -83,15 +75,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.at_first_batch(turn_on)
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Return the switch as the script's first statement."""
-    script = recording.workload.script
-    return [] if script is None else [StatementEdit(file=script, statement=_STATEMENT)]
-
-
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("cudnn-benchmark-off", "compute"),
     keeps_results="within rounding",
     when="launch",  # cuDNN keeps the first plan for a shape, whatever the switch says later
@@ -100,7 +85,7 @@ FIX = FixSpec(
     suits=lambda trace: trace.has_device and convolves(trace),
     apply=apply,
     instruction=lambda settings, recording: f"{_STATEMENT}  # after the imports",
-    edits=edits,
+    edits=lambda settings, recording: on_top(recording, _STATEMENT),
     example=Example(
         code="""
 import torch

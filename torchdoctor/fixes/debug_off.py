@@ -1,29 +1,24 @@
 """Turn off what was left on from debugging.
 
-What it does
-------------
+## What it does
 Keeps autograd's anomaly detection off, skips `gradcheck`, keeps the program's own `torch.profiler`
 from recording, and takes `CUDA_LAUNCH_BLOCKING` and `TORCH_DISTRIBUTED_DEBUG` out of the
 environment: whichever of them was on.
 
-Why it helps
-------------
+## Why it helps
 Anomaly detection records a stack trace for every operator and checks every gradient for NaN.
 `gradcheck` computes the whole Jacobian by finite differences. A profiler keeps every operator in
 memory. With `CUDA_LAUNCH_BLOCKING=1` the program waits for each kernel.
 
-Risks
------
+## Risks
 None for the result. A NaN in a gradient is no longer reported where it arises; a loss that turns
 NaN still shows it. Code that reads the profiler's results finds none in the trial.
 
-Make it permanent
------------------
+## Make it permanent
     torch.autograd.set_detect_anomaly(False)   # remove the call, or guard it by a --debug option
     unset CUDA_LAUNCH_BLOCKING TORCH_DISTRIBUTED_DEBUG
 
-Sources
--------
+## Sources
 - PyTorch Performance Tuning Guide, "Disable debugging APIs":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - PyTorch documentation, Anomaly detection:
@@ -32,44 +27,38 @@ Sources
   https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Location, Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _HARMLESS = ("", "0", "OFF", "off")
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why there is nothing to turn off."""
-    if not _left_on(recording):
-        return (
-            "Nothing was left on: no anomaly detection, gradcheck, profiler or blocking launches."
-        )
-    return None
+    if _left_on(recording):
+        return None
+    return "Nothing was left on: no anomaly detection, gradcheck, profiler or blocking launches."
 
 
 def _left_on(recording: Recording) -> list[str]:
     flags = recording.main.flags
-    left_on = []
-    if flags.anomaly_enabled:
-        left_on.append("anomaly")
-    if flags.gradcheck_calls:
-        left_on.append("gradcheck")
-    if flags.profiler_on:
-        left_on.append("profiler")
+    switches = {
+        "anomaly": flags.anomaly_enabled,
+        "gradcheck": flags.gradcheck_calls,
+        "profiler": flags.profiler_on,
+    }
     names = _VARIABLES if recording.has_gpu else _VARIABLES[1:]
-    return left_on + [n for n in names if flags.environment.get(n, "") not in _HARMLESS]
+    variables = {name: flags.environment.get(name, "") not in _HARMLESS for name in names}
+    return [name for name, is_on in (switches | variables).items() if is_on]
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Turn off each of settings["off"], for good."""
     parts = {"anomaly": _anomaly_off, "gradcheck": _gradcheck_off, "profiler": _profiler_off}
     program.set_reason("Nothing of it was turned on.")
@@ -77,7 +66,9 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         if name in parts:
             parts[name](torch, program)
         elif os.environ.pop(name, None) is not None:
-            _reread_distributed_level(torch, name)
+            # torch.distributed read its variable when it was imported, before us.
+            if name == "TORCH_DISTRIBUTED_DEBUG" and torch.distributed.is_available():
+                torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
             program.applied(**{name: "removed"})
 
 
@@ -126,37 +117,19 @@ def _profiler_off(torch: Any, program: Any) -> None:
     program.replace(torch.autograd.profiler.profile, "__enter__", make_enter)
 
 
-def _reread_distributed_level(torch: Any, name: str) -> None:
-    # torch.distributed read the variable when it was imported, before us.
-    if name == "TORCH_DISTRIBUTED_DEBUG" and torch.distributed.is_available():
-        torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
-
-
-def location(recording: Recording) -> Location | None:
-    """Return where anomaly detection or the profiler is turned on."""
+def instruction(settings: Settings, recording: Recording) -> str:
     flags = recording.main.flags
-    return flags.anomaly_location or flags.profiler_location
+    anomaly = place(recording, flags.anomaly_location, "where it is turned on")
+    profiler = place(recording, flags.profiler_location, "where it is made")
+    lines = {
+        "anomaly": f"{anomaly}  remove the anomaly detection",
+        "profiler": f"{profiler}  remove the profiler, or give it a schedule that ends",
+        "gradcheck": "move torch.autograd.gradcheck(...) out of the training into a test",
+    }
+    return "\n".join(lines.get(name, f"unset {name}") for name in settings["off"])
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return what to remove, and where."""
-    flags = recording.main.flags
-    lines = []
-    for name in settings["off"]:
-        if name == "anomaly":
-            where = place(recording, flags.anomaly_location, "where it is turned on")
-            lines.append(f"{where}  remove the anomaly detection")
-        elif name == "profiler":
-            where = place(recording, flags.profiler_location, "where it is made")
-            lines.append(f"{where}  remove the profiler, or give it a schedule that ends")
-        elif name == "gradcheck":
-            lines.append("move torch.autograd.gradcheck(...) out of the training into a test")
-        else:
-            lines.append(f"unset {name}")
-    return "\n".join(lines)
-
-
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return set_detect_anomaly(False) as a source edit; the rest is left to the instruction."""
     if settings["off"] != ["anomaly"]:
         return []  # half of what was measured is no patch for it
@@ -166,7 +139,6 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("debug-left-on",),
     keeps_results="exactly",
     when="launch",
@@ -174,7 +146,9 @@ FIX = FixSpec(
     refuses=refuses,
     settings=lambda recording: [{"off": _left_on(recording)}],
     apply=apply,
-    location=location,
+    location=lambda recording: (
+        recording.main.flags.anomaly_location or recording.main.flags.profiler_location
+    ),
     instruction=instruction,
     edits=edits,
     example=Example(

@@ -1,53 +1,45 @@
 """Average the weights of all layers at once.
 
-What it does
-------------
+## What it does
 If a torch.optim.swa_utils.AveragedModel has an averaging function of its own (avg_fn), the fix
 gives the one that handles all tensors together. In a trial launch it takes that function's place,
 if the function is a moving average with a constant decay. A loop over parameters that the program
 writes itself is not recognized.
 
-Why it helps
-------------
+## Why it helps
 avg_fn is called for every parameter: a few small kernels for each, after every step. multi_avg_fn
 updates all of them in a handful of kernels.
 
-Risks
------
+## Risks
 The averages round differently in the last bit. An averaged model often does better, but it is a
 second copy of the weights in memory, and evaluation has to use it.
 
-Make it permanent
------------------
+## Make it permanent
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.optim, "Weight Averaging (SWA and EMA)":
   https://docs.pytorch.org/docs/stable/optim.html
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
+from torchdoctor.words.specs import Example, FixSpec, Settings, TrainingAdvice, process
 
 _NUMBERS = ((0.5, -1.25), (3.0, 2.0), (-0.75, 4.5))  # averaged, current
 _AGREES = 1e-6
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not advised."""
     if not recording.main.flags.averaged_by_loop:
         return "No AveragedModel with an averaging function of the program's own was made."
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Hand averages with a constant decay to the function that takes all tensors together."""
     swa_utils, averaged = torch.optim.swa_utils, set()
 
@@ -88,8 +80,7 @@ def _decay(torch: Any, average: Any) -> float | None:
     return decay if alike and 0.0 <= decay <= 1.0 else None
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the call."""
+def instruction(settings: Settings, recording: Recording) -> str:
     decay = settings.get("decay", 0.999)
     own = "" if "decay" in settings else "  # with the decay of your avg_fn"
     return (
@@ -100,7 +91,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=(),
     keeps_results="changes training",
     when="launch",

@@ -1,36 +1,29 @@
 """Update all parameters in a few kernels instead of one after the other.
 
-What it does
-------------
+## What it does
 Constructs the optimizer with `fused=True` if its class has a fused implementation (Adam, AdamW,
 SGD, Adagrad), or else with `foreach=True`, which handles all tensors together, one operation at a
 time.
 
-Why it helps
-------------
+## Why it helps
 The plain implementation calls about ten small operators for each parameter: a model with 200
 tensors means 2000 calls a step. The fused implementation updates many tensors in one kernel, which
 reads and writes each value once. The loop is PyTorch's default on a CPU, `foreach` on a GPU.
 
-Risks
------
+## Risks
 The same formula with another order of rounding: results agree to the last digits, not bit by bit.
 `foreach` needs temporary memory of about the size of the parameters. A model with sparse gradients
 (`Embedding(sparse=True)`) fails in the trial.
 
-Make it permanent
------------------
+## Make it permanent
     optimizer = torch.optim.AdamW(..., fused=True)   # or the class that you use
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.optim (table of for-loop, foreach and fused implementations):
   https://docs.pytorch.org/docs/stable/optim.html
 - PyTorch documentation, torch.optim.AdamW, `fused`:
   https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -38,15 +31,14 @@ from torchdoctor.edits import DropKeywordEdit, Edit
 from torchdoctor.edits.calls import call_edits, made_by_library, written
 from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.facts.lookup import place, trains
-from torchdoctor.words import Location, OptimizerFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words import OptimizerFacts, Recording
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 _DEVICES = ("cuda", "cpu", "xpu", "mps")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why another implementation cannot apply."""
     stepping = _stepping(recording)
     if not stepping:
         return "The program steps no torch optimizer."
@@ -60,15 +52,10 @@ def refuses(recording: Recording) -> str | None:
     return f"{names} has neither a fused nor a foreach implementation."
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return fused if a class has it; foreach if another does not use it yet."""
-    variants: list[dict[str, Any]] = []
-    stepping = _stepping(recording)
-    if any(o.supports_fused and not o.fused for o in stepping):
-        variants.append({"fused": True})
-    if any(_can_foreach(o) for o in stepping):
-        variants.append({"foreach": True})
-    return variants
+    variants: list[Settings] = [{"fused": True}, {"foreach": True}]
+    return [variant for variant in variants if _changed(variant, recording)]
 
 
 def _stepping(recording: Recording) -> list[OptimizerFacts]:
@@ -79,25 +66,31 @@ def _name(optimizer: OptimizerFacts) -> str:
     return optimizer.cls.rpartition(".")[2]
 
 
-def _can_foreach(optimizer: OptimizerFacts) -> bool:
+def _changed(settings: Settings, recording: Recording) -> list[OptimizerFacts]:
+    if settings.get("fused"):
+        return [o for o in _stepping(recording) if o.supports_fused and not o.fused]
     # On a GPU None means foreach; on a CPU it means the loop.
-    is_default = optimizer.foreach is None and optimizer.device.startswith("cuda")
-    known = _name(optimizer) in _FOREACH and optimizer.cls.startswith("torch.optim.")
-    return known and not optimizer.foreach and not is_default
+    return [
+        o
+        for o in _stepping(recording)
+        if o.cls.startswith("torch.optim.")
+        and _name(o) in _FOREACH
+        and not (o.foreach or (o.foreach is None and o.device.startswith("cuda")))
+    ]
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Change the arguments of every optimizer that can take the implementation."""
-    wanted = "fused" if settings.get("fused") else "foreach"
-    other = "foreach" if wanted == "fused" else "fused"
+    wanted, other = ("fused", "foreach") if settings.get("fused") else ("foreach", "fused")
 
     def choose(cls: Any, arguments: dict[str, Any]) -> None:
-        if wanted not in arguments or arguments[wanted]:
+        if wanted not in arguments or arguments[wanted] or arguments.get("differentiable"):
             return
-        if arguments.get("differentiable") or (wanted == "foreach" and arguments.get("fused")):
+        if wanted == "foreach" and arguments.get("fused"):
             return
-        groups = _listed(torch, arguments["params"])
-        arguments["params"] = groups  # a generator can be read once only
+        if isinstance(arguments["params"], torch.Tensor):
+            return  # the user's mistake, with torch's own words
+        groups = arguments["params"] = [_listed(torch, group) for group in arguments["params"]]
         reason = _unsuitable(torch, groups, wanted)
         if reason is not None:
             program.set_reason(reason)
@@ -111,66 +104,43 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.before_optimizer(choose)
 
 
-def _listed(torch: Any, parameters: Any) -> Any:
-    if isinstance(parameters, torch.Tensor):
-        return parameters  # the user's mistake, with torch's own words
-    groups = []
-    for item in parameters:
-        if isinstance(item, dict) and not isinstance(item.get("params"), torch.Tensor):
-            item = {**item, "params": list(item["params"])}
-        groups.append(item)
-    return groups
+def _listed(torch: Any, group: Any) -> Any:
+    """Return a parameter group with a list of its parameters: a generator is read once only."""
+    if not isinstance(group, dict):
+        return group
+    inner = group["params"]
+    return {**group, "params": [inner] if isinstance(inner, torch.Tensor) else list(inner)}
 
 
 def _unsuitable(torch: Any, groups: Any, wanted: str) -> str | None:
-    tensors: list[Any] = []
-    for item in groups:
-        if isinstance(item, dict):
-            if "fused" in item or "foreach" in item:
-                return "Its parameter groups choose their implementation themselves."
-            inner = item["params"]
-            tensors += [inner] if isinstance(inner, torch.Tensor) else inner
-        else:
-            tensors.append(item)
+    if any(isinstance(x, dict) and ("fused" in x or "foreach" in x) for x in groups):
+        return "Its parameter groups choose their implementation themselves."
     if wanted == "foreach":
         return None
-    named = [x[1] if isinstance(x, tuple) else x for x in tensors]
-    for tensor in (x for x in named if isinstance(x, torch.Tensor)):
-        if not tensor.is_floating_point() or tensor.device.type not in _DEVICES:
-            return f"A parameter ({tensor.dtype} on {tensor.device}) cannot be updated fused."
+    for group in groups:
+        for entry in group["params"] if isinstance(group, dict) else [group]:
+            tensor = entry[1] if isinstance(entry, tuple) else entry  # with its name
+            if not tensor.is_floating_point() or tensor.device.type not in _DEVICES:
+                return f"A parameter ({tensor.dtype} on {tensor.device}) cannot be updated fused."
     return None
-
-
-def _changed(settings: dict[str, Any], recording: Recording) -> list[OptimizerFacts]:
-    if settings.get("fused"):
-        return [o for o in _stepping(recording) if o.supports_fused and not o.fused]
-    return [o for o in _stepping(recording) if _can_foreach(o)]
 
 
 def works_on_s(recording: Recording) -> float | None:
     """Return the seconds of a step in updates that another implementation would do."""
-    steps = recording.steps
-    changed: dict[int, OptimizerFacts] = {}
-    for variant in settings(recording):
-        changed |= {optimizer.ident: optimizer for optimizer in _changed(variant, recording)}
+    steps, changed = recording.steps, {o.ident for o in _concerned(recording)}
     if steps is None or not changed:
         return None
     if not steps.update_s:
         return steps.optimizer_s  # a recording that does not tell them apart
-    return min(
-        sum(steps.update_s[ident] for ident in changed if ident < len(steps.update_s)),
-        steps.optimizer_s,
-    )
+    own_s = sum(seconds for ident, seconds in enumerate(steps.update_s) if ident in changed)
+    return min(own_s, steps.optimizer_s)
 
 
-def location(recording: Recording) -> Location | None:
-    """Return where the first optimizer that it concerns is made."""
-    concerned = [o for s in settings(recording) for o in _changed(s, recording)]
-    return concerned[0].location if concerned else None
+def _concerned(recording: Recording) -> list[OptimizerFacts]:
+    return [o for s in settings(recording) for o in _changed(s, recording)]
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the argument to set, and where."""
+def instruction(settings: Settings, recording: Recording) -> str:
     asked = trainer_call(recording, settings)
     if asked is not None:
         return asked
@@ -183,8 +153,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return "\n".join(dict.fromkeys(lines)) or f"optimizer = ...(..., {written(settings)})"
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Return the same as a source edit; none if the place is not known."""
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     made: list[Edit] = []
     for optimizer in _changed(settings, recording):
         name, where = _name(optimizer), optimizer.location
@@ -201,7 +170,6 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead"),
     keeps_results="within rounding",
     when="launch",
@@ -211,7 +179,7 @@ FIX = FixSpec(
     works_on_s=works_on_s,
     suits=trains,
     apply=apply,
-    location=location,
+    location=lambda recording: next((o.location for o in _concerned(recording)), None),
     instruction=instruction,
     edits=edits,
     example=Example(

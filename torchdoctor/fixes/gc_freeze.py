@@ -1,58 +1,49 @@
 """Keep Python's garbage collector away from what will live as long as the training does.
 
-What it does
-------------
+## What it does
 At the first batch, collects once and moves every living object (modules, the model, the dataset) to
 the collector's permanent generation (`gc.freeze()`). From then on the collector looks for garbage
 after 50,000 new objects instead of 700 (2,000 from Python 3.12 on).
 
-Why it helps
-------------
+## Why it helps
 To find unused cycles, the collector walks through every container object. In a program with a large
 dataset in Python lists these are millions that never become garbage. A full collection then takes a
 good part of a second, and on a GPU nothing is launched meanwhile.
 
-Risks
------
+## Risks
 The same numbers. Cycles that become garbage are found later, so memory may grow by what 50,000
 objects hold, tensors included. The report shows the memory.
 
-Make it permanent
------------------
+## Make it permanent
     import gc
 
     gc.collect()
     gc.freeze()                    # right before the training loop
     gc.set_threshold(50_000, 20, 20)
 
-Sources
--------
+## Sources
 - Python documentation, gc.freeze and gc.set_threshold: https://docs.python.org/3/library/gc.html
 - Instagram Engineering, "Copy-on-write friendly Python garbage collection", 2017:
   https://instagram-engineering.com/copy-on-write-friendly-python-garbage-collection-ad6ed5233ddf
 """
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _WORTH = 0.005  # of the step
-_THRESHOLD = (50_000, 20, 20)
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why there is nothing to gain."""
     steps = recording.steps
     if steps is not None and steps.mean_s > 0 and steps.gc_s < _WORTH * steps.mean_s:
         return f"Garbage collection takes only {steps.gc_s / steps.mean_s:.1%} of the step."
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Freeze what is alive when training begins."""
 
     def freeze() -> None:
@@ -60,34 +51,25 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             program.refuse("The program has switched the garbage collector off.")
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*_THRESHOLD)
+        gc.set_threshold(50_000, 20, 20)
         program.applied(frozen=gc.get_freeze_count())
 
     program.set_reason("Training did not begin.")
     program.at_first_batch(freeze)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the calls to make before the loop."""
-    threshold = ", ".join(f"{number:_}" for number in _THRESHOLD)
-    return (
-        "import gc\n"
-        "gc.collect()\n"
-        "gc.freeze()  # right before the training loop\n"
-        f"gc.set_threshold({threshold})"
-    )
-
-
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("gc-pauses",),
     keeps_results="exactly",
     when="launch",  # its pauses are hundreds of steps apart, and collecting helps both sides
     p_helps=0.4,
     refuses=refuses,
     apply=apply,
-    instruction=instruction,
+    instruction=lambda settings, recording: (
+        "import gc\ngc.collect()\ngc.freeze()  # right before the training loop\n"
+        "gc.set_threshold(50_000, 20, 20)"
+    ),
     example=Example(
         code="""
 import gc

@@ -1,23 +1,19 @@
 """Step once for several small batches, where memory stops the batch.
 
-What it does
-------------
+## What it does
 Nothing at run time. It names the loop's backward pass and optimizer step and what to write there:
 batches of half the size, and a step at every second one.
 
-Why it helps
-------------
+## Why it helps
 Gradients add up between steps. Two backward passes of 32 samples give the gradient of one batch of
 64 and need the activations of 32. So the batch that training wants does not have to fit into memory
 at once, and with DistributedDataParallel the gradients are exchanged less often.
 
-Risks
------
+## Risks
 With batch normalization the statistics are those of the small batches. A loss that is a mean has to
 be divided by the number of batches. One large batch, where it fits, is faster.
 
-Make it permanent
------------------
+## Make it permanent
     for number, (x, y) in enumerate(loader):
         loss = criterion(model(x), y) / 2
         loss.backward()
@@ -25,26 +21,20 @@ Make it permanent
             optimizer.step()
             optimizer.zero_grad()
 
-Sources
--------
+## Sources
 - PyTorch documentation, Automatic Mixed Precision examples, "Gradient accumulation":
   https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 - Hugging Face documentation, Performing gradient accumulation:
   https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.facts.lookup import place, training_loaders
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
     steps = recording.steps
     if not memory_is_short(recording):
         return "Memory does not stop the batch: a larger one is faster than accumulating."
@@ -53,8 +43,7 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the sizes, and the lines to change."""
+def instruction(settings: Settings, recording: Recording) -> str:
     loaders = training_loaders(recording)
     size = loaders[0].batch_size if loaders else None
     half = f"batch_size={size // 2}" if size and size > 1 else "half the batch size"
@@ -75,7 +64,6 @@ _FULL = {
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("memory-near-limit",),
     keeps_results="changes training",
     when="by hand",

@@ -1,30 +1,25 @@
 """Clip the gradient's norm, where it spikes.
 
-What it does
-------------
+## What it does
 If the gradient norms at a few steps lie far apart or are not finite, and nothing clips them, the
 fix gives the call with a bound: the 90th percentile of the norms that are no spikes. In a trial
 launch the gradients are clipped before each step, and losses and step times are compared.
 
-Why it helps
-------------
+## Why it helps
 One batch with a gradient many times as large as usual undoes what many steps learned, or makes the
 loss NaN. A bound on the norm keeps its direction and limits its length.
 
-Risks
------
+## Risks
 A bound that is too low slows learning, and it is not known which models gain; recurrent networks
 and transformers usually do. A spike may be rarer than a short run is long. With a gradient scaler
 the gradients have to be unscaled first. error_if_nonfinite waits for the GPU.
 
-Make it permanent
------------------
+## Make it permanent
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)   # foreach by default on a GPU
     optimizer.step()
 
-Sources
--------
+## Sources
 - PyTorch documentation, clip_grad_norm_:
   https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
 - Pascanu et al., On the difficulty of training recurrent neural networks:
@@ -33,12 +28,11 @@ Sources
   https://arxiv.org/abs/2007.14469
 """
 
-from __future__ import annotations
-
+import math
 from typing import Any
 
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
+from torchdoctor.words.specs import Example, FixSpec, Settings, TrainingAdvice, process
 
 _SPIKE = 10.0  # times the median norm
 _FEWEST = 4
@@ -46,34 +40,26 @@ _PERCENTILE = 0.9  # of the norms that are no spikes
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not advised."""
     norms = recording.main.gradient_norms
     if recording.main.flags.clip_calls:
         return "The program clips its gradients."
     if len(norms) < _FEWEST:
         return "Too few norms of gradients were seen to tell a spike."
-    if not _spikes(norms):
+    if len(_usual(norms)) == len(norms):
         return "The norms of the gradients lie together."
     return None
 
 
-def _spikes(norms: list[float]) -> bool:
-    finite = sorted(x for x in norms if x < float("inf"))
-    if len(finite) < len(norms):
-        return True
-    return finite[-1] > _SPIKE * finite[len(finite) // 2]
+def _usual(norms: list[float]) -> list[float]:
+    """Return the finite norms that are no spikes, ascending."""
+    finite = sorted(x for x in norms if x < math.inf)
+    return [x for x in finite if x <= _SPIKE * finite[len(finite) // 2]]
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return the bound: a percentile of the norms that are no spikes."""
     usual = _usual(recording.main.gradient_norms)
     return [{"max_norm": float(f"{_quantile(usual, _PERCENTILE):.2g}")}] if usual else []
-
-
-def _usual(norms: list[float]) -> list[float]:
-    """Return the finite ones that are no spikes, ascending."""
-    finite = sorted(x for x in norms if x < float("inf"))
-    return [x for x in finite if x <= _SPIKE * finite[len(finite) // 2]]
 
 
 def _quantile(ordered: list[float], share: float) -> float:
@@ -83,7 +69,6 @@ def _quantile(ordered: list[float], share: float) -> float:
 
 
 def untriable(recording: Recording) -> str | None:
-    """Return why a run cannot show anything of it."""
     if not settings(recording):
         return "None of the norms that were seen is finite."
     if any(x.inside_backwards for x in recording.main.optimizers):
@@ -91,7 +76,7 @@ def untriable(recording: Recording) -> str | None:
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Clip the norm of an optimizer's gradients before each of its steps."""
     most, clipped = settings["max_norm"], [0, 0]
 
@@ -108,15 +93,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.around_step(clip)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the call, with the norms that were seen."""
-    norms = recording.main.gradient_norms
-    usual = _usual(norms)
-    bound = f"{_quantile(usual, _PERCENTILE):.2g}" if usual else "1.0"
-    listed = ", ".join(f"{norm:.2g}" for norm in norms)
+def instruction(settings: Settings, recording: Recording) -> str:
+    norms, bound = recording.main.gradient_norms, "1.0"
+    usual, listed = _usual(norms), ", ".join(f"{norm:.2g}" for norm in norms)
     lines = [f"# norms at consecutive steps: {listed}"]
     if usual:
-        median = f"{_quantile(usual, 0.5):.2g}"
+        median, bound = (f"{_quantile(usual, share):.2g}" for share in (0.5, _PERCENTILE))
         lines.append(f"# without spikes: median {median}, 90th percentile {bound}")
     call = f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={bound})"
     return "\n".join([*lines, f"{call}  # between backward and step"])
@@ -124,7 +106,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     also_known_as=("foreach-clip",),
     treats=(),
     keeps_results="changes training",

@@ -1,20 +1,17 @@
 """Train with larger batches: fewer, fuller steps.
 
-What it does
-------------
+## What it does
 Doubles `batch_size` of the training DataLoader, in multiples of 8, as long as the time *per sample*
 falls. The dataset, the measured gradient noise scale and the memory end the search. If a launch
 runs out of memory, the search goes on between that size and the largest that fits. It changes
 training, so it is tried only with `--allow-training-changes`.
 
-Why it helps
-------------
+## Why it helps
 A step has costs that do not grow with the batch: Python, kernel launches, the optimizer, the
 exchange of gradients. A larger batch spreads them over more samples and fills idle processors. On
 tensor cores, multiples of 8 (64 on an A100 and later) use the fast kernels.
 
-Risks
------
+## Risks
 This is other training: fewer steps an epoch, less noise in each gradient, and usually another
 learning rate. Up to a critical batch size, larger batches need about the same number of samples;
 beyond it, additional samples are wasted. The gradient noise scale, which torchdoctor estimates with
@@ -22,14 +19,12 @@ an interval, says where that is. Multiply the learning rate by the same factor (
 root (Adam), warm it up, and judge by the validation loss. Batch normalization sees other
 statistics.
 
-Make it permanent
------------------
+## Make it permanent
     # It changes training: fewer steps an epoch, each with less noise.
     loader = DataLoader(..., batch_size=2 * batch_size)
     optimizer = torch.optim.SGD(..., lr=2 * lr)  # a start, then tune it; Adam: 2**0.5 * lr
 
-Sources
--------
+## Sources
 - Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017:
   https://arxiv.org/abs/1706.02677
 - McCandlish, Kaplan, Amodei et al., "An Empirical Model of Large-Batch Training", 2018:
@@ -37,8 +32,6 @@ Sources
 - NVIDIA, "Matrix Multiplication Background User's Guide" (sizes on tensor cores):
   https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -48,7 +41,7 @@ from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.facts.gradient_noise import noise_scale
 from torchdoctor.facts.lookup import loader_target, place, training_loaders
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _WORTH = 0.01  # of the time per sample: a doubling that gains less is the last
 _MOST_OF_MEMORY = 0.8  # without a GPU: what is beyond would be taken from other programs
@@ -57,35 +50,31 @@ _MOST_OF_MEMORY = 0.8  # without a GPU: what is beyond would be taken from other
 class Tried(Protocol):
     """One launch with one size; see `trials.sizes`."""
 
-    settings: dict[str, Any]
+    settings: Settings
     fits: bool
     seconds: float | None
     peak_memory_bytes: float | None
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why the batch cannot be made larger, or should not."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, whose batch size could be set."
     if loaders[0].batch_size is None:
         return "The loader gets its batches from a batch sampler or from the dataset itself."
-    if not settings(recording):
-        scale = noise_scale(recording)
-        length = loaders[0].dataset_length
-        if scale is not None and (length is None or length >= _doubled(loaders[0].batch_size)):
-            return (
-                f"The gradient noise scale is {scale.words()}: of batches larger than "
-                f"{loaders[0].batch_size}, most of the additional samples are wasted."
-            )
+    size = loaders[0].batch_size
+    if settings(recording):
+        return None
+    length, scale = loaders[0].dataset_length, noise_scale(recording)
+    if scale is not None and (length is None or length >= _doubled(size)):
         return (
-            f"The dataset has {loaders[0].dataset_length} samples: too few for batches larger "
-            f"than {loaders[0].batch_size}."
+            f"The gradient noise scale is {scale.words()}: of batches larger than {size}, most of "
+            "the additional samples are wasted."
         )
-    return None
+    return f"The dataset has {length} samples: too few for batches larger than {size}."
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return twice the batch, a multiple of 8, if the dataset has so many samples."""
     today = training_loaders(recording)[0].batch_size or 1
     size, most = _doubled(today), _most(recording)
@@ -141,23 +130,20 @@ def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> boo
     """Return True if a size fits by what smaller ones took; on a GPU only trying tells."""
     machine = recording.environment
     limits = [x for x in (machine.memory_bytes, machine.container.memory_bytes) if x]
-    known = sorted(
-        (n, launch.peak_memory_bytes) for n, launch in sizes.items() if launch.peak_memory_bytes
-    )
+    known = sorted((n, peak) for n, launch in sizes.items() if (peak := launch.peak_memory_bytes))
     if recording.has_gpu or not limits or len(known) < 2:
         return True
     (n0, bytes0), (n1, bytes1) = known[0], known[-1]
-    each = max((bytes1 or 0.0) - (bytes0 or 0.0), 0.0) / (n1 - n0)
-    return (bytes1 or 0.0) + each * (size - n1) <= _MOST_OF_MEMORY * min(limits)
+    each = max(bytes1 - bytes0, 0.0) / (n1 - n0)
+    return bytes1 + each * (size - n1) <= _MOST_OF_MEMORY * min(limits)
 
 
 def note(recording: Recording) -> str | None:
-    """Return the measured gradient noise scale."""
     scale = noise_scale(recording)
     return None if scale is None else f"the gradient noise scale is {scale.words()}"
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Set batch_size of the chosen loaders, before they are made."""
     wanted = int(settings["batch_size"])
     only = settings.get("loader")
@@ -175,8 +161,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.before_loader(enlarge)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the argument to set, the useful limit, and the learning rate to begin with."""
+def instruction(settings: Settings, recording: Recording) -> str:
     call = loader_call(recording, batch_size=settings["batch_size"])
     scale = noise_scale(recording)
     if scale is not None:
@@ -194,7 +179,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share"),
     keeps_results="changes training",
     when="launch",

@@ -1,49 +1,41 @@
 """Let the learning rate rise and fall over the training.
 
-What it does
-------------
+## What it does
 If the program has no scheduler and its rate stays constant, the fix gives a one-cycle schedule. A
 range test in launches of its own finds the highest rate: the rates rise step by step, from a
 hundredth of the program's own to ten thousand times it. The report says where the loss falls
 fastest, where it stops falling and where it diverges. Parameter groups keep their proportion. With
 several optimizers no test is made, because one loss does not show which rate is too high.
 
-Why it helps
-------------
+## Why it helps
 It changes how many steps training needs, not how long a step takes. With a warm-up and a decay the
 rate in between can be several times as high, and many models need a fraction of the epochs.
 
-Risks
------
+## Risks
 The total number of steps must be known beforehand. The rate has a large effect on how well a model
 generalises, which no short run shows. A rate that is too high makes the loss diverge. A range test
 gives the order of magnitude only: a tenth of the rate at which the loss stopped falling is usual.
 
-Make it permanent
------------------
+## Make it permanent
     scheduler = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=0.1, total_steps=total, cycle_momentum=False
     )
     optimizer.step()
     scheduler.step()                               # after each batch
 
-Sources
--------
+## Sources
 - PyTorch documentation, OneCycleLR:
   https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
-- Smith and Topin, Super-Convergence:
-  https://arxiv.org/abs/1708.07120
+- Smith and Topin, Super-Convergence: https://arxiv.org/abs/1708.07120
 - Smith, Cyclical Learning Rates for Training Neural Networks (the range test):
   https://arxiv.org/abs/1506.01186
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 from torchdoctor.facts.lookup import place
 from torchdoctor.words import OptimizerFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
+from torchdoctor.words.specs import Example, FixSpec, Settings, TrainingAdvice, process
 
 _SEVERAL = (
     "Several optimizers train: the losses do not show which of them a rate is too high for. "
@@ -52,9 +44,12 @@ _SEVERAL = (
 _LOWEST, _HIGHEST = 0.01, 1e4  # times the program's own rate
 
 
+def _stepped(recording: Recording) -> list[OptimizerFacts]:
+    return [x for x in recording.main.optimizers if x.steps]
+
+
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not advised."""
-    optimizers = [x for x in recording.main.optimizers if x.steps]
+    optimizers = _stepped(recording)
     if not optimizers or any(x.lr is None or x.first_lr is None for x in optimizers):
         return "The learning rate is not known: no torch optimizer stepped."
     if recording.main.flags.schedulers:
@@ -65,16 +60,14 @@ def refuses(recording: Recording) -> str | None:
 
 
 def untriable(recording: Recording) -> str | None:
-    """Return why a range test says nothing of this program."""
-    stepped = [x for x in recording.main.optimizers if x.steps]
-    if len(stepped) > 1:
+    if len(_stepped(recording)) > 1:
         return _SEVERAL
-    if any(x.cls.endswith("LBFGS") for x in stepped):
+    if any(x.cls.endswith("LBFGS") for x in _stepped(recording)):
         return "LBFGS makes many passes in a step: its loss does not follow the rate."
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Raise the rates of the optimizer's groups from step to step, within each step alone.
 
     Between steps the program finds its own rates, so that neither a scheduler nor a log is misled.
@@ -82,62 +75,60 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """
     steps = int(settings["steps"])
     lowest, highest = settings["lowest_factor"], settings["highest_factor"]
-    done: dict[int, int] = {}  # steps by optimizer, which is to be one
-    before_test: dict[int, float] = {}  # rates by parameter group
-    own: list[tuple[Any, Any]] = []  # of the groups of the step that runs now
+    tested: list[Any] = []  # the optimizer
+    first: list[float] = []  # the rates of its groups before the test
+    own: list[Any] = []  # those of the step that runs now
     updates: list[int] = []
+    done = 0  # steps
 
     def raise_rates(optimizer: Any) -> None:
-        if type(optimizer).__name__ == "LBFGS" or "lr" not in optimizer.param_groups[0]:
+        groups = optimizer.param_groups
+        if type(optimizer).__name__ == "LBFGS" or "lr" not in groups[0]:
             program.refuse("The optimizer's loss does not follow one learning rate.")
-        if done and id(optimizer) not in done:
-            program.refuse(_SEVERAL)
-        number = done.setdefault(id(optimizer), 0)
-        factor = lowest * (highest / lowest) ** (min(number, steps - 1) / max(steps - 1, 1))
-        own[:] = [(group, group["lr"]) for group in optimizer.param_groups]
-        for group, rate in own:
-            if id(group) not in before_test:
-                before_test[id(group)] = float(group.get("initial_lr", rate))
-            first = before_test[id(group)]
-            if not first > 0:
+        if not tested:
+            tested.append(optimizer)
+            first[:] = [float(group.get("initial_lr", group["lr"])) for group in groups]
+            if min(first) <= 0:
                 program.refuse("The learning rate is 0.")
-            group["lr"] = rate * 0 + first * factor  # a tensor stays one
-        if number == 0:
-            rate = before_test[id(optimizer.param_groups[0])]
-            program.applied(own_rate=rate, updates=updates)
+            program.applied(own_rate=first[0], updates=updates)
+        if tested[0] is not optimizer:
+            program.refuse(_SEVERAL)
+        factor = lowest * (highest / lowest) ** (min(done, steps - 1) / max(steps - 1, 1))
+        own[:] = [group["lr"] for group in groups]
+        for group, rate in zip(groups, first, strict=False):  # groups may be added later
+            group["lr"] = group["lr"] * 0 + rate * factor  # a tensor stays one
 
     def give_back(optimizer: Any) -> None:
-        for group, rate in own:
+        nonlocal done
+        for group, rate in zip(optimizer.param_groups, own, strict=False):
             group["lr"] = rate
+        done += bool(own)
         own.clear()
-        if id(optimizer) in done:
-            done[id(optimizer)] += 1
 
     program.set_reason("No torch optimizer stepped.")
-    program.before_backward(lambda: updates.append(next(iter(done.values()), 0)))
+    program.before_backward(lambda: updates.append(done))
     program.around_step(raise_rates, give_back)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the scheduler for each optimizer; with `max_lr` if a range test found it."""
-    stepped = [x for x in recording.main.optimizers if x.steps]
-    if len(stepped) == 1:
-        return _schedule(stepped[0], settings.get("max_lr"))
-    made = [place(recording, optimizer.location, "") for optimizer in stepped]
-    return "\n".join(
-        (f"# of the optimizer made at {where}:\n" if where else "") + _schedule(optimizer, None)
-        for optimizer, where in zip(stepped, made, strict=True)
-    )
+def instruction(settings: Settings, recording: Recording) -> str:
+    lines = []
+    for optimizer in (stepped := _stepped(recording)):
+        several = len(stepped) > 1
+        if several and (where := place(recording, optimizer.location, "")):
+            lines.append(f"# of the optimizer made at {where}:")
+        lines.append(_schedule(optimizer, None if several else settings.get("max_lr")))
+    return "\n".join(lines)
 
 
 def _schedule(optimizer: OptimizerFacts, max_rate: float | None) -> str:
     rate = "..." if max_rate is None else f"{max_rate:.2g}"
     how = "to be found by a range test" if max_rate is None else "by the range test"
+    groups = ""
     if optimizer.distinct_lrs > 1:
         rate = "..." if max_rate is None or not optimizer.lr else f"{max_rate / optimizer.lr:.2g}"
         rate = f'[{rate} * group["lr"] for group in optimizer.param_groups]'
         how += "; the rates of the groups keep their proportion"
-    groups = " of the first parameter group" if optimizer.distinct_lrs > 1 else ""
+        groups = " of the first parameter group"
     return (
         f"# no scheduler, and the rate{groups} stayed at {optimizer.lr:g} over "
         f"{optimizer.steps} steps\n"
@@ -151,14 +142,13 @@ _SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, 
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=(),
     keeps_results="changes training",
     when="launch",
     refuses=refuses,
     settings=lambda recording: [{"lowest_factor": _LOWEST, "highest_factor": _HIGHEST}],
     apply=apply,
-    location=lambda recording: next(x.location for x in recording.main.optimizers if x.steps),
+    location=lambda recording: _stepped(recording)[0].location,
     instruction=instruction,
     training=TrainingAdvice(
         trial="range test",

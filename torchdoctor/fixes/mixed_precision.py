@@ -1,7 +1,6 @@
 """Compute the forward pass in 16 bits where that is safe (autocast).
 
-What it does
-------------
+## What it does
 Puts each training forward pass and its loss under `torch.autocast`: in bfloat16 if the hardware has
 it, in float16 on GPUs with tensor cores for float16 alone (V100, T4). Matrix products and
 convolutions compute in 16 bits; softmax, normalization and losses stay in float32, and so do
@@ -10,22 +9,19 @@ parameters, gradients and the optimizer. Evaluation is left as it is.
 With float16 the loss is scaled as `torch.amp.GradScaler` does it. In the trial, gradients are
 divided by the scale as soon as a backward pass has ended, so that clipping sees them as they are.
 
-Why it helps
-------------
+## Why it helps
 Tensor cores, and the AMX and AVX-512 BF16 units of newer processors, multiply 16-bit numbers
 several times as fast as float32. Activations take half the memory, so memory-bound work is faster
 too. bfloat16 has the exponent range of float32 and needs no gradient scaler.
 
-Risks
------
+## Risks
 bfloat16 has 8 significant bits instead of 24, float16 has 11 and overflows above 65504: losses
 differ in the third digit from the first step on. Most networks train to the same quality; compare
 your validation metric once. NumPy has no bfloat16: call `.float()` before handing activations to
 it. float16 is refused if the program scales gradients itself, differentiates them again, trains
 without an optimizer, or computes gradients within the optimizer's step.
 
-Make it permanent
------------------
+## Make it permanent
     with torch.autocast(device_type="cuda", dtype=torch.bfloat16):   # or "cpu"
         output = model(x)
         loss = criterion(output, y)
@@ -39,8 +35,7 @@ and with `dtype=torch.float16`, in place of `loss.backward()` and `optimizer.ste
     scaler.step(optimizer)
     scaler.update()
 
-Sources
--------
+## Sources
 - PyTorch documentation, Automatic Mixed Precision package, torch.amp (which operators are cast,
   and gradient scaling): https://docs.pytorch.org/docs/stable/amp.html
 - PyTorch documentation, Automatic Mixed Precision examples:
@@ -50,53 +45,41 @@ Sources
   https://arxiv.org/abs/1905.12322
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.edits.training import around_forward, with_scaler
 from torchdoctor.facts.hardware import compute_capability, has_bf16_instructions, low_precision
-from torchdoctor.facts.lookup import place, training_models
+from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
-_LOW = ("bfloat16", "float16")
 _LEAST_CAPABILITY = (7, 0)  # the first compute capability with tensor cores: for float16
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why 16 bits cannot apply or would be slower."""
     models = training_models(recording)
     if recording.processes and not models:
         return "No forward pass of a module in training mode was seen to put under autocast."
     if models and all(m.autocast_forwards for m in models):
         return "The model already runs under autocast."
-    if any(name in m.dtypes for m in models for name in _LOW):
+    if any({"bfloat16", "float16"} & set(m.dtypes) for m in models):
         return "The model's own parameters are already in 16 bits."
     if models and all(m.dtypes == ["float64"] for m in models):
         return "The model computes in float64, which autocast leaves alone (see single-precision)."
-    if reason := _hardware(recording):
-        return reason
-    return _unscalable(recording) if low_precision(recording) == "float16" else None
-
-
-def _hardware(recording: Recording) -> str | None:
-    if recording.has_gpu:
-        capability = compute_capability(recording)
-        if capability is not None and capability < _LEAST_CAPABILITY:
-            return (
-                f"The GPU (compute capability {capability[0]}.{capability[1]}) has no tensor "
-                "cores: those for float16 came with 7.0, for bfloat16 with 8.0."
-            )
-        return None
-    if has_bf16_instructions(recording) is False:
+    capability = compute_capability(recording)
+    if recording.has_gpu and capability is not None and capability < _LEAST_CAPABILITY:
+        return (
+            f"The GPU (compute capability {capability[0]}.{capability[1]}) has no tensor "
+            "cores: those for float16 came with 7.0, for bfloat16 with 8.0."
+        )
+    if not recording.has_gpu and has_bf16_instructions(recording) is False:
         return (
             "The processor has no bfloat16 instructions (amx_bf16, avx512_bf16), so bf16 would "
             "be slower than float32."
         )
-    return None
+    return _unscalable(recording) if low_precision(recording) == "float16" else None
 
 
 def _unscalable(recording: Recording) -> str | None:
@@ -113,12 +96,12 @@ def _unscalable(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return bfloat16, or what the GPU has in its place."""
     return [{"dtype": low_precision(recording) or "bfloat16"}]
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Autocast from each training forward until the backward pass, which float16 scales."""
     dtype = getattr(torch, settings.get("dtype", "bfloat16"))
     scaling = program.gradient_scaling() if dtype is torch.float16 else None
@@ -147,44 +130,35 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         scaling.install()
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the context to open around forward and loss, and the scaler that float16 needs.
-
-    A Trainer of a library is asked for it in its own words.
-    """
-    device, dtype = "cuda" if recording.has_gpu else "cpu", settings.get("dtype", "bfloat16")
-    if dtype == "bfloat16":
+def instruction(settings: Settings, recording: Recording) -> str:
+    dtype = settings.get("dtype", "bfloat16")
+    if dtype == "bfloat16" and not edits(settings, recording):
         asked = trainer_call(recording, {"bfloat16": True})
-        if asked is not None and not edits(settings, recording):
+        if asked is not None:
             return asked
-        models = training_models(recording)
-        held = models[0].holder if len(models) == 1 else None
-        if held is not None and any(passes.library for passes in recording.main.passes):
-            # An engine calls the model and computes the loss: forward alone is within reach.
-            return (
-                f'autocast = torch.autocast(device_type="{device}", dtype=torch.bfloat16)\n'
-                f"{held.name}.forward = autocast({held.name}.forward)"
-                f"  # before {place(recording, held.location, '')}; the loss stays in float32"
-            )
+    return _code(recording, dtype, clips=bool(recording.main.flags.clip_calls))
+
+
+def _code(recording: Recording, dtype: str, clips: bool) -> str:
+    """Return the context around forward and loss, and the scaler that float16 needs."""
+    device = "cuda" if recording.has_gpu else "cpu"
     around = (
         f'with torch.autocast(device_type="{device}", dtype=torch.{dtype}):\n'
-        "    ...  # the forward pass and the loss of the training step\n"
+        "    output = model(x)\n"
+        "    loss = criterion(output, y)\n"
     )
     if dtype == "bfloat16":
         return f"{around}loss.backward()  # outside the block"
-    clip = ""
-    if recording.main.flags.clip_calls:
-        clip = "scaler.unscale_(optimizer)  # before the gradients are clipped\n"
+    unscale = "scaler.unscale_(optimizer)  # before gradients are clipped\n" if clips else ""
     return (
-        f'scaler = torch.amp.GradScaler("{device}")  # once, before the training loop\n'
+        f'scaler = torch.amp.GradScaler("{device}")  # once: float16 gradients underflow\n'
         f"{around}scaler.scale(loss).backward()  # in place of loss.backward(), outside the block\n"
-        f"{clip}scaler.step(optimizer)  # in place of optimizer.step()\n"
+        f"{unscale}scaler.step(optimizer)  # in place of optimizer.step()\n"
         "scaler.update()"
     )
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Return the same as a source edit; none if forward and backward are not in one function."""
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     dtype = settings.get("dtype", "bfloat16")
     context = f"torch.autocast(device_type={{device}}, dtype=torch.{dtype})"
     around = around_forward(recording, context)
@@ -194,39 +168,18 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     return [*around, *scaled] if scaled else []
 
 
-_FIRST_TENSOR_CORES, _FIRST_BFLOAT16 = (7, 0), (8, 0)  # of float16: V100, T4; of bfloat16: A100
-_OLDER = "before Ampere (V100, T4): torch.float16, which needs torch.amp.GradScaler"
-
-
 def advice(recording: Recording) -> str | None:
-    """Return the code for the GPU of a trace; None: it has no 16-bit tensor cores."""
     capability = compute_capability(recording)
-    device = "cuda" if recording.has_gpu else "cpu"
-    if capability is not None and capability < _FIRST_TENSOR_CORES:
+    if capability is not None and capability < _LEAST_CAPABILITY:
         return None
-    if capability is None or capability >= _FIRST_BFLOAT16:
-        known = "" if capability or device == "cpu" else f"# {_OLDER}\n"
-        return (
-            f'{known}with torch.autocast(device_type="{device}", dtype=torch.bfloat16):\n'
-            "    output = model(x)\n"
-            "    loss = criterion(output, y)\n"
-            "loss.backward()                                 # outside"
-        )
-    return (
-        "scaler = torch.amp.GradScaler()                 # once: float16 gradients underflow\n"
-        f'with torch.autocast(device_type="{device}", dtype=torch.float16):\n'
-        "    output = model(x)\n"
-        "    loss = criterion(output, y)\n"
-        "scaler.scale(loss).backward()                   # outside\n"
-        "scaler.unscale_(optimizer)                      # only before clipping gradients\n"
-        "scaler.step(optimizer)\n"
-        "scaler.update()"
-    )
+    if capability is None and recording.has_gpu:
+        older = "# before Ampere (V100, T4): torch.float16, which needs torch.amp.GradScaler\n"
+        return older + _code(recording, "bfloat16", clips=False)
+    return _code(recording, low_precision(recording) or "bfloat16", clips=True)
 
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("compute", "low-precision-unused", "tensor-cores-unused", "memory-near-limit"),
     keeps_results="lower precision",
     when="between steps",

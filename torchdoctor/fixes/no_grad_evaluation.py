@@ -1,37 +1,30 @@
 """Evaluate without recording gradients.
 
-What it does
-------------
+## What it does
 Runs the forward pass of a module in evaluation mode under `torch.no_grad()`. A module is left alone
 if a gradient flows back into its evaluation output (frozen batch normalization, a perceptual loss),
 or if its inputs need gradients.
 
-Why it helps
-------------
+## Why it helps
 With gradients on, autograd builds a graph and keeps every activation for a backward pass that an
 evaluation never makes. The memory saved may allow a larger batch for evaluation.
 
-Risks
------
+## Risks
 None for the values: the same operators compute the same numbers. Code that differentiates the
 output of the evaluation afterwards would fail.
 
-Make it permanent
------------------
+## Make it permanent
     @torch.no_grad()
     def evaluate(model, loader):
         model.eval()
         ...
 
-Sources
--------
+## Sources
 - PyTorch documentation, Autograd mechanics, "Locally disabling gradient computation":
   https://docs.pytorch.org/docs/stable/notes/autograd.html
 - PyTorch Performance Tuning Guide, "Disable gradient calculation for validation or inference":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
-
-from __future__ import annotations
 
 import weakref
 from typing import Any
@@ -39,17 +32,16 @@ from typing import Any
 from torchdoctor.edits import DecoratorEdit, Edit
 from torchdoctor.facts.lookup import place
 from torchdoctor.words import ModelFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why there is nothing to change, or it must not be changed."""
-    evaluating = [m for m in recording.main.models if m.eval_forwards_with_grad]
-    if not any(m.eval_forwards for m in recording.main.models):
-        if recording.steps is not None and recording.steps.program_ended:
+    models, steps = recording.main.models, recording.steps
+    if not any(m.eval_forwards for m in models):
+        if steps is not None and steps.program_ended:
             return "No evaluation was made: the program ended without one."
         return "No evaluation was reached in the launch: it was stopped before the first one."
-    if not evaluating:
+    if not any(m.eval_forwards_with_grad for m in models):
         return "No evaluation with gradients on was seen."
     if not _changed(recording):
         return "The model trains in evaluation mode, so its forward passes need gradients."
@@ -64,82 +56,53 @@ def _changed(recording: Recording) -> list[ModelFacts]:
     ]
 
 
-class _Watched:
-    """Remembers whether a module's first evaluation output was differentiated."""
-
-    def __init__(self) -> None:
-        self.differentiated = False
-
-    def watch(self, tensor: Any) -> None:
-        """Notice when a gradient flows back into this tensor."""
-
-        def flowed(gradient: Any) -> None:
-            self.differentiated = True
-
-        tensor.register_hook(flowed)
-
-
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Evaluate without gradients, unless a module's first evaluation output is differentiated."""
-    watched: weakref.WeakKeyDictionary[Any, _Watched] = weakref.WeakKeyDictionary()
-    last: list[bool] = [False]  # whether the latest root forward ran without gradients by this fix
-    needs_gradient: list[bool] = [False]
+    watched: weakref.WeakSet[Any] = weakref.WeakSet()
+    differentiated: weakref.WeakSet[Any] = weakref.WeakSet()
+    needs_gradient = without = False  # of the latest root forward: its inputs; this fix's doing
+
+    def tensors(value: Any) -> list[Any]:
+        leaves = torch.utils._pytree.tree_leaves(value)
+        return [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
 
     def look_at_inputs(module: Any, args: Any, kwargs: Any) -> Any:
-        needs_gradient[0] = any(
-            isinstance(x, torch.Tensor) and x.requires_grad for x in _flat((args, kwargs))
-        )
+        nonlocal needs_gradient
+        needs_gradient = bool(tensors((args, kwargs)))
         return args, kwargs
 
+    def watch(module: Any, inputs: Any, output: Any) -> None:
+        handles.pop(module).remove()
+        for tensor in tensors(output):
+            tensor.register_hook(lambda gradient: differentiated.add(module))
+
     def without_gradients(module: Any) -> Any:
-        last[0] = False
-        if module.training or not torch.is_grad_enabled() or needs_gradient[0]:
+        nonlocal without
+        without = False
+        if module.training or not torch.is_grad_enabled() or needs_gradient:
             return None
-        output_watch = watched.get(module)
-        if output_watch is None:
-            watched[module] = output_watch = _Watched()
-            _watch_next_output(torch, module, output_watch)
+        if module not in watched:
+            watched.add(module)
+            handles[module] = module.register_forward_hook(watch)
             return None
-        if output_watch.differentiated:
+        if module in differentiated:
             return None
-        last[0] = True
+        without = True
         program.applied()
         return torch.no_grad()
 
     def check() -> None:
-        if last[0]:
+        if without:
             program.refuse("A backward pass follows a forward pass in evaluation mode.")
 
+    handles: dict[Any, Any] = {}  # of hooks on a module's next output
     program.set_reason("No second evaluation with gradients on came by.")
     program.before_forward(look_at_inputs)
     program.around_forward(without_gradients, until="forward")
     program.before_backward(check)
 
 
-def _watch_next_output(torch: Any, module: Any, output_watch: _Watched) -> None:
-    def after(module: Any, inputs: Any, output: Any) -> None:
-        handle.remove()
-        for tensor in _flat(output):
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                output_watch.watch(tensor)
-
-    handle = module.register_forward_hook(after)
-
-
-def _flat(value: Any) -> Any:
-    """Return every leaf of nested tuples, lists, dictionaries and objects with their own fields."""
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _flat(item)
-    elif hasattr(value, "values") and hasattr(value, "keys"):
-        for item in value.values():
-            yield from _flat(item)
-    else:
-        yield value
-
-
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return where to turn gradients off."""
+def instruction(settings: Settings, recording: Recording) -> str:
     lines = []
     for model in _changed(recording):
         where = place(recording, model.eval_with_grad_location, "where it is evaluated")
@@ -147,7 +110,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return "\n".join(dict.fromkeys(lines)) or "with torch.no_grad():  # around the evaluation"
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Decorate the function that evaluates; return none if the place is not known."""
     places = [m.eval_with_grad_location for m in _changed(recording)]
     return [
@@ -159,7 +122,6 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("evaluation-with-gradients",),
     keeps_results="exactly",
     when="between steps",

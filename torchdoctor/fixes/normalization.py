@@ -1,44 +1,36 @@
 """Normalize the inputs, and normalize between convolutions.
 
-What it does
-------------
+## What it does
 If the model's first input is far from mean 0 and deviation 1, the fix gives the numbers to subtract
 and divide by, for each channel of images and each column of tables. If a deep convolutional model
 has no normalization layer, it says where they go. In a trial launch the batches are normalized
 before the model sees them, and losses are compared. Layers cannot be put into a running program.
 
-Why it helps
-------------
+## Why it helps
 Both change how many steps training needs. With inputs and activations of one scale, one learning
 rate suits all layers and can be higher.
 
-Risks
------
+## Risks
 Whoever uses the trained model has to normalize in the same way. Batch normalization behaves
 differently in training and evaluation, and suits no batch of one or two.
 
-Make it permanent
------------------
+## Make it permanent
     transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
     nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
 
-Sources
--------
+## Sources
 - LeCun et al., Efficient BackProp (inputs of mean 0 and one scale):
   https://cseweb.ucsd.edu/classes/wi08/cse253/Handouts/lecun-98b.pdf
-- Ioffe and Szegedy, Batch Normalization:
-  https://arxiv.org/abs/1502.03167
+- Ioffe and Szegedy, Batch Normalization: https://arxiv.org/abs/1502.03167
 - PyTorch documentation, BatchNorm2d:
   https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 from torchdoctor.facts.lookup import training_loaders, training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
+from torchdoctor.words.specs import Example, FixSpec, Settings, TrainingAdvice, process
 
 _FAR = 5.0  # |mean| or deviation above it; below a fifth of 1 as well
 _DEEP = 4  # convolutions
@@ -46,46 +38,36 @@ _MOST_SHOWN = 8  # channels
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not advised."""
-    if not recording.main.analysed_steps:
+    main = recording.main
+    if not main.analysed_steps:
         return "The model's inputs were not looked at: that needs steps after the profiler window."
-    if not _input(recording) and not _deep(recording):
-        return _passed_over(recording)
-    return None
-
-
-def _passed_over(recording: Recording) -> str:
-    """Return why inputs are left as they are, with their figures."""
-    mean, std = recording.main.input_mean, recording.main.input_std
-    if mean is None or std is None:
+    if _input(recording) or _deep(recording):
+        return None
+    if main.input_mean is None or main.input_std is None:
         return "The model's first input has no mean: it is token numbers, or no tensor was seen."
-    if std <= 0.0:
-        return f"The inputs are all the same number ({mean:.2g}): there is nothing to normalize."
     return (
-        f"The inputs have mean {mean:.2g} and deviation {std:.2g}: within what is passed over "
-        f"(|mean| up to {_FAR:g}, deviation {1 / _FAR:g} to {_FAR:g})."
+        f"The inputs have mean {main.input_mean:.2g} and deviation {main.input_std:.2g}: within "
+        f"what is passed over (|mean| up to {_FAR:g}, deviation {1 / _FAR:g} to {_FAR:g}, or 0)."
     )
 
 
 def _input(recording: Recording) -> bool:
     mean, std = recording.main.input_mean, recording.main.input_std
-    if mean is None or std is None or std <= 0.0:
-        return False
-    return abs(mean) > _FAR or std > _FAR or std < 1.0 / _FAR
+    far = mean is not None and std is not None and (abs(mean) > _FAR or not 1 / _FAR <= std <= _FAR)
+    return far and std != 0.0
 
 
 def _deep(recording: Recording) -> bool:
     return any(m.conv2d >= _DEEP and not m.norms for m in training_models(recording))
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return mean and deviation to normalize by, of each channel if there are several."""
     if not _input(recording):
         return [{}]
-    channels = _channels(recording)
-    if channels:
-        return [{"mean": [m for m, _ in channels], "std": [s for _, s in channels]}]
-    return [{"mean": [recording.main.input_mean], "std": [recording.main.input_std]}]
+    whole = (recording.main.input_mean or 0.0, recording.main.input_std or 1.0)
+    means, stds = zip(*(_channels(recording) or [whole]), strict=True)
+    return [{"mean": list(means), "std": list(stds)}]
 
 
 def _channels(recording: Recording) -> list[tuple[float, float]]:
@@ -93,15 +75,10 @@ def _channels(recording: Recording) -> list[tuple[float, float]]:
     channels = recording.main.input_channels
     if not all(abs(m) < float("inf") and s < float("inf") for m, s in channels):
         return []
-    return [(_rounded(m), _rounded(s) if s > 0 else 1.0) for m, s in channels]
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
+    return [(float(f"{m:.3g}"), float(f"{s:.3g}") if s > 0 else 1.0) for m, s in channels]
 
 
 def untriable(recording: Recording) -> str | None:
-    """Return why a run cannot show anything of it."""
     if not _input(recording):
         return "Batch normalization between convolutions cannot be put into a program that runs."
     if len(training_models(recording)) > 1:
@@ -111,7 +88,7 @@ def untriable(recording: Recording) -> str | None:
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Normalize the first tensor that the model is called with, by numbers that stay the same."""
     known: dict[tuple[Any, ...], Any] = {}
 
@@ -134,24 +111,19 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         return (x - mean) / deviation
 
     def change(module: Any, args: Any, kwargs: Any) -> Any:
-        for number, value in enumerate(args):
+        inputs = dict(enumerate(args)) | kwargs
+        for name, value in inputs.items():
             if isinstance(value, torch.Tensor) and value.numel() > 1:
-                args = (*args[:number], normalized(value), *args[number + 1 :])
+                inputs[name] = normalized(value)
                 program.applied()
-                return args, kwargs
-        for name, value in kwargs.items():
-            if isinstance(value, torch.Tensor) and value.numel() > 1:
-                changed = {**kwargs, name: normalized(value)}
-                program.applied()
-                return args, changed
+                return tuple(inputs[n] for n in range(len(args))), {n: inputs[n] for n in kwargs}
         return None
 
     program.set_reason("No model was called with a tensor.")
     program.before_forward(change)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the numbers, or the layers."""
+def instruction(settings: Settings, recording: Recording) -> str:
     lines = []
     if _input(recording):
         mean, std = recording.main.input_mean, recording.main.input_std
@@ -166,7 +138,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     also_known_as=("input-normalization", "batch-normalization"),
     treats=(),
     keeps_results="changes training",

@@ -1,53 +1,43 @@
 """Pad the sizes of large layers, of the vocabulary and of the batch to multiples of 8.
 
-What it does
-------------
+## What it does
 Times the largest matrix products and convolutions of uneven size alone on the program's device,
 beside the same ones padded. It names the layers whose sizes are no multiple of 8, the next size
 that is, and the measured gain. Training stays untouched.
 
-Why it helps
-------------
+## Why it helps
 Tensor cores work on tiles of 8 or 16 by 16 numbers of 16 bits. A product whose rows do not begin at
 a multiple of 16 bytes takes another kernel, which can be several times slower. A CPU handles uneven
 sizes well and mostly gains nothing.
 
-Risks
------
+## Risks
 The model has other shapes: checkpoints do not load without change, and initial random weights
 differ. Unused classes of a vocabulary have to stay unused (mask their logits, or never give them as
 targets).
 
-Make it permanent
------------------
+## Make it permanent
     size = 8 * -(-size // 8)           # 50257 -> 50264; 64 on A100 and later: 50304
     model = GPT(vocab_size=size)
     # a sequence: pad each batch to such a length where it is collated, and mask what was added
 
-Sources
--------
+## Sources
 - NVIDIA, Matrix Multiplication Background User's Guide:
   https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
 - PyTorch Performance Tuning Guide, "Use tensor cores":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from torchdoctor.checks import odd_sizes, sizes_not_multiples
 from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, process
+from torchdoctor.words.specs import FixSpec, Settings, process
 
 _NAMED = 3
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
     timed = padding_gains(recording)
     if timed and not any(product.worthwhile for product in timed):
         return f"Padded, the program's own products gain too little: {timed[0].text}."
@@ -60,8 +50,7 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return each layer with the sizes to give it."""
+def instruction(settings: Settings, recording: Recording) -> str:
     tile = 64 if (compute_capability(recording) or (0, 0)) >= (8, 0) else 8
     lines = [product.text for product in padding_gains(recording) if product.worthwhile]
     if not recording.has_gpu:
@@ -84,27 +73,18 @@ def advice(recording: Recording) -> str:
     lines = ["# It changes training where it gives layers other shapes."]
     for (dimension, size, multiple), operator in list(advice_by_size.items())[:_NAMED]:
         padded = multiple * -(-size // multiple)
-        lines.append(
-            f"# {operator}, {dimension}: {size} -> {padded}. {_origin(operator, dimension)}"
-        )
+        lines.append(f"# {operator}, {dimension}: {size} -> {padded}. {_origin(dimension)}")
         lines.append(f"size = {multiple} * -(-size // {multiple})")
     return "\n".join(lines)
 
 
-def _origin(operator: str, dimension: str) -> str:
-    """Return what such a size mostly is, as far as the operator tells."""
-    if "bmm" in operator or "attention" in operator:
-        return (
-            "In attention this is the length of a sequence or the size of a head; pad sequences "
-            "where batches are collated, and mask what was added."
-        )
+def _origin(dimension: str) -> str:
+    """Return what such a size mostly is."""
     if "channels" in dimension:
         return "The channels of a convolution: set them where the layer is made."
     if dimension == "rows":
-        return "The rows of a layer's input: the batch, or its tokens."
-    if dimension == "columns":
-        return "A layer's outputs, in the last layer the classes or the vocabulary."
-    return "A layer's inputs: set them where it and the layer before it are made."
+        return "The rows of a layer's input: the batch, or its tokens (mask what is added)."
+    return "The size of a layer, of the classes or the vocabulary, or of an attention head."
 
 
 _MODEL = {
@@ -128,7 +108,6 @@ _GPU = {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("odd-sizes", "sizes-not-multiples"),
     keeps_results="changes training",
     when="by hand",
@@ -139,7 +118,7 @@ FIX = FixSpec(
     advice=advice,
     instruction=instruction,
     offers=[
-        ({"environment": _GPU, "processes": [{"pid": 1, "models": [_MODEL]}]}, "768 -> 50304"),
+        ({**process(models=[_MODEL]), "environment": _GPU}, "768 -> 50304"),
         (
             process(models=[_MODEL], padded_products=[_PADDED]),
             "columns 50257 -> 50304: 1.31x (1.28 to 1.34) measured alone",
@@ -149,16 +128,7 @@ FIX = FixSpec(
         (process(models=[{**_MODEL, "device": "cpu"}]), "CPU"),
         (process(models=[{**_MODEL, "odd_sizes": []}]), "No large layer"),
         (
-            {
-                "environment": _GPU,
-                "processes": [
-                    {
-                        "pid": 1,
-                        "models": [_MODEL],
-                        "padded_products": [{**_PADDED, "speedups": [0.99, 1.01, 1.0]}],
-                    }
-                ],
-            },
+            process(models=[_MODEL], padded_products=[{**_PADDED, "speedups": [0.99, 1.01, 1.0]}]),
             "gain too little: columns 50257 -> 50304: 1.00x",
         ),
     ],

@@ -1,54 +1,43 @@
 """Drop gradients between steps instead of filling them with zeros.
 
-What it does
-------------
+## What it does
 Makes `zero_grad(set_to_none=False)`, of optimizers and modules, set gradients to None. That has
 been the default since PyTorch 2.0, so this concerns programs that ask for zeros.
 
-Why it helps
-------------
+## Why it helps
 Filling with zeros writes every gradient once, and the backward pass then reads and adds to it.
 With None, the backward pass writes the gradient directly.
 
-Risks
------
+## Risks
 The same numbers, with two exceptions. A parameter without a gradient in a step is skipped, although
 momentum and weight decay would have moved it. Code that reads `parameter.grad` right after
 `zero_grad()` finds None.
 
-Make it permanent
------------------
+## Make it permanent
     optimizer.zero_grad()                      # set_to_none=True is the default
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.optim.Optimizer.zero_grad:
   https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
 - PyTorch recipe, "Zeroing out gradients in PyTorch":
   https://docs.pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.lookup import place
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why there is nothing to change."""
     if recording.main.flags.zero_grad_to_zero == 0:
         return "Nothing calls zero_grad(set_to_none=False): gradients are set to None already."
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Turn set_to_none=False into True."""
-
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     def make(old: Any) -> Any:
         def zero_grad(self: Any, set_to_none: bool = True) -> None:
             if not set_to_none:
@@ -62,21 +51,13 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.replace(torch.nn.Module, "zero_grad", make)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the call to change, and where."""
+def instruction(settings: Settings, recording: Recording) -> str:
     where = place(recording, recording.main.flags.zero_grad_location, "where it is called")
     return f"{where}  zero_grad(set_to_none=True)"
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Return the same as a source edit; none if the place is not known."""
-    location = recording.main.flags.zero_grad_location
-    return call_edits(recording, location, "zero_grad", {"set_to_none": True})
-
-
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("zero-grad-to-zero", "memset-share"),
     keeps_results="exactly",
     phases=("backward_s", "optimizer_s", "other_s"),
@@ -86,7 +67,9 @@ FIX = FixSpec(
     apply=apply,
     location=lambda recording: recording.main.flags.zero_grad_location,
     instruction=instruction,
-    edits=edits,
+    edits=lambda settings, recording: call_edits(
+        recording, recording.main.flags.zero_grad_location, "zero_grad", {"set_to_none": True}
+    ),
     example=Example(
         code="""
 import torch

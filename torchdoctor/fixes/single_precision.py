@@ -1,32 +1,27 @@
 """Train in float32 where the program trains in double precision (float64).
 
-What it does
-------------
+## What it does
 Names each line that asks for float64 (the model, the default type, NumPy arrays that become
 tensors), and what to write there instead. If every such line is certain, it is an edit.
 
-Why it helps
-------------
+## Why it helps
 A CPU computes twice as many float32 numbers at once, in half the memory, and oneDNN has no
 convolutions in float64. GPUs for data centres compute twice as many, all others 32 to 64 times as
 many. TF32 and 16-bit precision become possible besides.
 
-Risks
------
+## Risks
 float32 has 24 significant bits instead of 53: losses differ by about 1e-7 at first. Networks train
 to the same quality. Stay with float64 if the digits are the point: solvers and simulations,
 Cholesky factors of nearly singular matrices, higher derivatives, L-BFGS, gradient checks. Code that
 multiplies the output with float64 matrices of its own needs them in float32 too. With the same
 seed, random numbers in float32 differ from those in float64.
 
-Make it permanent
------------------
+## Make it permanent
     model = model.float()                     # not .double()
     x = torch.from_numpy(array).float()       # NumPy's numbers are float64
     torch.set_default_dtype(torch.float32)    # the default: remove the line that sets float64
 
-Sources
--------
+## Sources
 - NVIDIA CUDA C++ Programming Guide, "Arithmetic Instructions" (64-bit against 32-bit operations per
   clock and multiprocessor): https://docs.nvidia.com/cuda/cuda-c-programming-guide/
 - PyTorch documentation, torch.set_default_dtype:
@@ -35,22 +30,17 @@ Sources
   https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
 from torchdoctor.edits.reading import batch_loops
 from torchdoctor.facts.arithmetic import double_leaves, double_location, double_models
 from torchdoctor.facts.lookup import place, training_loaders, training_models
 from torchdoctor.words import Recording, TraceStatistics
-from torchdoctor.words.specs import FixSpec, process
+from torchdoctor.words.specs import FixSpec, Settings, process
 
 _MOST_CALLS = 16  # that the probe keeps
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why there is nothing to convert, or float64 is meant."""
     models = training_models(recording)
     if recording.processes and not models:
         return "No forward pass of a module in training mode was seen."
@@ -64,30 +54,28 @@ def refuses(recording: Recording) -> str | None:
 
 
 def suits(trace: TraceStatistics) -> bool:
-    """Return True if the trace has matrix products in float64."""
     products = trace.matrix_work.products if trace.matrix_work is not None else []
     return any(product.precision == "float64" for product in products)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return each line that asks for float64, and what to write; the rest in general."""
+def instruction(settings: Settings, recording: Recording) -> str:
     lines = []
-    for call in recording.main.double_calls:
+    calls = recording.main.double_calls
+    for call in calls:
         where = place(recording, call.location, "where it is called")
-        if call.kind == "model":
-            lines.append(f"{where}  .{call.name}(...) of the model: float32, .float()")
-        elif call.kind == "default":
-            lines.append(f"{where}  torch.{call.name}: remove it, float32 is the default")
-        else:
-            lines.append(f"{where}  {call.name}(...) gives float64: .float()")
-    if not any(call.kind != "data" for call in recording.main.double_calls):
+        change = {
+            "model": f".{call.name}(...) of the model: float32, .float()",
+            "default": f"torch.{call.name}: remove it, float32 is the default",
+        }.get(call.kind, f"{call.name}(...) gives float64: .float()")
+        lines.append(f"{where}  {change}")
+    if all(call.kind == "data" for call in calls):
         lines.append("model = model.float()  # before training, and before it is wrapped")
-    if any(double_leaves(recording)) or not lines:
+    if any(double_leaves(recording)):
         lines.append("x = x.float()  # each float64 tensor of a batch, in validation too")
     return "\n".join(lines)
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return edits of the lines that ask for float64, and of the loops; none if one is unsure.
 
     Batches of a data set of the program's own may be made of arrays that no line converts.
@@ -102,25 +90,24 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
         for c in calls
     ]
     loaders, made = training_loaders(recording), any(call.kind == "data" for call in calls)
-    held = bool(loaders) and loaders[0].dataset_cls.endswith("TensorDataset")
-    if loaders and not (held and made) and any(double_leaves(recording)):
-        loops = _loops(recording)
-        return [*lines, *loops] if loops else []
-    return lines
+    if not loaders or not any(double_leaves(recording)):
+        return lines
+    if made and loaders[0].dataset_cls.endswith("TensorDataset"):
+        return lines
+    loops = _loops(recording)
+    return [*lines, *loops] if loops else []
 
 
 def _loops(recording: Recording) -> list[Edit]:
     """Return the loops that hand a batch to the model, in the file with the training loop."""
-    leaves = double_leaves(recording)
     casts: dict[tuple[str, int], Edit] = {}
     for model in double_models(recording):
-        if model.call is None:
-            return []
-        file = model.call.location.file
-        loops = batch_loops(file, model.call.name, leaves)
-        if not loops:
+        call = model.call
+        loops = batch_loops(call.location.file, call.name, double_leaves(recording)) if call else []
+        if call is None or not loops:
             return []
         for line, names in loops:
+            file = call.location.file
             casts[file, line] = BatchCastEdit(file=file, line=line, names=names)
     return list(casts.values())
 
@@ -130,7 +117,6 @@ _COMPLEX = {**_MODEL, "dtypes": ["complex128", "float64"]}
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("double-precision", "compute", "memory-near-limit"),
     keeps_results="lower precision",
     when="by hand",

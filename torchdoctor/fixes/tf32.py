@@ -1,44 +1,38 @@
 """Let float32 matrix products use the GPU's TF32 tensor cores.
 
-What it does
-------------
+## What it does
 Allows TF32 for float32 matrix products and convolutions. PyTorch allows it by default for
 convolutions only.
 
-Why it helps
-------------
+## Why it helps
 From the Ampere generation on, tensor cores multiply numbers in TF32: the 8 exponent bits of
 float32 with 10 bits of mantissa, accumulated in float32. On an A100 that is up to 156 TFLOPS
 against 19.5 of plain float32. Nothing else changes: tensors stay float32, and no code is touched.
 
-Risks
------
+## Risks
 Each product is rounded to 10 bits of mantissa (float32 has 23): relative errors near 1e-3 in a
 matrix product. Training networks is hardly ever sensitive to it; solvers and other numerical code
 in the same process may be. It does nothing for work that runs in bfloat16 or float16 already.
 
-Make it permanent
------------------
+## Make it permanent
     torch.set_float32_matmul_precision("high")      # near the beginning of the script
     torch.backends.cudnn.allow_tf32 = True          # the default
 
-Sources
--------
+## Sources
 - PyTorch documentation, CUDA semantics, "TensorFloat-32 (TF32) on Ampere (and later) devices":
   https://docs.pytorch.org/docs/stable/notes/cuda.html
 - NVIDIA A100 Tensor Core GPU Architecture, white paper:
   https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from torchdoctor.edits import Edit, StatementEdit
+from torchdoctor.edits import Edit
+from torchdoctor.edits.calls import on_top
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 _CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"
@@ -46,7 +40,6 @@ _LEAST_CAPABILITY = (8, 0)  # the first with TF32
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why TF32 cannot apply or cannot gain."""
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and TF32 is a format of its tensor cores."
     capability = compute_capability(recording)
@@ -64,7 +57,7 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Set the switches once the script has set its own."""
     if torch.version.cuda is None:
         program.refuse("This torch was built without CUDA, and TF32 is a format of NVIDIA's GPUs.")
@@ -76,8 +69,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             program.refuse("There is no GPU with TF32 tensor cores.")
         if program.switched:  # reading raises where the program uses torch's newer interface
             before[:] = [backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32]
-        backends.cuda.matmul.allow_tf32 = True
-        backends.cudnn.allow_tf32 = True
+        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True
         program.applied()
 
     def restore() -> None:
@@ -89,18 +81,14 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.at_first_batch(allow, restore)
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return the switch as a statement, and that of convolutions if the program turned it off."""
-    script, flags = recording.workload.script, recording.main.flags
-    if script is None:
-        return []
-    asked = [_STATEMENT] if flags.cudnn_tf32 is not False else [_STATEMENT, _CONVOLUTIONS]
-    return [StatementEdit(file=script, statement=statement) for statement in asked]
+    asked = [_STATEMENT, _CONVOLUTIONS]
+    return on_top(recording, *asked[: 2 if recording.main.flags.cudnn_tf32 is False else 1])
 
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("tf32-off", "compute", "low-precision-unused", "tensor-cores-unused"),
     keeps_results="lower precision",
     when="between steps",

@@ -1,7 +1,6 @@
 """Compile the model: fused kernels and less Python (torch.compile).
 
-What it does
-------------
+## What it does
 Calls `module.compile()` on each root module that trains. TorchDynamo captures its operators at the
 first forward and backward, and TorchInductor generates fused kernels (Triton on a GPU, C++ on a
 CPU). Further settings are tried if they could help:
@@ -13,21 +12,18 @@ CPU). Further settings are tried if they could help:
 
 The report says how long compiling took, and at which lines graphs broke or were compiled again.
 
-Why it helps
-------------
+## Why it helps
 Chains of pointwise operators become one kernel that reads and writes memory once, and neither
 Python nor the dispatcher stands between two operators. It pays most if a step consists of many
 small operators, and least if a few large matrix products take the time.
 
-Risks
------
+## Risks
 Compilation takes seconds to minutes, once per process and again for new shapes: the report says
 after how many steps it has paid for itself. Results differ by rounding, and dropout draws other
 numbers. Code with Python side effects may behave differently. On the CPU a C++ compiler is needed,
 on the GPU Triton. A small model on a CPU can become slower.
 
-Make it permanent
------------------
+## Make it permanent
     model.compile()                            # in place; or mode="reduce-overhead" on a GPU
     # or, for a plain nn.Sequential, whose state dict stays:
     # model.forward = torch.compile(model.forward)
@@ -38,8 +34,7 @@ Make it permanent
     # or, where sizes vary (torch._dynamo.mark_dynamic(x, 0) does it for one input):
     # model.compile(dynamic=True)
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.compiler: https://docs.pytorch.org/docs/stable/torch.compiler.html
 - PyTorch tutorial, Reducing torch.compile cold start compilation time with regional compilation:
   https://docs.pytorch.org/tutorials/recipes/regional_compilation.html
@@ -51,8 +46,6 @@ Sources
   Transformation and Graph Compilation", ASPLOS 2024: https://doi.org/10.1145/3620665.3640366
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from importlib.util import find_spec
@@ -63,17 +56,15 @@ from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.edits.training import before_training
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import ModelFacts, Recording, TraceStatistics
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
 _FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
 _MANY_SIZES = 3  # two are often those of training and of evaluation, or of the last batch
 _MATRIX_SHARE = 0.3  # of the step, from which on kernels of products are worth timing
-_INLINED = (2, 5)  # torch from which on blocks of one class share what was compiled
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why compiling cannot apply or cannot gain."""
     models = training_models(recording)
     if recording.processes and not models:
         return "No forward pass of a module in training mode was seen to compile."
@@ -98,33 +89,26 @@ def _has_cpp_compiler() -> bool:
 
 
 def suits(trace: TraceStatistics) -> bool:
-    """Return True if nothing in the trace was compiled."""
     return not any(
         "triton" in x.name.lower() or "CompiledFunction" in x.name for x in trace.operators
     )
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return the default mode, and what the model, its inputs and the device give reason for."""
     models = training_models(recording)
     varies = any(len(model.input_shapes) >= _MANY_SIZES for model in models)
     block = max((m for m in models), key=lambda m: m.repeated_blocks, default=None)
-    variants: list[dict[str, Any]] = [{"mode": "default"}]
+    variants: list[Settings] = [{"mode": "default"}]
     if varies:
         variants.append({"mode": "default", "dynamic": True})
     elif recording.has_gpu:
         variants.append({"mode": "reduce-overhead"})
-    if block is not None and block.repeated_blocks >= _FEWEST_BLOCKS and _inlines(recording):
+    if block is not None and block.repeated_blocks >= _FEWEST_BLOCKS:
         variants.append({"mode": "default", "blocks": block.repeated_block})
     if recording.has_gpu and _matrix_share(recording) >= _MATRIX_SHARE:
         variants.append({"mode": "max-autotune-no-cudagraphs"})
     return variants
-
-
-def _inlines(recording: Recording) -> bool:
-    version = (recording.environment.torch or "").split(".")
-    known = len(version) > 1 and version[0].isdigit() and version[1].isdigit()
-    return not known or (int(version[0]), int(version[1])) >= _INLINED
 
 
 def _matrix_share(recording: Recording) -> float:
@@ -134,22 +118,29 @@ def _matrix_share(recording: Recording) -> float:
     return trace.matrix_work.device_s / trace.step_s
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Compile each root module, or its repeated blocks, in place; say what compiling cost."""
-    _check(torch, program)
-    options = _options(settings)
+    from torch._dynamo.eval_frame import check_if_dynamo_supported
+
+    try:
+        check_if_dynamo_supported()
+    except RuntimeError as error:
+        program.refuse(f"torch.compile does not work here: {error}")
+    options, name = _options(settings), settings.get("blocks")
     log = program.compile_log()
 
     def compile_module(module: Any) -> None:
-        if not any(parameter.requires_grad for parameter in module.parameters()):
+        parameters, modules = list(module.parameters()), list(module.modules())
+        if not any(parameter.requires_grad for parameter in parameters):
             return
-        if any(type(m).__name__ == "DataParallel" for m in module.modules()):
+        if any(type(m).__name__ == "DataParallel" for m in modules):
             program.refuse("The model is wrapped in DataParallel, which copies it at each step.")
-        if any(p.device.type == "cuda" for p in module.parameters()) and not _has_triton():
+        if any(p.device.type == "cuda" for p in parameters) and find_spec("triton") is None:
             program.refuse("Triton is not installed, which torch.compile needs on a GPU.")
-        name = settings.get("blocks")
-        chosen = [m for m in module.modules() if type(m).__name__ == name] if name else [module]
-        if name and len(chosen) > 1 and not _shares_blocks(torch):
+        chosen = [m for m in modules if type(m).__name__ == name] if name else [module]
+        if len(chosen) > 1 and not getattr(
+            torch._dynamo.config, "inline_inbuilt_nn_modules", False
+        ):
             program.refuse("This torch compiles each block by itself: it needs 2.5.")
         for part in chosen:
             _compile_in_place(torch, part, options)
@@ -162,28 +153,15 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             program.details["passes"] = log.passes
 
     reason = "No root module with trainable parameters came by."
-    program.set_reason("No such block came by." if settings.get("blocks") else reason)
+    program.set_reason("No such block came by." if name else reason)
     program.on_model(compile_module)
     program.before_backward(report)
 
 
-def _options(settings: dict[str, Any]) -> dict[str, Any]:
+def _options(settings: Settings) -> Settings:
     """Return the arguments of `compile`."""
-    mode, options = settings.get("mode", "default"), {}
-    if mode != "default":
-        options["mode"] = mode
-    if settings.get("dynamic"):
-        options["dynamic"] = True
-    return options
-
-
-def _written(settings: dict[str, Any]) -> str:
-    options = [f"{name}={value!r}" for name, value in _options(settings).items()]
-    return ", ".join(options).replace("'", '"')
-
-
-def _shares_blocks(torch: Any) -> bool:
-    return bool(getattr(torch._dynamo.config, "inline_inbuilt_nn_modules", False))
+    asked = {"mode": settings.get("mode"), "dynamic": settings.get("dynamic")}
+    return {name: value for name, value in asked.items() if value and value != "default"}
 
 
 def _compile_in_place(torch: Any, module: Any, options: dict[str, Any]) -> None:
@@ -199,25 +177,7 @@ def _compile_in_place(torch: Any, module: Any, options: dict[str, Any]) -> None:
     module._compiled_call_impl = torch.compile(call, **options)
 
 
-def _check(torch: Any, program: Any) -> None:
-    if not hasattr(torch.nn.Module, "compile"):
-        program.refuse("This torch has no nn.Module.compile.")
-    try:
-        from torch._dynamo.eval_frame import check_if_dynamo_supported
-    except ImportError:
-        return
-    try:
-        check_if_dynamo_supported()
-    except RuntimeError as error:
-        program.refuse(f"torch.compile does not work here: {error}")
-
-
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
-
-
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the call to add."""
+def instruction(settings: Settings, recording: Recording) -> str:
     asked = trainer_call(recording, {"compile": True})
     if asked is not None:
         return asked
@@ -226,39 +186,30 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return "\n".join([first + where, *rest])
 
 
-def _statement(settings: dict[str, Any], recording: Recording, model: str, block: str) -> str:
+def _statement(settings: Settings, recording: Recording, model: str, block: str) -> str:
     """Return what compiles the model of this name; `block` goes through its repeated blocks."""
-    options = _written(settings)
+    written = [f"{name}={value!r}" for name, value in _options(settings).items()]
+    options = ", ".join(written).replace("'", '"')
     if settings.get("blocks"):
         return (
             f"for {block} in {model}.modules():\n"
             f'    if type({block}).__name__ == "{settings["blocks"]}":\n'
             f"        {block}.compile({options})"
         )
-    return _plainly(model, options) if _is_plain(recording) else f"{model}.compile({options})"
-
-
-def _plainly(model: str, options: str) -> str:
-    """Return the call for nn.Sequential and its like, which compile() in place leaves as they are.
-
-    `model = torch.compile(model)` would put "_orig_mod." before every name in a checkpoint.
-    """
-    arguments = ", ".join(filter(None, [f"{model}.forward", options]))
+    if not any(m.cls.startswith("torch.") for m in training_models(recording)):
+        return f"{model}.compile({options})"
+    # nn.Sequential and its like stay as they are with compile() in place, and
+    # `model = torch.compile(model)` would put "_orig_mod." before every name in a checkpoint.
+    arguments = ", ".join([f"{model}.forward", *written]).replace("'", '"')
     return f"{model}.forward = torch.compile({arguments})"
 
 
-def _is_plain(recording: Recording) -> bool:
-    return any(m.cls.startswith("torch.") for m in training_models(recording))
-
-
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Return the same as a source edit; none if the model has no name outside the loop."""
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     return before_training(recording, _statement(settings, recording, "{model}", "repeated_block"))
 
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     also_known_as=("fuse-pointwise",),
     treats=(
         "unfused-attention",
@@ -283,18 +234,7 @@ FIX = FixSpec(
         code="""
 import torch
 
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        return torch.nn.functional.gelu(self.linear(x)) * 2
-
-
-torch.manual_seed(0)
-model = Net()
+model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.TensorDataset(torch.randn(8, 4))
 for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
@@ -306,9 +246,9 @@ import torch._dynamo
 print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """,
         settings={"mode": "default"},
-        without="""compiled: False still a Net
+        without="""compiled: False still a Linear
 graphs: 0""",
-        with_fix="""compiled: True still a Net
+        with_fix="""compiled: True still a Linear
 graphs: 1""",
     ),
 )

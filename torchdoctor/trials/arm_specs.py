@@ -9,7 +9,7 @@ from typing import Any
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.source_patch import SourcePatch, source_patch
-from torchdoctor.facts.lookup import no_second_loader, training_loaders
+from torchdoctor.facts.lookup import allows_second_loader, training_loaders
 from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
 from torchdoctor.observe.window import prepared_ahead
 from torchdoctor.words import LaunchTiming, LoaderFacts, Recording
@@ -152,4 +152,4 @@ class ArmSpecs:
             return True
         if spec.when != "between steps":
             return False
-        return not spec.by_second_loader or no_second_loader(self._recording) is None
+        return not spec.by_second_loader or allows_second_loader(self._recording)

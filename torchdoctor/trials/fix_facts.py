@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchdoctor.facts.lookup import no_second_loader, training_loaders
+from torchdoctor.facts.lookup import allows_second_loader, training_loaders
 from torchdoctor.trials.arms import FixFacts, Ladder
 from torchdoctor.trials.samples import Preparation
 from torchdoctor.words import Recording
@@ -33,7 +33,7 @@ def _switches(fix: FixSpec, recording: Recording) -> bool:
     """Return True if the fix can be switched on and off in this program as it runs."""
     if fix.when != "between steps":
         return False
-    return not fix.by_second_loader or no_second_loader(recording) is None
+    return not fix.by_second_loader or allows_second_loader(recording)
 
 
 def _ladder(fix: FixSpec, recording: Recording) -> Ladder | None:

@@ -5,19 +5,16 @@ gave before, no backward is run, gradients are zeros, and the optimizer finds no
 computed on those outputs, and evaluation is left alone.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Branch, CeilingSpec
+from torchdoctor.words.specs import Branch, CeilingSpec, Settings
 
 _MOST_SHAPES = 8  # of inputs; more, and forwards are hardly ever skipped
 
 
 def branch(recording: Recording) -> Branch:
-    """Return the branch of the device that computes the model."""
     return "gpu" if recording.has_gpu else "cpu"
 
 
@@ -42,12 +39,12 @@ def settings(recording: Recording) -> dict[str, Any] | None:
     return {} if training_models(recording) else None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Answer forwards, leave backwards out."""
     skipped = _Skipped(torch, program)
     program.set_reason("No model's forward could be left out.")
     program.restore_training()
-    program.at_first_batch(skipped.start, skipped.stop)
+    program.at_first_batch(skipped.start, skipped.forget)
     program.each_iteration(skipped.next_iteration)
     program.around_model(skipped.answer, skipped.keep)
     program.in_place_of_backward(skipped.backward)
@@ -64,6 +61,7 @@ class _Skipped:
         self.forget()
 
     def forget(self) -> None:
+        """Put everything back as it was."""
         self.outputs: dict[Any, Any] = {}
         self.shapes: set[Any] = set()
         self.counts: dict[Any, int] = {}
@@ -72,29 +70,21 @@ class _Skipped:
 
     def start(self) -> None:
         """Make zeros for gradients beforehand: if memory is short, nothing is skipped."""
-        torch = self.torch
-        groups = [
-            group for optimizer in self.program.optimizers() for group in optimizer.param_groups
-        ]
+        groups = [group for x in self.program.optimizers() for group in x.param_groups]
         wanted = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
-        self.zeros = [(p, torch.zeros_like(p)) for p in wanted.values()]
-
-    def stop(self) -> None:
-        """Put everything back as it was."""
-        self.forget()
+        self.zeros = [(p, self.torch.zeros_like(p)) for p in wanted.values()]
 
     def next_iteration(self) -> None:
         """Begin the numbers of the forwards again."""
         self.counts.clear()
 
     def key(self, module: Any, args: Any, kwargs: Any) -> Any:
-        """Return the kept output, or None to leave a forward alone."""
+        """Return the key of the kept output, or None to leave a forward alone."""
         torch = self.torch
         if not torch.is_grad_enabled() or not module.training or not self.program.usable:
             return None
         leaves = self.tree.tree_leaves((args, kwargs))
-        shapes = tuple(tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor))
-        return (id(module), shapes)
+        return (id(module), *(tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor)))
 
     def answer(self, module: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         """Return a copy of the kept output: the program may change what it gets."""
@@ -106,12 +96,8 @@ class _Skipped:
             return None
         self.skipping = True
         self.program.applied()
-        torch = self.torch
-
-        def copied(value: Any) -> Any:
-            return value.clone() if isinstance(value, torch.Tensor) else value
-
-        return (self.tree.tree_map(copied, self.outputs[number, key]),)
+        clone = self.torch.Tensor.clone
+        return (self.tree.tree_map_only(self.torch.Tensor, clone, self.outputs[number, key]),)
 
     def keep(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         """Keep the output of a forward that was run."""
@@ -126,11 +112,10 @@ class _Skipped:
             return  # nothing is learned from it, or an output of a kind that is not known
 
         def leaf(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
             return value.detach().clone().requires_grad_(value.requires_grad)
 
-        self.outputs[self.counts.get(key, 0), key] = self.tree.tree_map(leaf, output)
+        kept = self.tree.tree_map_only(torch.Tensor, leaf, output)
+        self.outputs[self.counts.get(key, 0), key] = kept
 
     def backward(self, tensors: Any) -> bool:
         """Return True to skip the backward of a skipped forward: gradients are zeros."""
@@ -159,7 +144,6 @@ class _Skipped:
 
 CEILING = CeilingSpec(
     file=__file__,
-    page=__doc__,
     whole=True,
     removes="forward, backward and updates",
     by_own_loader=True,  # its steps are as long as the loader takes

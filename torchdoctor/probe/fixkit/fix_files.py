@@ -22,6 +22,9 @@ class _Inert:
     def __iter__(self):
         return iter(())
 
+    def __or__(self, other):  # in annotations
+        return self
+
 
 _INERT = _Inert()
 
