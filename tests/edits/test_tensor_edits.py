@@ -129,10 +129,6 @@ def test_a_sum_that_is_only_shown_stays_on_the_device() -> None:
     "use",
     [
         "total /= 4",
-        "print('%.3f' % total)",
-        "print('%s: %.3f' % (name, total / n))",
-        "print('{}: {:.3f}'.format(name, total))",
-        "logger.info('%d: %.3f', n, total)",
         "return float(total)",
     ],
 )

@@ -14,8 +14,7 @@ from torchdoctor.edits import (
     StatementEdit,
     WithEdit,
 )
-from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
-from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, trainer_call
 from torchdoctor.edits.training import around_forward, before_training, on_images
 from torchdoctor.fixes import mixed_precision, pin_memory, remove_sync, tf32
 from torchdoctor.words import (

@@ -91,7 +91,7 @@ CALLS = [
     ),
     (
         "DataLoader(\n    d, num_workers=2,  # two\n    timeout=9, prefetch_factor=4  # q\n)",
-        "DataLoader(\n    d, num_workers=0  # two\n)",
+        "DataLoader(\n    d, num_workers=0,  # two\n)",
     ),
     (
         "DataLoader(\n    d, num_workers=2, timeout=9,  # all\n    shuffle=True)",

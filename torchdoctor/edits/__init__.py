@@ -12,7 +12,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeywordEdit:
+class Edit:
+    """A change of one file."""
+
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineEdit(Edit):
+    """A change at one line (1-based)."""
+
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeywordEdit(LineEdit):
     """Set one argument of a call.
 
     `line` is any line that the call covers; `callee` the last part of the called name; `value`
@@ -23,8 +37,6 @@ class KeywordEdit:
     constant is changed there, at its default.
     """
 
-    file: str
-    line: int
     callee: str
     keyword: str
     value: str
@@ -35,7 +47,7 @@ class KeywordEdit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DropKeywordEdit:
+class DropKeywordEdit(LineEdit):
     """Take one argument away from a call, where it is given.
 
     Not where its value is computed from the value of `unless`, another argument of the call:
@@ -43,8 +55,6 @@ class DropKeywordEdit:
     `only_literal`: not made where the program decides the value, as in `foreach=args.foreach`.
     """
 
-    file: str
-    line: int
     callee: str
     keyword: str
     position: int | None = None
@@ -53,27 +63,24 @@ class DropKeywordEdit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatementEdit:
+class StatementEdit(Edit):
     """Insert one statement after the imports at the head of a module.
 
     Where the module sets the same itself, at its top level and once, that is changed instead.
     """
 
-    file: str
     statement: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoratorEdit:
+class DecoratorEdit(LineEdit):
     """Decorate the innermost function that covers `line`, unless it trains."""
 
-    file: str
-    line: int
     decorator: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithEdit:
+class WithEdit(LineEdit):
     """Put statements under a context manager.
 
     From the statement at `line`, which calls `callee` (an expression: `model`, `self.net`, or a
@@ -82,8 +89,6 @@ class WithEdit:
     the program's own name for it, or else `device`.
     """
 
-    file: str
-    line: int
     callee: str
     before: int
     context: str
@@ -91,66 +96,56 @@ class WithEdit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeforeLoopEdit:
+class BeforeLoopEdit(LineEdit):
     """Insert a statement before the outermost loop around `line` that does not assign `name`.
 
     It may be a `for` of its own, whose name is no other of the module's. Without a loop in that
     function: before the statement itself, unless `needs_loop`.
     """
 
-    file: str
-    line: int
     statement: str
     name: str  # what the statement is about
     needs_loop: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaledStepEdit:
+class ScaledStepEdit(LineEdit):
     """`loss.backward()` at `line` and the optimizer's step after it go through `scaler`.
 
     `scaler` must be no name of the module's. Both statements stand in one block, so that there is
     one step for each backward pass; what lies between them sees unscaled gradients.
     """
 
-    file: str
-    line: int
     scaler: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputEdit:
+class InputEdit(LineEdit):
     """Chain a method to the first argument of the call of `callee` at `line`."""
 
-    file: str
-    line: int
     callee: str
     method: str  # ".to(memory_format=torch.channels_last)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsTensorEdit:
+class AsTensorEdit(LineEdit):
     """`torch.tensor(array)` -> `torch.as_tensor(array)` at `line`.
 
     `joined`: the first argument is a list of arrays, which `numpy.array` makes one first.
     """
 
-    file: str
-    line: int
     joined: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnDeviceEdit:
+class OnDeviceEdit(LineEdit):
     """`torch.zeros(...).to(device)` -> `torch.zeros(..., device=device)` at `line`."""
 
-    file: str
-    line: int
     maker: str  # "zeros"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetachEdit:
+class DetachEdit(LineEdit):
     """What the statement at `line` adds to `name`, or appends to it, without its graph.
 
     Not where a backward pass of the same function, or for an attribute of the same file, goes
@@ -159,68 +154,38 @@ class DetachEdit:
     function needs a Python number of it.
     """
 
-    file: str
-    line: int
     name: str
     from_item: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonBlockingEdit:
+class NonBlockingEdit(LineEdit):
     """`x.to(device)` -> `x.to(device, non_blocking=True)` for what the loop around `line` yields.
 
     `line` is where the model gets the batch: what is moved below it is no input.
     """
 
-    file: str
-    line: int
-
 
 @dataclass(frozen=True, kw_only=True)
-class RemoveEdit:
+class RemoveEdit(LineEdit):
     """Remove the statement at `line`, a call of `callee` ("synchronize") and nothing else."""
 
-    file: str
-    line: int
     callee: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinglePrecisionEdit:
+class SinglePrecisionEdit(LineEdit):
     """The calls of `callee` at `line` give float32 where they gave float64.
 
     `.double()` -> `.float()`, `torch.float64` -> `torch.float32` among the arguments,
     `torch.from_numpy(x)` -> `torch.from_numpy(x).float()`.
     """
 
-    file: str
-    line: int
     callee: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchCastEdit:
+class BatchCastEdit(LineEdit):
     """`x, y = x.float(), y.float()` as the first statement of the loop that begins at `line`."""
 
-    file: str
-    line: int
     names: tuple[str, ...]
-
-
-Edit = (
-    KeywordEdit
-    | DropKeywordEdit
-    | StatementEdit
-    | DecoratorEdit
-    | WithEdit
-    | BeforeLoopEdit
-    | ScaledStepEdit
-    | InputEdit
-    | AsTensorEdit
-    | OnDeviceEdit
-    | DetachEdit
-    | NonBlockingEdit
-    | RemoveEdit
-    | SinglePrecisionEdit
-    | BatchCastEdit
-)

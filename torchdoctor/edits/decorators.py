@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import libcst as cst
 
 from torchdoctor.edits import DecoratorEdit
-from torchdoctor.edits.syntax import (
-    Ranges,
-    collect,
-    imports,
-    innermost,
-    last_name,
-    replaced,
-    source_of,
-)
+from torchdoctor.edits.syntax import Program, Syntax, last_name, source_of
 
 # What calls one of these trains: gradients must stay on in it.
 _TRAINS = frozenset({"backward", "step", "grad", "manual_backward", "fit"})
@@ -47,71 +39,64 @@ _HARMLESS = frozenset(_HARMLESS_METHODS.split()).union(
 )
 
 
-def with_decorator(module: cst.Module, ranges: Ranges, edit: DecoratorEdit) -> cst.Module | None:
+def with_decorator(program: Program, edit: DecoratorEdit) -> cst.Module | None:
     """Decorate the innermost function around the line.
 
     None if the function trains, itself or in what it calls, or if that is not known.
     """
-    function = innermost(collect(module).of(cst.FunctionDef), ranges, edit.line)
-    if function is None or not imports(module.body, edit.decorator.split(".", 1)[0]):
+    function = program.innermost(program.of(cst.FunctionDef), edit.line)
+    if function is None or not program.imports(edit.decorator.split(".", 1)[0]):
         return None
     present = [source_of(d.decorator) for d in function.decorators]
     if any(text in _OFF or text == edit.decorator for text in present):
-        return module
+        return program.module
     # Gradients would be on again before the first line of a coroutine runs.
-    if function.asynchronous is not None or _Program(module).may_train(function):
+    if function.asynchronous is not None or _Calls(program).may_train(function):
         return None
     added = cst.Decorator(decorator=cst.parse_expression(edit.decorator))
     # Comments above the function stay above its decorator.
-    return replaced(
-        module, function, function.with_changes(decorators=[*function.decorators, added])
-    )
+    decorated = function.with_changes(decorators=[*function.decorators, added])
+    return program.replaced(function, decorated)
 
 
-class _Program:
-    """What a file defines, and what each name of it may lead to."""
+class _Calls:
+    """What each name that a file calls may lead to."""
 
-    def __init__(self, module: cst.Module) -> None:
-        syntax = collect(module)
-        self.module = module
-        self.classes = {x.name.value for x in syntax.scopes if isinstance(x, cst.ClassDef)}
+    def __init__(self, program: Program) -> None:
+        self.classes = {x.name.value for x in program.of(cst.ClassDef)}
         self.methods: dict[str, list[cst.FunctionDef]] = {}
         self.functions: dict[str, list[cst.FunctionDef]] = {}
-        owned = {
-            id(line)
-            for scope in syntax.scopes
-            if isinstance(scope, cst.ClassDef)
-            for line in scope.body.body
-        }
-        for scope in syntax.of(cst.FunctionDef):
-            kind = self.methods if id(scope) in owned else self.functions
-            kind.setdefault(scope.name.value, []).append(scope)
-        self.libraries, self.own = _imported(syntax.imports)
-        self.set = {source_of(x) for x in syntax.targets}
-        called = {source_of(x.func) for x in syntax.of(cst.Call)}
+        owned = {line for scope in program.of(cst.ClassDef) for line in scope.body.body}
+        for function in program.of(cst.FunctionDef):
+            kind = self.methods if function in owned else self.functions
+            kind.setdefault(function.name.value, []).append(function)
+        roots = {name: full.split(".")[0] for name, full in program.imported.items()}
+        self.libraries = {name for name, root in roots.items() if root in _LIBRARIES}
+        self.own = roots.keys() - self.libraries
+        self.set = {source_of(x) for x in program.targets}
+        called = {source_of(x.func) for x in program.calls()}
         # What is called, or set to evaluate, is a module: its `train()` is a switch.
         self.models = called | {x.removesuffix(".eval") for x in called if x.endswith(".eval")}
 
     def may_train(self, function: cst.FunctionDef) -> bool:
         """Return True if gradients may be needed in a function, or in what it leads to here."""
-        waiting, visited = [function], {id(function)}
+        waiting, visited = [function], {function}
         while waiting:
             current = waiting.pop()
-            if any(self._trains_or_unknown(call) for call in collect(current).of(cst.Call)):
+            if any(self._trains_or_unknown(call) for call in Syntax(current).calls()):
                 return True
-            for called in self._named(current):
-                if id(called) not in visited:
-                    visited.add(id(called))
-                    waiting.append(called)
+            further = set(self._named(current)) - visited
+            visited |= further
+            waiting += further
         return False
 
     def _named(self, function: cst.FunctionDef) -> Iterator[cst.FunctionDef]:
         """Yield the functions of this file that another one names: it may call them."""
-        syntax = collect(function.body)
+        syntax = Syntax(function.body)
         attributes = syntax.of(cst.Attribute)
-        no_reads = {id(x.attr) for x in attributes} | {id(x.keyword) for x in syntax.of(cst.Arg)}
+        no_reads = {x.attr for x in attributes} | {x.keyword for x in syntax.of(cst.Arg)}
         for name in syntax.of(cst.Name):
-            if id(name) not in no_reads:
+            if name not in no_reads:
                 yield from self.functions.get(name.value, ())
         for attribute in attributes:
             if not self._is_switch(attribute):
@@ -126,14 +111,12 @@ class _Program:
         name, called = last_name(call.func), call.func
         if name in _TRAINS:
             return True
-        root = called
+        root: cst.CSTNode = called
         while isinstance(root, (cst.Attribute, cst.Subscript, cst.Call)):
             root = root.func if isinstance(root, cst.Call) else root.value
         begun = root.value if isinstance(root, cst.Name) else ""
-        if begun in self.libraries:
-            return False
-        if begun in self.own:
-            return True
+        if begun in self.libraries or begun in self.own:
+            return begun in self.own
         if isinstance(called, cst.Name):
             known = name in self.functions or name in self.classes or hasattr(builtins, name)
             return not known and any(x in name.lower() for x in _LIKE_TRAINING)
@@ -143,20 +126,3 @@ class _Program:
             return False
         # `self.model(x)`, where the program itself makes it.
         return source_of(called) not in self.set or any(x in name.lower() for x in _LIKE_TRAINING)
-
-
-def _imported(
-    statements: Sequence[cst.Import | cst.ImportFrom],
-) -> tuple[set[str], set[str]]:
-    """Return the names that come from libraries, and those that may be the program's own."""
-    libraries: set[str] = set()
-    own: set[str] = set()
-    for node in statements:
-        of = ""
-        if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
-            of = source_of(node.module).split(".")[0].strip()
-        for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
-            root = alias.evaluated_name.split(".")[0]
-            library = (of if isinstance(node, cst.ImportFrom) else root) in _LIBRARIES
-            (libraries if library else own).add(alias.evaluated_alias or root)
-    return libraries - own, own

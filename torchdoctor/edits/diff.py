@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -10,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchdoctor.edits import BeforeLoopEdit, Edit, KeywordEdit, StatementEdit, WithEdit
+from torchdoctor.edits import BeforeLoopEdit, Edit, KeywordEdit, LineEdit, WithEdit
 
 if TYPE_CHECKING:
-    from torchdoctor.edits.keywords import GivenArgument
+    from torchdoctor.edits.syntax import Program
 
 _VARIABLE = re.compile(r"""\b(?:environ\.get\(|environ\[|getenv\()\s*["'](\w+)["']""")
 
@@ -45,30 +46,29 @@ def folder_of(edits: Sequence[Edit], folder: str) -> str:
 
 def instead(edits: Sequence[Edit]) -> list[str]:
     """Return what to do about arguments that are not edited: a command, or where they come from."""
-    from torchdoctor.edits.keywords import by_command, by_hand
-    from torchdoctor.edits.options import by_option_of_script
+    from torchdoctor.edits.keywords import argument_of, origin_of
+    from torchdoctor.edits.options import by_command, by_option_of_script
 
     lines: list[str] = []
-    for edit, given in _given_arguments(edits):
-        command, origin = by_command(given, edit), by_hand(given)
-        if command is not None:
-            lines.append(shlex.join(command))
-        elif origin is not None:
-            lines += by_option_of_script(edit, origin) or [_in_words(edit, origin)]
+    for edit, program in _programs(edits):
+        with contextlib.suppress(Exception):  # as in `edited`
+            command = by_command(program, argument_of(program, edit), edit)
+            origin = origin_of(program, edit)
+            if command is not None:
+                lines.append(shlex.join(command))
+            elif origin is not None:
+                lines += by_option_of_script(edit, origin) or [_in_words(edit, origin)]
     return list(dict.fromkeys(lines))
 
 
-def _given_arguments(edits: Sequence[Edit]) -> Iterator[tuple[KeywordEdit, GivenArgument]]:
-    from torchdoctor.edits.keywords import given_argument
+def _programs(edits: Sequence[Edit]) -> Iterator[tuple[KeywordEdit, Program]]:
+    """Yield the edits of arguments with the programs that they change."""
+    from torchdoctor.edits.syntax import Program
 
     for edit in edits:
         if isinstance(edit, KeywordEdit):
-            try:
-                given = given_argument(_read(Path(edit.file)), edit)
-            except (OSError, UnicodeDecodeError):
-                continue
-            if given is not None:
-                yield edit, given
+            with contextlib.suppress(Exception):  # as in `edited`
+                yield edit, Program(_read(Path(edit.file)))
 
 
 def _in_words(edit: KeywordEdit, origin: str) -> str:
@@ -82,12 +82,18 @@ def _in_words(edit: KeywordEdit, origin: str) -> str:
 
 def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:
     """Return options whose defaults the edits change, with file and line of their other readers."""
-    from torchdoctor.edits.keywords import also_reading
+    from torchdoctor.edits.keywords import argument_of, call_of
+    from torchdoctor.edits.options import read_elsewhere
 
     readers: list[tuple[str, str, int]] = []
-    for edit, given in _given_arguments(edits):
-        name, lines = also_reading(given, edit) or ("", [])
-        readers += [(name, edit.file, line) for line in lines]
+    for edit, program in _programs(edits):
+        call = call_of(program, edit)
+        if call is not None:
+            name, lines = read_elsewhere(program, call, argument_of(program, edit), edit) or (
+                "",
+                [],
+            )
+            readers += [(name, edit.file, line) for line in lines]
     return list(dict.fromkeys(readers))
 
 
@@ -95,36 +101,20 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
     """Return contents before and after the edits by path; None if one cannot be made."""
     from torchdoctor.edits.source import edited  # LibCST takes a while to import
 
-    names = _one_name_each(edits)
-    before: dict[str, str] = {}
-    for path in dict.fromkeys(names.values()):
-        try:
-            before[path] = _read(Path(path))
-        except (OSError, UnicodeDecodeError):
-            return None
+    # A script that was started as `../train.py` has that name and the recording's.
+    paths = {edit.file: os.path.realpath(edit.file) for edit in edits}
+    try:
+        before = {path: _read(Path(path)) for path in paths.values()}
+    except (OSError, UnicodeDecodeError):
+        return None
     after = dict(before)
     for edit in sorted(edits, key=_order):
-        path = names[str(edit.file)]
+        path = paths[edit.file]
         changed = edited(after[path], edit)
         if changed is None:
             return None
         after[path] = changed
     return {path: (before[path], after[path]) for path in before}
-
-
-def _one_name_each(edits: Sequence[Edit]) -> dict[str, str]:
-    """Return for each name of a file the one that all its edits are collected under.
-
-    A script that was started as `../train.py` has that name and the recording's, which is without
-    the dots, as the launch of the patch needs it. Behind a symbolic link the dots may mean another
-    folder: they stay then.
-    """
-    chosen: dict[str, str] = {}
-    by_file: dict[str, str] = {}
-    for name in dict.fromkeys(str(edit.file) for edit in edits):
-        file, plain = os.path.realpath(name), str(Path(os.path.normpath(name)).absolute())
-        chosen[name] = by_file.setdefault(file, plain if os.path.realpath(plain) == file else name)
-    return chosen
 
 
 def _order(edit: Edit) -> tuple[int, int, int]:
@@ -133,7 +123,7 @@ def _order(edit: Edit) -> tuple[int, int, int]:
     On one line, calls are changed before statements are put around them. What goes before a whole
     loop may stand far above the line that it is known by, so it comes after all that has a line.
     """
-    if isinstance(edit, StatementEdit):
+    if not isinstance(edit, LineEdit):
         return 2, 0, 0
     return int(isinstance(edit, BeforeLoopEdit)), -edit.line, int(isinstance(edit, WithEdit))
 

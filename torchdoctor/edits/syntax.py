@@ -1,27 +1,36 @@
-"""What all edits look up in a syntax tree."""
+"""A program's syntax tree: what all edits look up in it, and how they change its text."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
-
-Ranges = Mapping[cst.CSTNode, CodeRange]
-
+from libcst.metadata import (
+    CodePosition,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    Scope,
+    ScopeProvider,
+)
 
 _Node = TypeVar("_Node", bound=cst.CSTNode)
+Block = cst.Module | cst.IndentedBlock
+Splice = tuple[int, int, str]  # from, to (offsets in the code), and the text in place of that
 WHOLE = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)  # bind tighter than any operator
+LED = (cst.SimpleStatementLine, cst.BaseCompoundStatement)  # may have comments above them
 _ASSIGNING = (cst.AssignTarget, cst.AnnAssign, cst.For, cst.AugAssign, cst.NamedExpr)
 
 
 class Syntax(cst.CSTVisitor):
     """The nodes of a tree by kind, in the order of the source."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: cst.CSTNode) -> None:
         self._nodes: list[cst.CSTNode] = []
+        tree.visit(self)
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Keep the node."""
@@ -32,22 +41,25 @@ class Syntax(cst.CSTVisitor):
         """Return all nodes of a kind."""
         return [node for node in self._nodes if isinstance(node, kind)]
 
-    @property
+    def calls(self, *names: str) -> list[cst.Call]:
+        """Return the calls of functions or methods with one of these names; without names all."""
+        return [x for x in self.of(cst.Call) if not names or last_name(x.func) in names]
+
+    def calls_by(self, expression: str) -> list[cst.Call]:
+        """Return the calls of an expression: `model`, `self.net`."""
+        return [x for x in self.of(cst.Call) if source_of(x.func) == expression]
+
+    @cached_property
     def scopes(self) -> list[cst.FunctionDef | cst.ClassDef]:
         """Return functions and classes."""
         return [x for x in self._nodes if isinstance(x, (cst.FunctionDef, cst.ClassDef))]
 
-    @property
-    def blocks(self) -> list[cst.Module | cst.IndentedBlock]:
-        """Return the blocks of statements, the module's own first."""
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """Return the blocks of statements, the outer before the inner."""
         return [x for x in self._nodes if isinstance(x, (cst.Module, cst.IndentedBlock))]
 
-    @property
-    def imports(self) -> list[cst.Import | cst.ImportFrom]:
-        """Return the import statements."""
-        return [x for x in self._nodes if isinstance(x, (cst.Import, cst.ImportFrom))]
-
-    @property
+    @cached_property
     def targets(self) -> list[cst.BaseExpression]:
         """Return all that is assigned to, tuples taken apart."""
         waiting: list[cst.BaseExpression] = []
@@ -65,28 +77,119 @@ class Syntax(cst.CSTVisitor):
                 targets.append(target)
         return targets
 
+    @cached_property
+    def imported(self) -> dict[str, str]:
+        """Return all names that imports bind, wherever they stand, and what they stand for.
 
-def collect(node: cst.CSTNode) -> Syntax:
-    """Collect the nodes of a tree."""
-    syntax = Syntax()
-    node.visit(syntax)
-    return syntax
+        {"cudnn": "torch.backends.cudnn"}; what a package imports of itself begins with a dot.
+        """
+        names = {}
+        for node in self._nodes:
+            if not isinstance(node, (cst.Import, cst.ImportFrom)):
+                continue
+            owner = ""
+            if isinstance(node, cst.ImportFrom):
+                module = source_of(node.module) if node.module else ""
+                owner = "." * len(node.relative) + module + "."
+            for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
+                name = alias.evaluated_name if alias.asname else alias.evaluated_name.split(".")[0]
+                names[alias.evaluated_alias or name] = owner + name
+        return names
+
+    def full_name(self, node: cst.CSTNode | str) -> str:
+        """Return "torch.backends.cudnn.benchmark" of `cudnn.benchmark`, by the imported names."""
+        code = node if isinstance(node, str) else source_of(node)
+        root, dot, rest = code.partition(".")
+        return self.imported.get(root, root) + dot + rest
 
 
-def parsed(source: str | bytes) -> tuple[cst.Module, Ranges]:
-    """Return a module and where its nodes stand; raise cst.ParserSyntaxError."""
-    wrapper = MetadataWrapper(cst.parse_module(source))
-    return wrapper.module, wrapper.resolve(PositionProvider)
+class Program(Syntax):
+    """One module: its nodes, where they stand, and its text with changes."""
+
+    def __init__(self, source: str | bytes) -> None:
+        """Parse a source; raise cst.ParserSyntaxError."""
+        self._wrapper = MetadataWrapper(cst.parse_module(source))
+        self.module = self._wrapper.module
+        self.ranges = self._wrapper.resolve(PositionProvider)
+        self.code = self.module.code
+        self._line_starts = [0]
+        for line in self.code.split("\n"):
+            self._line_starts.append(self._line_starts[-1] + len(line) + 1)
+        super().__init__(self.module)
+
+    @cached_property
+    def names(self) -> Mapping[cst.CSTNode, Scope | None]:
+        """Return the scope of each node."""
+        return self._wrapper.resolve(ScopeProvider)
+
+    @cached_property
+    def parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        """Return the parent of each node."""
+        return self._wrapper.resolve(ParentNodeProvider)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """Return the line (1-based) on which a node begins."""
+        return self.ranges[node].start.line
+
+    def covers(self, node: cst.CSTNode, line: int) -> bool:
+        """Return True if a node stands on this line (1-based)."""
+        return self.line(node) <= line <= self.ranges[node].end.line
+
+    def innermost(self, nodes: Iterable[_Node], line: int) -> _Node | None:
+        """Return the node that covers a line and begins last; None if none does."""
+        covering = [node for node in nodes if self.covers(node, line)]
+        return max(covering, key=self.line, default=None)
+
+    def statement_at(self, line: int) -> tuple[Block, int] | None:
+        """Return the plain statement on a line: its block, and its number there."""
+        for block in self.blocks:
+            for number, statement in enumerate(block.body):
+                if isinstance(statement, cst.SimpleStatementLine) and self.covers(statement, line):
+                    return block, number
+        return None
+
+    def only_call(self, calls: Iterable[cst.Call], line: int) -> cst.Call | None:
+        """Return the one call that begins on a line, or else covers it; None if it is not sure."""
+        on_line = [call for call in calls if self.covers(call, line)]
+        chosen = [call for call in on_line if self.line(call) == line] or on_line
+        return chosen[0] if len(chosen) == 1 else None
+
+    def imports(self, name: str) -> bool:
+        """Return True if `import name` stands at the module's top level, under its own name."""
+        return imports(self.module.body, name)
+
+    def replaced(self, old: cst.CSTNode, new: cst.CSTNode | str) -> cst.Module:
+        """Return the module with one node replaced, by another or by an expression's source."""
+        made = cst.parse_expression(new) if isinstance(new, str) else new
+        return cst.ensure_type(self.module.deep_replace(old, made), cst.Module)
+
+    def with_body(self, block: Block, body: Sequence[cst.CSTNode]) -> cst.Module:
+        """Return the module with other statements in a block."""
+        return self.replaced(block, block.with_changes(body=body))
+
+    def spliced(self, *splices: Splice) -> cst.Module:
+        """Return the module with changes of its text, which do not overlap."""
+        code = self.code
+        for start, end, text in sorted(splices, reverse=True):
+            code = code[:start] + text + code[end:]
+        return cst.parse_module(code)
+
+    def span(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return where a node begins and ends in the code."""
+        return self._offset(self.ranges[node].start), self._offset(self.ranges[node].end)
+
+    def _offset(self, position: CodePosition) -> int:
+        return self._line_starts[position.line - 1] + position.column
+
+    def lines_of(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return where the lines that a node stands on begin and end in the code."""
+        places = self.ranges[node]
+        return self._line_starts[places.start.line - 1], self._line_starts[places.end.line]
 
 
 def source_of(node: cst.CSTNode) -> str:
     """Return the source of a node."""
     return cst.Module([]).code_for_node(node).strip()
-
-
-def calls_of(node: cst.CSTNode, *names: str) -> list[cst.Call]:
-    """Return the calls below a node of functions or methods with one of these names."""
-    return [call for call in collect(node).of(cst.Call) if last_name(call.func) in names]
 
 
 def last_name(node: cst.BaseExpression) -> str:
@@ -96,47 +199,23 @@ def last_name(node: cst.BaseExpression) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-def covers(ranges: Ranges, node: cst.CSTNode, line: int) -> bool:
-    """Return True if a node stands on this line (1-based)."""
-    return ranges[node].start.line <= line <= ranges[node].end.line
+def called(statement: cst.CSTNode) -> cst.Call | None:
+    """Return the call of a line that is nothing but a call; None for any other statement."""
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return None
+    value = statement.body[0].value if isinstance(statement.body[0], cst.Expr) else None
+    return value if isinstance(value, cst.Call) else None
 
 
 def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
     """Return True if `import name` stands among these lines, under its own name."""
-    for line in body:
-        for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            for alias in part.names if isinstance(part, cst.Import) else ():
-                # `import torch.nn` binds torch as well.
-                root = alias.evaluated_name.split(".")[0]
-                if root == name and alias.asname is None:
-                    return True
-    return False
-
-
-def imported(module: cst.Module) -> dict[str, str]:
-    """Return all names that imports bind, wherever they stand, and what they stand for.
-
-    {"cudnn": "torch.backends.cudnn"}; what a package imports of itself begins with a dot.
-    """
-    names = {}
-    for node in collect(module).imports:
-        owner = ""
-        if isinstance(node, cst.ImportFrom):
-            owner = "." * len(node.relative) + (source_of(node.module) if node.module else "") + "."
-        for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
-            name = alias.evaluated_name
-            if alias.evaluated_alias:
-                names[alias.evaluated_alias] = owner + name
-            else:
-                root = name.split(".")[0]
-                names[root] = owner + root
-    return names
-
-
-def resolved(names: Mapping[str, str], code: str) -> str:
-    """Return "torch.backends.cudnn.benchmark" of `cudnn.benchmark`, by the imported names."""
-    root, dot, rest = code.strip().partition(".")
-    return names.get(root, root) + dot + rest
+    return any(
+        # `import torch.nn` binds torch as well.
+        alias.asname is None and alias.evaluated_name.split(".")[0] == name
+        for line in body
+        for part in (line.body if isinstance(line, cst.SimpleStatementLine) else ())
+        for alias in (part.names if isinstance(part, cst.Import) else ())
+    )
 
 
 def same_statement(line: cst.CSTNode, added: cst.CSTNode) -> bool:
@@ -146,25 +225,6 @@ def same_statement(line: cst.CSTNode, added: cst.CSTNode) -> bool:
 
 def _parsed(statement: cst.CSTNode) -> str:
     return ast.dump(ast.parse(source_of(statement)))
-
-
-def innermost(nodes: Iterable[_Node], ranges: Ranges, line: int) -> _Node | None:
-    """Return the node that covers a line and begins last; None if none does."""
-    covering = [node for node in nodes if covers(ranges, node, line)]
-    return max(covering, key=lambda node: ranges[node].start.line, default=None)
-
-
-def only_call(calls: Iterable[cst.Call], ranges: Ranges, line: int) -> cst.Call | None:
-    """Return the one call that begins on a line, or else covers it; None if it is not sure."""
-    on_line = [call for call in calls if covers(ranges, call, line)]
-    chosen = [call for call in on_line if ranges[call].start.line == line] or on_line
-    return chosen[0] if len(chosen) == 1 else None
-
-
-def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Call | None:
-    """Return the one call of an expression (`model`, `self.net`) on a line; None if not sure."""
-    calls = [x for x in collect(module).of(cst.Call) if source_of(x.func) == name]
-    return only_call(calls, ranges, line)
 
 
 def argument_number(call: cst.Call, name: str, position: int | None = None) -> int | None:
@@ -178,13 +238,7 @@ def argument_number(call: cst.Call, name: str, position: int | None = None) -> i
     return None
 
 
-def with_argument(call: cst.Call, number: int, value: cst.BaseExpression) -> cst.Call:
-    """Return a call with another value of one argument."""
-    argument = call.args[number].with_changes(value=value)
-    return call.with_changes(args=[*call.args[:number], argument, *call.args[number + 1 :]])
-
-
-def replaced(module: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module | None:
-    """Return the module with one node replaced."""
-    changed = module.deep_replace(old, new)
-    return changed if isinstance(changed, cst.Module) else None
+def argument(call: cst.Call, name: str, position: int | None = None) -> cst.BaseExpression | None:
+    """Return the value of an argument; None where it is not given."""
+    number = argument_number(call, name, position)
+    return None if number is None else call.args[number].value

@@ -28,8 +28,7 @@ The same formula with another order of rounding: results agree to the last digit
 from typing import Any
 
 from torchdoctor.edits import DropKeywordEdit, Edit
-from torchdoctor.edits.calls import call_edits, made_by_library, written
-from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.edits.calls import call_edits, made_by_library, trainer_call, written
 from torchdoctor.facts.lookup import place, trains
 from torchdoctor.words import OptimizerFacts, Recording
 from torchdoctor.words.specs import Example, FixSpec, Settings

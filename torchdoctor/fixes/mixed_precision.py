@@ -48,7 +48,7 @@ and with `dtype=torch.float16`, in place of `loss.backward()` and `optimizer.ste
 from typing import Any
 
 from torchdoctor.edits import Edit
-from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import around_forward, with_scaler
 from torchdoctor.facts.hardware import compute_capability, has_bf16_instructions, low_precision
 from torchdoctor.facts.lookup import training_models

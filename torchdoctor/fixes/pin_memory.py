@@ -40,8 +40,7 @@ import functools
 from typing import Any
 
 from torchdoctor.edits import Edit, NonBlockingEdit
-from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
-from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, trainer_call
 from torchdoctor.facts.lookup import loader_target, training_loaders
 from torchdoctor.words import Recording, TraceStatistics
 from torchdoctor.words.specs import Example, FixSpec

@@ -52,7 +52,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from torchdoctor.edits import Edit
-from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import before_training
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import ModelFacts, Recording, TraceStatistics
