@@ -13,6 +13,7 @@ from pathlib import Path
 import commands
 import jsonschema
 import pytest
+import shown
 from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
 
 from torchdoctor.compare import compare
@@ -38,14 +39,14 @@ def test_formats_hold_80_columns_and_say_the_same(tmp_path: Path) -> None:
     ]
     for a, b in pairs:
         found = compare(a, b, ("a" * 120, "b.json"))
-        text = formats.terminal(found, width=80)
+        text = shown.terminal(found, width=80)
         assert max(map(len, text.splitlines())) <= 80
         assert found.sentence in " ".join(text.split())
-        marked = formats.markdown(found)
+        marked = shown.markdown(found)
         for section in formats.document(found).details:
             assert section.title in text
             assert f"#### {section.title}" in marked
-        assert len(formats.terminal(found, details=False).splitlines()) <= 15
+        assert len(shown.terminal(found, details=False).splitlines()) <= 15
         assert json.loads(encode_comparison(found))["sentence"] == found.sentence
 
 

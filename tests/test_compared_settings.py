@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from compared_pairs import run_with
 from partial_recordings import recording
+from shown import terminal
 
 from torchdoctor.compare import compare
 from torchdoctor.facts.observed_settings import settings_of
-from torchdoctor.reports.comparison import terminal
 from torchdoctor.words.report import Setting
 
 

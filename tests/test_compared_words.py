@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from compared_pairs import diagnosed, run_with, trace_of
+from shown import markdown, terminal
 
 from torchdoctor import __version__
 from torchdoctor.compare import compare
 from torchdoctor.compare.surroundings import script_name
-from torchdoctor.reports.comparison import markdown, terminal
 from torchdoctor.words import Finding, Report, TraceStatistics
 
 

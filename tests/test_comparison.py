@@ -10,9 +10,9 @@ import pytest
 import recorded_traces
 from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
 from scipy.stats import ttest_ind
+from shown import terminal
 
 from torchdoctor.compare import compare
-from torchdoctor.reports.comparison import terminal
 from torchdoctor.trials.compare import welch_interval
 from torchdoctor.words import Finding, Location, Report, Shares
 from torchdoctor.words.comparison import Comparison

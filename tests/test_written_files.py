@@ -12,6 +12,7 @@ from pathlib import Path
 
 import commands
 import pytest
+import shown
 from compared_pairs import samples, synthetic
 
 from torchdoctor.cli.written_files import check_written
@@ -123,7 +124,7 @@ def test_each_kind_of_file_is_known_by_what_it_holds(tmp_path: Path) -> None:
         "report": lambda path: write_report(run, path),
         "gate result": lambda path: write_gate_report(result, path),
         "HTML page": lambda path: path.write_text(rendered(run, "html")),
-        "Markdown": lambda path: path.write_text(gate_forms.markdown(result)),
+        "Markdown": lambda path: path.write_text(shown.markdown(result)),
         "JUnit file": lambda path: path.write_text(gate_forms.junit(result)),
     }
     for kind, write in writers.items():

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import commands
 import pytest
+import shown
 from left_behind import left_in
 from repository import TRAIN, git
 
@@ -222,15 +223,15 @@ def test_formats_hold_whatever_the_sentence_holds(verdict: str) -> None:
     assert (cases[0].find("skipped") is not None) == (verdict == "inconclusive")
     assert "\n" not in formats.annotation(report)
     assert "100%25" in formats.annotation(report)
-    assert "1.200 (1.150-1.250)" in formats.markdown(report)
-    shown = formats.terminal(replace(report, blind_spot=0.19, measured="side by side"), width=80)
-    assert all(len(line) <= 80 for line in shown.splitlines())
-    assert "\x1b" not in shown
-    assert (said in shown) == (verdict == "not slower")
-    [row] = [line.split() for line in shown.splitlines() if "step time " in line and "10.0" in line]
+    assert "1.200 (1.150-1.250)" in shown.markdown(report)
+    text = shown.terminal(replace(report, blind_spot=0.19, measured="side by side"), width=80)
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "\x1b" not in text
+    assert (said in text) == (verdict == "not slower")
+    [row] = [line.split() for line in text.splitlines() if "step time " in line and "10.0" in line]
     assert row[:2] == ["step", "time"]
     assert "10.0 ms 12.0 ms 1.200 (1.150-1.250) 2 %" in " ".join(row)
-    assert "&#124;" in formats.markdown(report)
+    assert "&#124;" in shown.markdown(report)
 
 
 def test_a_ratio_whose_interval_says_nothing_is_no_figure() -> None:
@@ -238,27 +239,27 @@ def test_a_ratio_whose_interval_says_nothing_is_no_figure() -> None:
     report, wide = sample("inconclusive"), Interval(estimate=0.594, low=0.0008, high=416.7)
     rows = [replace(report.metrics[0], ratio=wide), *report.metrics[1:]]
     report = replace(report, metrics=rows, mean_ratio=wide, measured="side by side")
-    for text in (formats.terminal(report), formats.markdown(report), formats.junit(report)):
+    for text in (shown.terminal(report), shown.markdown(report), formats.junit(report)):
         assert "0.594" not in text
-    assert " not known " in formats.terminal(report)
+    assert " not known " in shown.terminal(report)
 
 
 def test_a_row_without_a_tolerance_is_not_judged() -> None:
     """The share of waiting doubled between two equal versions, and stood there as "ok"."""
     report = sample("not slower")
     waiting = GateMetric(name="data_loader_share", reference=0.1, new=0.21, verdict="ok")
-    rows = formats.rows(replace(report, metrics=[*report.metrics, waiting]))
+    rows = [formats.row(x) for x in (*report.metrics, waiting)]
     assert rows[-1][-1] == "not judged"
     judged = replace(waiting, tolerance=0.2)
-    assert formats.rows(replace(report, metrics=[judged]))[0][-1] == "ok"
+    assert formats.row(judged)[-1] == "ok"
 
 
 def test_a_pass_that_proves_little_is_a_warning_everywhere() -> None:
     """A slow-down by a third came out as "ok" in the table, in JUnit and in the annotation."""
     report = sample("not slower")
     assert formats.annotation(report).startswith("::warning title=torchdoctor gate::PASS, but perh")
-    assert "### torchdoctor gate: PASS, but perhaps slower" in formats.markdown(report)
-    assert "**Beware:**" in formats.markdown(report)
+    assert "### torchdoctor gate: PASS, but perhaps slower" in shown.markdown(report)
+    assert "**Beware:**" in shown.markdown(report)
     suite = ElementTree.fromstring(formats.junit(report))
     assert suite.attrib["failures"] == suite.attrib["skipped"] == "0"
     said = suite.find("testcase/system-out")
@@ -266,8 +267,8 @@ def test_a_pass_that_proves_little_is_a_warning_everywhere() -> None:
     assert said.text.startswith("perhaps slower") and "100% <slow>" in said.text
     seen = replace(report, metrics=[replace(report.metrics[0], verdict="ok")])
     assert formats.annotation(seen).startswith("::notice")
-    assert "Beware" not in formats.markdown(seen) and "but" not in formats.mark(seen)
-    assert "1 pair of launches" in " ".join(formats.terminal(replace(seen, pairs=1)).split())
+    assert "Beware" not in shown.markdown(seen) and "but" not in formats.mark(seen)
+    assert "1 pair of launches" in " ".join(shown.terminal(replace(seen, pairs=1)).split())
 
 
 def test_junit_counts_no_failure_that_it_does_not_hold() -> None:
@@ -300,8 +301,8 @@ def test_pyproject_is_looked_for_from_the_programs_folder(tmp_path: Path) -> Non
 def test_the_mean_step_stands_beside_the_typical_one() -> None:
     mean = Interval(estimate=1.037, low=0.929, high=1.158)
     report = replace(sample("not slower"), mean_ratio=mean)
-    for text in (formats.terminal(report), formats.markdown(report)):
+    for text in (shown.terminal(report), shown.markdown(report)):
         assert "Of the mean step, every block counted, it is 1.037 (0.929-1.158)." in " ".join(
             text.split()
         )
-    assert "Of the mean step" not in formats.terminal(sample("not slower"))
+    assert "Of the mean step" not in shown.terminal(sample("not slower"))

@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
+import shown
 from samples import SAMPLES, loader_bound
 from typer.testing import CliRunner
 
 from torchdoctor.advice import catalogue
 from torchdoctor.cli.front import app
-from torchdoctor.reports import gate, terminal
+from torchdoctor.reports import terminal
 from torchdoctor.reports.formats import document, rendered
 from torchdoctor.reports.wrapping import fill, reflow
 from torchdoctor.words import Interval
@@ -108,7 +109,7 @@ def test_a_gates_table_fits() -> None:
         metrics=rows,
         doubts=["A doubt that goes on for longer than one line of a terminal. " * 3],
     )
-    assert too_wide(gate.terminal(report, width=80)) == []
+    assert too_wide(shown.terminal(report, width=80)) == []
 
 
 LONG_EDIT = """\

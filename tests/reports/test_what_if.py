@@ -113,16 +113,3 @@ def test_ceilings_allow_for_the_error_and_for_unknown_waits() -> None:
 def test_no_ceilings_without_a_trace_or_steps() -> None:
     assert set(replay_ceilings(None).values()) == {None}
     assert set(replay_ceilings(replace(REPLAYED, steps=0)).values()) == {None}
-
-
-@pytest.mark.parametrize(("exposed_s", "said"), [(0.03, True), (0.0001, False), (None, False)])
-def test_exposed_communication_that_saves_nothing_says_why(
-    exposed_s: float | None, said: bool
-) -> None:
-    branches = {**REPLAYED.branches, "communication": REPLAYED.branches["memcpy"]}
-    report = reported(replace(REPLAYED, branches=branches))
-    assert report.trace is not None
-    seen = {"step_s": REPLAYED.measured_s, "communication_exposed_s": exposed_s}
-    trace = replace(report.trace, has_device=True, **seen)
-    lines = replay_lines(replace(report, trace=trace))
-    assert any("communication are exposed and may save nothing" in x for x in lines) is said

@@ -16,8 +16,8 @@ from samples import (
 )
 
 from torchdoctor.reports import terminal, wording
-from torchdoctor.reports.failure import program_failed
 from torchdoctor.reports.formats import document, rendered
+from torchdoctor.reports.wording import program_failed
 from torchdoctor.words import (
     Diagnosis,
     Environment,

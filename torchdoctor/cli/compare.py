@@ -38,7 +38,7 @@ def compare(
     """What changed from A to B?"""
     from torchdoctor.compare import compare as compared
     from torchdoctor.reports import comparison as formats
-    from torchdoctor.reports import terminal
+    from torchdoctor.reports import markdown, terminal
     from torchdoctor.words.record_files import encode_comparison, write_atomically
 
     if format not in FORMATS:
@@ -50,10 +50,11 @@ def compare(
     encoded = encode_comparison(comparison)
     if json is not None:
         write_atomically(json, encoded)
+    document = formats.document(comparison)
     if format == "terminal":
-        terminal.show(formats.document(comparison), details)
+        terminal.show(document, details)
     else:
-        text = formats.markdown(comparison) if format == "markdown" else encoded.decode()
+        text = markdown.render(document) if format == "markdown" else encoded.decode()
         typer.echo(text, nl=False)
 
 

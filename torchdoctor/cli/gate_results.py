@@ -46,11 +46,13 @@ def write_files(report: GateReport, files: Files) -> None:
     the verdict nor the other files are lost for it.
     """
     from torchdoctor.reports import gate as formats
+    from torchdoctor.reports import markdown
     from torchdoctor.words.record_files import write_gate_report, write_text
 
+    page = markdown.render(formats.document(report))
     writers: list[tuple[Path | None, Callable[[Path], None]]] = [
         (files.json, lambda path: write_gate_report(report, path)),
-        (files.markdown, lambda path: write_text(formats.markdown(report), path)),
+        (files.markdown, lambda path: write_text(page, path)),
         (files.junit, lambda path: write_text(formats.junit(report), path)),
     ]
     for path, write in writers:
@@ -65,7 +67,7 @@ def write_files(report: GateReport, files: Files) -> None:
         return
     try:
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(formats.markdown(report))
+            file.write(page)
     except OSError as error:
         reason = error.strerror or error
         typer.echo(f"torchdoctor: the step summary {summary} was not written ({reason}).", err=True)
@@ -88,7 +90,7 @@ def failures_annotated() -> Iterator[None]:
 
 def first_sentences(error: TorchdoctorError) -> str:
     """Return what an error says, and of the program's own output the exception alone."""
-    from torchdoctor.reports.failure import exception_line
+    from torchdoctor.reports.wording import exception_line
 
     message, _, output = str(error).partition("\n")
     raised = exception_line(output)

@@ -60,9 +60,9 @@ def run(
     from torchdoctor.checkup.run import checkup
     from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.launch import workload_of
-    from torchdoctor.reports.failure import program_failed
     from torchdoctor.reports.formats import show
     from torchdoctor.reports.progress import Progress
+    from torchdoctor.reports.wording import program_failed
 
     settings = RunSettings(
         budget_s=parse_duration(budget),

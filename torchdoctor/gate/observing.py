@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from torchdoctor.gate.session import GateSession
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.observe.observation import Observation
-from torchdoctor.reports.failure import how_it_failed
+from torchdoctor.reports.wording import how_it_failed
 from torchdoctor.words import StepStatistics
 from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
 

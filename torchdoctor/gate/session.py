@@ -18,7 +18,7 @@ from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.reports.failure import program_failed
+from torchdoctor.reports.wording import program_failed
 from torchdoctor.words import Environment, ProgressEvent, Workload, WorkloadRecord
 from torchdoctor.words.gate import GateReport
 

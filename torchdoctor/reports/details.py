@@ -11,7 +11,6 @@ from torchdoctor.reports.document import (
     Row,
     Section,
     Sentence,
-    Table,
     notes,
     sections,
     sentences,
@@ -54,31 +53,34 @@ _STANDINGS = {
     "undecided": " (measured, not decided)",
     "together": " (measured together with the other here, not decided)",
 }
+# Titles of what is offered beside the recommended set, in their order, by standing.
 _OFFERED = {
     "confirmed": "Also faster, measured by itself",
     "undecided": "What could help, not decided",
     "together": "What could help, not decided",
+    "untried": "What could help, not measured",
+    "training": "Advice on training itself, not on speed",
 }
-_OFFERED_UNTRIED = "What could help, not measured"
-_ADVICE = "Advice on training itself, not on speed"
 _TRIED = {"failed": "Failed", "not-tried": "Not tried", "not-decided": "Not decided"}
 
 
 def details(report: Report) -> list[Section]:
     """Return every section behind the first screen."""
-    traced_sections = [(title, notes(lines)) for title, lines in traced.lines(report)]
+    how = report.baseline.measured
+    tried = f"What was tried, measured {how}" if how else "What was tried"
+    unmeasured = [[", ".join(fixes), *why] for why, fixes in not_measured(report).items()]
     return sections(
         ("Why: the path through the decision tree", _path(report)),
         ("Where a step's time goes", _time(report)),
         ("What was found", _findings(report)),
-        *traced_sections,
+        *((title, notes(lines)) for title, lines in traced.lines(report)),
         (time_parts.BOUNDS_TITLE, notes(time_parts.bound_lines(report))),
         (time_parts.REPLAY_TITLE, notes(time_parts.replay_lines(report))),
-        (_tried_title(report), _trials(report)),
+        (tried, _trials(report)),
         ("What to change", _changes(report, report.recommendation.fixes)),
         ("All together", _together(report)),
         *_offered(report),
-        ("Not measured", _not_measured(report)),
+        ("Not measured", table(["fix", "", "reason"], unmeasured)),
         ("Doubts", notes([clean(doubt) for doubt in report.doubts])),
         ("How to reproduce", [Code(clean(x), "shell") for x in report.reproduce]),
         ("Measured on", _machine(report)),
@@ -89,10 +91,10 @@ def _path(report: Report) -> list[Block]:
     rows = []
     for asked in report.diagnosis.path:
         figure = quantity(asked.value, asked.unit, asked.threshold)
-        known = asked.answer not in ("no GPU", "not measured")
-        if asked.threshold is not None and known:
+        if asked.threshold is not None:
             figure += f", threshold {quantity(asked.threshold, asked.unit)}"
         basis = f"{asked.metric}; threshold: {asked.source}" if asked.source else asked.metric
+        known = asked.answer not in ("no GPU", "not measured")
         rows.append([clean(asked.question), asked.answer, figure if known else "", clean(basis)])
     blocks = table(["question", "answer", "figure", "what it is"], rows)
     return [*blocks, *sentences(path_rule(report))]
@@ -103,39 +105,39 @@ def path_rule(report: Report) -> str:
     yes = [asked for asked in report.diagnosis.path if asked.answer == "yes"]
     checks = catalogue.checks().values()
     under = {check.question.text: check.branch for check in checks if check.question}
-    if yes and report.ceiling_trials:
-        named = under.get(yes[0].question)
-        if named is not None and named != report.diagnosis.bottleneck:
-            return _REPLACED
+    named = under.get(yes[0].question) if yes and report.ceiling_trials else None
+    if named is not None and named != report.diagnosis.bottleneck:
+        return _REPLACED
     return _RULE if len(yes) > 1 else ""
 
 
 def _time(report: Report) -> list[Block]:
     bars = time_parts.time_bars(report)
+    if not bars:
+        return []
     told = (
         time_parts.phase_line(report),
         wording.shares_of(report),
         wording.step_time(report),
         wording.how_steps_were_found(report),
     )
-    return [*([Bars(bars)] if bars else []), *sentences(*told)] if bars else []
+    return [Bars(bars), *sentences(*told)]
 
 
-def share_words(finding: Finding) -> str:
-    """Return what a finding costs, for a heading; empty where that is not measured."""
-    if finding.share_of_step is None:
-        return ""
-    check = catalogue.checks().get(finding.check)  # a report may name a check of another version
-    return (check.share_prefix if check else "") + percent(finding.share_of_step)
+def _cost_and_place(report: Report, finding: Finding) -> list[str]:
+    """Return what a finding costs, where that is measured, and where it is."""
+    cost, check = "", catalogue.checks().get(finding.check)
+    if finding.share_of_step is not None:  # a report may name a check of another version
+        cost = (check.share_prefix if check else "") + percent(finding.share_of_step)
+    return [x for x in (cost, place(finding.location, report.workload.cwd)) if x]
 
 
 def _findings(report: Report) -> list[Block]:
     blocks: list[Block] = []
     findings = report.diagnosis.findings
     for finding in findings:
-        where = place(finding.location, report.workload.cwd)
-        head = [clean(finding.check), share_words(finding), where]
-        blocks.append(Sentence("  ".join(part for part in head if part), "strong"))
+        head = [clean(finding.check), *_cost_and_place(report, finding)]
+        blocks.append(Sentence("  ".join(head), "strong"))
         blocks += notes([clean(proof) for proof in finding.evidence])
     shares = [finding for finding in findings if finding.share_of_step is not None]
     return [*blocks, *sentences(_OVERLAP if len(shares) > 1 else "", tone="soft")]
@@ -146,65 +148,48 @@ def lines_about(report: Report, ident: str) -> list[str]:
     lines = []
     for finding in report.diagnosis.findings:
         if finding.check == ident:
-            where = place(finding.location, report.workload.cwd)
-            lines += [f"- {'  '.join(filter(None, [share_words(finding), where]))}".rstrip(" -")]
-            lines += [f"- {clean(proof)}" for proof in finding.evidence]
+            lines += ["  ".join(_cost_and_place(report, finding)), *map(clean, finding.evidence)]
     for trial in report.trials:
         if ident in trial.fix.split(" + ") and trial.speedup is not None:
             name = fix_with_settings(trial.fix, trial.settings)
-            lines.append(f"- {name}: {verdict_of(trial)}, {speedup(trial.speedup, trial.pairs)}")
-    return [line for line in lines if line]
-
-
-def _tried_title(report: Report) -> str:
-    how = report.baseline.measured
-    return f"What was tried, measured {how}" if how else "What was tried"
+            lines.append(f"{name}: {verdict_of(trial)}, {speedup(trial.speedup, trial.pairs)}")
+    return [f"- {line}" for line in lines if line]
 
 
 def _trials(report: Report) -> list[Block]:
-    rows = [
-        Row(
-            [
-                clean(trial.fix),
-                settings(trial.settings),
-                speedup(trial.speedup, trial.pairs),
-                verdict_of(trial),
-                TRAINING.get(trial.numerics, trial.numerics),
-                memory_change(trial.memory_change_bytes),
-                str(trial.risk),
-            ],
-            _TONES.get(verdict_of(trial), ""),
-        )
-        for trial in measured(report)
-    ]
-    floor = report.noise_floor
+    rows = []
+    for trial in measured(report):
+        cells = [
+            clean(trial.fix),
+            settings(trial.settings),
+            speedup(trial.speedup, trial.pairs),
+            verdict_of(trial),
+            TRAINING.get(trial.numerics, trial.numerics),
+            memory_change(trial.memory_change_bytes),
+            str(trial.risk),
+        ]
+        rows.append(Row(cells, _TONES.get(verdict_of(trial), "")))
+    floor, noise = report.noise_floor, ""
     if floor is not None:
         rows.append(Row([A_A, "", speedup(floor), "noise floor", "", "", ""], "soft"))
+        noise = f"{A_A}: the untouched program against itself."
+        if floor.low > 1 or floor.high < 1:
+            noise = f"{A_A} excludes 1: the machine was too noisy, so trust no small difference."
     if not rows:
         return sentences(wording.untried(report)) if report.no_trials_reason else []
-    noisy = floor is not None and (floor.low > 1 or floor.high < 1)
-    noise = (
-        f"{A_A} excludes 1: the machine was too noisy, so trust no small difference."
-        if noisy
-        else f"{A_A}: the untouched program against itself."
-    )
     return [
-        Table(_TRIAL_COLUMNS, rows),
+        *table(_TRIAL_COLUMNS, rows),
         *sentences(*trial_remarks(report)),
-        *sentences(noise if floor is not None else "", tone="soft"),
-        *sentences(_TRAINING_LEGEND, _RISK_LEGEND, tone="soft"),
+        *sentences(noise, _TRAINING_LEGEND, _RISK_LEGEND, tone="soft"),
     ]
 
 
 def _together(report: Report) -> list[Block]:
-    recommended, trial = report.recommendation, report.recommendation.patch_trial
-    training = TRAINING.get(recommended.numerics or "", "not known")
-    text = wording.together(report, training)
+    recommended, text = report.recommendation, wording.together(report)
     if text:
         names = (fix_with_settings(fix.fix, fix.settings) for fix in recommended.fixes)
         text = f"{' + '.join(names)}: {text}"
-    of_patch = TRAINING.get((trial.numerics if trial else "") or "", "not known")
-    return sentences(text, wording.at_most(recommended), wording.patch(report, of_patch))
+    return sentences(text, wording.at_most(recommended), wording.patch(report))
 
 
 def _changes(report: Report, fixes: list[RecommendedFix]) -> list[Block]:
@@ -226,26 +211,21 @@ def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
         return []
     why = catalogue.why(fix.fix)
     lines = [f"Why: {why} More: torchdoctor explain {fix.fix}"] if why else []
-    for trial in report.training_trials:
-        if trial.fix == fix.fix:
-            lines.append(f"{_TRIED.get(trial.verdict, 'Tried')}: {clean(trial.sentence)}")
+    lines += [
+        f"{_TRIED.get(trial.verdict, 'Tried')}: {clean(trial.sentence)}"
+        for trial in report.training_trials
+        if trial.fix == fix.fix
+    ]
     return [*lines, *([f"What it may cost: {clean(fix.warning)}"] if fix.warning else [])]
 
 
 def _offered(report: Report) -> list[tuple[str, list[Block]]]:
     """Return what is offered beside the recommended set, under its titles."""
-    parts: dict[str, list[RecommendedFix]] = {}
-    for title in (*_OFFERED.values(), _OFFERED_UNTRIED, _ADVICE):
-        parts[title] = []
+    parts: dict[str, list[RecommendedFix]] = {title: [] for title in _OFFERED.values()}
     for fix in report.recommendation.also_offered:
-        title = _OFFERED.get(fix.standing, _OFFERED_UNTRIED)
-        parts[_ADVICE if fix.aim == "training" else title].append(fix)
+        standing = "training" if fix.aim == "training" else fix.standing
+        parts[_OFFERED.get(standing, _OFFERED["untried"])].append(fix)
     return [(title, _changes(report, fixes)) for title, fixes in parts.items()]
-
-
-def _not_measured(report: Report) -> list[Block]:
-    rows = [[", ".join(x.fixes), x.verdict, x.reason] for x in not_measured(report)]
-    return table(["fix", "", "reason"], rows)
 
 
 def _machine(report: Report) -> list[Block]:

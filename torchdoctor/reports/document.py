@@ -6,6 +6,7 @@ HTML, Markdown) know these blocks and nothing else: no fix, no check, no statist
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torchdoctor.words import Interval, Note
@@ -33,17 +34,18 @@ class KeyFigures:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table."""
+    """One row of a table, with an interval where a writer may draw it behind the second cell."""
 
-    cells: list[str]
+    cells: Sequence[str]
     tone: str = ""
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells under column titles; the writer breaks long cells."""
+    """Cells under column titles; the writer breaks long cells, and draws intervals on one scale."""
 
-    columns: list[str]
+    columns: Sequence[str]
     rows: list[Row]
 
 
@@ -66,23 +68,6 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class IntervalRow:
-    """One row of `Intervals`; without an interval nothing is drawn."""
-
-    cells: list[str]
-    interval: Interval | None = None
-    tone: str = ""
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """A table whose intervals may also be drawn, all on one scale, behind the second column."""
-
-    columns: list[str]
-    rows: list[IntervalRow]
-
-
-@dataclass(frozen=True)
 class Code:
     """Lines to be copied: never broken. language: "diff" | "python" | "shell"."""
 
@@ -90,7 +75,7 @@ class Code:
     language: str = "python"
 
 
-Block = Sentence | Note | KeyFigures | Table | Bars | Intervals | Code
+Block = Sentence | Note | KeyFigures | Table | Bars | Code
 
 
 @dataclass(frozen=True)
@@ -110,7 +95,7 @@ class Document:
     summary: str  # the cause or the verdict in one sentence
     screen: list[Section]
     details: list[Section]
-    hint: str = ""  # how to see the details; shown where they are not
+    hint: str = "details: the same command with --details"  # shown where the details are not
 
 
 def sections(*parts: tuple[str, list[Block]]) -> list[Section]:
@@ -118,7 +103,7 @@ def sections(*parts: tuple[str, list[Block]]) -> list[Section]:
     return [Section(title, blocks) for title, blocks in parts if blocks]
 
 
-def notes(lines: list[str]) -> list[Block]:
+def notes(lines: Sequence[str]) -> list[Block]:
     """Return each line as a point of a list."""
     return [Note(severity="detail", sentence=line) for line in lines]
 
@@ -128,6 +113,7 @@ def sentences(*texts: str, tone: str = "") -> list[Block]:
     return [Sentence(text, tone) for text in texts if text]
 
 
-def table(columns: list[str], rows: list[list[str]]) -> list[Block]:
-    """Return a table of plain rows; nothing where there is no row."""
-    return [Table(columns, [Row(cells) for cells in rows])] if rows else []
+def table(columns: Sequence[str], rows: Sequence[Sequence[str] | Row]) -> list[Block]:
+    """Return a table; nothing where there is no row."""
+    made = [row if isinstance(row, Row) else Row(row) for row in rows]
+    return [Table(columns, made)] if made else []

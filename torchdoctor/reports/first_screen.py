@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.outcomes import most_promising, value_of
@@ -17,15 +16,14 @@ from torchdoctor.reports.document import (
     Bars,
     Block,
     Code,
-    IntervalRow,
-    Intervals,
     KeyFigures,
+    Row,
     Section,
     Sentence,
     sections,
     sentences,
+    table,
 )
-from torchdoctor.reports.failure import failure
 from torchdoctor.reports.time_parts import WORTH_SAYING, replayed_gains, time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import TRAINING, figures_of, not_tried, verdict_of
 from torchdoctor.words import Interval, Note, RecommendedFix, Report, Trial
@@ -58,7 +56,9 @@ _CAUSES = {
     "gpu": "The GPU's own work fills the step.",
     "cpu": "Work on the CPU holds up the step.",
     "other": "Something outside the step's own work holds it up.",
+    "none": "No part of the step stands out.",
 }
+_UNPROVEN = "No speed-up is proven yet"
 
 
 def screen(report: Report, folder: str) -> list[Section]:
@@ -69,7 +69,7 @@ def screen(report: Report, folder: str) -> list[Section]:
         folder: that the reader stands in: commands name paths from there.
     """
     return sections(
-        ("", [*sentences(failure(report), tone="bad"), *_cause(report)]),
+        ("", [*sentences(wording.failure(report), tone="bad"), *_cause(report)]),
         ("", [*_answer(report, folder), *_ranks(report)]),
         ("", _tried(report)),
         ("", _step(report)),
@@ -79,47 +79,41 @@ def screen(report: Report, folder: str) -> list[Section]:
 
 def cause(report: Report) -> str:
     """Return what slows training, in the words of the diagnosis."""
-    if report.diagnosis.bottleneck != "none":
-        default = _CAUSES.get(report.diagnosis.bottleneck, "")
-    elif any(wording.proven_faster(trial.speedup) for trial in report.trials):
-        default = "No single bottleneck stands out."
-    else:
-        default = "No part of the step stands out."
-    return clean(report.diagnosis.sentence.strip()) or default
+    sentence = clean(report.diagnosis.sentence.strip())
+    return sentence or _CAUSES.get(report.diagnosis.bottleneck, "")
 
 
 def _cause(report: Report) -> list[Block]:
     """Return the cause with its place, and what proves it, each at most two lines long."""
     first, _, rest = cause(report).partition(". ")
-    findings = report.diagnosis.findings
+    first, findings = first.removesuffix("."), report.diagnosis.findings
     named = [finding for finding in findings if finding.check == report.diagnosis.detail]
     finding = next(iter(named or [x for x in findings if x.severity == "high"]), None)
-    if finding is None:
-        return [Sentence(f"{first.removesuffix('.')}.", "strong"), *sentences(rest)]
-    where = place(finding.location, report.workload.cwd, _PLACE)
-    if where and where not in first:
-        first = f"{first.removesuffix('.')} ({where})"
-    proofs = [clean(text) for text in finding.evidence]
-    proofs = [text for text in proofs if not _repeats(text, f"{first} {rest}")]
-    placed = [text for text in proofs if re.search(r"\.py:\d", text)]
-    proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
-    return [Sentence(f"{first.removesuffix('.')}.", "strong"), *sentences(rest, proof, tone="soft")]
+    proof = ""
+    if finding is not None:
+        where = place(finding.location, report.workload.cwd, _PLACE)
+        if where and where not in first:
+            first = f"{first} ({where})"
+        proofs = [clean(text) for text in finding.evidence]
+        proofs = [text for text in proofs if not _repeats(text, f"{first} {rest}")]
+        placed = [text for text in proofs if re.search(r"\.py:\d", text)]
+        proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
+    return [Sentence(f"{first}.", "strong"), *sentences(rest, proof, tone="soft")]
 
 
 def _repeats(proof: str, sentence: str) -> bool:
     """Return True if a proof says what the sentence says already, in the same figures."""
     shares = set(re.findall(r"\d+ ?%", proof))
-    return proof[:40] in sentence or (
-        bool(shares) and shares <= set(re.findall(r"\d+ ?%", sentence))
-    )
+    repeated = bool(shares) and shares <= set(re.findall(r"\d+ ?%", sentence))
+    return repeated or proof[:40] in sentence
 
 
 def _answer(report: Report, folder: str) -> list[Block]:
     """Return what to change, or why nothing can be recommended and what would decide it."""
-    recommended = report.recommendation
-    if recommended.fixes:
+    if report.recommendation.fixes:
         return _recommended(report, folder)
-    best = _best_trial(report)
+    proven = [x for x in report.trials if verdict_of(x) == "faster" and x.numerics != "changed"]
+    best = max(proven, key=lambda trial: trial.speedup.low if trial.speedup else 0.0, default=None)
     if best is not None:
         return _proven_alone(report, best, folder)
     if report.no_trials_reason or not report.trials:
@@ -131,28 +125,25 @@ def _answer(report: Report, folder: str) -> list[Block]:
 
 
 def _recommended(report: Report, folder: str) -> list[Block]:
-    recommended = report.recommendation
-    rows = []
-    for number, fix in enumerate(recommended.fixes[:_MOST_FIXES]):
-        memory = wording.memory_of(report) if number == 0 else ""
-        where = place(fix.location, report.workload.cwd, _PLACE)
-        rows.append((_name(fix.fix, fix.settings), _joined(where, memory)))
+    recommended, memory = report.recommendation, wording.memory_of(report)
+    rows: list[tuple[str, str]] = []
+    for fix in recommended.fixes[:_MOST_FIXES]:
+        parts = [place(fix.location, report.workload.cwd, _PLACE), "" if rows else memory]
+        rows.append((_name(fix), "   ".join(filter(None, parts))))
     interval = recommended.speedup
-    if interval is None:
-        figure, title = "not measured all together", "RECOMMENDED"
-    elif wording.proven_faster(interval):
-        figure, title = _faster(interval, recommended.numerics), "RECOMMENDED"
-    else:
-        figure, title = f"measured {speedup(interval)}", "No speed-up is proven yet"
-    limit = wording.at_most(recommended)
+    title, figure = "RECOMMENDED", "not measured all together"
+    if wording.proven_faster(interval):
+        figure = _faster(interval, recommended.numerics)
+    elif interval is not None:
+        title, figure = _UNPROVEN, f"measured {speedup(interval)}"
     return [
         KeyFigures(title, figure, rows, "good"),
-        *sentences(limit),
+        *sentences(wording.at_most(recommended)),
         *_commands(report, recommended.fixes, folder),
     ]
 
 
-def _faster(interval: Interval, numerics: str | None) -> str:
+def _faster(interval: Interval | None, numerics: str | None) -> str:
     estimate, _, bounds = speedup(interval).partition(" ")
     clause = _TRAINING_CLAUSE.get(numerics or "", _UNKNOWN_TRAINING)
     return f"{estimate} faster {bounds}, {clause}"
@@ -160,31 +151,17 @@ def _faster(interval: Interval, numerics: str | None) -> str:
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     """Return the best fix that is faster by itself, where no set could be recommended."""
-    assert best.speedup is not None
-    name = fix_with_settings(best.fix, best.settings)
-    title = "FASTER, measured by itself"
-    blocks: list[Block] = []
+    title, more = "FASTER, measured by itself", ""
     if best.numerics not in _TRAINING_CLAUSE:
         title = "Faster, but not recommended"
-        blocks = sentences("More time may tell whether training stays the same (--budget).")
-    figures = KeyFigures(title, _faster(best.speedup, best.numerics), [(name, "")])
+        more = "More time may tell whether training stays the same (--budget)."
+    name = fix_with_settings(best.fix, best.settings)
     offered = [fix for fix in _offered(report) if fix.fix == best.fix]
     return [
-        figures,
-        *sentences(wording.at_most(best)),
-        *blocks,
+        KeyFigures(title, _faster(best.speedup, best.numerics), [(name, "")]),
+        *sentences(wording.at_most(best), more),
         *_commands(report, offered, folder),
     ]
-
-
-def _best_trial(report: Report) -> Trial | None:
-    """Return the proven trial with the highest lower bound that does not change training."""
-    proven = [
-        (trial.speedup.low, -number)
-        for number, trial in enumerate(report.trials)
-        if verdict_of(trial) == "faster" and trial.speedup and trial.numerics != "changed"
-    ]
-    return report.trials[-max(proven)[1]] if proven else None
 
 
 def _offered(report: Report) -> list[RecommendedFix]:
@@ -193,13 +170,12 @@ def _offered(report: Report) -> list[RecommendedFix]:
 
 def _not_measured(report: Report) -> list[Block]:
     """Return what could help where no fix was tried: of a trace, and of `--no-fixes`."""
-    offered = _offered(report)
-    reason = wording.untried(report)
+    offered, reason = _offered(report), wording.untried(report)
     if not offered:
         return sentences(reason)
     rows = []
     for fix in offered[:_MOST_FIXES]:
-        spec = catalogue.fixes().get(fix.fix)
+        spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
         title = spec.title if spec is not None else ""
         rows.append((fix_with_settings(fix.fix, fix.settings), title))
     own = replayed_gains(report).get(report.diagnosis.bottleneck)
@@ -215,42 +191,34 @@ def _undecided(report: Report) -> list[Block]:
     """Return what is known where no fix is proven to be faster."""
     measured = [trial for trial in report.trials if trial.speedup is not None or trial.pairs]
     open_trials = [trial for trial in measured if verdict_of(trial) == "not decided"]
-    more = "" if report.interrupted else "More time decides it: a longer --budget."
+    more = sentences("" if report.interrupted else "More time decides it: a longer --budget.")
     best = most_promising(report.trials)
     if best is not None and best.speedup is not None:
-        name = fix_with_settings(best.fix, best.settings)
-        figure = f"Most promising: {name}, {_looked(best)}."
-        return [KeyFigures("No speed-up is proven yet.", figure), *sentences(more)]
+        looked = f"{speedup(best.speedup)} in {best.pairs} pairs of launches"
+        if best.pairs < 2:
+            looked = f"{ratio(best.speedup.estimate)}x in its one pair of launches"
+        figure = f"Most promising: {fix_with_settings(best.fix, best.settings)}, {looked}."
+        return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
     if open_trials or (not measured and any(map(not_tried, report.trials))):
         ended = "The run was interrupted" if report.interrupted else "The time ended"
         figure = "" if measured else f"{ended} before a fix was measured."
-        return [KeyFigures("No speed-up is proven yet.", figure), *sentences(more)]
-    if measured:
-        number = len({trial.fix for trial in measured})
-        tried = "The fix that was tried is" if number == 1 else f"Of {number} fixes tried none is"
-        changing = any(verdict_of(trial) == "faster" for trial in measured)
-        but = " without changing training" if changing else ""
-        return [KeyFigures("Nothing to change.", f"{tried}{' not' * (number == 1)} faster{but}.")]
-    return [KeyFigures("No fix could be measured.")]
-
-
-def _looked(trial: Trial) -> str:
-    """Return what an open trial measured, for a sentence."""
-    assert trial.speedup is not None
-    if trial.pairs < 2:
-        return f"{ratio(trial.speedup.estimate)}x in its one pair of launches"
-    return f"{speedup(trial.speedup)} in {trial.pairs} pairs of launches"
+        return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
+    if not measured:
+        return [KeyFigures("No fix could be measured.")]
+    number = len({trial.fix for trial in measured})
+    none = "The fix that was tried is not" if number == 1 else f"Of {number} fixes tried none is"
+    changing = any(verdict_of(trial) == "faster" for trial in measured)
+    but = " without changing training" if changing else ""
+    return [KeyFigures("Nothing to change.", f"{none} faster{but}.")]
 
 
 def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> list[Block]:
     """Return how to apply the fixes: one command, and the code of those that have no edit."""
     blocks: list[Block] = []
-    commands = wording.patch_commands(report, fixes, folder)
-    if commands:
-        shown = commands[0].partition(" | ")[0]
-        blocks.append(Sentence(f"Apply it:   {commands[0]}"))
-        if len(shown) < 60:
-            blocks.append(Sentence(f"See it:     {shown}", "soft"))
+    for command in wording.patch_commands(report, fixes, folder)[:1]:
+        shown = command.partition(" | ")[0]
+        blocks.append(Sentence(f"Apply it:   {command}"))
+        blocks += sentences(f"See it:     {shown}" if len(shown) < 60 else "", tone="soft")
     for fix in [fix for fix in fixes if not fix.edit and fix.instruction][:1]:
         lines = clean(fix.instruction or "").strip("\n").split("\n")
         blocks += [Sentence(f"By hand, {fix.fix}:"), Code("\n".join(lines[:_MOST_CODE]))]
@@ -259,67 +227,59 @@ def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> l
 
 def _ranks(report: Report) -> list[Block]:
     """Return one sentence on several ranks: which works longest, and how long others wait."""
-    ranks = report.ranks
-    if not ranks:
+    own = {x.rank: x.step_s - (x.communication_exposed_s or 0.0) for x in report.ranks}
+    if not own:
         return []
-    slowest = max(ranks, key=lambda rank: rank.step_s - (rank.communication_exposed_s or 0.0))
-    own_s = slowest.step_s - (slowest.communication_exposed_s or 0.0)
-    text = f"{len(ranks)} ranks: rank {slowest.rank} works longest by itself ({seconds(own_s)})"
-    waits = [rank.wait_s for rank in ranks if rank.wait_s is not None]
+    slowest = max(own, key=lambda rank: own[rank])
+    text = f"{len(own)} ranks: rank {slowest} works longest by itself ({seconds(own[slowest])})"
+    waits = [rank.wait_s for rank in report.ranks if rank.wait_s is not None]
     if waits:
         text += f"; others wait up to {seconds(max(waits))} a step for it in collectives"
     return sentences(f"{text}.")
 
 
 def _tried(report: Report) -> list[Block]:
-    ranked = sorted(
-        (trial for trial in report.trials if trial.speedup is not None), key=value_of, reverse=True
-    )
-    rows = [_together(report)] if len(report.recommendation.fixes) > 1 else []
-    chosen = [(fix.fix, fix.settings) for fix in report.recommendation.fixes]
-    rows += [_trial_row(trial, (trial.fix, trial.settings) in chosen) for trial in ranked]
-    rows = [row for row in rows if row is not None]
-    counts = _counts(report, left_out=max(len(rows) - _MOST_TRIALS, 0))
-    if not rows:
-        return sentences(counts, tone="soft")
-    columns = ["tried", "speed-up", "training", "pairs", ""]
-    shown = [row for row in rows[:_MOST_TRIALS] if row is not None]
-    return [Intervals(columns, shown), *sentences(counts, tone="soft")]
-
-
-def _together(report: Report) -> IntervalRow | None:
+    """Return the table of trials, the most valuable first, and how many are not in it."""
     recommended = report.recommendation
-    if recommended.speedup is None:
-        return None
-    training = TRAINING.get(recommended.numerics or "", "not known")
-    pairs = str(recommended.pairs or "-")
-    cells = ["all recommended together", speedup(recommended.speedup), training, pairs, ""]
-    return IntervalRow(cells, recommended.speedup, "good")
+    rows = []
+    if len(recommended.fixes) > 1 and recommended.speedup is not None:
+        training = TRAINING.get(recommended.numerics or "", "not known")
+        figures, pairs = speedup(recommended.speedup), str(recommended.pairs or "-")
+        cells = ["all recommended together", figures, training, pairs, ""]
+        rows.append(Row(cells, "good", recommended.speedup))
+    measured = [trial for trial in report.trials if trial.speedup is not None]
+    chosen = [(fix.fix, fix.settings) for fix in recommended.fixes]
+    for trial in sorted(measured, key=value_of, reverse=True):
+        rows.append(_trial_row(trial, (trial.fix, trial.settings) in chosen))
+    counts = sentences(_counts(report, max(len(rows) - _MOST_TRIALS, 0)), tone="soft")
+    columns = ["tried", "speed-up", "training", "pairs", ""]
+    return [*table(columns, rows[:_MOST_TRIALS]), *counts]
 
 
-def _trial_row(trial: Trial, recommended: bool) -> IntervalRow:
+def _trial_row(trial: Trial, recommended: bool) -> Row:
     verdict, figures = verdict_of(trial), figures_of(trial)
-    shown = figures if verdict == "faster" else verdict
-    remark = "recommended" if recommended else "" if verdict == "faster" else figures
-    if trial.numerics == "changed" and verdict == "faster":
+    faster = verdict == "faster"
+    remark = "recommended" if recommended else "" if faster else figures
+    if trial.numerics == "changed" and faster:
         remark = "changes training"
-    known = trial.numerics != "not-comparable" or verdict == "faster"
+    known = trial.numerics != "not-comparable" or faster
     training = TRAINING.get(trial.numerics, trial.numerics) if known else ""
-    cells = [_name(trial.fix, trial.settings), shown, training, str(trial.pairs or "-")]
+    shown = figures if faster else verdict
     drawn = trial.speedup if trial.speedup and says_something(trial.speedup) else None
-    return IntervalRow([*cells, remark], drawn, "good" if recommended else "")
+    cells = [_name(trial), shown, training, str(trial.pairs or "-"), remark]
+    return Row(cells, "good" if recommended else "", drawn)
 
 
-def _counts(report: Report, left_out: int = 0) -> str:
+def _counts(report: Report, left_out: int) -> str:
     """Return how many trials are not in the table, and why; each reason is in the details."""
     counts = [
         (sum(map(not_tried, report.trials)), "did not fit into the time (a longer --budget)"),
         (sum(trial.verdict == "failed" for trial in report.trials), "failed"),
         (len({t.fix for t in report.trials if t.verdict == "refused"}), "do not apply"),
     ]
-    told = [f"{number} {words}" for number, words in counts if number]
+    told = ", ".join(f"{number} {words}" for number, words in counts if number)
     more = f"{left_out} more were measured. " if left_out else ""
-    return f"{more}Not measured: {', '.join(told)} (reasons: --details)." if told else more.strip()
+    return f"{more}Not measured: {told} (reasons: --details)." if told else more.strip()
 
 
 def _step(report: Report) -> list[Block]:
@@ -331,25 +291,20 @@ def _step(report: Report) -> list[Block]:
     if report.trace is not None and not report.trace.steps and time is None:
         title = "the whole trace"
     title += f", {quantity(rate, 'samples/s')}" if rate else ""
-    bounds = upper_bounds(report)
-    return [Sentence(title, "soft"), Bars(bars), *sentences(bounds, tone="soft")]
+    return [Sentence(title, "soft"), Bars(bars), *sentences(upper_bounds(report), tone="soft")]
 
 
 def _beware(report: Report) -> list[Block]:
     """Return what weakens the answer above, each in one sentence; the details have all of it."""
-    cut = "The run was interrupted: this is what was measured until then."
-    firsts = [re.split(r"(?<=[.!?])\s", clean(doubt), maxsplit=1)[0] for doubt in report.beware]
-    warnings = [*([cut] if report.interrupted else []), *firsts]
+    warnings = [wording.first_sentence(clean(doubt)) for doubt in report.beware]
+    if report.interrupted:
+        warnings.insert(0, "The run was interrupted: this is what was measured until then.")
     return [
         Note(severity="beware", sentence=textwrap.shorten(text, _EVIDENCE, placeholder=" …"))
         for text in warnings[:_MOST_BEWARE]
     ]
 
 
-def _name(fix: str, values: Mapping[str, Any]) -> str:
+def _name(fix: Trial | RecommendedFix) -> str:
     """Return a fix with its settings, short enough for a cell; the details have all of them."""
-    return textwrap.shorten(fix_with_settings(fix, values), _NAME, placeholder=" …")
-
-
-def _joined(*parts: str) -> str:
-    return "   ".join(part for part in parts if part)
+    return textwrap.shorten(fix_with_settings(fix.fix, fix.settings), _NAME, placeholder=" …")

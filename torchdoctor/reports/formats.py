@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path, PurePath
 
 from torchdoctor.reports import details, first_screen, html, markdown, sarif, terminal, wording
@@ -17,18 +16,19 @@ FORMATS = ("terminal", "html", "markdown", "json", "sarif")
 
 def document(report: Report, folder: str = "") -> Document:
     """Return what a report says; commands name paths from the reader's folder."""
-    subject = _program(report.workload.command, folder)
-    cause = first_screen.cause(report)
-    hint = "details: the same command with --details"
-    if report.run_folder:
-        hint = f"details: torchdoctor report {relative(report.run_folder, folder)} --details"
+    subject = [
+        _program(report.workload.command, folder),
+        wording.short_machine(report.environment),
+    ]
+    run = relative(report.run_folder, folder) if report.run_folder else ""
+    command = f"torchdoctor report {run}" if run else "the same command with"
     return Document(
         title="torchdoctor",
-        subject=" · ".join(filter(None, [subject, wording.short_machine(report.environment)])),
-        summary=re.split(r"(?<=[.!?])\s", cause, maxsplit=1)[0],
+        subject=" · ".join(filter(None, subject)),
+        summary=wording.first_sentence(first_screen.cause(report)),
         screen=first_screen.screen(report, folder),
         details=details.details(report),
-        hint=hint,
+        hint=f"details: {command} --details",
     )
 
 
@@ -57,19 +57,18 @@ def rendered(
     Raises:
         UsageError: there is no such format.
     """
-    if format == "json":
-        text = encode_report(report).decode("utf-8")
-        return text if text.endswith("\n") else text + "\n"
-    if format == "sarif":
-        return sarif.render(report)
-    if format not in FORMATS:
-        raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
-    made = document(report, folder)
-    if format == "html":
-        return html.render(made)
-    if format == "markdown":
-        return markdown.render(made, full)
-    return terminal.render(made, width, full)
+    match format:
+        case "json":
+            return encode_report(report).decode("utf-8").rstrip("\n") + "\n"
+        case "sarif":
+            return sarif.render(report)
+        case "html":
+            return html.render(document(report, folder))
+        case "markdown":
+            return markdown.render(document(report, folder), full)
+        case "terminal":
+            return terminal.render(document(report, folder), width, full)
+    raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
 
 
 def show(report: Report, full: bool = False) -> None:

@@ -1,14 +1,13 @@
-"""A gate's result as text, Markdown, JUnit XML and GitHub annotations."""
+"""A gate's result as a document, JUnit XML and GitHub annotations."""
 
 from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from torchdoctor.reports import markdown as markdown_writer
-from torchdoctor.reports import terminal as terminal_writer
 from torchdoctor.reports.document import Block, Document, Sentence, notes, sections, table
 from torchdoctor.words import Interval, Note
 from torchdoctor.words.figures import (
+    MISSING,
     clean,
     counted,
     memory,
@@ -22,51 +21,41 @@ from torchdoctor.words.gate import GateMetric, GateReport
 WEAK = ("perhaps slower", "not seen well enough")  # of a row whose gate passes all the same
 _TONES = {"not slower": "good", "slower": "bad"}
 _MARKS = {"not slower": "PASS", "slower": "FAIL", "inconclusive": "NOT DECIDED"}
+_COLUMNS = ["metric", "reference", "new", "new / reference", "allowed", "verdict"]
+_HOW = {
+    "side by side": "Both versions ran side by side, in alternate blocks of steps",
+    "in turns": "One launch after the other, in turns (ABBA)",
+}
 
 
-def rows(report: GateReport) -> list[tuple[str, str, str, str, str, str]]:
+def row(metric: GateMetric) -> list[str]:
     """Return metric, reference, new, ratio with its interval, tolerance and verdict as text."""
+    # A time per sample is not called that of a step.
+    per_sample = metric.name == "step_time" and metric.unit == "s/sample"
+    # "ok" only with a tolerance; samples/s goes with the step time.
+    judged = metric.tolerance is not None or metric.name == "samples_per_s"
     return [
-        (
-            _metric(metric),
-            figure(metric.reference, metric),
-            figure(metric.new, metric),
-            _ratio(metric.ratio),
-            "-" if metric.tolerance is None else percent(metric.tolerance),
-            _verdict(metric),
-        )
-        for metric in report.metrics
+        metric.name.replace("_", " ") + " per sample" * per_sample,
+        figure(metric.reference, metric),
+        figure(metric.new, metric),
+        _ratio(metric.ratio),
+        MISSING if metric.tolerance is None else percent(metric.tolerance),
+        metric.verdict if judged or metric.verdict != "ok" else "not judged",
     ]
-
-
-def _verdict(metric: GateMetric) -> str:
-    """Return a row's verdict; "ok" only with a tolerance (samples/s goes with the step time)."""
-    shown = metric.tolerance is None and metric.verdict == "ok" and metric.name != "samples_per_s"
-    return "not judged" if shown else metric.verdict
-
-
-def _metric(metric: GateMetric) -> str:
-    """Return its name; a time per sample is not called that of a step."""
-    per = " per sample" if metric.name == "step_time" and metric.unit == "s/sample" else ""
-    return metric.name.replace("_", " ") + per
 
 
 def figure(value: float | None, metric: GateMetric) -> str:
     """Return a value of a row with its unit: "10.0 ms a sample", "1.2 GB", "12 %"; "-" for None."""
     if value is None:
-        return "-"
+        return MISSING
     if metric.unit.startswith("s/"):
         return f"{seconds(value)} a {metric.unit[2:]}"
-    if metric.unit == "bytes":
-        return memory(value)
-    if metric.unit == "share":
-        return percent(value)
-    return quantity(value, metric.unit)
+    return memory(value) if metric.unit == "bytes" else quantity(value, metric.unit)
 
 
 def _ratio(interval: Interval | None) -> str:
     if interval is None:
-        return "-"
+        return MISSING
     if not says_something(interval):
         return "not known"
     return f"{interval.estimate:.3f} ({interval.low:.3f}-{interval.high:.3f})"
@@ -86,58 +75,36 @@ def warning(report: GateReport) -> str:
     return verdict if report.verdict == "not slower" and verdict in WEAK else ""
 
 
-def terminal(report: GateReport, details: bool = True, width: int = 100) -> str:
-    """Return the result as text for a terminal or a log."""
-    return terminal_writer.render(document(report), width, details)
-
-
-def markdown(report: GateReport) -> str:
-    """Return the result as Markdown, for a pull request's comment or a step summary."""
-    return markdown_writer.render(document(report))
-
-
 def document(report: GateReport) -> Document:
     """Return what a gate says."""
-    columns = ["metric", "reference", "new", "new / reference", "allowed", "verdict"]
-    weak = warning(report)
     told: Block = Sentence(report.sentence, _TONES.get(report.verdict, "strong"))
+    if warning(report):
+        told = Note(severity="beware", sentence=report.sentence)
+    rows = []
+    for metric in report.metrics:
+        name, reference, new, *rest = row(metric)
+        # What a time is per stands in the first cell alone.
+        values = (x.removesuffix(" samples/s").partition(" a s")[0] for x in (reference, new))
+        rows.append([name, *values, *(MISSING if x == "not measured" else x for x in rest)])
     doubts = [clean(doubt) for doubt in report.doubts]
     return Document(
         title=f"torchdoctor gate: {mark(report)}",
         subject=f"against {clean(report.reference)}",
         summary=f"gate: {mark(report)}",
-        screen=sections(
-            ("", [Note(severity="beware", sentence=report.sentence) if weak else told]),
-            ("", table(columns, [_narrow(row) for row in rows(report)])),
-            ("", notes(doubts[:1])),
-        ),
+        screen=sections(("", [told]), ("", table(_COLUMNS, rows)), ("", notes(doubts[:1]))),
         details=sections(
             ("How it was measured", [Sentence(_basis(report))]), ("Doubts", notes(doubts))
         ),
-        hint="details: the same command with --details",
     )
 
 
-def _narrow(row: tuple[str, str, str, str, str, str]) -> list[str]:
-    """Return the cells of a row; what a time is per stands in the first one alone."""
-    name, reference, new, *rest = row
-    values = (cell.removesuffix(" samples/s").partition(" a s")[0] for cell in (reference, new))
-    return [name, *values, *("-" if cell == "not measured" else cell for cell in rest)]
-
-
 def _basis(report: GateReport) -> str:
-    if not report.pairs and report.measured != "stored":
-        return "No pair of launches was measured."
     if report.measured == "stored":
-        return (
-            "Compared with stored launches: geometric means of the launches of each, per "
-            f"{report.per}."
-        )
-    how = {
-        "side by side": "Both versions ran side by side, in alternate blocks of steps",
-        "in turns": "One launch after the other, in turns (ABBA)",
-    }[report.measured]
-    text = f"{how}: {counted(report.pairs, 'pair')} of launches."
+        means = "geometric means of the launches of each"
+        return f"Compared with stored launches: {means}, per {report.per}."
+    if not report.pairs:
+        return "No pair of launches was measured."
+    text = f"{_HOW[report.measured]}: {counted(report.pairs, 'pair')} of launches."
     if report.p_value is not None:
         text += f" p = {report.p_value:.2g}."
     text += (
@@ -151,11 +118,11 @@ def _basis(report: GateReport) -> str:
 
 def junit(report: GateReport) -> str:
     """Return JUnit XML: a test case for each metric with a tolerance, or one with the reason."""
-    judged = [metric for metric in report.metrics if metric.tolerance is not None]
     undecided = report.verdict == "inconclusive"
     why = "error" if report.broken else "skipped"  # of a case without a verdict
-    cases = len(judged) or 1
+    judged = [metric for metric in report.metrics if metric.tolerance is not None]
     worse = [metric for metric in judged if metric.verdict == "worse" and not undecided]
+    reason, cases = _printable(report.sentence), len(judged) or 1
     suite = ElementTree.Element(
         "testsuite",
         name="torchdoctor gate",
@@ -165,24 +132,20 @@ def junit(report: GateReport) -> str:
         skipped=str(cases if undecided and not report.broken else 0),
         timestamp=report.created,
     )
-    if not judged:
-        case = ElementTree.SubElement(suite, "testcase", classname="torchdoctor.gate", name="gate")
+    cases_of: list[GateMetric | None] = [*judged] or [None]
+    for metric in cases_of:
+        name = metric.name if metric is not None else "gate"
+        case = ElementTree.SubElement(suite, "testcase", classname="torchdoctor.gate", name=name)
         if undecided:
-            ElementTree.SubElement(case, why, message=_printable(report.sentence))
-    for metric, row in zip(report.metrics, rows(report), strict=True):
-        if metric.tolerance is None:
+            ElementTree.SubElement(case, why, message=reason)
+        if metric is None:
             continue
-        case = ElementTree.SubElement(
-            suite, "testcase", classname="torchdoctor.gate", name=metric.name
-        )
-        text = f"{row[1]} -> {row[2]}, ratio {row[3]}, tolerance {row[4]}"
-        if undecided:
-            ElementTree.SubElement(case, why, message=_printable(report.sentence))
-        elif metric.verdict == "worse":
-            failure = ElementTree.SubElement(case, "failure", message=_printable(report.sentence))
-            failure.text = text
+        _, reference, new, ratio, tolerance, _ = row(metric)
+        text = f"{reference} -> {new}, ratio {ratio}, tolerance {tolerance}"
+        if metric in worse:
+            ElementTree.SubElement(case, "failure", message=reason).text = text
         if metric.verdict in WEAK:
-            text = f"{metric.verdict}: {text}. {_printable(report.sentence)}"
+            text = f"{metric.verdict}: {text}. {reason}"
         ElementTree.SubElement(case, "system-out").text = text
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
 from html import escape
 
 from torchdoctor.reports.document import (
@@ -10,7 +9,6 @@ from torchdoctor.reports.document import (
     Block,
     Code,
     Document,
-    Intervals,
     KeyFigures,
     Section,
     Sentence,
@@ -67,64 +65,40 @@ def _class(tone: str) -> str:
     return f' class="{escape(tone)}"' if tone else ""
 
 
-@singledispatch
 def _written(block: Block) -> str:
-    raise TypeError(type(block))
+    match block:
+        case Sentence():
+            return f"<p{_class(block.tone)}>{_text(block.text)}</p>"
+        case Note():
+            beware = "<b>Beware:</b> " if block.severity == "beware" else ""
+            return f"<ul><li>{beware}{_text(block.sentence)}</li></ul>"
+        case KeyFigures():
+            rows = "".join(f"<li>{_text(' '.join(row))}</li>" for row in block.rows)
+            title = _text(f"{block.title} {block.figure}".strip())
+            return f"<p{_class(block.tone)}>{title}</p>" + (f"<ul>{rows}</ul>" if rows else "")
+        case Table():
+            head = "".join(f'<th scope="col">{_text(name)}</th>' for name in block.columns)
+            rows = "".join(
+                f"<tr{_class(row.tone)}>"
+                f"{''.join(f'<td>{_text(cell)}</td>' for cell in row.cells)}</tr>"
+                for row in block.rows
+            )
+            return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        case Bars():
+            return _bars(block)
+        case Code():
+            return f"<pre><code>{_text(block.text)}</code></pre>"
 
 
-@_written.register
-def _(block: Sentence) -> str:
-    return f"<p{_class(block.tone)}>{_text(block.text)}</p>"
-
-
-@_written.register
-def _(block: Note) -> str:
-    beware = "<b>Beware:</b> " if block.severity == "beware" else ""
-    return f"<ul><li>{beware}{_text(block.sentence)}</li></ul>"
-
-
-@_written.register
-def _(block: KeyFigures) -> str:
-    rows = "".join(f"<li>{_text(name)} {_text(remark)}</li>" for name, remark in block.rows)
-    title = f"{block.title} {block.figure}".strip()
-    return f"<p{_class(block.tone)}>{_text(title)}</p>" + (f"<ul>{rows}</ul>" if rows else "")
-
-
-@_written.register
-def _(block: Table) -> str:
-    return _table(block.columns, [(row.cells, row.tone) for row in block.rows])
-
-
-@_written.register
-def _(block: Intervals) -> str:
-    return _table(block.columns, [(row.cells, row.tone) for row in block.rows])
-
-
-@_written.register
-def _(block: Bars) -> str:
-    label = ", ".join(f"{bar.label} {bar.text}" for bar in block.bars)
-    parts = "".join(
-        f'<span class="{escape(bar.key)}" style="width:{100 * bar.share:.2f}%"></span>'
-        for bar in block.bars
-    )
-    legend = "".join(
-        f'<li><span class="key {escape(bar.key)}"></span>{_text(bar.text)} {_text(bar.label)}'
-        + (f' <span class="soft">{_text(bar.note)}</span></li>' if bar.note else "</li>")
-        for bar in block.bars
-    )
-    drawn = f'<div class="bar" role="img" aria-label="{_text(label)}">{parts}</div>'
+def _bars(block: Bars) -> str:
+    whole = ", ".join(f"{bar.label} {bar.text}" for bar in block.bars)
+    parts = legend = ""
+    for bar in block.bars:
+        key = escape(bar.key)
+        note = f' <span class="soft">{_text(bar.note)}</span>' if bar.note else ""
+        parts += f'<span class="{key}" style="width:{100 * bar.share:.2f}%"></span>'
+        legend += (
+            f'<li><span class="key {key}"></span>{_text(f"{bar.text} {bar.label}")}{note}</li>'
+        )
+    drawn = f'<div class="bar" role="img" aria-label="{_text(whole)}">{parts}</div>'
     return f'{drawn}<ul class="legend">{legend}</ul>'
-
-
-@_written.register
-def _(block: Code) -> str:
-    return f"<pre><code>{_text(block.text)}</code></pre>"
-
-
-def _table(columns: list[str], rows: list[tuple[list[str], str]]) -> str:
-    head = "".join(f'<th scope="col">{_text(name)}</th>' for name in columns)
-    lines = [
-        f"<tr{_class(tone)}>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
-        for cells, tone in rows
-    ]
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"

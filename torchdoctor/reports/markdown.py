@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from collections.abc import Sequence
 
 from torchdoctor.reports.document import (
     Bars,
     Block,
     Code,
     Document,
-    Intervals,
     KeyFigures,
     Section,
     Sentence,
@@ -46,57 +45,33 @@ def _section(section: Section) -> str:
     return text
 
 
-@singledispatch
 def _written(block: Block) -> str:
-    raise TypeError(type(block))
+    match block:
+        case Sentence():
+            mark = _MARKS.get(block.tone, "")
+            return f"{mark}{_escape(block.text)}{mark}"
+        case Note():
+            beware = "**Beware:** " if block.severity == "beware" else ""
+            return f"- {beware}{_escape(block.sentence)}"
+        case KeyFigures():
+            title = _escape(f"{block.title} {block.figure}".strip())
+            points = [": ".join(_escape(x) for x in row if x) for row in block.rows]
+            points = [f"- {point}" for point in points]
+            return "\n\n".join([f"**{title}**", "\n".join(points)]).strip()
+        case Table():
+            return _table(block.columns, [row.cells for row in block.rows])
+        case Bars():
+            columns = 2 + any(bar.note for bar in block.bars)
+            rows = [(bar.label, bar.text, bar.note)[:columns] for bar in block.bars]
+            return _table(("part", "share", "tried")[:columns], rows)
+        case Code():
+            language = "" if block.language == "shell" else block.language
+            return f"````{language}\n{clean(block.text)}\n````"
 
 
-@_written.register
-def _(block: Sentence) -> str:
-    mark = _MARKS.get(block.tone, "")
-    return f"{mark}{_escape(block.text)}{mark}"
-
-
-@_written.register
-def _(block: Note) -> str:
-    beware = "**Beware:** " if block.severity == "beware" else ""
-    return f"- {beware}{_escape(block.sentence)}"
-
-
-@_written.register
-def _(block: KeyFigures) -> str:
-    lines = [f"**{_escape(f'{block.title} {block.figure}'.strip())}**"]
-    for name, remark in block.rows:
-        lines.append(f"- {_escape(name)}" + (f": {_escape(remark)}" if remark else ""))
-    return "\n\n".join([lines[0], "\n".join(lines[1:])]).strip()
-
-
-@_written.register
-def _(block: Table) -> str:
-    return _table(block.columns, [row.cells for row in block.rows])
-
-
-@_written.register
-def _(block: Intervals) -> str:
-    return _table(block.columns, [row.cells for row in block.rows])
-
-
-@_written.register
-def _(block: Bars) -> str:
-    noted = any(bar.note for bar in block.bars)
-    columns = ["part", "share", "tried"][: 2 + noted]
-    return _table(columns, [[b.label, b.text, b.note][: 2 + noted] for b in block.bars])
-
-
-@_written.register
-def _(block: Code) -> str:
-    language = "" if block.language == "shell" else block.language
-    return f"````{language}\n{clean(block.text)}\n````"
-
-
-def _table(columns: list[str], rows: list[list[str]]) -> str:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
-    lines += [f"| {' | '.join(_escape(cell) for cell in row)} |" for row in rows]
+    lines += [f"| {' | '.join(map(_escape, row))} |" for row in rows]
     return "\n".join(lines)
 
 

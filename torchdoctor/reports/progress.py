@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from types import TracebackType
 
 from torchdoctor.words import ProgressEvent
 from torchdoctor.words.figures import clean, duration
@@ -20,8 +19,7 @@ _TICK_S = 1.0
 class Progress:
     """Shows `ProgressEvent`s on standard error.
 
-    The clock goes on between two events, on a pipe by a line now and then: a launch may take
-    minutes.
+    The clock goes on between two events, on a pipe by a line now and then.
 
     Args:
         quiet: show nothing.
@@ -43,12 +41,7 @@ class Progress:
             self._ticker.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._quiet:
             self._over.set()
             self._ticker.join()
@@ -59,11 +52,8 @@ class Progress:
         """Show where the run stands."""
         now = time.monotonic()
         self._shown = event, now
-        if self._live:
-            self._rewrite(event)
-        elif not self._quiet:
-            if event.phase == self._phase and now - self._last_s < _PLAIN_EVERY_S:
-                return
+        new = event.phase != self._phase or now - self._last_s >= _PLAIN_EVERY_S
+        if self._live or (new and not self._quiet):
             self._phase = event.phase
             self._print(event, now)
 
@@ -73,19 +63,14 @@ class Progress:
                 continue
             event, came = self._shown
             now = time.monotonic()
-            later = replace(event, elapsed_s=event.elapsed_s + now - came)
-            if self._live:
-                self._rewrite(later)
-            elif now - self._last_s >= _SILENT_S:
-                self._print(later, now)
+            if self._live or now - self._last_s >= _SILENT_S:
+                self._print(replace(event, elapsed_s=event.elapsed_s + now - came), now)
 
     def _print(self, event: ProgressEvent, now: float) -> None:
         with self._printing:
             self._last_s = now
-            print(line(event), file=sys.stderr, flush=True)
-
-    def _rewrite(self, event: ProgressEvent) -> None:
-        print(f"\r\033[K{line(event)[:_WIDTH]}", end="", file=sys.stderr, flush=True)
+            text = f"\r\033[K{line(event)[:_WIDTH]}" if self._live else f"{line(event)}\n"
+            print(text, end="", file=sys.stderr, flush=True)
 
 
 def line(event: ProgressEvent) -> str:

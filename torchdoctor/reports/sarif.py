@@ -21,22 +21,10 @@ def render(report: Report) -> str:
         {"id": ident, "shortDescription": {"text": ident.replace("-", " ")}}
         for ident in dict.fromkeys(finding.check for finding in findings)
     ]
-    driver = {
-        "name": "torchdoctor",
-        "version": report.torchdoctor_version or "0",
-        "rules": rules,
-    }
-    log = {
-        "$schema": _SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {"driver": driver},
-                "results": [_result(finding, report.workload.cwd) for finding in findings],
-            }
-        ],
-    }
-    return json.dumps(log, indent=2) + "\n"
+    driver = {"name": "torchdoctor", "version": report.torchdoctor_version or "0", "rules": rules}
+    results = [_result(finding, report.workload.cwd) for finding in findings]
+    run = {"tool": {"driver": driver}, "results": results}
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
 def _result(finding: Finding, cwd: str) -> dict[str, Any]:
@@ -49,16 +37,10 @@ def _result(finding: Finding, cwd: str) -> dict[str, Any]:
         "properties": {"severity": finding.severity, "share_of_step": finding.share_of_step},
     }
     if finding.location is not None:
-        path = relative(finding.location.file, cwd)
-        absolute = PurePath(path).is_absolute()
-        result["locations"] = [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {
-                        "uri": PurePath(path).as_uri() if absolute else quote(path)
-                    },
-                    "region": {"startLine": max(finding.location.line, 1)},
-                }
-            }
-        ]
+        path = PurePath(relative(finding.location.file, cwd))
+        place = {
+            "artifactLocation": {"uri": path.as_uri() if path.is_absolute() else quote(str(path))},
+            "region": {"startLine": max(finding.location.line, 1)},
+        }
+        result["locations"] = [{"physicalLocation": place}]
     return result

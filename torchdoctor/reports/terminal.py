@@ -6,7 +6,6 @@ import io
 import math
 import os
 import sys
-from functools import singledispatch
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -19,7 +18,6 @@ from torchdoctor.reports.document import (
     Block,
     Code,
     Document,
-    Intervals,
     KeyFigures,
     Section,
     Sentence,
@@ -34,26 +32,16 @@ _MARK, _MARKED_FROM = 11, 92  # columns of an interval's mark, and of a terminal
 _SHORT = 20  # cells of at most so many columns are never broken
 _WIDEST = 20.0  # the scale of the marks ends at this ratio from 1
 _TONES = {"strong": "bold", "good": "bold green", "bad": "bold red", "soft": "dim"}
-_COLOURS = {
-    "data_loader": "red",
-    "memcpy": "yellow",
-    "memset": "bright_yellow",
-    "communication": "magenta",
-    "gpu": "green",
-    "runtime": "cyan",
-    "cpu": "blue",
-    "other": "bright_black",
-}
 # Parts of a bar are told apart without colour too.
-_FILLS = {
-    "data_loader": "█",
-    "memcpy": "=",
-    "memset": "_",
-    "communication": "~",
-    "gpu": "▓",
-    "runtime": "+",
-    "cpu": "░",
-    "other": "·",
+_PARTS = {
+    "data_loader": ("█", "red"),
+    "memcpy": ("=", "yellow"),
+    "memset": ("_", "bright_yellow"),
+    "communication": ("~", "magenta"),
+    "gpu": ("▓", "green"),
+    "runtime": ("+", "cyan"),
+    "cpu": ("░", "blue"),
+    "other": ("·", "bright_black"),
 }
 _PLAIN = str.maketrans("█▓░·├─●┤┊…", "#*:.|-o|:.")  # for an encoding that lacks the former
 
@@ -122,32 +110,31 @@ def _indented(part: RenderableType, columns: int = _MARGIN) -> Padding:
     return Padding(part, (0, 0, 0, columns))
 
 
-@singledispatch
 def _drawn(block: Block, width: int) -> list[RenderableType]:
-    raise TypeError(type(block))
+    """Return what rich lays out, or a Text that is neither broken nor indented."""
+    match block:
+        case Sentence():
+            return [_indented(Text(clean(block.text), style=_TONES.get(block.tone, "")))]
+        case Note():
+            beware = block.severity == "beware"
+            grid = Grid.grid(padding=(0, 1, 0, 0))
+            bullet = Text("Beware:", style="bold") if beware else Text("-")
+            grid.add_row(bullet, Text(clean(block.sentence)))
+            return [_indented(grid)]
+        case KeyFigures():
+            return [_indented(_key_figures(block, width))]
+        case Table():
+            return [_indented(_table(block, width))]
+        case Bars():
+            return _bars(block, width)
+        case Code():
+            return [_code(block)]
 
 
-@_drawn.register
-def _(block: Sentence, width: int) -> list[RenderableType]:
-    return [_indented(Text(clean(block.text), style=_TONES.get(block.tone, "")))]
-
-
-@_drawn.register
-def _(block: Note, width: int) -> list[RenderableType]:
-    grid = Grid.grid(padding=(0, 1, 0, 0))
-    bullet = "Beware:" if block.severity == "beware" else "-"
-    grid.add_row(
-        Text(bullet, style="bold" if block.severity == "beware" else ""),
-        Text(clean(block.sentence)),
-    )
-    return [_indented(grid)]
-
-
-@_drawn.register
-def _(block: KeyFigures, width: int) -> list[RenderableType]:
+def _key_figures(block: KeyFigures, width: int) -> RenderableType:
     style = _TONES.get(block.tone, "")
     if not block.rows:
-        return [_indented(Text(clean(f"{block.title} {block.figure}".strip()), style=style))]
+        return Text(clean(f"{block.title} {block.figure}".strip()), style=style)
     names = max(len(name) + _MARGIN for name, _ in block.rows)
     first = min(max(names, len(block.title)), width // 2)
     grid = Grid.grid(padding=(0, 3, 0, 0))
@@ -156,34 +143,18 @@ def _(block: KeyFigures, width: int) -> list[RenderableType]:
     grid.add_row(Text(block.title, style=style), Text(block.figure, style=style))
     for name, remark in block.rows:
         grid.add_row(_indented(Text(clean(name))), Text(clean(remark)))
-    return [_indented(grid)]
+    return grid
 
 
-@_drawn.register
-def _(block: Table, width: int) -> list[RenderableType]:
-    grid = _grid(block.columns, [row.cells for row in block.rows])
-    for row in block.rows:
-        grid.add_row(*(Text(clean(cell)) for cell in row.cells), style=_TONES.get(row.tone, ""))
-    return [_indented(grid)]
-
-
-@_drawn.register
-def _(block: Intervals, width: int) -> list[RenderableType]:
-    columns, rows = block.columns, [[Text(clean(x)) for x in row.cells] for row in block.rows]
-    if width >= _MARKED_FROM - 2 * _MARGIN:
-        drawn = [row.interval for row in block.rows if row.interval is not None]
-        ends = [_within(x) for interval in drawn for x in (interval.low, interval.high)]
-        scale = min([*ends, 1 / 1.05]), max([*ends, 1.05])
-        columns = [*columns[:2], "", *columns[2:]]
+def _table(block: Table, width: int) -> Grid:
+    columns, rows = list(block.columns), [list(map(clean, row.cells)) for row in block.rows]
+    drawn = [row.interval for row in block.rows if row.interval is not None]
+    if drawn and width >= _MARKED_FROM - 2 * _MARGIN:
+        ends = [_within(end) for interval in drawn for end in (interval.low, interval.high)]
+        scale = min(*ends, 1 / 1.05), max(*ends, 1.05)
+        columns.insert(2, "")
         for row, cells in zip(block.rows, rows, strict=True):
-            cells.insert(2, Text(_mark(row.interval, *scale) if row.interval else " "))
-    grid = _grid(columns, [[cell.plain for cell in cells] for cells in rows])
-    for row, cells in zip(block.rows, rows, strict=True):
-        grid.add_row(*cells, style=_TONES.get(row.tone, ""))
-    return [_indented(grid)]
-
-
-def _grid(columns: list[str], rows: list[list[str]]) -> Grid:
+            cells.insert(2, _mark(row.interval, *scale) if row.interval else " ")
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, name in enumerate(columns):
         cells = [row[number] for row in rows]
@@ -195,6 +166,8 @@ def _grid(columns: list[str], rows: list[list[str]]) -> Grid:
             overflow="fold",
             justify="right" if figures and number > 0 and short else "left",
         )
+    for row, cells in zip(block.rows, rows, strict=True):
+        grid.add_row(*map(Text, cells), style=_TONES.get(row.tone, ""))
     return grid
 
 
@@ -219,14 +192,13 @@ def _mark(interval: Interval, lowest: float, highest: float) -> str:
     return "".join(cells)
 
 
-@_drawn.register
-def _(block: Bars, width: int) -> list[RenderableType]:
+def _bars(block: Bars, width: int) -> list[RenderableType]:
     bar, lines, drawn, exact = Text(), [Text()], 0, 0.0
     for part in block.bars:
         exact += min(max(part.share, 0.0), 1.0) * width  # a file may say anything
         cells = max(round(exact) - drawn, 0)
         drawn += cells
-        fill, colour = _FILLS.get(part.key, "·"), _COLOURS.get(part.key, "")
+        fill, colour = _PARTS.get(part.key, _PARTS["other"])
         bar.append(fill * cells, style=colour)
         label = f"{part.text} {part.label}" + (f" ({part.note})" if part.note else "")
         if lines[-1] and len(lines[-1]) + len(label) + 5 > width:
@@ -237,14 +209,12 @@ def _(block: Bars, width: int) -> list[RenderableType]:
     return [_indented(part) for part in (bar, *lines)]
 
 
-@_drawn.register
-def _(block: Code, width: int) -> list[RenderableType]:
+def _code(block: Code) -> Text:
     if block.language == "diff":
         # Neither indented nor broken: a line in two would be another diff.
         text = Syntax("", "diff", background_color="default").highlight(block.text)
         text.rstrip()
-    else:
-        mark = "$ " if block.language == "shell" else ""
-        lines = clean(block.text).split("\n")
-        text = Text("\n".join(f"    {mark}{line}" if line else "" for line in lines))
-    return [text]
+        return text
+    mark = "$ " if block.language == "shell" else ""
+    lines = clean(block.text).split("\n")
+    return Text("\n".join(f"    {mark}{line}" if line else "" for line in lines))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torchdoctor.facts.lookup import exposed_python, unlike_profiled
 from torchdoctor.reports.document import Bar
-from torchdoctor.words import Interval, Report, Shares, TriedCeiling, WhatIf
+from torchdoctor.words import Interval, Report, Shares, TriedCeiling
 from torchdoctor.words.figures import (
     PHASE_LABELS,
     SHARE_LABELS,
@@ -29,25 +29,21 @@ WORTH_SAYING = 1.05  # of a gain by replay, on the first screen
 
 def time_bars(report: Report) -> list[Bar]:
     """Return the parts of a step, the largest first: by the trace, else by phase; no zeros."""
-    shares = _as_asked(report)
-    parts = [(key, label, getattr(shares, key)) for key, label in SHARE_LABELS.items()]
-    if shares == Shares():
-        parts = _phases(report)
+    shares = report.baseline.shares
+    parts = _phases(report)
+    if shares != Shares():
+        # Python between operators is CPU time to the tree.
+        python = exposed_python(report.trace, shares)
+        if python and shares.other is not None and shares.cpu is not None:
+            other = max(shares.other - python, 0.0)
+            shares = replace(shares, cpu=shares.cpu + python, other=other)
+        parts = [(key, label, getattr(shares, key)) for key, label in SHARE_LABELS.items()]
     bars = [
         Bar(key, label, share, percent(share), _bound_beside(report, key))
         for key, label, share in parts
         if share
     ]
     return sorted(bars, key=lambda bar: -bar.share)
-
-
-def _as_asked(report: Report) -> Shares:
-    """Return the shares with Python between operators where the tree asks for it."""
-    shares = report.baseline.shares
-    python = exposed_python(report.trace, shares)
-    if not python or shares.other is None or shares.cpu is None:
-        return shares
-    return replace(shares, cpu=shares.cpu + python, other=max(shares.other - python, 0.0))
 
 
 def phase_line(report: Report) -> str:
@@ -75,21 +71,18 @@ def upper_bounds(report: Report) -> str:
         for ceiling in report.ceiling_trials
         if ceiling.whole and ceiling.decided and ceiling.speedup is not None
     ]
-    if tried:
-        texts = [text for _, text in sorted(tried, reverse=True)[:_MOST_BOUNDS]]
-        return f"upper bounds by experiment: {', '.join(texts)}"
-    replayed = replayed_gains(report)
-    gains = {branch: gain for branch, gain in replayed.items() if gain >= WORTH_SAYING}
-    ranked = sorted(gains, key=lambda branch: -gains[branch])[:_MOST_BOUNDS]
-    texts = [f"without {SHARE_LABELS.get(name, name)} {ratio(gains[name])}x" for name in ranked]
-    return f"upper bounds by replay of the trace: {', '.join(texts)}" if texts else ""
+    replayed = [
+        (gain, f"without {SHARE_LABELS.get(branch, branch)} {ratio(gain)}x")
+        for branch, gain in replayed_gains(report).items()
+        if gain >= WORTH_SAYING
+    ]
+    texts = [text for _, text in sorted(tried or replayed, reverse=True)[:_MOST_BOUNDS]]
+    how = "experiment" if tried else "replay of the trace"
+    return f"upper bounds by {how}: {', '.join(texts)}" if texts else ""
 
 
 def bound_lines(report: Report) -> list[str]:
-    """Return a line for each cost that the program was run without.
-
-    Where no experiment was made at all, the section says less than its absence.
-    """
+    """Return a line for each cost that the program was run without; none without an experiment."""
     trials = report.ceiling_trials
     if all(ceiling.verdict == "not-tried" for ceiling in trials):
         return []
@@ -135,12 +128,17 @@ def _at_most(interval: Interval) -> str:
 
 
 def replayed_gains(report: Report) -> dict[str, float]:
-    """Return the speed-up without each branch by replay of the trace; empty if not believed."""
+    """Return the speed-up without each branch by replay of the trace, the largest first.
+
+    Empty where the replay is not believed.
+    """
     replay = report.trace.what_if if report.trace else None
     if replay is None or not replay.reproduced or unlike_profiled(report.steps, report.trace):
         return {}
-    gains = {branch: replay.speedup(branch) for branch in replay.branches}
-    return {branch: gain for branch, gain in gains.items() if gain}
+    gains = {branch: replay.speedup(branch) or 0.0 for branch in replay.branches}
+    return {
+        branch: gains[branch] for branch in sorted(gains, key=lambda x: -gains[x]) if gains[branch]
+    }
 
 
 def replay_lines(report: Report) -> list[str]:
@@ -148,44 +146,21 @@ def replay_lines(report: Report) -> list[str]:
     replay = report.trace.what_if if report.trace else None
     if replay is None or unlike_profiled(report.steps, report.trace):
         return []  # a doubt says why: figures of other conditions would be taken for these
-    gains = replayed_gains(report)
-    ranked = sorted(gains, key=lambda branch: -gains[branch])
-    listed = [branch for branch in ranked if gains[branch] >= _NO_GAIN]
-    if replay.reproduced and not listed:
+    lines, small = [], []
+    for branch, gain in replayed_gains(report).items():
+        label, replayed = SHARE_LABELS.get(branch, branch), replay.branches[branch]
+        if gain < _NO_GAIN or replayed is None:
+            small.append(label)
+        else:
+            lines.append(f"without {label}: {seconds(replayed.step_s)} ({ratio(gain)}x)")
+    if replay.reproduced and not lines:
         return []  # nothing to gain, or a host alone: its trials say more
-    lines = [_replay_line(replay, branch, gains[branch]) for branch in listed]
-    if small := [branch for branch in ranked if branch not in listed]:
-        lines.append(f"under 1 % each: {'; '.join(SHARE_LABELS.get(x, x) for x in small)}")
-        lines += _exposed_without_gain(report, small)
-    lines.append(_fidelity(replay))
-    return lines + [clean(doubt) for doubt in replay.doubts if doubt not in report.doubts]
-
-
-def _exposed_without_gain(report: Report, small: list[str]) -> list[str]:
-    """Return why communication that is exposed may save nothing."""
-    trace = report.trace
-    exposed_s = trace.communication_exposed_s if trace else None
-    if trace is None or not exposed_s or not trace.step_s or "communication" not in small:
-        return []
-    if exposed_s < (_NO_GAIN - 1) * trace.step_s:
-        return []
-    return [
-        f"{seconds(exposed_s)} of communication are exposed and may save nothing: the host goes on "
-        "meanwhile, and what follows would wait for the host instead"
-    ]
-
-
-def _replay_line(replay: WhatIf, branch: str, gain: float) -> str:
-    replayed = replay.branches[branch]
-    assert replayed is not None
-    label = SHARE_LABELS.get(branch, branch)
-    return f"without {label}: {seconds(replayed.step_s)} ({ratio(gain)}x)"
-
-
-def _fidelity(replay: WhatIf) -> str:
+    if small:
+        lines.append(f"under 1 % each: {'; '.join(small)}")
     steps = f"{replay.steps} of {replay.of_steps} steps" if replay.steps else "the whole trace"
     apart = 100 * abs(replay.replayed_s / replay.measured_s - 1)
-    return (
+    lines.append(
         f"replay of the trace as it is: {seconds(replay.replayed_s)}, "
         f"measured {seconds(replay.measured_s)}: {apart:.1f} % apart ({steps})"
     )
+    return lines + [clean(doubt) for doubt in replay.doubts if doubt not in report.doubts]

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from torchdoctor.facts import scaling
-from torchdoctor.words import (
-    MatrixProduct,
-    MatrixWork,
-    Operator,
-    PythonPlace,
-    Report,
-    RuntimeCall,
-)
+from torchdoctor.words import MatrixWork, Operator, Report
 from torchdoctor.words.figures import clean, percent, seconds
 from torchdoctor.words.traced import KNOWN_ENOUGH
 
-_RANKS = "The ranks"
-_OPERATORS = "The most expensive operators"
-_CALLS = "Driver calls that hold the host"
-_PLACES = "Where the host is while no device works, by the trace's Python stacks"
-_ARITHMETIC = "Arithmetic of the GPU"
 _MOST, _NAME = 5, 40
 _WORTH = 0.01  # of the step
 _ROUNDING = 0.005  # of the step
@@ -27,13 +15,19 @@ _AT_ONCE = 1.05  # times the time that any thread is in a call: more are several
 
 def lines(report: Report) -> list[tuple[str, list[str]]]:
     """Return what the trace says beside the findings: titles, and the lines below each."""
+    trace = report.trace
     of = "per step" if _steps_known(report) else "in the whole trace"
+    profiled = ""
+    # A run's other figures are of launches without a profiler.
+    if trace is not None and trace.steps and report.steps is not None and trace.step_s:
+        profiled = f" of {seconds(trace.step_s)} under the profiler"
+    stacks = "Where the host is while no device works, by the trace's Python stacks"
     return [
-        (f"{_RANKS}, {of}", rank_lines(report)),
-        (f"{_PLACES}, {of}", place_lines(report)),
-        (f"{_CALLS}, {of}", call_lines(report)),
-        (f"{_OPERATORS}, {of}{_of_profiled_steps(report)}", operator_lines(report)),
-        (f"{_ARITHMETIC}, {of}", arithmetic_lines(report)),
+        (f"The ranks, {of}", rank_lines(report)),
+        (f"{stacks}, {of}", place_lines(report)),
+        (f"Driver calls that hold the host, {of}", call_lines(report)),
+        (f"The most expensive operators, {of}{profiled}", operator_lines(report)),
+        (f"Arithmetic of the GPU, {of}", arithmetic_lines(report)),
         # A run's offered fixes say it beside their code.
         (scaling.TITLE, [] if report.steps else scaling.scaling_lines(report.scaling)),
     ]
@@ -41,15 +35,6 @@ def lines(report: Report) -> list[tuple[str, list[str]]]:
 
 def _steps_known(report: Report) -> bool:
     return report.trace is None or bool(report.trace.steps)
-
-
-def _of_profiled_steps(report: Report) -> str:
-    """Return how long the profiled step was, where other steps were timed."""
-    trace = report.trace
-    # A run's other figures are of launches without a profiler.
-    if trace is None or not trace.steps or report.steps is None or not trace.step_s:
-        return ""
-    return f" of {seconds(trace.step_s)} under the profiler"
 
 
 def rank_lines(report: Report) -> list[str]:
@@ -63,41 +48,31 @@ def rank_lines(report: Report) -> list[str]:
             parts.append(f"waits for others in collectives {seconds(rank.wait_s)}")
         if rank.last_share:
             parts.append(f"comes last to {percent(rank.last_share)} of them")
-        if rank.data_loader_s >= 0.01 * rank.step_s:
+        if rank.data_loader_s >= _WORTH * rank.step_s:
             parts.append(f"waits for data {seconds(rank.data_loader_s)}")
         lines.append(f"rank {rank.rank}: {whole}{seconds(rank.step_s)} ({', '.join(parts)})")
     return lines
 
 
 def call_lines(report: Report) -> list[str]:
-    """Return the driver calls that hold the host most."""
-    trace = report.trace
-    if trace is None or not trace.step_s:
-        return []
-    return [
-        f"{clean(_call_name(call))}: {_held(call, trace.step_s)}, {_calls(call.calls_per_step)}"
-        for call in trace.runtime_calls[:_MOST]
-        if call.host_s >= _WORTH * trace.step_s
-    ]
-
-
-def _held(call: RuntimeCall, step_s: float) -> str:
-    """Return how long a call holds any thread, and what threads at once add up to."""
-    covered_s = call.host_s if call.covered_s is None else call.covered_s
-    share = percent(covered_s / step_s)
-    if call.host_s <= _AT_ONCE * covered_s:
-        return f"{seconds(covered_s)} ({share})"
-    added = f"{seconds(call.host_s)} added up over {call.threads} threads"
-    return f"{seconds(covered_s)} ({share}; {added})"
+    """Return the driver calls that hold the host most, by the time that any thread is in them."""
+    lines, trace = [], report.trace
+    for call in trace.runtime_calls[:_MOST] if trace is not None else []:
+        if trace is None or not trace.step_s or call.host_s < _WORTH * trace.step_s:
+            continue
+        covered_s = call.host_s if call.covered_s is None else call.covered_s
+        share = percent(covered_s / trace.step_s)
+        if call.host_s > _AT_ONCE * covered_s:
+            share += f"; {seconds(call.host_s)} added up over {call.threads} threads"
+        name = " in ".join(_short(part) for part in (call.name, call.operator) if part)
+        calls = _calls(call.calls_per_step)
+        lines.append(f"{clean(name)}: {seconds(covered_s)} ({share}), {calls}")
+    return lines
 
 
 def _calls(number: float) -> str:
     text = f"{number:.0f}" if number >= 100 else f"{number:.3g}"
     return f"{text} call{'s' * (text != '1')}"
-
-
-def _call_name(call: RuntimeCall) -> str:
-    return f"{_short(call.name)} in {_short(call.operator)}" if call.operator else _short(call.name)
 
 
 def _short(name: str) -> str:
@@ -106,11 +81,9 @@ def _short(name: str) -> str:
 
 def place_lines(report: Report) -> list[str]:
     """Return the lines of Python that the host is in while the device waits."""
-    trace = report.trace
-    if trace is None or not trace.step_s:
-        return []
-    lines = []
-    for place in trace.python_places:
+    lines, trace = [], report.trace
+    for place in trace.python_places if trace is not None and trace.step_s else []:
+        assert trace is not None and trace.step_s
         parts = (
             ("waiting for data", place.data_loader_s),
             ("driver calls", place.runtime_s),
@@ -118,46 +91,36 @@ def place_lines(report: Report) -> list[str]:
             ("Python", place.other_s),
         )
         told = [f"{name} {seconds(spent)}" for name, spent in parts if spent >= 0.1 * place.total_s]
-        lines.append(
-            f"{_place(place)}: {seconds(place.total_s)} "
-            f"({percent(place.total_s / trace.step_s)}; {', '.join(told)})"
-        )
+        where = f"{place.file}:{place.line} {place.function}"
+        if place.function == "<module>":  # its line is the one that ran as the recording began
+            where = f"{place.file}, outside its functions"
+        share = percent(place.total_s / trace.step_s)
+        lines.append(f"{clean(where)}: {seconds(place.total_s)} ({share}; {', '.join(told)})")
     return lines
-
-
-def _place(place: PythonPlace) -> str:
-    if place.function == "<module>":  # its line is the one that ran as the recording began
-        return f"{clean(place.file)}, outside its functions"
-    return f"{clean(place.file)}:{place.line} {clean(place.function)}"
 
 
 def operator_lines(report: Report) -> list[str]:
     """Return the operators that take most of the device, or without one of the host."""
     trace = report.trace
-    if trace is None or not trace.operators or not trace.step_s:
+    if trace is None or not trace.step_s:
         return []
 
     def cost_s(operator: Operator) -> float:
         return (operator.device_s or 0.0) if trace.has_device else operator.self_s
 
-    ranked = sorted(trace.operators, key=cost_s, reverse=True)[:_MOST]
-
-    step_s = trace.step_s
-
-    def share(operator: Operator) -> str:
-        of_step = cost_s(operator) / step_s
-        return "threads added up" if of_step > 1.0 + _ROUNDING else percent(of_step)
-
-    return [
-        f"{_short(clean(operator.name))}: {seconds(cost_s(operator))} ({share(operator)}), "
-        f"{_calls(operator.calls_per_step)}"
-        for operator in ranked
-        if cost_s(operator) > 0
-    ]
+    lines = []
+    for operator in sorted(trace.operators, key=cost_s, reverse=True)[:_MOST]:
+        of_step = cost_s(operator) / trace.step_s
+        share = "threads added up" if of_step > 1.0 + _ROUNDING else percent(of_step)
+        cost = f"{seconds(cost_s(operator))} ({share})"
+        if of_step > 0:
+            name = _short(clean(operator.name))
+            lines.append(f"{name}: {cost}, {_calls(operator.calls_per_step)}")
+    return lines
 
 
 def arithmetic_lines(report: Report) -> list[str]:
-    """FLOPs, MFU and the products that take most; why not, where they are not measured."""
+    """Return FLOPs, MFU and the products that take most; why not, where they are not measured."""
     trace = report.trace
     if trace is None or not trace.has_device:
         return []
@@ -167,11 +130,20 @@ def arithmetic_lines(report: Report) -> list[str]:
             "MFU: not measured (the trace has no matrix product with input sizes; record with "
             "record_shapes=True)"
         ]
-    return [
+    lines = [
         f"{_flops(work.flops)} in matrix products: {seconds(work.device_s)} of kernels",
         f"MFU: {_mfu(report, work)}",
-        *[_product_line(product) for product in work.products[:_MOST] if product.device_s > 0],
     ]
+    for product in work.products[:_MOST]:
+        parts = [product.precision or "precision not known", _calls(product.calls_per_step)]
+        if product.peak_share is not None:
+            parts.append(f"{percent(product.peak_share)} of peak")
+        if product.compute_bound is not None:
+            parts.append("compute-bound" if product.compute_bound else "memory-bound")
+        if product.device_s > 0:
+            name = clean(f"{product.operator} {product.sizes}")
+            lines.append(f"{name}: {seconds(product.device_s)} ({', '.join(parts)})")
+    return lines
 
 
 def _mfu(report: Report, work: MatrixWork) -> str:
@@ -187,16 +159,6 @@ def _mfu(report: Report, work: MatrixWork) -> str:
     if not names:
         return "not measured (the trace does not name its GPU, whose data sheet would say the peak)"
     return f"not measured (no data sheet figures for {', '.join(names)} in this precision)"
-
-
-def _product_line(product: MatrixProduct) -> str:
-    parts = [product.precision or "precision not known", _calls(product.calls_per_step)]
-    if product.peak_share is not None:
-        parts.append(f"{percent(product.peak_share)} of peak")
-    if product.compute_bound is not None:
-        parts.append("compute-bound" if product.compute_bound else "memory-bound")
-    name = clean(f"{product.operator} {product.sizes}")
-    return f"{name}: {seconds(product.device_s)} ({', '.join(parts)})"
 
 
 def _flops(value: float) -> str:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torchdoctor.words import Report, Trial
-from torchdoctor.words.figures import clean, duration, fix_with_settings, says_something, speedup
+from torchdoctor.words.figures import (
+    clean,
+    counted,
+    duration,
+    fix_with_settings,
+    says_something,
+    speedup,
+)
 from torchdoctor.words.program import on_sizes
 
 # Whether training stayed the same, for a table.
@@ -29,9 +35,8 @@ def verdict_of(trial: Trial) -> str:
 
     Nothing is called faster without an interval above 1.
     """
-    if trial.verdict == "faster":
-        proven = trial.speedup is not None and trial.speedup.low > 1
-        return "faster" if proven else "not decided"
+    if trial.verdict == "faster" and trial.speedup is not None and trial.speedup.low > 1:
+        return "faster"
     return _VERDICTS.get(trial.verdict, "not decided")
 
 
@@ -55,33 +60,27 @@ def measured(report: Report) -> list[Trial]:
     return sorted(trials, key=lambda t: -(t.speedup.estimate if t.speedup else 0.0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotMeasured:
-    """Fixes that were not tried, refused, or failed, for one and the same reason."""
+def not_measured(report: Report) -> dict[tuple[str, str], list[str]]:
+    """Return (verdict, reason) of the trials without a measurement -> the fixes, in order.
 
-    verdict: str  # "not tried" | "refused" | "failed"
-    reason: str
-    fixes: list[str]
-
-
-def not_measured(report: Report) -> list[NotMeasured]:
-    """Return every trial without a measurement and its reason; each reason once."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
+    The verdict is "not tried", "failed" or "refused".
+    """
+    rows: dict[tuple[str, str], list[str]] = {}
     for verdict in ("not tried", "failed", "refused"):
         for trial in report.trials:
             if ("not tried" if not_tried(trial) else trial.verdict) == verdict:
                 text = (trial.reason or "no reason was given").removeprefix("not tried: ")
-                reason = sentence(text[:1].upper() + text[1:])
-                names = by_reason.setdefault((verdict, reason), [])
-                name = fix_with_settings(trial.fix, trial.settings)
-                names += [name] * (name not in names)
-    return [
-        NotMeasured(verdict=verdict, reason=reason, fixes=names)
-        for (verdict, reason), names in by_reason.items()
-    ]
+                reason = _sentence(text[:1].upper() + text[1:])
+                _add(rows, (verdict, reason), fix_with_settings(trial.fix, trial.settings))
+    return rows
 
 
-def sentence(text: str) -> str:
+def _add(rows: dict[Any, list[str]], key: Any, name: str) -> None:
+    names = rows.setdefault(key, [])
+    names += [name] * (name not in names)
+
+
+def _sentence(text: str) -> str:
     """Return text of a fix's own, ended like a sentence."""
     text = clean(text.strip())
     return text if text.endswith((".", "!", "?")) else f"{text}."
@@ -91,34 +90,30 @@ def trial_remarks(report: Report) -> list[str]:
     """Return what the table of trials cannot hold: "fix, other fix: remark", each remark once."""
     names: dict[str, list[str]] = {}
     for trial in measured(report):
-        name = fix_with_settings(trial.fix, trial.settings)
         for remark in _remarks(trial, report.workload.cwd):
-            known = names.setdefault(remark, [])
-            known += [name] * (name not in known)
+            _add(names, remark, fix_with_settings(trial.fix, trial.settings))
     together = report.recommendation
     if together.numerics == "not-comparable" and together.numerics_reason:
-        names.setdefault(_unknown_training(together.numerics_reason), ["all together"])
+        _add(names, _unknown_training(together.numerics_reason), "all together")
     return [f"{', '.join(fixes)}: {remark}" for remark, fixes in names.items()]
 
 
 def _unknown_training(reason: str) -> str:
-    return f"whether training stays the same is not known, because {sentence(reason)}"
+    return f"whether training stays the same is not known, because {_sentence(reason)}"
 
 
 def _remarks(trial: Trial, cwd: str) -> Iterator[str]:
     if trial.reason:
-        yield sentence(trial.reason)
+        yield _sentence(trial.reason)
     if trial.numerics == "changed" and trial.numerics_reason:
-        yield sentence(trial.numerics_reason)
+        yield _sentence(trial.numerics_reason)
     if trial.numerics == "not-comparable" and trial.numerics_reason:
         yield _unknown_training(trial.numerics_reason)
-    worth_saying = trial.setup_s is not None and trial.setup_s >= _SETUP_WORTH_SAYING_S
-    if worth_saying and trial.setup_s and trial.break_even_steps is not None:
-        cost, steps = duration(trial.setup_s), f"{trial.break_even_steps:,}"
-        yield f"one-time cost {cost}, paid back after {steps} steps."
+    setup_s, steps = trial.setup_s or 0.0, trial.break_even_steps
+    if setup_s >= _SETUP_WORTH_SAYING_S and steps is not None:
+        yield f"one-time cost {duration(setup_s)}, paid back after {steps:,} steps."
     if left_out := trial.details.get("skipped_steps"):
-        times = "1 step was" if left_out == 1 else f"{left_out} steps were"
-        yield f"{times} left out because scaled gradients overflowed."
+        yield f"{counted(left_out, 'step')} left out: scaled gradients overflowed there."
     if lines := compilation(trial, cwd):
         yield clean(" ".join(lines))
 
@@ -133,49 +128,31 @@ def compilation(trial: Trial, cwd: str) -> list[str]:
     details = trial.details
     if "compile_s" not in details:
         return []
-    graphs, breaks = details.get("graphs", 0), details.get("breaks") or []
-    counted = "1 graph" if graphs == 1 else f"{graphs} graphs"
-    lines = [f"Compiling took {details['compile_s']:.3g} s for {counted}."]
+    graphs, breaks = counted(details.get("graphs", 0), "graph"), details.get("breaks")
+    lines = [f"Compiling took {details['compile_s']:.3g} s for {graphs}."]
     if breaks:
-        places = "1 place" if len(breaks) == 1 else f"{len(breaks)} places"
-        lines.append(f"The graph breaks at {places}: {_places(breaks, cwd)}.")
-    lines += _recompiled(details, cwd)
+        lines.append(f"The graph breaks at {counted(len(breaks), 'place')}: {_places(breaks)}.")
+    times, reasons = details.get("recompiles"), details.get("recompile_reasons")
+    if times and reasons:
+        again = "once" if times == 1 else f"{times} times"
+        lines.append(f"It compiled again {again}, because of {_places(reasons)}.")
+        if not details.get("dynamic") and any(on_sizes(row["reason"]) for row in reasons):
+            lines.append("Sizes vary: dynamic=True or torch._dynamo.mark_dynamic suits them all.")
+    lines += [
+        f"torch then gave up compiling {row['function']} for new inputs, and runs it as before "
+        f"({row['reason']})."
+        for row in (details.get("gave_up") or [])[:_MOST_PLACES]
+    ]
     if trial.verdict in ("slower", "same"):
         lines.append("It does not pay for itself: the steps are not faster.")
-    return lines
+    return [line.replace(cwd.rstrip(os.sep) + os.sep, "") for line in lines]
 
 
-def _recompiled(details: Mapping[str, Any], cwd: str) -> list[str]:
-    reasons, gave_up = details.get("recompile_reasons") or [], details.get("gave_up") or []
-    at, passes = details.get("compiled_at") or [], details.get("passes", 0)
-    times, lines = details.get("recompiles", 0), []
-    if reasons and times:
-        often = "once" if times == 1 else f"{times} times"
-        if len(at) > _MOST_PLACES and at[-1] - at[0] + 1 <= 2 * len(at):
-            often += f" (in {len(at)} of the first {at[-1]} steps)"
-        lines.append(f"It compiled again {often}, because of {_places(reasons, cwd)}.")
-    lines += [
-        f"torch then gave up compiling {_relative(row['function'], cwd)} for new inputs, and runs "
-        f"it as before ({row['reason']})."
-        for row in gave_up[:_MOST_PLACES]
-    ]
-    if times and not details.get("dynamic") and any(on_sizes(row["reason"]) for row in reasons):
-        lines.append("Sizes vary: dynamic=True or torch._dynamo.mark_dynamic suits them all.")
-    if at and passes > 2 * _MOST_PLACES and at[-1] >= passes - 1:
-        lines.append("It was still compiling when its first launch ended.")
-    return lines
-
-
-def _places(rows: Sequence[Mapping[str, Any]], cwd: str) -> str:
+def _places(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return reasons with the user's lines, the most frequent first."""
     texts = []
     for row in rows[:_MOST_PLACES]:
-        reason = str(row["reason"]).rstrip(".")
-        where = f" ({_relative(row['file'], cwd)}:{row['line']})" if row.get("file") else ""
-        texts.append(reason + where)
+        where = f" ({row['file']}:{row['line']})" if row.get("file") else ""
+        texts.append(str(row["reason"]).rstrip(".") + where)
     more = len(rows) - _MOST_PLACES
     return "; ".join(texts) + (f"; and {more} more" if more > 0 else "")
-
-
-def _relative(text: str, cwd: str) -> str:
-    return text.replace(cwd.rstrip(os.sep) + os.sep, "")

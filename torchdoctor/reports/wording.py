@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 
+from torchdoctor.reports.trial_rows import TRAINING
 from torchdoctor.words import (
     Environment,
     Interval,
+    ProgramFailure,
     Recommendation,
     RecommendedFix,
     Report,
-    StepTime,
     Trial,
 )
+from torchdoctor.words.errors import ProgramFailed
 from torchdoctor.words.figures import (
     clean,
+    counted,
     memory,
     memory_change,
     percent,
@@ -27,6 +31,50 @@ from torchdoctor.words.figures import (
 )
 
 _MEAN_APART = 0.03  # of the median, from where on both are said
+_LONGEST_LINE, _LAST_LINES = 200, 40  # of a program's output that is looked at
+# Behind the rank, where torchrun started it; torchrun's own ends with a colon.
+_EXCEPTION = re.compile(r"(\[\w+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: \S.*)?$")
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text."""
+    return re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
+
+
+def failure(report: Report) -> str:
+    """Return one sentence on the program's failure; empty where it did not fail."""
+    failed = report.failure
+    if failed is None:
+        return ""
+    line = exception_line(failed.output_tail) or next(reversed(_lines(failed.output_tail)), "")
+    says = f" It says: {line}" if line else ""
+    return f"{how_it_failed(failed)}: the report is of the steps before.{says}"
+
+
+def program_failed(
+    failed: ProgramFailure, what_then: str = "the report is of the steps before"
+) -> ProgramFailed:
+    """Return the error that ends the command, with the program's own traceback."""
+    output = failed.output_tail.strip()
+    ending = f"Its own output ends with:\n\n{output}" if output else "It printed nothing."
+    return ProgramFailed(f"{how_it_failed(failed)}; {what_then}. {ending}", failed.exit_code)
+
+
+def exception_line(output: str) -> str:
+    """Return the last exception among the last lines of an output; empty without one."""
+    return next((line for line in reversed(_lines(output)) if _EXCEPTION.match(line)), "")
+
+
+def _lines(output: str) -> list[str]:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return [clean(line[:_LONGEST_LINE]) for line in lines[-_LAST_LINES:]]
+
+
+def how_it_failed(failed: ProgramFailure) -> str:
+    """Return after how many steps the program failed, and how; no full stop at the end."""
+    code = failed.exit_code
+    how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+    return f"The program itself failed after {counted(failed.steps, 'training step')} ({how})"
 
 
 def proven_faster(interval: Interval | None) -> bool:
@@ -65,7 +113,7 @@ def memory_of(report: Report) -> str:
     return f"{memory_change(after - before)} memory"
 
 
-def together(report: Report, training: str) -> str:
+def together(report: Report) -> str:
     """Return what the recommended fixes do all together, or that this was not measured."""
     recommended = report.recommendation
     if not recommended.fixes:
@@ -76,7 +124,7 @@ def together(report: Report, training: str) -> str:
     if recommended.pairs:
         beside = " side by side" * (report.baseline.measured == "side by side")
         parts.append(f"{recommended.pairs} pairs of launches{beside}")
-    parts.append(f"training: {training}")
+    parts.append(f"training: {TRAINING.get(recommended.numerics or '', 'not known')}")
     if recommended.peak_memory_bytes is not None:
         before = report.baseline.peak_memory_bytes
         change = f" (was {memory(before)})" if before is not None else ""
@@ -84,17 +132,17 @@ def together(report: Report, training: str) -> str:
     return "; ".join(parts) + "."
 
 
-def patch(report: Report, training: str) -> str:
+def patch(report: Report) -> str:
     """Return what the patched source did by itself, in one line; empty without a patch."""
-    trial = report.recommendation.patch_trial
+    recommended, trial = report.recommendation, report.recommendation.patch_trial
     if trial is None:
         return ""
     if trial.speedup is None:
         return f"Patch not measured: {clean(trial.reason or 'no reason was given').rstrip('.')}."
     parts = [f"Patch measured: {speedup(trial.speedup)}"]
     parts.append(clean(trial.reason or f"{trial.pairs} pairs of launches"))
-    parts += [f"training: {training}"] if trial.numerics else []
-    recommended = report.recommendation
+    if trial.numerics:
+        parts.append(f"training: {TRAINING.get(trial.numerics, 'not known')}")
     if left_out := {fix.fix for fix in recommended.fixes} - set(recommended.patch_fixes):
         parts.append(f"without {', '.join(sorted(left_out))}")
     return "; ".join(parts) + "."
@@ -133,20 +181,20 @@ def _applied(folder: str | None, cwd: str) -> str:
 
 def machine(environment: Environment) -> str:
     """Return the machine in one line."""
-    parts = [short_machine(environment)]
-    parts += [f"driver {environment.driver}"] if environment.driver else []
-    parts += [clean(environment.cpu)] if environment.cpu else []
-    parts += [f"torch {environment.torch}"] if environment.torch else []
-    parts += [f"Python {environment.python}"] if environment.python else []
-    return ", ".join(part for part in parts if part)
+    named = {
+        "driver ": environment.driver,
+        "": clean(environment.cpu or ""),
+        "torch ": environment.torch,
+        "Python ": environment.python,
+    }
+    parts = [short_machine(environment), *(kind + name for kind, name in named.items() if name)]
+    return ", ".join(filter(None, parts))
 
 
 def short_machine(environment: Environment) -> str:
     """Return what computes, for a heading: "4 usable CPUs, no GPU"."""
-    parts = []
-    if environment.usable_cpus:
-        plural = "s" * (environment.usable_cpus != 1)
-        parts.append(f"{environment.usable_cpus:g} usable CPU{plural}")
+    usable = environment.usable_cpus
+    parts = [f"{usable:g} usable CPU{'s' * (usable != 1)}"] if usable else []
     names = [clean(gpu.name) for gpu in environment.gpus]
     parts += [f"{names.count(name)}x {name}" for name in dict.fromkeys(names)]
     parts += ["no GPU"] if environment.cpu_cores and not names else []
@@ -158,42 +206,27 @@ def step_time(report: Report) -> str:
     time = report.baseline.step_time_s
     if time is None:
         return ""
-    counted = f"{time.steps} step{'s' * (time.steps != 1)}"
-    median, *mean = _median_and_mean(report, time)
-    parts = [
-        f"Median step {median} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
-        f"{counted}{_of_launches(report)})",
-        *mean,
-    ]
+    launches = ""
+    if number := len(report.baseline.launches_s):
+        launches = f" of {counted(number, 'timed launch', 'timed launches')}"
+    elif report.steps is not None:
+        launches = " of the observed launch"
+    spread = f"10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}"
+    steps = counted(time.steps, "step")
+    parts = [f"Median step {seconds(time.median)} ({spread}; {steps}{launches})"]
+    of_trace = report.steps is None and report.trace is not None and time.mean is not None
+    if of_trace and abs((time.mean or 0.0) - time.median) > _MEAN_APART * time.median:
+        parts.append(f"mean {seconds(time.mean)} (shares, findings and bounds are of the mean)")
+    elif time.two_modes and not of_trace:
+        why = "speed-ups are of the mean: some steps take much longer"
+        parts.append(f"mean {seconds(time.mean)} ({why})")
     rate = report.baseline.samples_per_s
     if rate is not None:
-        parts.append(
-            f"{quantity(rate * time.deciding, 'samples')} a step: {quantity(rate, 'samples/s')}"
-        )
+        samples = quantity(rate * time.deciding, "samples")
+        parts.append(f"{samples} a step: {quantity(rate, 'samples/s')}")
     if report.steps is not None and report.steps.trainers > 1:
         parts.append(f"{report.steps.trainers} training processes")
     return ", ".join(parts) + "."
-
-
-def _median_and_mean(report: Report, time: StepTime) -> list[str]:
-    """Return a step's median time and, where other figures are of another mean, that too."""
-    of_trace = report.steps is None and report.trace is not None
-    if time.mean is not None and of_trace:
-        if abs(time.mean - time.median) <= _MEAN_APART * time.median:
-            return [seconds(time.median)]
-        of_mean = f"mean {seconds(time.mean)} (shares, findings and bounds are of the mean)"
-        return [seconds(time.median), of_mean]
-    if not time.two_modes:
-        return [seconds(time.median)]
-    of_mean = f"mean {seconds(time.mean)} (speed-ups are of the mean: some steps take much longer)"
-    return [seconds(time.median), of_mean]
-
-
-def _of_launches(report: Report) -> str:
-    launches = len(report.baseline.launches_s)
-    if launches:
-        return f" of {launches} timed launch{'es' * (launches != 1)}"
-    return " of the observed launch" if report.steps is not None else ""
 
 
 def shares_of(report: Report) -> str:
@@ -201,11 +234,10 @@ def shares_of(report: Report) -> str:
     steps, trace = report.steps, report.trace
     if steps is None or not report.baseline.launches_s:
         return ""
+    launch, step_s = "observed", steps.mean_s
     if trace is not None and trace.has_device and trace.step_s:
-        launch, step_s = "the profiled launch", trace.step_s
-    else:
-        launch, step_s = "the observed launch", steps.mean_s
-    return f"The shares are of {launch}, where a step took {seconds(step_s)} on average."
+        launch, step_s = "profiled", trace.step_s
+    return f"The shares are of the {launch} launch, where a step took {seconds(step_s)} on average."
 
 
 def how_steps_were_found(report: Report) -> str:

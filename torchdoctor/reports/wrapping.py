@@ -36,24 +36,18 @@ def reflow(page: str, columns: int) -> str:
     """Return a page with its paragraphs and "- " lists broken anew; headings and code stay."""
     lines = page.split("\n")
     pieces: list[str] = []
-    paragraph: list[str] = []
-
-    def flush() -> None:
-        if paragraph:
-            hang = 2 if paragraph[0].startswith("- ") else 0
-            pieces.append(fill(" ".join(part.strip() for part in paragraph), hang, columns))
-            paragraph.clear()
-
+    grows = False  # the last piece is a paragraph that the next line may continue
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
-        if not line or line.startswith(_CODE) or _underlines(below) or _underlines(line):
-            flush()
+        kept = not line or line.startswith(_CODE) or _underlines(below) or _underlines(line)
+        if grows and not kept and not line.startswith("- "):
+            pieces[-1] += f" {line.strip()}"
+        else:
             pieces.append(line)
-            continue
-        if line.startswith("- "):
-            flush()
-        paragraph.append(line)
-    flush()
-    return "\n".join(pieces)
+        grows = not kept
+    return "\n".join(
+        piece if piece.startswith(_CODE) else fill(piece, 2 * piece.startswith("- "), columns)
+        for piece in pieces
+    )
 
 
 def _underlines(line: str) -> bool:
