@@ -184,7 +184,7 @@ def _at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 
 # Objects of other packages, which take what they need no other way.
-_COMPLETED_FROM_OUTSIDE = {"fixes/cpu_bfloat16_products.py:conv", "reports/gate.py:failure"}
+_COMPLETED_FROM_OUTSIDE = {"fixes/cpu_bfloat16_products.py:conv"}
 
 
 def test_no_object_is_completed_where_it_was_made() -> None:
