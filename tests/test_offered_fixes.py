@@ -12,7 +12,7 @@ from made_specs import made_fix
 from test_patches import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.source_patch import source_patch
+from torchdoctor.advice.wording import source_patch
 from torchdoctor.checkup.notes import fix_notes
 from torchdoctor.checkup.offered_fixes import as_code, offered_fixes
 from torchdoctor.checkup.report_assembly import RunResults, assemble

@@ -14,7 +14,7 @@ import pytest
 from slow_loader import SLOW_LOADER
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.source_patch import source_patch
+from torchdoctor.advice.wording import source_patch
 from torchdoctor.checkup.offered_fixes import as_code
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Command

@@ -589,10 +589,9 @@ def test_workers_for_a_dataset_that_changes_itself_are_doubted_at_the_line() -> 
     assert FIXES["loader-workers"].doubt(workers) is None, "they change copies today"
     assert "where now each epoch begins" in FIXES["persistent-workers"].doubt(workers)
     assert fix_facts(FIXES["loader-workers"], alone).doubted
-    assert FIXES["loader-workers"].note(alone) is None
 
 
-def test_a_cache_of_the_dataset_forbids_no_workers_but_is_said() -> None:
+def test_a_cache_of_the_dataset_forbids_no_workers() -> None:
     line = Location(file="/home/me/work/train.py", line=8, function="__getitem__")
     kept = DatasetWrite(name="self.kept", location=line, cache=True)
     for seen in (recording(loader={}), recording(loader={"dataset_writes": [kept]})):
@@ -600,9 +599,6 @@ def test_a_cache_of_the_dataset_forbids_no_workers_but_is_said() -> None:
             assert FIXES[ident].doubt(seen) is None
             assert not fix_facts(FIXES[ident], seen).doubted
         assert numbers(seen)
-    said = FIXES["loader-workers"].note(seen)
-    assert "each worker fills a cache of its own (train.py:8, self.kept)" in said
-    assert FIXES["loader-workers"].note(recording(loader={})) is None
 
 
 def test_larger_batches_are_multiples_of_eight_within_the_dataset() -> None:

@@ -28,7 +28,7 @@ FAILING = {
     "syntax": ("def apply(:", "failed"),
     "apply": ("def apply(torch, settings, program): 1 / 0", "failed"),
     "refuses": ("def apply(torch, settings, program): program.refuse('no')", "refused"),
-    "loader": ("def apply(t, s, program): program.before_loader(lambda a, i: 1 / 0)", "failed"),
+    "loader": ("def apply(t, s, program): program.before_loader(lambda a: 1 / 0)", "failed"),
     "optimizer": (
         "def apply(t, s, program): program.before_optimizer(lambda c, a: 1 / 0)",
         "failed",

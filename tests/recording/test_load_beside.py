@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from torchdoctor.machine import load_beside
-from torchdoctor.machine.load_beside import LoadBeside
+from torchdoctor.machine import sensors
+from torchdoctor.machine.sensors import LoadBeside
 
 BURN = "import time\nwhile time.process_time() < 1.2: pass"
 
@@ -43,5 +43,5 @@ def test_what_was_started_and_waited_for_is_no_strangers_load(
 
 
 def test_a_moment_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_beside, "_SHORTEST_S", 1e9)
+    monkeypatch.setattr(sensors, "_SHORTEST_S", 1e9)
     assert LoadBeside().cpus() is None

@@ -10,8 +10,9 @@ import pytest
 from slow_mount import missing, slow_mount
 
 from torchdoctor.machine.mounts import Mount, kind_of, mount_of
-from torchdoctor.machine.read_speed import measure
+from torchdoctor.machine.read_speed import bytes_per_s, file_s, measure
 from torchdoctor.machine.storage import storage_facts
+from torchdoctor.probe.measure import page_cache
 
 on_fuse = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -115,25 +116,24 @@ def test_slow_storage_is_measured_as_slow_and_as_fuse(tmp_path, probed):
 @pytest.mark.parametrize("direct", [False, True])
 def test_the_page_cache_hides_a_local_disk_but_not_fuse(tmp_path, direct):
     paths = _files(tmp_path / "data", 4)
-    local = measure(paths, 5.0)
-    assert local.cached_share == 1.0, "files just written are in the page cache"
-    assert local.cold.bytes_per_s() is not None, "their pages can be dropped"
+    cold, _ = measure(paths, 5.0)
+    assert bytes_per_s(cold) is not None, "their pages can be dropped"
     with slow_mount(tmp_path / "data", direct=direct) as folder:
-        slow = measure([str(folder / Path(path).name) for path in paths[:2]], 5.0)
-    assert slow.warm.bytes_per_s() < 1_000_000
+        _, warm = measure([str(folder / Path(path).name) for path in paths[:2]], 5.0)
+    assert bytes_per_s(warm) < 1_000_000
 
 
 def test_measuring_leaves_the_page_cache_as_it_was(tmp_path):
     (path,) = _files(tmp_path / "data", 1)
     measure([path], 5.0)
-    assert measure([path], 5.0).cached_share == 1.0
+    assert page_cache.share_of(path)[0] == 1.0
     assert Path(path).read_bytes() == bytes([0]) * 40_000
 
 
 def test_files_that_cannot_be_read_are_left_out(tmp_path):
-    speed = measure([str(tmp_path / "none"), str(tmp_path)], 1.0)
-    assert speed.cold.bytes_per_s() is None
-    assert speed.cold.file_s(10.0) is None
+    cold, _ = measure([str(tmp_path / "none"), str(tmp_path)], 1.0)
+    assert bytes_per_s(cold) is None
+    assert file_s(cold, 10.0) is None
 
 
 def test_no_log_is_no_storage(tmp_path):

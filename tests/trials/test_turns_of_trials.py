@@ -12,7 +12,7 @@ from simulated_program import observed
 
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.machine.load_beside import LoadBeside
+from torchdoctor.machine.sensors import LoadBeside
 from torchdoctor.observe.window import Window, choose_window
 from torchdoctor.pairs.measurement import Pace
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs

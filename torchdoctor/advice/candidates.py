@@ -7,16 +7,32 @@ gain most comes first, so that a search that is cut short has tried what matters
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
-from torchdoctor.advice.prospects import Prospect, bound, ceiling, prospect_of, share_of
-from torchdoctor.words import Candidate, Diagnosis, Recording, Refused
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.advice import catalogue
+from torchdoctor.facts.loading import given_back_share, least_step_s
+from torchdoctor.facts.lookup import phase_share
+from torchdoctor.words import Candidate, Diagnosis, Finding, Recording, Refused
+from torchdoctor.words.specs import CheckSpec, FixSpec, Settings
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _KNOWN_TO = 0.05  # logarithm of a ceiling: closer ones are equal, and the cheaper trial comes first
+_MOST_SHARE = 0.99  # keeps a ceiling finite
+_MAIN_SHARE = 0.2  # a phase below this is not what treats a bottleneck
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prospect:
+    """What a fix could gain.
+
+    Tiers: 0 treats the bottleneck, 1 another finding with a share, 2 one without, 3 none.
+    """
+
+    tier: int
+    share: float | None
+    reason: str
+    bound: float | None = None  # share of the step that it works on: it cannot remove more
 
 
 def candidates(
@@ -45,7 +61,7 @@ def candidates(
         fix = catalogue[ident]
         included = [catalogue[other] for other in fix.includes(recording)]
         treats = {*fix.treats, *(check for other in included for check in other.treats)}
-        prospect = prospect_of(fix, treats, recording, diagnosis)
+        prospect = _prospect(fix, treats, recording, diagnosis)
         offered = fix.offered_as_code(recording)
         if ident in skip:
             reason: str | None = "left out by --skip"
@@ -59,46 +75,50 @@ def candidates(
             reason = "No finding calls for it."
         if reason is None and offered:
             continue  # the report offers it as code
-        tried = [] if reason else _settings(fix, recording)
+        tried = [] if reason else fix.settings(recording)
         if not tried:
             refused.append(Refused(fix=ident, reason=reason or "It has no setting worth trying."))
             continue
-        candidate = Candidate(
-            fix=ident,
-            ceiling=ceiling(prospect, fix, recording),
-            reason=prospect.reason,
-            main=prospect.tier == 0,
-        )
-        tier, *order = _order(fix, prospect, candidate, len(included), diagnosis)
+        ceiling = _ceiling(prospect, fix, recording)
+        tier, *order = _order(fix, prospect, ceiling, len(included), diagnosis)
         for number, (settings, also) in enumerate(_with_company(tried, fix, recording, allowed)):
-            # A fix that goes with it works elsewhere in the step.
-            most = None if also else bound(prospect, fix, settings, recording)
-            variant = replace(candidate, settings=settings, also=also, bound=most)
+            candidate = Candidate(
+                fix=ident,
+                settings=settings,
+                also=also,
+                ceiling=ceiling,
+                # A fix that goes with it works elsewhere in the step.
+                bound=None if also else _bound(prospect, fix, settings, recording),
+                reason=prospect.reason,
+                main=prospect.tier == 0,
+            )
             # A second setting waits until the next tier's first ones had their turn.
-            ranked.append(((tier + number, *order, len(ranked)), variant))
+            ranked.append(((tier + number, *order, len(ranked)), candidate))
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])], refused
 
 
 def _order(
-    fix: FixSpec, prospect: Prospect, candidate: Candidate, included: int, diagnosis: Diagnosis
+    fix: FixSpec,
+    prospect: _Prospect,
+    ceiling: float | None,
+    included: int,
+    diagnosis: Diagnosis,
 ) -> tuple[float, ...]:
     """Return what orders fixes, the first is least: tier, gain, cost, fixes included, treated."""
     tier = 0 if _is_larger_mistake(prospect, fix, diagnosis) else prospect.tier
-    gain = -round(math.log(candidate.ceiling or 1.0) / _KNOWN_TO)
+    gain = -round(math.log(ceiling or 1.0) / _KNOWN_TO)
     listed = (*fix.treats, diagnosis.detail).index(diagnosis.detail)
     return tier, gain, fix.setup_s, -included, listed
 
 
-def _is_larger_mistake(prospect: Prospect, fix: FixSpec, diagnosis: Diagnosis) -> bool:
+def _is_larger_mistake(prospect: _Prospect, fix: FixSpec, diagnosis: Diagnosis) -> bool:
     """Return True if a fix treats more than the bottleneck, and costs no results and no set-up.
 
     The tree takes the first branch that is high, and a mistake beside it may cost more.
     """
-    bottleneck = max(
-        (share_of(f) for f in diagnosis.findings if f.check == diagnosis.detail), default=1
-    )
+    shares = [_share_of(f) for f in diagnosis.findings if f.check == diagnosis.detail]
     for_nothing = fix.risk == 0 and not fix.setup_s
-    return for_nothing and prospect.tier == 1 and (prospect.share or 0.0) > bottleneck
+    return for_nothing and prospect.tier == 1 and (prospect.share or 0.0) > max(shares, default=1)
 
 
 def _refusal(fix: FixSpec, recording: Recording, allow_training_changes: bool) -> str | None:
@@ -111,28 +131,101 @@ def _refusal(fix: FixSpec, recording: Recording, allow_training_changes: bool) -
     return None
 
 
-def _pruned(prospect: Prospect) -> str | None:
+def _pruned(prospect: _Prospect) -> str | None:
     if prospect.share is None or prospect.share >= LEAST_SHARE:
         return None
-    return (
-        f"It could gain {100 * prospect.share:.1f} % at most: what it treats takes no more of the "
-        "step."
-    )
-
-
-def _settings(fix: FixSpec, recording: Recording) -> list[dict[str, Any]]:
-    different: list[dict[str, Any]] = []
-    for settings in fix.settings(recording):
-        if settings not in different:
-            different.append(settings)
-    return different
+    most = f"{100 * prospect.share:.1f} % at most"
+    return f"It could gain {most}: what it treats takes no more of the step."
 
 
 def _with_company(
-    tried: Sequence[dict[str, Any]], fix: FixSpec, recording: Recording, allowed: set[str]
-) -> list[tuple[dict[str, Any], dict[str, dict[str, Any]]]]:
-    """Return settings to try; the most promising come first with their company, then alone."""
-    alone: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]]
-    alone = [(settings, {}) for settings in tried]
+    tried: list[Settings], fix: FixSpec, recording: Recording, allowed: set[str]
+) -> Iterator[tuple[Settings, dict[str, Settings]]]:
+    """Yield settings to try; the most promising come first with their company, then alone."""
     also = fix.together(tried[0], recording)
-    return [(tried[0], also), *alone] if also and set(also) <= allowed else alone
+    if also and set(also) <= allowed:
+        yield tried[0], also
+    for settings in tried:
+        yield settings, {}
+
+
+def _share_of(finding: Finding) -> float:
+    return finding.share_of_step or 0.0
+
+
+def _prospect(
+    fix: FixSpec, treats: Collection[str], recording: Recording, diagnosis: Diagnosis
+) -> _Prospect:
+    """Return what a fix could gain, by what it treats and the phases that it works on."""
+    treated = [f for f in diagnosis.findings if f.check in treats or fix.ident in f.fixes]
+    known = [f for f in treated if f.share_of_step is not None]
+    share: float | None = None
+    if known:
+        # Findings overlap (waiting for data, and why): the largest, not the sum.
+        largest = max(known, key=_share_of)
+        check, tier, share = catalogue.checks().get(largest.check), 1, _share_of(largest)
+        prefix = check.share_prefix if check else ""
+        reason = f"treats {largest.check}, {prefix}{100 * share:.0f} % of the step"
+    elif treated:
+        tier, reason = 2, f"treats {', '.join(f.check for f in treated)}"
+    else:
+        tier, reason = 3, "no finding points to it, but it may help"
+        shares = [_most_share(catalogue.checks().get(ident), recording) for ident in treats]
+        share = None if None in shares else max((x for x in shares if x is not None), default=None)
+    if diagnosis.detail in {f.check for f in treated}:
+        tier = 0
+    most = _works_on(fix, recording)
+    if most is not None and (share is None or share > most):
+        share = most
+        tier = tier if most >= _MAIN_SHARE else max(tier, 1)
+    return _Prospect(tier=tier, share=share, reason=reason, bound=most)
+
+
+def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:
+    """Return the most that a fix of this check could remove; None: not known."""
+    if check is None:
+        return None
+    share = phase_share(recording, *check.phases) if check.phases else None
+    if share is None and check.share_field:
+        share = getattr(recording.shares, check.share_field)
+    return share
+
+
+def _works_on(fix: FixSpec, recording: Recording) -> float | None:
+    """Return the share of a step that a fix works on; None: it does not tell.
+
+    On a GPU the host's phases say little of the device's.
+    """
+    steps = recording.steps
+    if recording.has_gpu or steps is None or steps.mean_s <= 0:
+        return None
+    in_phases = [sum(getattr(steps, phase) for phase in fix.phases)] if fix.phases else []
+    own = fix.works_on_s(recording)
+    most_s = min([*in_phases, *([] if own is None else [own])], default=None)
+    return None if most_s is None else most_s / steps.mean_s
+
+
+def _ceiling(prospect: _Prospect, fix: FixSpec, recording: Recording) -> float | None:
+    """Return `Candidate.ceiling`; what is prepared elsewhere still needs the CPUs."""
+    share, steps = prospect.share, recording.steps
+    least_s = least_step_s(recording) if fix.prepares_elsewhere else None
+    if share is not None and steps is not None and least_s is not None and steps.mean_s > 0:
+        share = min(share, max(1.0 - least_s / steps.mean_s, 0.0))
+    return _speedup_without(share)
+
+
+def _bound(
+    prospect: _Prospect, fix: FixSpec, settings: Settings, recording: Recording
+) -> float | None:
+    """Return `Candidate.bound`; workers that a loader needs less leave CPUs to training."""
+    if prospect.bound is None:
+        return None
+    by_loader = "data_wait_s" in fix.phases
+    return _speedup_without(
+        prospect.bound + (given_back_share(recording, settings) if by_loader else 0.0)
+    )
+
+
+def _speedup_without(share: float | None) -> float | None:
+    """Return the speed-up by Amdahl where this share of the step is gone."""
+    return None if share is None else 1.0 / (1.0 - min(share, _MOST_SHARE))

@@ -66,7 +66,7 @@ _PUBLISHED = {
     "NVIDIA Ampere architecture": "https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/"
     "nvidia-ampere-architecture-whitepaper.pdf",
 }
-_TRIED_APART = "- Tried: by {}, with --allow-training-changes, last and apart from speed"
+_TRIED_APART = "by {}, with --allow-training-changes, last and apart from speed"
 _PACKAGE = Path(__file__).parent.parent
 _Spec = TypeVar("_Spec", bound=CatalogueEntry)
 
@@ -108,7 +108,9 @@ def explain(ident: str) -> str:
     Raises:
         UsageError: no such id; it names the nearest.
     """
-    names = _names()
+    specs: list[CheckSpec | FixSpec] = [*checks().values(), *fixes().values()]
+    names = {name: spec for spec in specs for name in spec.also_known_as}
+    names |= {spec.ident: spec for spec in specs}
     if ident not in names:
         near = difflib.get_close_matches(ident, names, 1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -120,17 +122,11 @@ def explain(ident: str) -> str:
     return page if ident == spec.ident else f"{ident} is a part of {spec.ident}.\n\n{page}"
 
 
-def _names() -> dict[str, CheckSpec | FixSpec]:
-    specs: list[CheckSpec | FixSpec] = [*checks().values(), *fixes().values()]
-    names = {name: spec for spec in specs for name in spec.also_known_as}
-    return names | {spec.ident: spec for spec in specs}
-
-
 def why(ident: str) -> str | None:
     """Return the first paragraph of a fix's "Why it helps" as one line; None: no such fix."""
     page = fixes()[ident].text if ident in fixes() else ""
-    _, _, reasons = page.partition("Why it helps\n------------\n")
-    return " ".join(reasons.split("\n\n", 1)[0].split()) or None
+    reasons = page.partition("Why it helps\n------------\n")[2]
+    return " ".join(reasons.partition("\n\n")[0].split()) or None
 
 
 def listing() -> str:
@@ -150,21 +146,19 @@ def tree() -> str:
         if branch == "gpu":
             lines.append("  (without a GPU, the checks of this branch count below the next: cpu)")
         for ident, check in checks().items():
-            if branch != check.branch:
-                continue
-            lines.append(f"  {ident}: {check.title}")
-            if treating := _treating(ident):
-                lines.append(f"      treated by {', '.join(treating)}")
+            if branch == check.branch:
+                lines.append(f"  {ident}: {check.title}")
+                treating = ", ".join(_treating(ident))
+                lines += [f"      treated by {treating}"] * bool(treating)
     lines.append("Then: monitor and re-evaluate (the trials), finalize (the ranked table).")
     return "\n".join(lines)
 
 
 def pages() -> dict[str, str]:
     """Return every generated page by its path below docs/."""
-    texts = {f"checks/{ident}.md": _markdown(explain(ident)) for ident in checks()}
-    texts |= {f"fixes/{ident}.md": _markdown(explain(ident)) for ident in fixes()}
-    texts["catalogue.md"] = _index()
-    return texts
+    texts = {f"checks/{ident}.md": _markdown(ident) for ident in checks()}
+    texts |= {f"fixes/{ident}.md": _markdown(ident) for ident in fixes()}
+    return {**texts, "catalogue.md": _index()}
 
 
 def _treating(check: str) -> list[str]:
@@ -197,58 +191,54 @@ def is_published(check: CheckSpec) -> bool:
 
 
 def _check_page(check: CheckSpec) -> str:
-    treating = ", ".join(_treating(check.ident))
-    return "\n".join(
-        [
-            f"{check.ident} (check): {check.text}",
-            "",
-            "Facts",
-            "-----",
-            f"- Branch of the tree: {_branch(check)}",
-            f"- Threshold: {_threshold(check)}",
-            f"- Source of the threshold: {_source(check)}",
-            f"- Treated by: {treating or 'no fix of torchdoctor: see What to do'}",
-        ]
-    )
+    facts = {
+        "Branch of the tree": _branch(check),
+        "Threshold": _threshold(check),
+        "Source of the threshold": _source(check),
+        "Treated by": ", ".join(_treating(check.ident)) or "no fix of torchdoctor: see What to do",
+    }
+    return _page(f"{check.ident} (check): {check.text}", facts)
 
 
 def _fix_page(fix: FixSpec) -> str:
     but = f": {fix.keeps_but}" if fix.keeps_but else ""
-    return "\n".join(
-        [
-            f"{fix.ident} (fix): {fix.text}",
-            "",
-            "Facts",
-            "-----",
-            f"- Treats: {', '.join(fix.treats) or 'nothing that slows a step'}",
-            f"- Keeps results: {fix.keeps_results} (risk {fix.risk}){but}",
-            f"- Applied: {fix.when} ({_APPLIED[fix.when]})",
-            *([_TRIED_APART.format(fix.training.trial)] if fix.training else []),
-            *([f"- Not tried in a run: {fix.untried}"] if fix.untried else []),
-            *([f"- Also known as: {', '.join(fix.also_known_as)}"] if fix.also_known_as else []),
-        ]
-    )
+    facts = {
+        "Treats": ", ".join(fix.treats) or "nothing that slows a step",
+        "Keeps results": f"{fix.keeps_results} (risk {fix.risk}){but}",
+        "Applied": f"{fix.when} ({_APPLIED[fix.when]})",
+        "Tried": _TRIED_APART.format(fix.training.trial) if fix.training else "",
+        "Not tried in a run": fix.untried,
+        "Also known as": ", ".join(fix.also_known_as),
+    }
+    return _page(f"{fix.ident} (fix): {fix.text}", facts)
 
 
-def _markdown(page: str) -> str:
-    first, rest = page.split("\n", 1)
+def _page(text: str, facts: dict[str, str]) -> str:
+    lines = [f"- {name}: {fact}" for name, fact in facts.items() if fact]
+    return "\n".join([text, "", "Facts", "-----", *lines])
+
+
+def _markdown(ident: str) -> str:
+    first, rest = explain(ident).split("\n", 1)
     return f"# {first}\n{rest}\n"
 
 
 def _index() -> str:
-    lines = ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks"]
-    lines += [*_LEGEND.splitlines(), ""]
-    lines += ["| check | branch | treated by |", "| --- | --- | --- |"]
+    rows = [
+        ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks"],
+        [*_LEGEND.splitlines(), "", "| check | branch | treated by |", "| --- | --- | --- |"],
+    ]
     for ident, check in checks().items():
         treating = [f"[{fix}](fixes/{fix}.md)" for fix in _treating(ident)]
-        cells = f"[{ident}](checks/{ident}.md)", _branch(check), ", ".join(treating)
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "## Fixes", *_FIX_LEGEND.splitlines(), ""]
-    lines += ["| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"]
+        rows.append(
+            [f"| [{ident}](checks/{ident}.md) | {_branch(check)} | {', '.join(treating)} |"]
+        )
+    rows.append(["", "## Fixes", *_FIX_LEGEND.splitlines(), ""])
+    rows.append(["| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"])
     for ident, fix in fixes().items():
-        row = f"[{ident}](fixes/{ident}.md)", fix.title, fix.keeps_results, str(fix.risk)
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines) + "\n"
+        name, kept = f"[{ident}](fixes/{ident}.md)", f"{fix.keeps_results} | {fix.risk}"
+        rows.append([f"| {name} | {fix.title} | {kept} |"])
+    return "\n".join(line for lines in rows for line in lines) + "\n"
 
 
 def main(arguments: list[str]) -> int:
@@ -261,8 +251,7 @@ def main(arguments: list[str]) -> int:
     for kind in ("checks", "fixes"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for page in (folder / kind).glob("*.md"):
-            if f"{kind}/{page.name}" not in written:
-                page.unlink()  # of a check or fix that is gone
+            page.unlink()  # some are of checks and fixes that are gone
     for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8")
     return 0

@@ -26,8 +26,6 @@ _VERDICTS = {
     "cpu_beside": "The CPU executes the model {value} of each step",
     "other": "{value} of each step is spent outside data loading, copies and computation",
 }
-
-
 _FEWEST_STEPS = 5  # in all: of fewer, most are the program's start
 
 
@@ -117,9 +115,7 @@ def _walk(
     )
     if first is not None:
         return path, *first
-    if high:
-        return path, "other", other
-    return path, "none", None
+    return (path, "other", other) if high else (path, "none", None)
 
 
 def _findings(
@@ -130,12 +126,12 @@ def _findings(
         for check in checks.values()
         for finding in check.findings(recording)
     ]
-    return sorted(findings, key=_rank)
 
+    def rank(finding: Finding) -> tuple[int, float]:
+        share = finding.share_of_step
+        return _SEVERITY[finding.severity], -(_UNMEASURED_SHARE if share is None else share)
 
-def _rank(finding: Finding) -> tuple[int, float]:
-    share = finding.share_of_step
-    return _SEVERITY[finding.severity], -(_UNMEASURED_SHARE if share is None else share)
+    return sorted(findings, key=rank)
 
 
 def detail_of(
@@ -173,9 +169,9 @@ def _sentence(
     if bottleneck == "none" or value is None:
         return "No part of the step stands out."
     # What a later branch of the tree holds may be the larger part: then it is said first.
-    aside = [f for f in findings if checks[f.check].opens_verdict]
-    aside = [f for f in aside if checks[f.check].branch != bottleneck]
-    larger = [" ".join(f.evidence) for f in aside if (f.share_of_step or 0.0) > value]
+    later = [(f, checks[f.check]) for f in findings if (f.share_of_step or 0.0) > value]
+    aside = [f for f, check in later if check.opens_verdict and check.branch != bottleneck]
+    larger = [" ".join(f.evidence) for f in aside]
     kind = bottleneck
     if bottleneck == "cpu" and not on_gpu:
         kind = "cpu_beside" if larger else "cpu_only"

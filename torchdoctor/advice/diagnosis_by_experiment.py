@@ -32,7 +32,7 @@ def by_experiment(
         diagnosis: by shares.
         tried: costs that were taken away.
         checks: by id.
-        on_gpu: True if the model trains on a GPU.
+        on_gpu: the model trains on a GPU.
     """
     doubts = [doubt for trial in tried if (doubt := _disagreement(trial)) is not None]
     whole = [trial for trial in tried if trial.whole and trial.decided]
@@ -44,7 +44,7 @@ def by_experiment(
     gains = [
         t for t in whole if t.verdict == "gain" and branches[t.ceiling] != diagnosis.bottleneck
     ]
-    best = max(gains, key=_least, default=None)
+    best = max(gains, key=lambda t: t.speedup.low if t.speedup else 0.0, default=None)
     measured = f"Without {own.removes} the program was {_faster(own.speedup)}."
     if own.verdict == "gain":
         if best is not None and not _gives_far_more(best, own):
@@ -84,10 +84,6 @@ def _gives_far_more(best: TriedCeiling, own: TriedCeiling) -> bool:
     assert best.speedup is not None and own.speedup is not None
     saved, own_saved = 1.0 - 1.0 / best.speedup.low, 1.0 - 1.0 / own.speedup.high
     return best.speedup.low > own.speedup.high and saved > _FAR_MORE * own_saved
-
-
-def _least(trial: TriedCeiling) -> float:
-    return trial.speedup.low if trial.speedup is not None else 0.0
 
 
 def _disagreement(trial: TriedCeiling) -> str | None:

@@ -1,15 +1,16 @@
-"""A fix as code for one program: its instruction, its source edits and the place they change."""
+"""Fixes as code for one program: instructions, places, source edits, and one patch of them all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torchdoctor.edits import Edit
+from torchdoctor.edits.diff import edited_files, folder_of, unified_diff
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.words import Location, Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, Settings
 
 _Part = TypeVar("_Part")
 
@@ -28,7 +29,7 @@ class Wording:
     failures: list[str] = field(default_factory=list)
 
 
-def wording(fix: FixSpec, settings: dict[str, Any], recording: Recording) -> Wording:
+def wording(fix: FixSpec, settings: Settings, recording: Recording) -> Wording:
     """Return how this program makes a fix permanent; a fix that fails costs its own lines only."""
     failures: list[str] = []
 
@@ -72,3 +73,47 @@ def _guarded(
             "its general form."
         )
         return instead
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcePatch:
+    """A patch of the user's source, as `git apply` takes it."""
+
+    diff: str
+    folder: str  # that names in the diff are relative to
+    texts: dict[str, str]  # the changed files by path
+    fixes: list[str] = field(default_factory=list)  # ids of those that it makes permanent
+    left_out: list[str] = field(default_factory=list)  # ids of those without a certain edit
+
+    def contents(self) -> dict[str, bytes]:
+        """Return the changed files as a launch gets them."""
+        return {path: text.encode("utf-8") for path, text in self.texts.items()}
+
+
+def source_patch(
+    chosen: Sequence[tuple[str, Settings]], recording: Recording, fixes: Mapping[str, FixSpec]
+) -> SourcePatch | None:
+    """Return one patch for several fixes; None if no edit can be made for any of them.
+
+    Args:
+        chosen: ids and settings, in the order to apply.
+        recording: says where what they change is written.
+        fixes: by id.
+    """
+    edits: list[Edit] = []
+    made, left_out = [], []
+    for ident, settings in chosen:
+        more = wording(fixes[ident], settings, recording).edits
+        # Two fixes may change one call: each edit starts from what those before it left.
+        if more and edited_files([*edits, *more]) is not None:
+            edits += more
+            made.append(ident)
+        else:
+            left_out.append(ident)
+    files = edited_files(edits) or {}
+    changed = {path: after for path, (before, after) in files.items() if after != before}
+    folder = folder_of(edits, recording.workload.cwd)
+    diff = unified_diff(edits, folder)
+    if not changed or diff is None:
+        return None
+    return SourcePatch(diff=diff, folder=folder, texts=changed, fixes=made, left_out=left_out)

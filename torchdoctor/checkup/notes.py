@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from torchdoctor.advice.source_patch import SourcePatch
-from torchdoctor.advice.wording import wording
+from torchdoctor.advice.wording import SourcePatch, wording
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.loading import untold_wait
 from torchdoctor.facts.lookup import data_wait_share, is_first_look, long_steps_share

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchdoctor import __version__
-from torchdoctor.advice.source_patch import SourcePatch
+from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.checkup.notes import fix_notes, report_notes
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.facts.observed_settings import settings_of

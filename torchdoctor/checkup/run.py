@@ -12,7 +12,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.advice.diagnosis import diagnose, too_short
 from torchdoctor.advice.diagnosis_by_experiment import by_experiment
-from torchdoctor.advice.source_patch import SourcePatch
+from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.checkup.report_assembly import (
     RunResults,
     assemble,

@@ -58,7 +58,7 @@ def patch(
 def _of_fixes(report: Report, file: Path, asked: list[str]) -> tuple[str | None, list[str]]:
     """Return one diff of these fixes; of several made anew: theirs may change the same call."""
     from torchdoctor.advice.catalogue import fixes
-    from torchdoctor.advice.source_patch import source_patch
+    from torchdoctor.advice.wording import source_patch
     from torchdoctor.reports.patch import edit_of, remarks_on
 
     shown = [edit_of(report, ident) for ident in asked]

@@ -13,9 +13,8 @@ memory: reading it is hardly more than mapping it.
 
 Risks
 -----
-None for the result: a file whose size or time of change differs is read anew. The copies take disk,
-about as much as the text. Reads from URLs and open files, in chunks, and with functions among the
-arguments (`converters`) are left alone.
+None for the result: a changed file is read anew. The copies take disk, about as much as the text.
+Reads from URLs and open files, in chunks, and with functions among the arguments are left alone.
 
 Make it permanent
 -----------------
@@ -31,87 +30,96 @@ Sources
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import os
 import shlex
+from contextlib import suppress
 from typing import Any
 
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.facts.lookup import place, training_loaders
 from torchdoctor.words import Location, Recording, TableReads
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _LEAST_SHARE = 0.02  # of the training time
 _READERS = ("read_csv", "read_table", "read_json", "read_excel")
 _FIRST = ("filepath_or_buffer", "path_or_buf", "io")  # the file, where it is given by name
 _PLAIN = (str, int, float, bool, bytes, type(None))
+_OPTIONS = ("future.infer_string", "mode.string_storage", "mode.copy_on_write")
+
+
+def _tables(recording: Recording) -> list[TableReads]:
+    return recording.storage.tables if recording.storage is not None else []
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why Arrow files cannot apply or cannot gain."""
-    storage, steps = recording.storage, recording.steps
-    tables = storage.tables if storage is not None else []
-    if storage is None or not tables:
+    tables = _tables(recording)
+    if recording.storage is None or not tables:
         return (
             "pandas was not seen reading CSV, JSON or Excel files in the training loop, which a "
             "columnar format would replace."
         )
-    if "pyarrow" not in storage.available:
+    if "pyarrow" not in recording.storage.available:
         return "pyarrow is not installed in the program's environment (pip install pyarrow)."
-    again = [table for table in tables if table.calls > table.files]
-    loader_repeats = any(loader.iterators > 1 for loader in recording.main.loaders)
-    if not again and not loader_repeats:
-        first = tables[0]
+    again = any(table.calls > table.files for table in tables)
+    if not again and not any(loader.iterators > 1 for loader in recording.main.loaders):
         return (
-            f"Each of the {first.files} files was read once: a copy in another format would "
+            f"Each of the {tables[0].files} files was read once: a copy in another format would "
             "answer no second read. Convert them beforehand instead."
         )
-    share = _share(tables, recording)
-    if steps is not None and share is not None and share < _LEAST_SHARE:
+    share = _share(recording)
+    if share is not None and share < _LEAST_SHARE:
         return f"Parsing text takes only {100 * share:.1f} % of the training time."
     return None
 
 
-def _share(tables: list[TableReads], recording: Recording) -> float | None:
+def _share(recording: Recording) -> float | None:
     """Return the share of the training time that pandas' readers take, of one worker."""
     steps, loaders = recording.steps, training_loaders(recording)
     if steps is None or not steps.total_steps_seen or steps.mean_s <= 0:
         return None
     workers = max(loaders[0].num_workers, 1) if loaders else 1
-    total_s = sum(table.total_s for table in tables)
+    total_s = sum(table.total_s for table in _tables(recording))
     return total_s / workers / (steps.total_steps_seen * steps.mean_s)
 
 
 def works_on_s(recording: Recording) -> float | None:
-    """Return the seconds of a step in pandas' readers."""
-    steps, tables = recording.steps, recording.storage.tables if recording.storage else []
-    share = _share(tables, recording)
+    steps, share = recording.steps, _share(recording)
     return None if steps is None or share is None else share * steps.mean_s
 
 
-class _Tables:
+class _Copies:
     """Arrow copies of what was read, in a local folder that all processes share."""
 
-    def __init__(self, folder: str, pandas: Any, pyarrow: Any) -> None:
-        self._folder, self._pandas, self._pyarrow = folder, pandas, pyarrow
-        self.unequal: set[str] = set()
+    def __init__(self, program: Any, pandas: Any, pyarrow: Any) -> None:
+        self._program, self._pandas, self._pyarrow = program, pandas, pyarrow
+        self._folder = program.shared_folder("arrow")
+        self._unequal: set[str] = set()
 
-    def key(self, function: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return a name for a read: function, file, its state, arguments. OSError: no such file."""
-        status = os.stat(path)
-        # The very file: a link may have moved to another of the same size and the same instant.
-        very = (status.st_dev, status.st_ino)
-        state = (*very, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        read = (function, os.path.abspath(path), state, repr(args), repr(sorted(kwargs.items())))
-        text = repr((read, _options(self._pandas)))
-        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+    def key(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Return a name for a read: function, file, its state, arguments; None: no plain read."""
+        rest = dict(kwargs)
+        first, *more = args or [next((rest.pop(key) for key in _FIRST if key in rest), None)]
+        if not isinstance(first, (str, os.PathLike)) or not _plain((more, rest)):
+            return None
+        options = []
+        for name in _OPTIONS:
+            with suppress(KeyError):  # not in this version
+                options.append(self._pandas.get_option(name))
+        try:
+            path = os.path.abspath(os.fspath(first))
+            name = self._program.name_of(path, function, more, sorted(rest.items()), options)
+        except (OSError, ValueError):
+            return None  # a URL, or no such file: pandas says so itself
+        return str(name)
 
     def copy(self, key: str) -> Any:
         """Return the table of an earlier read, or None."""
         path = os.path.join(self._folder, key)
-        if key in self.unequal or not os.path.exists(path):
+        if key in self._unequal or not os.path.exists(path):
             return None
-        return self._read(path)
+        with suppress(Exception):  # the copy is gone or damaged
+            return self._read(path)
 
     def _read(self, path: str) -> Any:
         with self._pyarrow.OSFile(path, "rb") as file:
@@ -120,11 +128,11 @@ class _Tables:
 
     def keep(self, key: str, table: Any) -> bool:
         """Write a table, read it back, keep an equal copy; return True if it was equal."""
-        if key in self.unequal:
+        if key in self._unequal:
             return False
         path = os.path.join(self._folder, key)
         part = f"{path}.{os.getpid()}.part"
-        try:
+        with suppress(Exception):  # objects that Arrow cannot hold, no room: parsed as before
             arrow = self._pyarrow.Table.from_pandas(table)
             with (
                 self._pyarrow.OSFile(part, "wb") as file,
@@ -134,24 +142,10 @@ class _Tables:
             if _equal(self._read(part), table, self._pandas):
                 os.replace(part, path)
                 return True
-        except Exception:
-            pass  # objects that Arrow cannot hold, no room: this one is parsed as before
-        self.unequal.add(key)
-        if os.path.exists(part):
+        self._unequal.add(key)
+        with suppress(OSError):
             os.unlink(part)
         return False
-
-
-def _options(pandas: Any) -> list[str]:
-    """Return the options that change what a reader returns."""
-    names = ("future.infer_string", "mode.string_storage", "mode.copy_on_write")
-    options = []
-    for name in names:
-        try:
-            options.append(f"{name}={pandas.get_option(name)}")
-        except Exception:
-            continue  # not in this version
-    return options
 
 
 def _equal(copy: Any, table: Any, pandas: Any) -> bool:
@@ -171,9 +165,10 @@ def _equal(copy: Any, table: Any, pandas: Any) -> bool:
 
 def _same_kind(copy: Any, column: Any) -> bool:
     """Return False if assert_frame_equal overlooks a difference: None for NaN, True for 1."""
-    ours, theirs = copy.values, column.values
-    writable = [getattr(getattr(v, "flags", None), "writeable", None) for v in (ours, theirs)]
-    if writable[0] != writable[1]:
+    ours, theirs = (
+        getattr(getattr(x.values, "flags", None), "writeable", None) for x in (copy, column)
+    )
+    if ours != theirs:
         return False
     if str(column.dtype) != "object":
         return True
@@ -182,98 +177,70 @@ def _same_kind(copy: Any, column: Any) -> bool:
 
 def _plain(value: Any) -> bool:
     """Return True if `repr` says all of an argument: numbers, texts, and collections of them."""
+    if isinstance(value, dict):
+        return _plain([*value.keys(), *value.values()])
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(map(_plain, value))
-    if isinstance(value, dict):
-        return all(_plain(k) and _plain(v) for k, v in value.items())
     return isinstance(value, _PLAIN)
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Answer pandas' readers of text from Arrow copies."""
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     try:
         import pandas
         import pyarrow
         import pyarrow.ipc
     except ImportError as error:
         program.refuse(f"{error.name} is not installed in the program's environment.")
-    tables = _Tables(program.shared_folder("arrow"), pandas, pyarrow)
-    program.set_reason("pandas read no file twice.")
-    for name in _READERS:
-        program.replace(pandas, name, _reader(tables, name, pandas, program))
+    copies = _Copies(program, pandas, pyarrow)
 
-
-def _reader(tables: _Tables, name: str, pandas: Any, program: Any) -> Any:
-    def make(old: Any) -> Any:
+    def reader(name: str, old: Any) -> Any:
         def read(*args: Any, **kwargs: Any) -> Any:
-            key = _key(tables, name, args, kwargs)
-            if key is None:
-                return old(*args, **kwargs)
-            try:
-                copy = tables.copy(key)
-            except Exception:
-                copy = None  # the copy is gone or damaged
+            key = copies.key(name, args, kwargs)
+            copy = None if key is None else copies.copy(key)
             if copy is not None:
                 program.applied(function=name)
                 return copy
             table = old(*args, **kwargs)
+            if key is None or type(table) is not pandas.DataFrame:
+                return table
             # Whether the file changed while it was parsed shows in its name.
-            unchanged = key == _key(tables, name, args, kwargs)
-            if unchanged and type(table) is pandas.DataFrame and not tables.keep(key, table):
+            if key == copies.key(name, args, kwargs) and not copies.keep(key, table):
                 program.set_reason("Arrow does not give back the same table as pandas.")
             return table
 
         return read
 
-    return make
+    program.set_reason("pandas read no file twice.")
+    for name in _READERS:
+        program.replace(pandas, name, functools.partial(reader, name))
 
 
-def _key(tables: _Tables, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    rest = dict(kwargs)
-    if args:
-        path, args = args[0], args[1:]
-    else:
-        path = next((rest.pop(key) for key in _FIRST if key in rest), None)
-    if not isinstance(path, (str, os.PathLike)) or not (_plain(args) and _plain(rest)):
-        return None
-    try:
-        return tables.key(name, os.fspath(path), args, rest)
-    except (OSError, ValueError):
-        return None  # a URL, or no such file: pandas says so itself
-
-
-def _read(recording: Recording) -> TableReads | None:
-    """Return the reader that takes most time."""
-    tables = recording.storage.tables if recording.storage is not None else []
-    return max(tables, key=lambda table: table.total_s, default=None)
+def _slowest(recording: Recording) -> TableReads | None:
+    return max(_tables(recording), key=lambda table: table.total_s, default=None)
 
 
 def location(recording: Recording) -> Location | None:
     """Return the line that reads, or else where the training loader is made."""
-    table = _read(recording)
+    table = _slowest(recording)
     return (table and table.location) or loader_location(recording)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return the command that converts the files, and what to write where they are read."""
-    table = _read(recording)
-    reader = table.function if table is not None else "read_csv"
-    example = os.path.join(recording.workload.cwd, table.example) if table is not None else ""
-    folder, ending = os.path.dirname(example), os.path.splitext(example)[1]
+    table = _slowest(recording)
+    ending = os.path.splitext(table.example)[1] if table is not None else ""
     if table is None or not ending:
-        return (
-            f"# once: pandas.{reader}(path).to_feather(path + '.feather')\n"
-            f"pandas.read_feather(path + '.feather')  # in place of pandas.{reader}(path)"
-        )
-    files = f"pathlib.Path({folder!r}).rglob({'*' + ending!r})"
+        return FIX.permanent_form
+    example = os.path.join(recording.workload.cwd, table.example)
+    files = f"pathlib.Path({os.path.dirname(example)!r}).rglob({'*' + ending!r})"
     if table.files == 1:
         files = f"[pathlib.Path({example!r})]"
-    each = f"pandas.{reader}(f).to_feather(str(f) + '.feather')"
-    code = f"import pandas, pathlib; [{each} for f in {files}]"
+    reader = f"pandas.{table.function}"
+    code = f"import pandas, pathlib; [{reader}(f).to_feather(str(f) + '.feather') for f in {files}]"
     where = place(recording, table.location, "where it is read")
     return (
         f"python -c {shlex.quote(code)}  # once\n"
-        f"{where}  pandas.read_feather(f'{{path}}.feather')  # in place of pandas.{reader}(path)"
+        f"{where}  pandas.read_feather(f'{{path}}.feather')  # in place of {reader}(path)"
     )
 
 
@@ -294,33 +261,25 @@ FIX = FixSpec(
     instruction=instruction,
     example=Example(
         code="""
-import os, tempfile
+import pathlib, tempfile
 import pandas
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-path = os.path.join(tempfile.mkdtemp(), "rows.csv")
-with open(path, "w") as file:
-    file.write("name,value\\na,1.5\\nb,2.5\\n")
-
-parsed = []
-
-
-class Rows(Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        table = pandas.read_csv(path)
-        return torch.tensor([table["value"][index % 2]], dtype=torch.float32)
-
-
 import pandas.io.parsers.readers as readers
+import torch
+from torch.utils.data import DataLoader
 
-parse = readers.TextFileReader.read
+path = pathlib.Path(tempfile.mkdtemp(), "rows.csv")
+path.write_text("name,value\\na,1.5\\nb,2.5\\n")
+parse, parsed = readers.TextFileReader.read, []
 readers.TextFileReader.read = lambda *a, **k: (parsed.append(1), parse(*a, **k))[1]
+
+
+def rows(numbers):
+    values = [pandas.read_csv(path)["value"][number % 2] for number in numbers]
+    return torch.tensor(values).float().unsqueeze(1)
+
+
 model = torch.nn.Linear(1, 1)
-for x in DataLoader(Rows(), batch_size=2):
+for x in DataLoader(range(4), batch_size=2, collate_fn=rows):
     print(x.flatten().tolist())
     model(x).sum().backward()
 print("parsed", len(parsed), "times")

@@ -24,8 +24,7 @@ Make it permanent
 Sources
 -------
 - The makers' data sheets, each named in torchdoctor/gpu_data_sheets.py.
-- Williams et al., Roofline: an insightful visual performance model:
-  https://doi.org/10.1145/1498765.1498785
+- Williams et al., Roofline: https://doi.org/10.1145/1498765.1498785
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from typing import Any
 
 from torchdoctor.facts.gpu_data_sheets import SHEETS, DataSheet, data_sheet
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, Settings, process
 
 _BUSY = 0.8  # of the step in kernels: below, the host is the limit
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why nothing is predicted."""
     if not recording.has_gpu:
         return "The model trains on the CPU, from which no GPU can be predicted."
     if (recording.shares.gpu or 0.0) < _BUSY:
         return (
             "The GPU does not compute most of the step: a faster one would wait as this one does."
         )
-    if _sheet(recording) is None:
+    here = _sheet(recording)
+    if here is None:
         return "The GPU's data sheet is not among those that are known."
-    if not _better(recording):
+    if not _better(here, recording.shares.gpu or 0.0):
         return "No GPU among those that are known is faster."
     return None
 
@@ -59,11 +58,8 @@ def _sheet(recording: Recording) -> DataSheet | None:
     return data_sheet(gpus[0].name) if gpus else None
 
 
-def _better(recording: Recording) -> list[tuple[str, float, float]]:
-    """Return the GPUs that are faster by both figures, each with its least and greatest gain."""
-    here, share = _sheet(recording), recording.shares.gpu or 0.0
-    if here is None:
-        return []
+def _better(here: DataSheet, share: float) -> list[tuple[float, float, str]]:
+    """Return the least and greatest gain of GPUs that are faster by both figures, with names."""
     faster = []
     for sheet in SHEETS:
         arithmetic = (sheet.peak("float16") or 0.0) / (here.peak("float16") or 1.0)
@@ -72,21 +68,25 @@ def _better(recording: Recording) -> list[tuple[str, float, float]]:
             continue
         low, high = (1.0 / (1.0 - share + share / ratio) for ratio in ratios)
         if high > 1.05:
-            faster.append((sheet.name, low, high))
-    return sorted(faster, key=lambda row: row[1])
+            faster.append((low, high, sheet.name))
+    return sorted(faster)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return the prediction for each."""
     here, share = _sheet(recording), recording.shares.gpu or 0.0
+    assert here is not None, "otherwise it is refused"
     lines = [f"# predicted from {share:.0%} of the step in kernels, by data sheets; not measured"]
-    for name, low, high in _better(recording):
-        lines.append(f"{name}: {low:.2f}x to {high:.2f}x as fast as {here.name if here else ''}")
+    for low, high, name in _better(here, share):
+        lines.append(f"{name}: {low:.2f}x to {high:.2f}x as fast as {here.name}")
     return "\n".join(lines)
 
 
-_A100 = {"gpus": [{"index": 0, "name": "NVIDIA A100-SXM4-80GB"}]}
-_MODEL = [{"pid": 1, "models": [{"ident": 0, "device": "cuda:0", "forwards": 9}]}]
+def _on(name: str, gpu: float = 1.0) -> dict[str, Any]:
+    model = {"ident": 0, "device": "cuda:0", "forwards": 9}
+    machine = {"environment": {"gpus": [{"index": 0, "name": name}]}, "shares": {"gpu": gpu}}
+    return {**process(models=[model]), **machine}
+
 
 FIX = FixSpec(
     file=__file__,
@@ -98,30 +98,11 @@ FIX = FixSpec(
     refuses=refuses,
     suits=lambda trace: False,
     instruction=instruction,
-    offers=[
-        (
-            {"environment": _A100, "processes": _MODEL, "shares": {"gpu": 1.0}},
-            "H100 SXM: 1.64x to 3.17x",
-        )
-    ],
+    offers=[(_on("NVIDIA A100-SXM4-80GB"), "H100 SXM: 1.64x to 3.17x")],
     refusals=[
         ({}, "CPU"),
-        ({"environment": _A100, "processes": _MODEL, "shares": {"gpu": 0.4}}, "most of the step"),
-        (
-            {
-                "environment": {"gpus": [{"index": 0, "name": "NVIDIA B200"}]},
-                "processes": _MODEL,
-                "shares": {"gpu": 1.0},
-            },
-            "No GPU",
-        ),
-        (
-            {
-                "environment": {"gpus": [{"index": 0, "name": "Odd Card"}]},
-                "processes": _MODEL,
-                "shares": {"gpu": 1.0},
-            },
-            "not among",
-        ),
+        (_on("NVIDIA A100-SXM4-80GB", gpu=0.4), "most of the step"),
+        (_on("NVIDIA B200"), "No GPU"),
+        (_on("Odd Card"), "not among"),
     ],
 )

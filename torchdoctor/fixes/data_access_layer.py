@@ -9,15 +9,14 @@ names workers, reads from object stores go through Alluxio's fsspec client inste
 
 Why it helps
 ------------
-From the second epoch on, a file costs one question to the server (has it changed?) in place of
-its download.
+From the second epoch on, a file costs one question to the server (has it changed?), not a download.
 
 Risks
 -----
 The same bytes: each read asks for size, time, ETag or generation of the file, and a changed one is
-downloaded anew. The first read downloads the whole file, which is more than a program needs that
-reads a small part of it. The cache takes disk. Readers in C (`pyarrow.fs`, `h5py`) and fsspec's
-`cat`, `get` and asynchronous methods are not redirected.
+downloaded anew, whole, which is more than a program needs that reads a small part of it. The cache
+takes disk. Readers in C (`pyarrow.fs`, `h5py`) and fsspec's `cat`, `get` and asynchronous methods
+are not redirected.
 
 Make it permanent
 -----------------
@@ -42,27 +41,18 @@ from torchdoctor.edits.calls import loader_location
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.slow_reads import LEAST_WAIT, slow_mounts, wait_share, why_not_slow
 from torchdoctor.words import Location, Recording, RemoteReads
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _REMOTE_KINDS = ("network", "FUSE")
-_VERSION = (
-    "size",
-    "mtime",
-    "created",  # of a local file: the time of its last change of any kind
-    "ETag",
-    "etag",
-    "LastModified",
-    "last_modified",
-    "generation",
+# `created` of a local file is the time of its last change of any kind.
+_STATE = (
+    *("size", "mtime", "created", "ETag", "etag", "LastModified", "last_modified", "generation"),
     "md5Hash",
 )
-_KERNELS = ("/proc", "/sys", "/dev", "/run")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why a cache cannot apply or cannot gain."""
-    storage = recording.storage
-    wait = wait_share(recording)
+    storage, wait = recording.storage, wait_share(recording)
     if wait is not None and wait < LEAST_WAIT:
         return f"The step waits for data only {100 * wait:.1f} % of its time."
     if storage is None or not (storage.remote or _mount(recording)):
@@ -79,22 +69,18 @@ def refuses(recording: Recording) -> str | None:
 
 def _mount(recording: Recording) -> str | None:
     """Return the slow remote mount that Python reads files from."""
-    for mount, _ in slow_mounts(recording):
-        if mount.kind in _REMOTE_KINDS and mount.opens:
-            return mount.path
-    return None
+    slow = [mount for mount, _ in slow_mounts(recording)]
+    return next((x.path for x in slow if x.kind in _REMOTE_KINDS and x.opens), None)
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return Alluxio where the user has it, and fsspec's cache."""
-    storage = recording.storage
+    storage, mount = recording.storage, _mount(recording)
     if storage is None:
         return []
-    layers: list[dict[str, Any]] = []
+    layers: list[Settings] = [{"layer": "simplecache", **({"mount": mount} if mount else {})}]
     if storage.remote and storage.alluxio_workers and "alluxiofs" in storage.available:
-        layers.append({"layer": "alluxio", "worker_hosts": storage.alluxio_workers})
-    mount = _mount(recording)
-    layers.append({"layer": "simplecache", **({"mount": mount} if mount else {})})
+        layers.insert(0, {"layer": "alluxio", "worker_hosts": storage.alluxio_workers})
     return layers
 
 
@@ -106,7 +92,7 @@ class _Layers:
         fsspec: the user's module.
     """
 
-    def __init__(self, folder: str, fsspec: Any, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: str, fsspec: Any, settings: Settings) -> None:
         self.folder, self._fsspec, self._settings = folder, fsspec, settings
         self._layers: dict[int, tuple[Any, Any]] = {}
         self._lock = threading.RLock()
@@ -117,37 +103,30 @@ class _Layers:
         self.busy.on = True
         try:
             with self._lock:
-                layer = self._layer(filesystem)
-                if self._settings["layer"] == "alluxio":
-                    return layer.open(path, "rb")
-                # Whole files appear in the shared folder at once; each process downloads to its
-                # own, and nobody ever sees half of one.
-                opened = layer.open(path, "rb")
-                shared = os.path.join(self.folder, os.path.basename(opened.name))
-                if not os.path.exists(shared):
-                    os.replace(opened.name, shared)
+                if id(filesystem) not in self._layers:
+                    self._layers[id(filesystem)] = filesystem, self._layer(filesystem)
+                opened = self._layers[id(filesystem)][1].open(path, "rb")
+                if self._settings["layer"] != "alluxio":
+                    # Whole files appear in the shared folder at once; each process downloads to its
+                    # own, and nobody ever sees half of one.
+                    shared = os.path.join(self.folder, os.path.basename(opened.name))
+                    if not os.path.exists(shared):
+                        os.replace(opened.name, shared)
                 return opened
         finally:
             self.busy.on = False
 
     def _layer(self, filesystem: Any) -> Any:
-        known = self._layers.get(id(filesystem))
-        if known is not None:
-            return known[1]
         if self._settings["layer"] == "alluxio":
             hosts = self._settings["worker_hosts"]
-            layer = self._fsspec.filesystem("alluxiofs", fs=filesystem, worker_hosts=hosts)
-        else:
-            own = os.path.join(self.folder, "of-%d" % os.getpid())  # noqa: UP031
-            layer = self._fsspec.filesystem(
-                "simplecache",
-                fs=filesystem,
-                cache_storage=[self.folder, own],
-                cache_mapper=functools.partial(_version, filesystem),
-                skip_instance_cache=True,
-            )
-        self._layers[id(filesystem)] = filesystem, layer
-        return layer
+            return self._fsspec.filesystem("alluxiofs", fs=filesystem, worker_hosts=hosts)
+        return self._fsspec.filesystem(
+            "simplecache",
+            fs=filesystem,
+            cache_storage=[self.folder, os.path.join(self.folder, f"of-{os.getpid()}")],
+            cache_mapper=functools.partial(_version, filesystem),
+            skip_instance_cache=True,
+        )
 
     def forget(self) -> None:
         """Let a forked child download to a folder of its own."""
@@ -158,39 +137,28 @@ class _Layers:
 def _version(filesystem: Any, path: str) -> str:
     """Return the name of a cached file: what it is, and in which state it is now."""
     info = filesystem.info(path)
-    state = [(key, str(info[key])) for key in _VERSION if key in info]
+    state = [(key, str(info[key])) for key in _STATE if key in info]
     # Not its token, which differs in each process.
     options = (filesystem.storage_args, sorted(filesystem.storage_options.items()))
     text = repr((type(filesystem).__name__, options, path, state))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Answer fsspec's remote reads, and those from the mount, from the layer."""
     try:
         import fsspec
-    except ImportError:
-        program.refuse("fsspec is not installed in the program's environment.")
-    if settings["layer"] == "alluxio":
-        try:
+
+        if settings["layer"] == "alluxio":
             import alluxiofs
 
             fsspec.register_implementation("alluxiofs", alluxiofs.AlluxioFileSystem, clobber=True)
-        except ImportError:
-            program.refuse("alluxiofs is not installed in the program's environment.")
+    except ImportError as error:
+        program.refuse(f"{error.name} is not installed in the program's environment.")
     layers = _Layers(program.shared_folder("cached"), fsspec, settings)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=layers.forget)
-    program.set_reason("No remote file was read through Python.")
-    _redirect_fsspec(fsspec, layers, settings, program)
-    mount = settings.get("mount")
-    if mount:
-        local = fsspec.filesystem("file", skip_instance_cache=True)
-        program.redirect_reads(_of_mount(mount, local, layers, program))
-        program.applied(mount=mount)
 
-
-def _redirect_fsspec(fsspec: Any, layers: _Layers, settings: dict[str, Any], program: Any) -> None:
     def make(old: Any) -> Any:
         def open(self: Any, path: Any, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
             protocol = program.remote_protocol(self)
@@ -209,44 +177,40 @@ def _redirect_fsspec(fsspec: Any, layers: _Layers, settings: dict[str, Any], pro
 
         return open
 
+    program.set_reason("No remote file was read through Python.")
     program.replace(fsspec.AbstractFileSystem, "open", make)
+    if mount := settings.get("mount"):
+        local = fsspec.filesystem("file", skip_instance_cache=True)
+        program.redirect_reads(_of_mount(program.is_below(mount), local, layers))
+        program.applied(mount=mount)
 
 
-def _of_mount(mount: str, local: Any, layers: _Layers, program: Any) -> Any:
-    prefix = mount.rstrip(os.sep) + os.sep
-    within: dict[str, bool] = {}
-
+def _of_mount(is_below: Any, local: Any, layers: _Layers) -> Any:
     def instead(path: str) -> str | None:
-        folder = os.path.dirname(path)
-        if folder not in within:
-            real = os.path.realpath(folder) + os.sep
-            within[folder] = real.startswith(prefix) and not real.startswith(_KERNELS)
-        if not within[folder] or not os.path.isfile(path):
+        if not is_below(path) or not os.path.isfile(path):
             return None
         try:
             with layers.open(local, path) as file:
-                name = os.path.basename(file.name)
+                return os.path.join(layers.folder, os.path.basename(file.name))
         except OSError:
             return None  # no room, or not readable: the program sees for itself
-        return os.path.join(layers.folder, name)
 
     return instead
 
 
 def _opened(recording: Recording) -> RemoteReads | None:
     """Return the protocol that is opened most."""
-    storage = recording.storage
-    remote = storage.remote if storage is not None else []
+    remote = recording.storage.remote if recording.storage is not None else []
     return max(remote, key=lambda reads: reads.opens, default=None)
 
 
 def location(recording: Recording) -> Location | None:
     """Return the line that opens remote files, or else where the training loader is made."""
     opened = _opened(recording)
-    return (opened.location if opened is not None else None) or loader_location(recording)
+    return (opened and opened.location) or loader_location(recording)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return how to name the layer where files are opened."""
     opened = _opened(recording)
     where = place(recording, opened.location if opened is not None else None, "")
@@ -291,13 +255,13 @@ class Store(LocalFileSystem):  # stands for s3, gs, https
     protocol = "store"
     downloads = 0
 
-    def _open(self, path, *args, **kwargs):
+    def _open(self, *args, **kwargs):
         Store.downloads += 1
-        return super()._open(path, *args, **kwargs)
+        return super()._open(*args, **kwargs)
 
-    def get_file(self, path, *args, **kwargs):
+    def get_file(self, *args, **kwargs):
         Store.downloads += 1
-        return super().get_file(path, *args, **kwargs)
+        return super().get_file(*args, **kwargs)
 
 
 fsspec.register_implementation("store", Store)

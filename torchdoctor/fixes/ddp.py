@@ -43,45 +43,41 @@ Sources
   https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
 - PyTorch tutorial, Multi GPU training with DDP:
   https://docs.pytorch.org/tutorials/beginner/ddp_series_multigpu.html
-- PyTorch documentation, torchrun:
-  https://docs.pytorch.org/docs/stable/elastic/run.html
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchdoctor.facts.scaling import comment_lines, scaling
-from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
+from torchdoctor.fixes._parts import is_replicated, with_own_command
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, process
+from torchdoctor.words.specs import FixSpec, Settings, process
+
+_INSTEAD = """\
+# in place of torch.nn.DataParallel(model); it divides each batch among the GPUs,
+# so divide the loader's batch_size by their number to train as before"""
+
+
+def _divides_batches(recording: Recording) -> bool:
+    return any(model.data_parallel == "DataParallel" for model in recording.main.models)
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
-    main = recording.main
-    if any(m.data_parallel in ("DistributedDataParallel", "FSDP") for m in main.models):
+    if is_replicated(recording):
         return "The program trains with a process for each GPU already."
-    if any(m.data_parallel == "DataParallel" for m in main.models):
+    if _divides_batches(recording) or (recording.has_gpu and len(recording.main.devices) > 1):
         return None
-    if not recording.has_gpu or len(main.devices) < 2:
-        return "The program sees fewer than two GPUs."
-    return None
+    return "The program sees fewer than two GPUs."
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return the lines, the command that starts them, and what that could give."""
-    first = []
-    if any(model.data_parallel == "DataParallel" for model in recording.main.models):
-        first = [
-            "# in place of torch.nn.DataParallel(model); it divides each batch among the GPUs,",
-            "# so divide the loader's batch_size by their number to train as before",
-        ]
-    lines = FIX.permanent_form.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+    first = [_INSTEAD] if _divides_batches(recording) else []
+    lines = with_own_command(FIX.permanent_form, recording)
     return "\n".join([*first, *comment_lines(scaling(recording), "replicas"), lines])
 
 
 _WRAPPED = {"ident": 0, "data_parallel": "DataParallel", "device": "cuda:0", "forwards": 9}
+_FOUR = process(models=[_WRAPPED], devices=["A"] * 4)
 
 FIX = FixSpec(
     file=__file__,
@@ -93,14 +89,8 @@ FIX = FixSpec(
     refuses=refuses,
     instruction=instruction,
     offers=[
-        (
-            process(models=[_WRAPPED], devices=["A", "A", "A", "A"]),
-            "# torchrun --standalone --nproc-per-node 4 train.py",
-        ),
-        (
-            process(models=[_WRAPPED], devices=["A", "A"]),
-            "divide the loader's batch_size by their number",
-        ),
+        (_FOUR, "# torchrun --standalone --nproc-per-node 4 train.py"),
+        (_FOUR, "divide the loader's batch_size by their number"),
     ],
     refusals=[
         ({}, "fewer than two"),

@@ -4,8 +4,7 @@ What it does
 ------------
 Keeps a copy of each sample when it is first made, in the training process or in each persistent
 worker, and answers later uses with a fresh copy. Samples that differ from use to use are never
-kept: eight are made twice and compared byte by byte, in each further epoch four more, and a dataset
-that draws random numbers is left alone.
+kept: eight are made twice and compared byte by byte, in each further epoch four more.
 
 Why it helps
 ------------
@@ -14,28 +13,25 @@ memory, that work is needed once.
 
 Risks
 -----
-None for the samples: if a comparison fails, the cache is switched off for good. The checks ask the
-dataset for a few samples more than training would. The decoded samples take memory, up to the
-limit given, divided among the workers. A dataset with random augmentation gains nothing: cache
-before the augmentation. A launch that ends within the first epoch cannot show a gain: the fix is
-offered there as code, if the samples that were made twice were the same.
+None for the samples: if a comparison fails, the cache is switched off for good. The decoded samples
+take memory, up to the limit given, divided among the workers: each keeps samples of its own, and
+without `persistent_workers=True` they end with each epoch, and the cache with them. A dataset with
+random augmentation gains nothing: cache before the augmentation. A launch that ends within the
+first epoch cannot show a gain: there the fix is offered as code.
 
 Make it permanent
 -----------------
     def __getitem__(self, index):
-        if index not in self.samples:              # self.samples = {} in __init__
+        if index not in self.samples:
             self.samples[index] = self.decode(index)
-        return copy.deepcopy(self.samples[index])  # a fresh one: what changes it changes no other
-
-With workers, each keeps samples of its own, and only as long as it lives: without
-`persistent_workers=True` they end with each epoch, and the cache with them.
+        return copy.deepcopy(self.samples[index])  # import copy: a fresh one each time
+    # With workers: persistent_workers=True, or each epoch's workers begin with no samples.
 
 Sources
 -------
 - PyTorch documentation, torch.utils.data, "Map-style datasets":
   https://docs.pytorch.org/docs/stable/data.html#map-style-datasets
-- TensorFlow's guide has the same as `dataset.cache()`:
-  https://www.tensorflow.org/guide/data_performance#caching
+- TensorFlow, `dataset.cache()`: https://www.tensorflow.org/guide/data_performance#caching
 """
 
 from __future__ import annotations
@@ -48,23 +44,16 @@ from typing import Any
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.edits.reading import method_of_class
 from torchdoctor.facts.analysed import size_words
-from torchdoctor.facts.lookup import (
-    changes_itself,
-    data_wait_share,
-    loader_target,
-    place,
-    training_loaders,
-)
+from torchdoctor.facts.lookup import loader_target, place, training_loaders
+from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.words import LoaderFacts, Location, Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
-_NOTHING_TO_GAIN = 0.01
 _MOST_OF_MEMORY = 0.25
 _SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why a cache cannot apply or cannot gain."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no samples to keep."
@@ -76,9 +65,8 @@ def refuses(recording: Recording) -> str | None:
             "The loader's workers end with each epoch, and with them what they would keep: it "
             "needs persistent-workers first."
         )
-    share = data_wait_share(recording)
-    if share is not None and share < _NOTHING_TO_GAIN:
-        return f"The step waits for data only {100 * share:.1f} % of its time."
+    if reason := hardly_waits(recording):
+        return reason
     check = recording.main.sample_check
     if by_hand(recording):
         within = "While it was observed no sample was used twice, as the first epoch did not end"
@@ -97,14 +85,6 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def doubt(recording: Recording) -> str | None:
-    """Return what the dataset changes in itself, which a sample from memory does not."""
-    changes = changes_itself(recording)
-    return (
-        None if changes is None else f"{changes}: a sample that comes from a cache would not do it."
-    )
-
-
 def by_hand(recording: Recording) -> bool:
     """Return True if no launch gets to a second use of a sample, so that none can show a gain."""
     loaders = training_loaders(recording)
@@ -118,14 +98,13 @@ def _needed_bytes(loader: LoaderFacts) -> float | None:
     """Return the bytes of all samples, by the shape of a batch ("32x3x64x64 float32, 32 int64")."""
     if not loader.batch_shapes or not loader.dataset_length or not loader.batch_size:
         return None
-    total = 0.0
-    for part in loader.batch_shapes[0].split(", "):
-        match = _SHAPE.match(part)
-        if match is None:
-            return None
-        width = int(match[3]) // 8 if match[3] else 1
-        total += math.prod(map(int, match[1].split("x"))) * max(width, 1)
-    return total / loader.batch_size * loader.dataset_length
+    parts = [_SHAPE.match(part) for part in loader.batch_shapes[0].split(", ")]
+    if None in parts:
+        return None
+    batch = sum(
+        math.prod(map(int, x[1].split("x"))) * max(int(x[3] or 8) // 8, 1) for x in parts if x
+    )
+    return batch / loader.batch_size * loader.dataset_length
 
 
 def _limit_bytes(recording: Recording) -> int | None:
@@ -134,7 +113,7 @@ def _limit_bytes(recording: Recording) -> int | None:
     return int(_MOST_OF_MEMORY * min(known)) if known else None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return one setting: as much as fits into a quarter of the memory."""
     limit = _limit_bytes(recording) or 2**30
     return [{"limit_bytes": limit, **loader_target(recording)}]
@@ -151,24 +130,21 @@ class _Cached:
         return self._cache.get(self._dataset, index)
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Put a cache between the fetchers of the chosen loaders and their data sets."""
-    only, limit = settings.get("loader"), int(settings["limit_bytes"])
+    limit = int(settings["limit_bytes"])
     chosen: dict[int, tuple[Any, Any]] = {}  # by id of the data set, as long as that lives
 
     def on_use() -> None:
-        program.details["answered"] = program.details.get("answered", 0) + 1
-        if program.details["answered"] == 1:
-            program.applied()
+        program.applied(answered=program.details.get("answered", 0) + 1)
 
     def on_off(reason: str) -> None:
         program.state, program.reason = "refused", reason
 
-    def choose(arguments: dict[str, Any], ident: int) -> None:
+    def choose(arguments: dict[str, Any]) -> None:
         dataset, workers = arguments["dataset"], int(arguments["num_workers"] or 0)
-        if only is not None and ident != only:
-            return
-        if isinstance(dataset, torch.utils.data.IterableDataset) or id(dataset) in chosen:
+        key = id(dataset)
+        if isinstance(dataset, torch.utils.data.IterableDataset) or key in chosen:
             return
         cache = program.sample_cache(limit // max(workers, 1), on_use, on_off)
         if cache.makes_whole_batches(dataset):
@@ -177,7 +153,6 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         if workers and not arguments["persistent_workers"]:
             program.set_reason("Its workers end with each epoch, and their caches with them.")
             return
-        key = id(dataset)
         try:
             alive = weakref.ref(dataset, lambda _: chosen.pop(key, None))
         except TypeError:
@@ -197,7 +172,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         return __init__
 
     program.set_reason("No sample was used twice.")
-    program.before_loader(choose)
+    program.before_loader(choose, settings.get("loader"))
     program.replace(torch.utils.data._utils.fetch._MapDatasetFetcher, "__init__", make)
 
 
@@ -208,41 +183,30 @@ def _makes_samples(recording: Recording) -> Location | None:
     return Location(file=script or "", line=line) if line is not None else None
 
 
-def _takes(loader: LoaderFacts) -> str:
-    """Return what the offered code, which has no limit, takes of the memory."""
-    needed, each = _needed_bytes(loader), " in each worker" if loader.num_workers else ""
-    if needed is None:
-        return "# It has no limit: all decoded samples must fit into memory.\n"
-    all_samples = f"All {loader.dataset_length} decoded samples"
-    return f"# {all_samples} take about {size_words(needed)} of memory{each}.\n"
-
-
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return what to keep, and where."""
-    loaders = training_loaders(recording)
-    cls = loaders[0].dataset_cls.rpartition(".")[2] if loaders else ""
-    where = _makes_samples(recording)
-    named = place(recording, where, "")
-    check = recording.main.sample_check
-    untried = ""
+    loaders, check = training_loaders(recording), recording.main.sample_check
+    lines = []
     if by_hand(recording) and check is not None:
-        untried = (
-            "# Not measured: a launch ends within the first epoch, and this helps from the second\n"
-            f"# on. {check.samples} samples were made twice and were equal byte by byte.\n"
-        )
-    return untried + (
-        f"# {f'{named}, ' if named else ''}in {cls or 'the data set'}, with self.samples = {{}} in "
-        "__init__ and decode() for what it does now:\n"
-        "def __getitem__(self, index):\n"
-        "    if index not in self.samples:\n"
-        "        self.samples[index] = self.decode(index)\n"
-        "    return copy.deepcopy(self.samples[index])  # import copy: a fresh one each time\n"
-        f"{_takes(loaders[0]) if loaders else ''}"
-        "# With workers: persistent_workers=True, or each epoch's workers begin with no samples."
-    )
+        lines = [
+            "# Not measured: a launch ends within the first epoch, and this helps from the second",
+            f"# on. {check.samples} samples were made twice and were equal byte by byte.",
+        ]
+    where = place(recording, _makes_samples(recording), "")
+    cls = loaders[0].dataset_cls.rpartition(".")[2] if loaders else ""
+    lines += [
+        f"# {f'{where}, ' if where else ''}in {cls or 'the data set'}, with self.samples = {{}} in "
+        "__init__ and decode() for what it does now:",
+        FIX.permanent_form,
+    ]
+    needed = _needed_bytes(loaders[0]) if loaders else None
+    if loaders and needed is None:
+        lines.append("# It has no limit: all decoded samples must fit into memory.")
+    elif needed is not None:
+        takes = f"{loaders[0].dataset_length} decoded samples take about {size_words(needed)}"
+        lines.append(f"# All {takes} of memory{' in each worker' * bool(loaders[0].num_workers)}.")
+    return "\n".join(lines)
 
-
-# Twenty once, eight of them twice, and four more in each of the four later epochs.
 
 FIX = FixSpec(
     file=__file__,
@@ -259,7 +223,9 @@ FIX = FixSpec(
     settings=settings,
     by_hand=by_hand,
     suits=lambda trace: False,
-    doubt=doubt,
+    doubt=lambda recording: changed_itself(
+        recording, "a sample that comes from a cache would not do it."
+    ),
     apply=apply,
     location=lambda recording: _makes_samples(recording) or loader_location(recording),
     instruction=instruction,
@@ -291,6 +257,6 @@ print("seen", seen, "made", Decoded.made, "of 100")
 """,
         settings={"limit_bytes": 10**6},
         without="seen 3800.0 made 100 of 100",
-        with_fix="seen 3800.0 made 44 of 100",
+        with_fix="seen 3800.0 made 44 of 100",  # 20, 8 of them twice, 4 more in later epochs
     ),
 )

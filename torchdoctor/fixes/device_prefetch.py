@@ -39,25 +39,20 @@ Sources
 -------
 - PyTorch documentation, CUDA semantics, "CUDA streams":
   https://docs.pytorch.org/docs/stable/notes/cuda.html
-- PyTorch tutorial, A guide on good usage of non_blocking and pin_memory():
-  https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchdoctor.facts.lookup import place, training_loader_location
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, Settings, trace
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
     if not recording.has_gpu:
         return "The model trains on the CPU, where there is no copy to hide."
-    steps, trace = recording.steps, recording.trace
-    pageable = trace.pageable_copies if trace is not None else None
+    steps, traced = recording.steps, recording.trace
+    pageable = traced.pageable_copies if traced is not None else None
     if pageable is None and steps is not None:
         pageable = steps.pageable_copies_per_step
     if pageable is None or pageable >= 1.0:
@@ -65,16 +60,11 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return where the class goes."""
     where = place(recording, training_loader_location(recording), "the training loader")
-    return (
-        f"{where}  loader = Prefetched(loader, device)  # see torchdoctor explain device-prefetch"
-    )
+    return f"{where}  loader = Prefetched(loader, device)  # see torchdoctor explain {FIX.ident}"
 
-
-_MODEL = {"ident": 0, "forwards": 9, "device": "cuda:0"}
-_TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "has_device": True}
 
 FIX = FixSpec(
     file=__file__,
@@ -86,6 +76,6 @@ FIX = FixSpec(
     refuses=refuses,
     suits=lambda trace: trace.has_device and (trace.pageable_copies or 0.0) < 1.0,
     instruction=instruction,
-    offers=[({"trace": {**_TRACE, "pageable_copies": 0.0}}, "Prefetched(loader, device)")],
-    refusals=[({}, "CPU"), ({"trace": {**_TRACE, "pageable_copies": 2.0}}, "pin-memory first")],
+    offers=[(trace(has_device=True, pageable_copies=0.0), "Prefetched(loader, device)")],
+    refusals=[({}, "CPU"), (trace(has_device=True, pageable_copies=2.0), "pin-memory first")],
 )

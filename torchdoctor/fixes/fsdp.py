@@ -36,17 +36,8 @@ Make it permanent
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.data, 0)  # each process has made its own
     blocks = [module for module in model.modules() if type(module).__name__ == "Block"]
-    if hasattr(fsdp, "fully_shard"):  # torch 2.6 and later
-        for block in blocks:
-            fsdp.fully_shard(block)
-        fsdp.fully_shard(model)
-    else:
-        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-        policy = ModuleWrapPolicy({type(block) for block in blocks})
-        model = fsdp.FullyShardedDataParallel(
-            model, auto_wrap_policy=policy, device_id=device, use_orig_params=True
-        )
+    for module in [*blocks, model]:
+        fsdp.fully_shard(module)  # torch 2.6 and later
     loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
     # then make the optimizer, of model.parameters()
     # at each epoch: loader.sampler.set_epoch(epoch)
@@ -56,10 +47,6 @@ Sources
 -------
 - PyTorch tutorial, Getting Started with Fully Sharded Data Parallel (FSDP2):
   https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html
-- PyTorch documentation, FullyShardedDataParallel (torch 2.4 and 2.5):
-  https://docs.pytorch.org/docs/stable/fsdp.html
-- PyTorch documentation, torchrun:
-  https://docs.pytorch.org/docs/stable/elastic/run.html
 """
 
 from __future__ import annotations
@@ -71,40 +58,35 @@ from torchdoctor.facts.analysed import size_words
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.facts.scaling import comment_lines, scaling
-from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
+from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, Settings, process
 
 _MOMENTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adagrad": 1}  # kept for each weight
 _BYTES = {"float64": 8, "bfloat16": 2, "float16": 2}
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
-    main = recording.main
-    if any(model.data_parallel == "FSDP" for model in main.models):
+    if any(model.data_parallel == "FSDP" for model in recording.main.models):
         return "The model is sharded already."
-    if not recording.has_gpu or max(len(main.devices), main.world_size or 1) < 2:
-        return "The program sees fewer than two GPUs."
+    if reason := fewer_than_two_gpus(recording):
+        return reason
     if not memory_is_short(recording):
         return "The model fits: DistributedDataParallel sends less."
     return None
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return what it would save, the lines with the program's own block, and how to start it."""
-    main = recording.main
+    main, models = recording.main, training_models(recording)
     count = max(len(main.devices), main.world_size or 1, 2)
-    models = training_models(recording)
     kept, whole = _kept(recording, sum(model.elements for model in models))
-    lines = FIX.permanent_form.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+    lines = with_own_command(FIX.permanent_form, recording)
     largest = max(models, key=lambda model: model.elements, default=None)
     if largest is not None and largest.repeated_block:
         lines = lines.replace('"Block"', json.dumps(largest.repeated_block))
-    saved = (
-        f"# {kept}: {size_words(whole)} on each GPU now, "
-        f"{size_words(whole / count)} divided by {count}"
-    )
+    divided = f"{size_words(whole / count)} divided by {count}"
+    saved = f"# {kept}: {size_words(whole)} on each GPU now, {divided}"
     return "\n".join([saved, *comment_lines(scaling(recording), "shards"), lines])
 
 
@@ -115,25 +97,26 @@ def _kept(recording: Recording, elements: int) -> tuple[str, float]:
     """
     stepped = [optimizer for optimizer in recording.main.optimizers if optimizer.steps]
     kinds = {optimizer.cls.rpartition(".")[2] for optimizer in stepped}
-    moments = _MOMENTS.get(next(iter(kinds)), 0) if len(kinds) == 1 else 0
     dtypes = {optimizer.dtype for optimizer in stepped}
-    each = _BYTES.get(next(iter(dtypes)), 4) if len(dtypes) == 1 else 4
-    kept = f"weights, gradients and {kinds.pop()}'s state" if moments else "weights and gradients"
+    moments = _MOMENTS.get(min(kinds), 0) if len(kinds) == 1 else 0
+    each = _BYTES.get(min(dtypes), 4) if len(dtypes) == 1 else 4
+    kept = f"weights, gradients and {min(kinds)}'s state" if moments else "weights and gradients"
     return kept, float(each * (2 + moments) * elements)
 
 
-_FULL = {
-    "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
-    "sensors": {"gpu_memory_peak_bytes": 95},
-}
+_GPU = {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}
+_FULL = {"environment": _GPU, "sensors": {"gpu_memory_peak_bytes": 95}}
 _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "elements": 2**28}
 _LAYERS = {**_MODEL, "repeated_blocks": 12, "repeated_block": "Layer"}
-_PAIR = [{"pid": 1, "models": [_MODEL], "devices": ["A", "A"]}]
+
+
+def _pair(**more: Any) -> dict[str, Any]:
+    return process(**{"models": [_MODEL], "devices": ["A", "A"], **more})
 
 
 def _stepped(kind: str, **more: Any) -> dict[str, Any]:
     made = {"ident": 0, "cls": f"torch.optim.{kind}", "steps": 9, **more}
-    return {**_FULL, "processes": [{**_PAIR[0], "optimizers": [made]}]}
+    return {**_FULL, **_pair(optimizers=[made])}
 
 
 FIX = FixSpec(
@@ -146,15 +129,12 @@ FIX = FixSpec(
     refuses=refuses,
     instruction=instruction,
     offers=[
-        ({**_FULL, "processes": _PAIR}, "# weights and gradients: 2.0 GiB on each GPU now"),
+        ({**_FULL, **_pair()}, "# weights and gradients: 2.0 GiB on each GPU now"),
         (_stepped("adamw.AdamW"), "gradients and AdamW's state: 4.0 GiB on each GPU now, 2.0 GiB"),
         (_stepped("adamw.AdamW", dtype="bfloat16"), "AdamW's state: 2.0 GiB on each GPU now"),
         (_stepped("sgd.SGD"), "# weights and gradients: 2.0 GiB on each GPU now, 1.0 GiB divided"),
-        (
-            {**_FULL, "processes": [{**_PAIR[0], "models": [_LAYERS]}]},
-            'type(module).__name__ == "Layer"]',
-        ),
-        ({**_FULL, "processes": _PAIR}, "# torchrun --standalone --nproc-per-node 2 train.py"),
+        ({**_FULL, **_pair(models=[_LAYERS])}, 'type(module).__name__ == "Layer"]'),
+        ({**_FULL, **_pair()}, "# torchrun --standalone --nproc-per-node 2 train.py"),
     ],
-    refusals=[(_FULL, "fewer than two"), ({"processes": _PAIR}, "fits")],
+    refusals=[(_FULL, "fewer than two"), (_pair(), "fits")],
 )

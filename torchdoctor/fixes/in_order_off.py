@@ -6,16 +6,14 @@ Sets `in_order=False` of the training DataLoader: whichever worker's batch is do
 
 Why it helps
 ------------
-If samples differ much in cost, the next batch in order may take long while others lie ready. In
-order, the loop waits for it. Out of order, nobody waits while any batch is ready.
+If samples differ much in cost, the next batch in order may take long while others lie ready.
 
 Risks
 -----
 The same batches come in an order that differs from run to run, so training can no longer be
-repeated exactly. Cheap samples come first, which changes the selection if an epoch is cut short.
-So it changes training: it is tried only with `--allow-training-changes`. It needs torch 2.6. With
-an IterableDataset, the shares of its workers are mixed otherwise. `prefetch-factor` evens out
-smaller differences in order.
+repeated exactly, and cheap samples come first. So it changes training: it is tried only with
+`--allow-training-changes`. It needs torch 2.6. With an IterableDataset, the shares of its workers
+are mixed otherwise. `prefetch-factor` evens out smaller differences in order.
 
 Make it permanent
 -----------------
@@ -35,13 +33,10 @@ from typing import Any
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.facts.lookup import loader_target, order_wait_share, training_loaders
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
-
-_SINCE = (2, 6)
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why the order cannot be given up or costs nothing."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there is no order to give up."
@@ -51,7 +46,7 @@ def refuses(recording: Recording) -> str | None:
         return "The loader already hands out batches as they are done."
     version = recording.main.torch or recording.environment.torch or ""
     numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) < _SINCE:
+    if numbers and (int(numbers[1]), int(numbers[2])) < (2, 6):
         return f"torch {version} has no in_order argument: it came with 2.6."
     if not loaders[0].overtaken:
         return "No batch was waited for while a later one lay ready."
@@ -64,13 +59,8 @@ def works_on_s(recording: Recording) -> float | None:
     return None if share is None or steps is None else share * steps.mean_s
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Set in_order of the chosen loaders, before they are made."""
-    only = settings.get("loader")
-
-    def give_up_order(arguments: dict[str, Any], ident: int) -> None:
-        if only is not None and ident != only:
-            return
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    def give_up_order(arguments: dict[str, Any]) -> None:
         if "in_order" not in arguments:
             program.refuse("This torch's DataLoader has no in_order argument: it came with 2.6.")
         if not arguments["num_workers"]:
@@ -79,8 +69,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         arguments["in_order"] = False
         program.applied()
 
-    program.set_reason("No DataLoader that it could change was made.")
-    program.before_loader(give_up_order)
+    program.before_loader(give_up_order, settings.get("loader"))
 
 
 FIX = FixSpec(
@@ -102,36 +91,28 @@ FIX = FixSpec(
     edits=lambda settings, recording: loader_edits(recording, in_order=False),
     example=Example(
         code="""
-import multiprocessing
-import time
-
+import multiprocessing, time
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+
+others = multiprocessing.Semaphore(0)  # how many samples but the first are done
 
 
-class Uneven(Dataset):
-    def __init__(self, others):
-        self.others = others  # how many samples but the first are done
-
-    def __len__(self):
-        return 6
-
-    def __getitem__(self, index):
-        if index == 0:
-            self.others.acquire(timeout=10)  # the first one takes until after another
-            time.sleep(1.0)
-        else:
-            self.others.release()
-        return torch.tensor([float(index)])
+def uneven(samples):
+    if samples == [0]:
+        others.acquire(timeout=10)  # the first one takes until after another
+        time.sleep(1.0)
+    else:
+        others.release()
+    return torch.tensor(samples).float()
 
 
 if __name__ == "__main__":
-    model, seen = torch.nn.Linear(1, 1), []
-    data = Uneven(multiprocessing.Semaphore(0))
-    for x in DataLoader(data, batch_size=1, num_workers=2):
-        seen.append(int(x))
+    model, order = torch.nn.Linear(1, 1), []
+    for x in DataLoader(range(6), num_workers=2, collate_fn=uneven):
+        order.append(int(x))
         model(x).sum().backward()
-    print("first:", seen[0] == 0, "all:", sorted(seen))
+    print("first:", order[0] == 0, "all:", sorted(order))
 """,
         without="first: True all: [0, 1, 2, 3, 4, 5]",
         with_fix="first: False all: [0, 1, 2, 3, 4, 5]",

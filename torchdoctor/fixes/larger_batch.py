@@ -146,19 +146,15 @@ def note(recording: Recording) -> str | None:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Set batch_size of the chosen loaders, before they are made."""
     wanted = int(settings["batch_size"])
-    only = settings.get("loader")
 
-    def enlarge(arguments: dict[str, Any], ident: int) -> None:
-        if only is not None and ident != only:
-            return
+    def enlarge(arguments: dict[str, Any]) -> None:
         if arguments["batch_size"] is None or arguments["batch_sampler"] is not None:
             program.set_reason("The loader gets its batches from elsewhere.")
             return
         arguments["batch_size"] = wanted
         program.applied(batch_size=wanted)
 
-    program.set_reason("No DataLoader that it could change was made.")
-    program.before_loader(enlarge)
+    program.before_loader(enlarge, settings.get("loader"))
 
 
 def instruction(settings: Settings, recording: Recording) -> str:

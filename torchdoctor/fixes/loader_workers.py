@@ -4,22 +4,19 @@ What it does
 ------------
 Sets `num_workers` of the training DataLoader. With 0, the default, the training process reads,
 decodes and collates every batch itself, and the model waits for it. With n workers, n processes
-prepare the next batches meanwhile. torchdoctor tries several numbers, and the time of the whole
-step decides.
+prepare the next batches meanwhile. torchdoctor tries several numbers.
 
 Why it helps
 ------------
-Preparation and computation overlap, so a step takes as long as the slower of the two, not as long
-as both. If preparation needs the processor, more workers than free cores get in each other's way.
-If it waits for a disk or a network, far more workers than cores can pay. If samples cost less than
-handing them over, no worker at all may be fastest: 0 is tried there.
+Preparation and computation overlap, so a step takes as long as the slower of the two. Where it
+computes, more workers than free cores get in each other's way. If it waits for a disk or a network,
+far more can pay. If samples cost less than handing them over, no worker at all may be fastest.
 
 Risks
 -----
 The samples and their order stay the same. Random augmentation draws other numbers, seeded by
-`torch` for each worker. An IterableDataset must shard itself by `get_worker_info()`, or every
-worker yields every sample. Each worker has its own copy of the dataset: what the dataset changes
-in itself stays in that copy. Batches travel through shared memory, which containers limit
+`torch` for each worker. Each worker has its own copy of the dataset: what the dataset changes in
+itself stays in that copy. Batches travel through shared memory, which containers limit
 (`--shm-size`). On Windows and macOS the script needs `if __name__ == "__main__":` and a dataset
 that can be pickled.
 
@@ -27,8 +24,7 @@ Make it permanent
 -----------------
     loader = DataLoader(..., num_workers=4)
 
-In an IterableDataset, for more than one:
-
+    # More than one would each yield every sample of an IterableDataset, unless it shares them out:
     def __iter__(self):
         worker = torch.utils.data.get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
@@ -39,8 +35,6 @@ Sources
 -------
 - PyTorch documentation, torch.utils.data, "Single- and Multi-process Data Loading":
   https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading
-- PyTorch Performance Tuning Guide, "Enable asynchronous data loading and augmentation":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 from __future__ import annotations
@@ -50,41 +44,24 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, without_workers
-from torchdoctor.facts.loading import (
-    MOSTLY_WAITING,
-    fewest,
-    making_s,
-    untold_wait,
-    workers_that_keep_up,
-)
+from torchdoctor.facts import loading
 from torchdoctor.facts.lookup import (
-    changes_itself,
-    data_wait_share,
     loader_target,
-    place,
     respawn_share,
     training_loaders,
     workers_keep_up,
 )
+from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.words import LoaderFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
-_NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 _IOWAIT = 0.2
 _ALMOST = 0.85  # of the workers that would keep up with the model
 _STARTED_AGAIN = 0.03  # share of the step
 _MOST_SETTINGS = 4
-_SHARDING = """\
-# More than one would each yield every sample again, unless the data set shares them out:
-def __iter__(self):
-    worker = torch.utils.data.get_worker_info()
-    first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-    for row in itertools.islice(self.rows(), first, None, step):  # cheap to step over
-        yield self.prepare(row)"""
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why more workers cannot apply or cannot gain."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no workers to start."
@@ -98,80 +75,59 @@ def refuses(recording: Recording) -> str | None:
         )
     if any("cuda" in shape for shape in loader.batch_shapes):
         return "The batches already lie on the GPU, where worker processes cannot make them."
-    share = data_wait_share(recording)
-    if share is not None and share < _NOTHING_TO_GAIN and not _started_again(recording):
-        return f"The step waits for data only {100 * share:.1f} % of its time."
-    return None
+    return None if _started_again(recording) else hardly_waits(recording)
 
 
 def doubt(recording: Recording) -> str | None:
-    """Return what the dataset changes in itself, which workers do each for themselves."""
     loaders = training_loaders(recording)
-    changes = changes_itself(recording)
-    if changes is None or loaders[0].num_workers:
+    if not loaders or loaders[0].num_workers:
         return None
-    return (
-        f"{changes}: each worker would change a copy of its own, and the main process would not "
-        "see it."
-    )
+    but = "each worker would change a copy of its own, and the main process would not see it."
+    return changed_itself(recording, but)
 
 
-def note(recording: Recording) -> str | None:
-    """Return the remark that a cache in the dataset becomes one for each worker."""
-    loaders = training_loaders(recording)
-    caches = [write for write in loaders[0].dataset_writes if write.cache] if loaders else []
-    if not caches or loaders[0].num_workers:
-        return None
-    return (
-        f"each worker fills a cache of its own ({place(recording, caches[0].location, '')}, "
-        f"{caches[0].name}), which it loses when an epoch ends unless workers are persistent"
-    )
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return the numbers of workers, the one that should just keep up with the model first."""
     loader = training_loaders(recording)[0]
     target = {"loader": loader.ident} if loader.iterable else loader_target(recording)
-    numbers = worker_numbers(recording, loader)
-    return [{"num_workers": number, **target} for number in numbers]
+    return [{"num_workers": number, **target} for number in _numbers(recording, loader)]
 
 
-def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
+def together(settings: Settings, recording: Recording) -> dict[str, Settings]:
     """Return fewer threads for operators if busy workers leave them too few cores.
 
     A parallel operator waits for its slowest thread, and that one waits for a worker's core.
     """
-    threads = recording.main.flags.num_threads
-    workers = settings.get("num_workers", 0)
+    threads, cpus = recording.main.flags.num_threads, recording.environment.whole_cpus
     if recording.has_gpu or not threads or _waits(recording, training_loaders(recording)[0]):
         return {}
-    free = max((cpus := recording.environment.whole_cpus) - workers, 1)
+    free = max(cpus - settings.get("num_workers", 0), 1)
     return {"cpu-threads": {"num_threads": free}} if free < min(threads, cpus) else {}
 
 
-def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
+def _numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     """Return at most four numbers of workers to try, most promising first, without today's."""
     if not _shards(loader):
         return [1]  # which repeats nothing
     cpus = recording.environment.whole_cpus
+    none = [0] * _may_do_without(recording, loader)
     if workers_keep_up(recording):
-        least = fewest(recording, loader)
+        least = loading.fewest(recording, loader)
         fewer = [n for n in (1, 2, 4) if least <= n < loader.num_workers]
-        if making_s(recording, loader) is None:
-            return [*fewer, 0]
-        return [0] * _may_do_without(recording, loader) + fewer
+        return [*fewer, 0] if loading.making_s(recording, loader) is None else [*none, *fewer]
     waiting = _waits(recording, loader)
+    powers = [2**n for n in range(7)]
     if waiting:
-        ladder = [n for n in (2, 4, 8, 16, 32, 64) if n <= max(8 * cpus, 16)]
+        numbers = [n for n in powers if 2 <= n <= max(8 * cpus, 16)]
     else:
-        ladder = sorted({n for n in (1, 2, 4, 8, 16, 32) if n < cpus} | {cpus, 2 * cpus})
-    ladder = [n for n in ladder if n != loader.num_workers]
-    aim = workers_that_keep_up(recording, loader)
-    aim = min(max(aim, ladder[0]), ladder[-1] if waiting else max(cpus, 1))
+        numbers = sorted({n for n in powers if n < cpus} | {cpus, 2 * cpus})
+    numbers = [n for n in numbers if n != loader.num_workers]
+    aim = loading.workers_that_keep_up(recording, loader)
+    aim = min(max(aim, numbers[0]), numbers[-1] if waiting else cpus)
     # One too few is waited for, one too many hardly costs.
-    keeps_up = next(n for n in ladder if n >= _ALMOST * aim)
-    ladder.sort(key=lambda n: (n != keeps_up, round(abs(math.log2(n / aim)), 3), -n))
-    return [*([0] if _may_do_without(recording, loader) else []), *ladder][:_MOST_SETTINGS]
+    keeps_up = next(n for n in numbers if n >= _ALMOST * aim)
+    numbers.sort(key=lambda n: (n != keeps_up, round(abs(math.log2(n / aim)), 3), -n))
+    return [*none, *numbers][:_MOST_SETTINGS]
 
 
 def _shards(loader: LoaderFacts) -> bool:
@@ -185,7 +141,7 @@ def _started_again(recording: Recording) -> bool:
 
 def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
     """Return True if the training process may make batches faster than it waits for them."""
-    steps, own_s = recording.steps, making_s(recording, loader)
+    steps, own_s = recording.steps, loading.making_s(recording, loader)
     if not loader.num_workers or steps is None or own_s is None:
         return False
     waits_s = steps.data_wait_s + steps.loader_start_s
@@ -194,41 +150,33 @@ def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
 
 def ladder(recording: Recording) -> dict[str, Any]:
     """Return the range to search: twice the CPUs, or more if the workers wait."""
-    loader = training_loaders(recording)[0]
-    cpus = recording.environment.whole_cpus
-    if not _shards(loader):
-        return {"setting": "num_workers", "least": 1, "most": 1, "today": loader.num_workers}
+    loader, cpus = training_loaders(recording)[0], recording.environment.whole_cpus
     most = max(8 * cpus, 16) if _waits(recording, loader) else 2 * cpus
+    most = most if _shards(loader) else 1
     return {"setting": "num_workers", "least": 1, "most": most, "today": loader.num_workers}
 
 
 def _waits(recording: Recording, loader: LoaderFacts) -> bool:
     """Return True if preparing a batch waits (disk, network, sleep) instead of computing."""
-    if untold_wait(recording) is not None or workers_keep_up(recording):
+    if loading.untold_wait(recording) is not None or workers_keep_up(recording):
         return False  # more workers than cores for what may compute are dear
     if loader.sample_cpu_share is not None:
-        return loader.sample_cpu_share < MOSTLY_WAITING
+        return loader.sample_cpu_share < loading.MOSTLY_WAITING
     sensors = recording.sensors
-    if sensors.iowait_share is not None and sensors.iowait_share > _IOWAIT:
+    if (sensors.iowait_share or 0.0) > _IOWAIT:
         return True
     if sensors.workers_cpus is None or not loader.num_workers:
         return False
     busy = sensors.workers_cpus + (sensors.workers_queued_cpus or 0.0)
-    return busy < MOSTLY_WAITING * loader.num_workers
+    return busy < loading.MOSTLY_WAITING * loader.num_workers
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Set num_workers of the chosen loaders, before they are made."""
-    wanted = int(settings["num_workers"])
-    only = settings.get("loader")
-    iterable = torch.utils.data.IterableDataset
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    wanted, only = int(settings["num_workers"]), settings.get("loader")
 
-    def set_workers(arguments: dict[str, Any], ident: int) -> None:
+    def set_workers(arguments: dict[str, Any]) -> None:
         dataset = arguments["dataset"]
-        if only is None:
-            if isinstance(dataset, iterable):
-                return
-        elif ident != only:
+        if only is None and isinstance(dataset, torch.utils.data.IterableDataset):
             return
         held: Any = getattr(program.innermost(dataset), "tensors", ())
         devices = [getattr(t, "device", None) for t in held] if type(held) in (tuple, list) else []
@@ -240,8 +188,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             arguments.update(none, persistent_workers=False, timeout=0)
         program.applied(num_workers=wanted)
 
-    program.set_reason("No DataLoader that it could change was made.")
-    program.before_loader(set_workers, with_second=True)
+    program.before_loader(set_workers, only, with_second=True)
 
 
 def advice(recording: Recording) -> str:
@@ -254,19 +201,19 @@ def advice(recording: Recording) -> str:
     )
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return the argument to set, and where; of an IterableDataset also what more workers need."""
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(training_loaders(recording)[0]):
-        return f"{call}\n{_SHARDING}"
+        sharding = FIX.permanent_form.partition("\n\n")[2]
+        return f"{call}\n{sharding}"
     if settings["num_workers"]:
         return call
     of_workers = "persistent_workers, prefetch_factor, timeout and multiprocessing_context"
     return f"{call}\n# without {of_workers}, where it has them"
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Return the same as a source edit; none if the place is not known."""
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     if not settings["num_workers"]:
         return without_workers(recording)
     return loader_edits(recording, num_workers=settings["num_workers"])
@@ -296,7 +243,6 @@ FIX = FixSpec(
     together=together,
     ladder=ladder,
     doubt=doubt,
-    note=note,
     apply=apply,
     location=loader_location,
     advice=advice,
@@ -305,28 +251,19 @@ FIX = FixSpec(
     example=Example(
         code="""
 import os
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 
-class Numbers(Dataset):
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return torch.tensor([float(index)]), os.getpid()
+def collated(samples):
+    return torch.tensor(samples).float().unsqueeze(1), os.getpid()
 
 
 if __name__ == "__main__":
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    pids = set()
-    for x, pid in DataLoader(Numbers(), batch_size=2):
-        pids.update(pid.tolist())
+    model, pids = torch.nn.Linear(1, 1), set()
+    for x, pid in DataLoader(range(8), batch_size=2, collate_fn=collated):
+        pids.add(pid)
         model(x).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
     print("loaded elsewhere:", os.getpid() not in pids, "processes:", len(pids))
 """,
         settings={"num_workers": 2},

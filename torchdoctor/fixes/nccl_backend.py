@@ -29,47 +29,36 @@ Sources
 
 from __future__ import annotations
 
-from typing import Any
-
-from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.hardware import backend_by_host
 from torchdoctor.facts.lookup import place
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, Settings, process
 
-_BACKEND = "cpu:gloo,cuda:nccl"
+_BACKEND = {"backend": "cpu:gloo,cuda:nccl"}
+_CALLEE = "init_process_group"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
     if backend_by_host(recording) is None:
         return "No tensors of GPUs are sent between processes by gloo or MPI."
     return None
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return the call, and what has to stand before it."""
     where = place(recording, recording.main.backend_location, "where the process group is made")
     return (
-        f'{where}  init_process_group(backend="{_BACKEND}", ...)\n'
+        f'{where}  {_CALLEE}(backend="{_BACKEND["backend"]}", ...)\n'
         "# before it: torch.cuda.set_device(LOCAL_RANK), so that each process has its own GPU"
     )
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Return the argument of the call; [] where its place is unknown."""
-    place = recording.main.backend_location
-    return call_edits(recording, place, "init_process_group", {"backend": _BACKEND})
-
-
-_MODEL = {"ident": 0, "device": "cuda:0", "data_parallel": "DistributedDataParallel"}
 _GLOO = {
-    "pid": 1,
     "world_size": 2,
     "backend": "gloo",
     "backend_location": {"file": "/w/train.py", "line": 8, "function": "main"},
-    "models": [_MODEL],
+    "models": [{"ident": 0, "device": "cuda:0", "data_parallel": "DistributedDataParallel"}],
 }
 
 FIX = FixSpec(
@@ -81,12 +70,9 @@ FIX = FixSpec(
     untried="NCCL needs a GPU of its own for each process, which only the script can give it.",
     refuses=refuses,
     instruction=instruction,
-    edits=edits,
-    offers=[
-        ({"processes": [_GLOO]}, 'train.py:8  init_process_group(backend="cpu:gloo,cuda:nccl"')
-    ],
-    refusals=[
-        ({}, "No tensors of GPUs"),
-        ({"processes": [{**_GLOO, "backend": "nccl"}]}, "No tensors of GPUs"),
-    ],
+    edits=lambda settings, recording: call_edits(
+        recording, recording.main.backend_location, _CALLEE, _BACKEND
+    ),
+    offers=[(process(**_GLOO), 'train.py:8  init_process_group(backend="cpu:gloo,cuda:nccl"')],
+    refusals=[({}, "No tensors of GPUs"), (process(**{**_GLOO, "backend": "nccl"}), "No tensors")],
 )

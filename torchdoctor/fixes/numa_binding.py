@@ -26,8 +26,6 @@ Sources
 -------
 - PyTorch Performance Tuning Guide, "Utilize Non-Uniform Memory Access (NUMA) Controls":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- PyTorch documentation, torchrun (Elastic Launch):
-  https://docs.pytorch.org/docs/stable/elastic/run.html
 """
 
 from __future__ import annotations
@@ -36,13 +34,12 @@ import os
 from typing import Any
 
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _NODES = "/sys/devices/system/node"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why there is nothing to bind to."""
     nodes = recording.environment.numa_nodes
     if nodes is None:
         return "How many memory nodes the machine has is not known."
@@ -53,15 +50,16 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Bind this process and whatever it starts."""
-    nodes = sorted(
-        int(name[4:]) for name in os.listdir(_NODES) if name[:4] == "node" and name[4:].isdigit()
-    )
+    numbers = [name.removeprefix("node") for name in os.listdir(_NODES)]
+    nodes = sorted(int(number) for number in numbers if number.isdigit())
     rank = os.environ.get("LOCAL_RANK", "")
     node = nodes[(settings["node"] + (int(rank) if rank.isdigit() else 0)) % len(nodes)]
     with open(f"{_NODES}/node{node}/cpulist", encoding="utf-8") as file:
-        cpus = _numbers(file.read()) & os.sched_getaffinity(0)
+        ranges = [part.split("-") for part in file.read().strip().split(",") if part]  # "0-3,8"
+    of_node = {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
+    cpus = of_node & os.sched_getaffinity(0)
     if not cpus:
         program.refuse(f"The program may use no CPU of node {node}.")
     os.sched_setaffinity(0, cpus)
@@ -69,17 +67,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.applied(node=node, cpus=len(cpus))
 
 
-def _numbers(text: str) -> set[int]:
-    """Return the numbers of a list such as "0-3,8"."""
-    numbers: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first:
-            numbers.update(range(int(first), int(last or first) + 1))
-    return numbers
-
-
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return the command, bound."""
     node, command = settings["node"], " ".join(recording.workload.command)
     return f"numactl --cpunodebind={node} --membind={node} {command}"
@@ -102,12 +90,11 @@ FIX = FixSpec(
 import os
 import torch
 
-if __name__ == "__main__":
-    torch.ones(1, requires_grad=True).sum().backward()
-    with open("/sys/devices/system/node/node0/cpulist") as file:
-        parts = [part.split("-") for part in file.read().strip().split(",")]
-    of_node = {c for part in parts for c in range(int(part[0]), int(part[-1]) + 1)}
-    print("on node 0:", os.sched_getaffinity(0) <= of_node)
+torch.ones(1, requires_grad=True).sum().backward()
+with open("/sys/devices/system/node/node0/cpulist") as file:
+    parts = [part.split("-") for part in file.read().strip().split(",")]
+of_node = {c for part in parts for c in range(int(part[0]), int(part[-1]) + 1)}
+print("on node 0:", os.sched_getaffinity(0) <= of_node)
 """,
         settings={"node": 0},
         without="on node 0: True",

@@ -2,9 +2,8 @@
 
 What it does
 ------------
-Sets `persistent_workers=True` of the training DataLoader. Without it, every epoch starts all worker
-processes anew. If the loader has no workers yet but epochs are short, workers and their persistence
-are tried together.
+Sets `persistent_workers=True` of the training DataLoader. If it has no workers yet but epochs are
+short, workers and their persistence are tried together.
 
 Why it helps
 ------------
@@ -15,9 +14,8 @@ cached.
 Risks
 -----
 Samples and their order stay the same. What the training process changes in the dataset between
-epochs (a curriculum, an epoch number) no longer reaches the workers. Their random state goes on
-instead of being seeded anew, so random augmentation draws other numbers. Their memory stays in use
-between epochs.
+epochs (a curriculum, an epoch number) no longer reaches the workers. Their random state goes on, so
+random augmentation draws other numbers. Their memory stays in use between epochs.
 
 Make it permanent
 -----------------
@@ -34,21 +32,14 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
-from torchdoctor.facts.lookup import (
-    changes_itself,
-    data_wait_share,
-    loader_target,
-    place,
-    training_loaders,
-)
+from torchdoctor.facts.lookup import loader_target, place, training_loaders
 from torchdoctor.fixes import loader_workers
-from torchdoctor.fixes.loader_workers import worker_numbers
+from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why keeping workers alive cannot apply or cannot gain."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no workers to keep."
@@ -63,68 +54,51 @@ def refuses(recording: Recording) -> str | None:
         )
     if loader.iterators <= 1:
         return "The loader was iterated once in the observed run: no workers were started again."
-    if loader.num_workers == 0:
-        if loader.iterable:
-            return "The loader has no worker processes to keep."
-        share = data_wait_share(recording)
-        if share is not None and share < 0.01:
-            return "The loader has no worker processes, and the step hardly waits for data."
-    return None
+    if loader.num_workers:
+        return None
+    return (
+        "The loader has no worker processes to keep."
+        if loader.iterable
+        else hardly_waits(recording)
+    )
 
 
 def includes(recording: Recording) -> tuple[str, ...]:
     """Return loader-workers if the loader has none: it gets them here as well."""
     loaders = training_loaders(recording)
-    return ("loader-workers",) if loaders and not loaders[0].num_workers else ()
+    return (loader_workers.FIX.ident,) if loaders and not loaders[0].num_workers else ()
 
 
 def doubt(recording: Recording) -> str | None:
-    """Return what the dataset changes in itself, which persistent workers would not forget."""
     loaders = training_loaders(recording)
-    changes = changes_itself(recording)
-    if changes is None or not loaders[0].num_workers:
+    if not loaders or not loaders[0].num_workers:
         return loader_workers.doubt(recording)
-    return (
-        f"{changes}: persistent workers would keep their changed copies, where now each epoch "
-        "begins with the main process's."
-    )
+    but = "persistent workers would keep their changed copies, where now each epoch begins with "
+    return changed_itself(recording, f"{but}the main process's.")
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return the loader's own number of workers; where it has none, the one that should keep up."""
     loader = training_loaders(recording)[0]
-    target = loader_target(recording)
-    if loader.num_workers:
-        return [target]
-    return [{"num_workers": worker_numbers(recording, loader)[0], **target}]
+    more = {} if loader.num_workers else loader_workers.settings(recording)[0]
+    return [{**more, **loader_target(recording)}]
 
 
-def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
-    """Return the same company as workers alone have."""
-    return loader_workers.together(settings, recording)
-
-
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Set persistent_workers of the chosen loaders, before they are made."""
-    only = settings.get("loader")
-
-    def keep_workers(arguments: dict[str, Any], ident: int) -> None:
-        if only is not None and ident != only:
-            return
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    def keep_workers(arguments: dict[str, Any]) -> None:
         iterable = isinstance(arguments["dataset"], torch.utils.data.IterableDataset)
-        if "num_workers" in settings and arguments["num_workers"] == 0 and not iterable:
-            arguments["num_workers"] = int(settings["num_workers"])
+        if arguments["num_workers"] == 0 and not iterable:
+            arguments["num_workers"] = int(settings.get("num_workers", 0))
         if arguments["num_workers"] == 0:
             program.set_reason("The loader has no worker processes to keep.")
             return
         arguments["persistent_workers"] = True
         program.applied(num_workers=arguments["num_workers"])
 
-    program.set_reason("No DataLoader that it could change was made.")
-    program.before_loader(keep_workers)
+    program.before_loader(keep_workers, settings.get("loader"))
 
 
-def _keywords(settings: dict[str, Any]) -> dict[str, Any]:
+def _keywords(settings: Settings) -> Settings:
     workers = {"num_workers": settings["num_workers"]} if "num_workers" in settings else {}
     return {**workers, "persistent_workers": True}
 
@@ -141,7 +115,7 @@ FIX = FixSpec(
     prepares_elsewhere=True,
     refuses=refuses,
     settings=settings,
-    together=together,
+    together=loader_workers.together,
     includes=includes,
     suits=lambda trace: False,
     doubt=doubt,
@@ -152,26 +126,20 @@ FIX = FixSpec(
     example=Example(
         code="""
 import os
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 
-class Numbers(Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return torch.tensor([float(index)]), os.getpid()
+def collated(samples):
+    return torch.tensor(samples).float().unsqueeze(1), os.getpid()
 
 
 if __name__ == "__main__":
-    model = torch.nn.Linear(1, 1)
-    loader = DataLoader(Numbers(), batch_size=2, num_workers=1)
-    pids = set()
+    model, pids = torch.nn.Linear(1, 1), set()
+    loader = DataLoader(range(4), batch_size=2, num_workers=1, collate_fn=collated)
     for epoch in range(3):
         for x, pid in loader:
-            pids.update(pid.tolist())
+            pids.add(pid)
             model(x).sum().backward()
     print("worker processes in three epochs:", len(pids))
 """,

@@ -26,8 +26,6 @@ Make it permanent
 
 Sources
 -------
-- PyTorch documentation, torch.utils.data, "Memory Pinning":
-  https://docs.pytorch.org/docs/stable/data.html#memory-pinning
 - PyTorch tutorial, "A guide on good usage of non_blocking and pin_memory() in PyTorch":
   https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
 - NVIDIA, "How to Optimize Data Transfers in CUDA C/C++":
@@ -43,14 +41,13 @@ from torchdoctor.edits import Edit, NonBlockingEdit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, trainer_call
 from torchdoctor.facts.lookup import loader_target, training_loaders
 from torchdoctor.words import Recording, TraceStatistics
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _WORTH = 0.005  # of the step
 _MARK = "_torchdoctor_pinned_by_loader"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why pinning cannot apply or cannot gain."""
     if not recording.has_gpu:
         return (
             "The program does not train on a CUDA GPU, and pinned memory only helps copies to one."
@@ -60,57 +57,36 @@ def refuses(recording: Recording) -> str | None:
         return "The training loop uses no torch DataLoader, whose batches could be pinned."
     if any("cuda" in shape for shape in loaders[0].batch_shapes):
         return "The loader's batches already lie on the GPU."
-    steps = recording.steps
-    if loaders[0].pin_memory and steps is not None and steps.pageable_copies_per_step is not None:
-        copies = steps.pageable_copies_per_step + (steps.blocking_copies_per_step or 0.0)
-        if copies == 0:
-            return "Batches are already pinned and copied without blocking."
-    if _holds_nobody(recording):
+    steps, trace = recording.steps, recording.trace
+    pageable = steps.pageable_copies_per_step if steps is not None else None
+    blocking = steps is not None and bool(steps.blocking_copies_per_step)
+    if loaders[0].pin_memory and pageable == 0 and not blocking:
+        return "Batches are already pinned and copied without blocking."
+    if trace is not None and _hardly_held(trace) and not blocking:
         return "Copies from memory that is not pinned hold the host for under 0.5 % of the step."
     return None
 
 
-def _holds_nobody(recording: Recording) -> bool:
-    """Return True if a trace shows what pinning could save, and that it is next to nothing."""
-    trace, steps = recording.trace, recording.steps
-    if trace is None or trace.pageable_wait_s is None or not trace.step_s:
-        return False
-    blocking = steps is not None and bool(steps.blocking_copies_per_step)
-    return trace.pageable_wait_s < _WORTH * trace.step_s and not blocking
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """Return True if copies to a GPU hold the host, which pinned memory would end."""
+def _hardly_held(trace: TraceStatistics) -> bool:
+    """Return True if a trace shows that copies hold the host for next to nothing."""
     waits_s, step_s = trace.pageable_wait_s, trace.step_s
-    return trace.has_device and not (step_s and waits_s is not None and waits_s < _WORTH * step_s)
+    return waits_s is not None and step_s is not None and waits_s < _WORTH * step_s
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Pin the chosen loaders' batches, mark them, and copy marked ones without blocking."""
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         program.refuse("This torch was built without CUDA: there is no GPU to copy to.")
-    only = settings.get("loader")
 
-    def pin(arguments: dict[str, Any], ident: int) -> None:
-        if only is None or ident == only:
-            arguments["pin_memory"] = True
+    def pin(arguments: dict[str, Any]) -> None:
+        arguments["pin_memory"] = True
 
     def check() -> None:
         # Not earlier: asking starts the CUDA driver, which a program that forks may not want.
         if not torch.cuda.is_available():
             program.refuse("There is no CUDA GPU to copy to.")
 
-    program.set_reason("No batch of a pinned loader was copied to the GPU.")
-    program.at_first_batch(check, lambda: None)
-    program.before_loader(pin, with_second=True)
-    # The recursion of torch's own function goes through its module: every leaf passes here.
-    program.replace(torch.utils.data._utils.pin_memory, "pin_memory", _marking(torch))
-    for name in ("to", "cuda"):
-        program.replace(torch.Tensor, name, _not_blocking(torch, name, program))
-
-
-def _marking(torch: Any) -> Any:
-    def make(old: Any) -> Any:
+    def marking(old: Any) -> Any:
         def pin_memory(data: Any, *args: Any, **kwargs: Any) -> Any:
             pinned = old(data, *args, **kwargs)
             if isinstance(pinned, torch.Tensor):
@@ -119,30 +95,28 @@ def _marking(torch: Any) -> Any:
 
         return pin_memory
 
-    return make
-
-
-def _not_blocking(torch: Any, name: str, program: Any) -> Any:
-    applied: list[bool] = []
-
-    def make(old: Any) -> Any:
+    def not_blocking(name: str, old: Any) -> Any:
         @functools.wraps(old)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            marked = hasattr(self, _MARK) and self.device.type == "cpu"
             if (
-                not kwargs.get("non_blocking")
-                and hasattr(self, _MARK)
-                and self.device.type == "cpu"
+                marked
+                and not kwargs.get("non_blocking")
                 and _goes_to_cuda(torch, name, args, kwargs)
             ):
                 kwargs["non_blocking"] = True
-                if not applied:
-                    applied.append(True)
-                    program.applied()
+                program.applied()
             return old(self, *args, **kwargs)
 
         return method
 
-    return make
+    program.set_reason("No batch of a pinned loader was copied to the GPU.")
+    program.at_first_batch(check, lambda: None)
+    program.before_loader(pin, settings.get("loader"), with_second=True)
+    # The recursion of torch's own function goes through its module: every leaf passes here.
+    program.replace(torch.utils.data._utils.pin_memory, "pin_memory", marking)
+    for name in ("to", "cuda"):
+        program.replace(torch.Tensor, name, functools.partial(not_blocking, name))
 
 
 def _goes_to_cuda(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -152,14 +126,11 @@ def _goes_to_cuda(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     target = args[0] if args else kwargs.get("device", kwargs.get("other"))
     if isinstance(target, torch.Tensor):
         return target.is_cuda and len(args) < 2
-    if isinstance(target, torch.device):
-        return target.type == "cuda" and len(args) < 3
-    if isinstance(target, str):
-        return target.startswith("cuda") and len(args) < 3
-    return isinstance(target, int) and not isinstance(target, bool) and len(args) < 3
+    is_cuda = type(target) is int or str(target).startswith("cuda")  # a string, or a torch.device
+    return is_cuda and len(args) < 3
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return the argument to set, and where; and how to copy."""
     call = loader_call(recording, pin_memory=True)
     if trainer_call(recording, {"pin_memory": True}) is not None:
@@ -167,7 +138,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return f"{call}\nand copy each batch with  x = x.to(device, non_blocking=True)"
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return the loader's argument and the copies in the loop; none if a library makes these."""
     calls = [passes.forward[0] for passes in recording.main.passes if passes.forward]
     pinned = loader_edits(recording, pin_memory=True)
@@ -188,7 +159,7 @@ FIX = FixSpec(
     by_second_loader=True,
     refuses=refuses,
     settings=lambda recording: [loader_target(recording)],
-    suits=suits,
+    suits=lambda trace: trace.has_device and not _hardly_held(trace),
     apply=apply,
     location=loader_location,
     instruction=instruction,

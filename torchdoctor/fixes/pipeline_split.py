@@ -54,44 +54,33 @@ Sources
 -------
 - PyTorch documentation, Pipeline Parallelism:
   https://docs.pytorch.org/docs/stable/distributed.pipelining.html
-- PyTorch tutorial, Introduction to Distributed Pipeline Parallelism:
-  https://docs.pytorch.org/tutorials/intermediate/pipelining_tutorial.html
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchdoctor.facts.hardware import memory_is_short
-from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
+from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, Settings, process
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
-    main = recording.main
-    if not recording.has_gpu or max(len(main.devices), main.world_size or 1) < 2:
-        return "The program sees fewer than two GPUs."
-    if not any(model.data_parallel == "FSDP" for model in main.models):
+    if reason := fewer_than_two_gpus(recording):
+        return reason
+    if not any(model.data_parallel == "FSDP" for model in recording.main.models):
         return "Sharding the model (fsdp) comes first."
-    if not memory_is_short(recording):
-        return "The model fits."
-    return None
+    return None if memory_is_short(recording) else "The model fits."
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return the lines, with the program's own command."""
-    return FIX.permanent_form.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+def instruction(settings: Settings, recording: Recording) -> str:
+    return with_own_command(FIX.permanent_form, recording)
 
 
-_FULL = {
-    "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
-    "sensors": {"gpu_memory_peak_bytes": 95},
-}
-_MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "elements": 2**28}
-_SHARDED = {**_MODEL, "data_parallel": "FSDP"}
-_PAIR = {"pid": 1, "devices": ["A", "A"]}
+_GPU = {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}
+_FULL = {"environment": _GPU, "sensors": {"gpu_memory_peak_bytes": 95}}
+_MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9}
+_WHOLE = process(devices=["A", "A"], models=[_MODEL])
+_SHARDED = process(devices=["A", "A"], models=[{**_MODEL, "data_parallel": "FSDP"}])
 
 FIX = FixSpec(
     file=__file__,
@@ -102,15 +91,6 @@ FIX = FixSpec(
     untried="it needs a process for each GPU, and a model that is a chain of layers.",
     refuses=refuses,
     instruction=instruction,
-    offers=[
-        (
-            {**_FULL, "processes": [{**_PAIR, "models": [_SHARDED]}]},
-            "# torchrun --standalone --nproc-per-node 2 train.py",
-        )
-    ],
-    refusals=[
-        (_FULL, "fewer than two"),
-        ({**_FULL, "processes": [{**_PAIR, "models": [_MODEL]}]}, "fsdp"),
-        ({"processes": [{**_PAIR, "models": [_SHARDED]}]}, "fits"),
-    ],
+    offers=[({**_FULL, **_SHARDED}, "# torchrun --standalone --nproc-per-node 2 train.py")],
+    refusals=[(_FULL, "fewer than two"), ({**_FULL, **_WHOLE}, "fsdp"), (_SHARDED, "fits")],
 )

@@ -27,8 +27,6 @@ Sources
 -------
 - PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- PyTorch documentation, torch.cuda.empty_cache:
-  https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.empty_cache.html
 """
 
 from __future__ import annotations
@@ -37,45 +35,45 @@ import re
 from typing import Any
 
 from torchdoctor.edits import DetachEdit, Edit, RemoveEdit
-from torchdoctor.facts.analysed import calls_of
-from torchdoctor.facts.lookup import place
+from torchdoctor.fixes._parts import Lines
 from torchdoctor.words import Recording, TensorCall
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _NOT_NEEDED = ("synchronize", "empty_cache")
 _SUMMED = re.compile(r"([A-Za-z_]\w*)\s*\+=.*\.item\(\)")
 
 
+def _advise(call: TensorCall) -> str:
+    if call.name in _NOT_NEEDED:
+        return f"remove torch.cuda.{call.name}()"
+    if _SUMMED.match(call.text):
+        return "add .detach() instead of .item(); read the sum at the end"
+    name = "print" if call.name in ("__repr__", "__format__") else call.name.strip("_")
+    return f"{name} waits: do it every 50 steps, or after the loop"
+
+
+_WAITS = Lines(
+    kinds=("wait",),
+    unseen="What waits for the GPU was",
+    none="No line of the training loop waits for the GPU.",
+    otherwise="where it waits",
+    advise=_advise,
+)
+
+
 def refuses(recording: Recording) -> str | None:
-    """Return why there is nothing to remove."""
     if not recording.has_gpu:
         return "The model trains on the CPU, where nothing waits for a GPU."
-    if not recording.main.analysed_steps:
-        return (
-            "What waits for the GPU was not looked at: that needs steps after the profiler window."
-        )
-    if not _waits(recording):
-        return "No line of the training loop waits for the GPU."
-    return None
+    return _WAITS.refuses(recording)
 
 
-def _waits(recording: Recording) -> list[TensorCall]:
-    return calls_of(recording, "wait")
-
-
-def by_hand(recording: Recording) -> bool:
-    """Return True if the program needs every value that it waits for."""
-    return not any(call.name in _NOT_NEEDED for call in _waits(recording))
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return the calls that nobody needs."""
-    names = {call.name for call in _waits(recording)} & set(_NOT_NEEDED)
+    names = {call.name for call in _WAITS.calls(recording)} & set(_NOT_NEEDED)
     return [{"calls": sorted(names)}] if names else []
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Make the calls return at once."""
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     if not torch.cuda.is_available():
         program.refuse("There is no CUDA device here.")
 
@@ -90,36 +88,18 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         program.replace(torch.cuda, name, make)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return what to do at each line."""
-    lines = []
-    for call in _waits(recording):
-        where = place(recording, call.location, "where it waits")
-        if call.name in _NOT_NEEDED:
-            lines.append(f"{where}  remove torch.cuda.{call.name}()")
-        elif _SUMMED.match(call.text):
-            lines.append(f"{where}  add .detach() instead of .item(); read the sum at the end")
-        else:
-            name = "print" if call.name in ("__repr__", "__format__") else call.name.strip("_")
-            lines.append(f"{where}  {name} waits: do it every 50 steps, or after the loop")
-    return "\n".join(lines)
-
-
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return the calls that nobody needs; where there are none, sums that are only shown."""
-    made: list[Edit] = []
-    for call in _waits(recording):
+    removed: list[Edit] = []
+    detached: list[Edit] = []
+    for call in _WAITS.calls(recording):
         file, line = call.location.file, call.location.line
         if call.name in settings.get("calls", ()):
-            made.append(RemoveEdit(file=file, line=line, callee=call.name))
-    if settings.get("calls"):
-        return made  # what was removed in the trial, and nothing else
-    for call in _waits(recording):
-        match = _SUMMED.match(call.text)
-        if call.name == "item" and call.sure and match:
-            file, line = call.location.file, call.location.line
-            made.append(DetachEdit(file=file, line=line, name=match[1], from_item=True))
-    return made
+            removed.append(RemoveEdit(file=file, line=line, callee=call.name))
+        elif call.name == "item" and call.sure and (match := _SUMMED.match(call.text)):
+            detached.append(DetachEdit(file=file, line=line, name=match[1], from_item=True))
+    # What was removed in the trial, and nothing else.
+    return removed if settings.get("calls") else detached
 
 
 FIX = FixSpec(
@@ -131,10 +111,10 @@ FIX = FixSpec(
     p_helps=0.5,  # the wait is seen in the loop
     refuses=refuses,
     settings=settings,
-    by_hand=by_hand,
+    by_hand=lambda recording: not settings(recording),
     apply=apply,
-    location=lambda recording: next((call.location for call in _waits(recording)), None),
-    instruction=instruction,
+    location=_WAITS.location,
+    instruction=_WAITS.instruction,
     edits=edits,
     example=Example(
         code="""
@@ -142,11 +122,10 @@ import torch
 
 asked = True
 if torch.cuda.is_available():
-    large = torch.ones(8192, 8192, device="cuda")
+    large, done = torch.ones(8192, 8192, device="cuda"), torch.cuda.Event()
     torch.cuda.current_stream().synchronize()
     for _ in range(20):
         large = large @ large
-    done = torch.cuda.Event()
     done.record()
     torch.cuda.synchronize()
     asked = done.query()

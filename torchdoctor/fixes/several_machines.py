@@ -46,27 +46,24 @@ Sources
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
+from torchdoctor.fixes._parts import is_replicated
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, process
+from torchdoctor.words.specs import FixSpec, Settings, process
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
-    main = recording.main
     if not recording.has_gpu:
         return "The program sees fewer than two GPUs."
-    if not any(m.data_parallel in ("DistributedDataParallel", "FSDP") for m in main.models):
+    if not is_replicated(recording):
         return "The program does not train with a process for each GPU."
-    if (main.world_size or 1) < len(main.devices):
+    if (recording.main.world_size or 1) < len(recording.main.devices):
         return "GPUs of this machine are left idle: these come first."
     return None
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return the commands for two machines like this one."""
     own = program(recording)
     return "\n".join(
@@ -81,13 +78,9 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     )
 
 
-_WRAPPED = {
-    "ident": 0,
-    "device": "cuda:0",
-    "forwards": 9,
-    "data_parallel": "DistributedDataParallel",
-}
-_ALONE = {**_WRAPPED, "data_parallel": None}
+_ALONE = {"ident": 0, "device": "cuda:0", "forwards": 9}
+_WRAPPED = {**_ALONE, "data_parallel": "DistributedDataParallel"}
+_FOUR = {"models": [_WRAPPED], "devices": ["A"] * 4}
 
 FIX = FixSpec(
     file=__file__,
@@ -102,17 +95,17 @@ FIX = FixSpec(
     instruction=instruction,
     offers=[
         (
-            process(models=[_WRAPPED], devices=["A"] * 4, world_size=4),
+            process(**_FOUR, world_size=4),
             "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id train",
         ),
         (
-            process(models=[_WRAPPED], devices=["A"] * 4, world_size=4),
+            process(**_FOUR, world_size=4),
             "#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n",
         ),
     ],
     refusals=[
         ({}, "two GPUs"),
         (process(models=[_ALONE], devices=["A"]), "a process for each GPU"),
-        (process(models=[_WRAPPED], devices=["A"] * 4, world_size=2), "idle"),
+        (process(**_FOUR, world_size=2), "idle"),
     ],
 )

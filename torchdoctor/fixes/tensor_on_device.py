@@ -26,8 +26,6 @@ Sources
 -------
 - PyTorch Performance Tuning Guide, "Create tensors directly on the target device":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- PyTorch documentation, CUDA semantics:
-  https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
 from __future__ import annotations
@@ -38,44 +36,40 @@ import weakref
 from typing import Any
 
 from torchdoctor.edits import Edit, OnDeviceEdit
-from torchdoctor.facts.analysed import TO_DEVICE, calls_of
-from torchdoctor.facts.lookup import place
+from torchdoctor.facts.analysed import TO_DEVICE
+from torchdoctor.fixes._parts import Lines
 from torchdoctor.words import Recording, TensorCall
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
-def refuses(recording: Recording) -> str | None:
-    """Return why there is nothing to move."""
-    if not recording.main.analysed_steps:
-        return "Moves to a device were not looked at: that needs steps after the profiler window."
-    if not _calls(recording):
-        return "No tensor is made on the host and then moved, or moved again unchanged."
-    return None
+def _advise(call: TensorCall) -> str:
+    if call.kind == "moved-again":
+        return "move this tensor once, before the loop"
+    random = "" if call.sure else "  # its random numbers will differ"
+    return f"torch.{call.name}(..., device=device){random}"
 
 
-def _calls(recording: Recording) -> list[TensorCall]:
-    return calls_of(recording, *TO_DEVICE)
+_MOVED = Lines(
+    kinds=TO_DEVICE,
+    unseen="Moves to a device were",
+    none="No tensor is made on the host and then moved, or moved again unchanged.",
+    otherwise="where it is made",
+    advise=_advise,
+)
 
 
-def by_hand(recording: Recording) -> bool:
-    """Return True if only random tensors, or lines of libraries, are among them."""
-    return not any(call.sure for call in _calls(recording))
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
+def settings(recording: Recording) -> list[Settings]:
     """Return the lines of the factories with their names, and of the moves."""
-    sure = [call for call in _calls(recording) if call.sure]
-    if not sure:
-        return []
+    sure = [call for call in _MOVED.calls(recording) if call.sure]
     made = [[x.location.file, x.location.line, x.name] for x in sure if x.kind == "made-then-moved"]
     moved = [[x.location.file, x.location.line] for x in sure if x.kind == "moved-again"]
-    return [{"made": made, "moved": moved}]
+    return [{"made": made, "moved": moved}] if sure else []
 
 
 class _Moves:
     """The device that each factory's tensors go to, and the copies, by line."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.made = {(os.path.realpath(f), line) for f, line, _ in settings["made"]}
         self.moved = {(os.path.realpath(f), line) for f, line in settings["moved"]}
         self.numbers = {line for _, line in self.made | self.moved}
@@ -103,8 +97,7 @@ class _Moves:
         return copy if unchanged else None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Change the factories and the moves at these lines."""
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     moves = _Moves(settings)
 
     def make_factory(old: Any) -> Any:
@@ -156,25 +149,9 @@ def _simple(torch: Any, args: Any, kwargs: Any) -> bool:
     return all(isinstance(x, plain) for x in (*args, *kwargs.values()))
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Return what to write at each line."""
-    lines = []
-    for call in _calls(recording):
-        where = place(recording, call.location, "where it is made")
-        if call.kind == "moved-again":
-            lines.append(f"{where}  move this tensor once, before the loop")
-        elif call.sure:
-            lines.append(f"{where}  torch.{call.name}(..., device=device)")
-        else:
-            lines.append(
-                f"{where}  torch.{call.name}(..., device=device)  # its random numbers will differ"
-            )
-    return "\n".join(lines)
-
-
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return edits of factories whose tensors are moved in the same expression."""
-    calls = [call for call in _calls(recording) if call.sure]
+    calls = [call for call in _MOVED.calls(recording) if call.sure]
     if any(call.kind == "moved-again" for call in calls):
         return []  # half of what was measured is no patch for it
     return [OnDeviceEdit(file=x.location.file, line=x.location.line, maker=x.name) for x in calls]
@@ -187,12 +164,12 @@ FIX = FixSpec(
     keeps_results="within rounding",
     when="launch",
     p_helps=0.6,  # the copy is seen in the loop
-    refuses=refuses,
+    refuses=_MOVED.refuses,
     settings=settings,
-    by_hand=by_hand,
+    by_hand=_MOVED.by_hand,
     apply=apply,
-    location=lambda recording: next((call.location for call in _calls(recording)), None),
-    instruction=instruction,
+    location=_MOVED.location,
+    instruction=_MOVED.instruction,
     edits=edits,
     example=Example(
         code="""

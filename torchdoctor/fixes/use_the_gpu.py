@@ -26,29 +26,22 @@ Sources
 -------
 - PyTorch documentation, CUDA semantics:
   https://docs.pytorch.org/docs/stable/notes/cuda.html
-- PyTorch, Start locally (builds with CUDA):
-  https://pytorch.org/get-started/locally/
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchdoctor.facts.lookup import place, training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, process
+from torchdoctor.words.specs import FixSpec, Settings, process
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why it is not offered."""
     if recording.has_gpu:
         return "The model trains on a GPU already."
-    if not recording.environment.gpus:
-        return "The machine has no GPU."
-    return None
+    return None if recording.environment.gpus else "The machine has no GPU."
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return the lines, with the places that are known."""
     lines = []
     if recording.main.cuda is None:
@@ -62,7 +55,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return "\n".join(lines)
 
 
-_CPU = process(cuda="12.8", models=[{"ident": 0, "forwards": 9}])
+_MODELS = [{"ident": 0, "forwards": 9}]
 _GPU = {"environment": {"gpus": [{"index": 0, "name": "NVIDIA A100"}]}}
 
 FIX = FixSpec(
@@ -75,11 +68,8 @@ FIX = FixSpec(
     refuses=refuses,
     instruction=instruction,
     offers=[
-        ({**_CPU, **_GPU}, 'model.to("cuda")'),
-        (
-            {**_GPU, "processes": [{"pid": 1, "models": [{"ident": 0, "forwards": 9}]}]},
-            "built with",
-        ),
+        ({**process(cuda="12.8", models=_MODELS), **_GPU}, 'model.to("cuda")'),
+        ({**process(models=_MODELS), **_GPU}, "built with"),
     ],
-    refusals=[(_CPU, "no GPU")],
+    refusals=[(process(models=_MODELS), "no GPU")],
 )

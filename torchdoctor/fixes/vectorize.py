@@ -25,10 +25,8 @@ Make it permanent
 
 Sources
 -------
-- PyTorch documentation, "Tensor views" and "torch.where":
+- PyTorch documentation, "torch.where":
   https://docs.pytorch.org/docs/stable/generated/torch.where.html
-- PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 from __future__ import annotations
@@ -37,18 +35,17 @@ from typing import Any
 
 from torchdoctor.facts.analysed import element_loops
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Location, Recording, TensorCall
-from torchdoctor.words.specs import FixSpec, process
+from torchdoctor.words import Recording, TensorCall
+from torchdoctor.words.specs import FixSpec, Settings, process
 
 _NAMED = 3
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Return why there is no loop to replace."""
     if recording.main.analysed_steps == 0:
         return "Which lines go through tensors element by element was not looked at."
-    if not _loops(recording):
+    if not element_loops(recording):
         return (
             "No line was seen to go through a tensor element by element. Loops over NumPy arrays, "
             "and what a data set does for its samples, were not looked at."
@@ -56,20 +53,10 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def _loops(recording: Recording) -> list[TensorCall]:
-    return element_loops(recording)
-
-
-def location(recording: Recording) -> Location | None:
-    """Return the loop that takes longest."""
-    loops = _loops(recording)
-    return loops[0].location if loops else None
-
-
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
+def instruction(settings: Settings, recording: Recording) -> str:
     """Return what to write in place of each loop's line."""
     lines = []
-    for loop in _loops(recording)[:_NAMED]:
+    for loop in element_loops(recording)[:_NAMED]:
         lines.append(f"{place(recording, loop.location, 'the loop')}  {loop.text}")
         lines.append(f"# {loop.calls_per_step:.0f} turns a step. {_advice(loop)}")
     return "\n".join(lines)
@@ -104,7 +91,7 @@ FIX = FixSpec(
     untried="what a loop computes stands in the source.",
     refuses=refuses,
     suits=lambda trace: False,
-    location=location,
+    location=lambda recording: next((x.location for x in element_loops(recording)), None),
     instruction=instruction,
     offers=[
         (_seen("__getitem__", "total += x[i]"), "train.py:12  total += x[i]"),

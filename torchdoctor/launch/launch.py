@@ -144,7 +144,7 @@ def launch(
         channel=channel,
         environment=environment,
     )
-    with processes.adopting_orphans(), processes.burying_orphans():
+    with processes.adopting_orphans():
         return watch.run(timeout_s, poll or WindowDone(), sensors)
 
 

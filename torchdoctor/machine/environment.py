@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from torchdoctor.machine.usable_cpus import cpu_quota, memory_limit_bytes, usabl
 from torchdoctor.words import ContainerLimits, Environment, ProcessFacts
 
 _ASK_TIMEOUT_S = 60.0
+_SHM = Path("/dev/shm")
 # Looks torch up without importing it: only its version file is executed.
 _ASK = """
 import json, platform, re
@@ -27,16 +29,14 @@ try:
     found["torch"] = metadata.version("torch")
 except metadata.PackageNotFoundError:
     pass
-spec = util.find_spec("torch")
-if spec and spec.submodule_search_locations:
-    try:
-        with open(spec.submodule_search_locations[0] + "/version.py") as file:
-            names = {}
-            exec(file.read(), names)
-        found["torch"] = str(names.get("__version__") or found["torch"])
-        found["cuda"] = names.get("cuda")
-    except Exception:
-        pass
+try:
+    with open(util.find_spec("torch").submodule_search_locations[0] + "/version.py") as file:
+        names = {}
+        exec(file.read(), names)
+    found["torch"] = str(names.get("__version__") or found["torch"])
+    found["cuda"] = names.get("cuda")
+except Exception:
+    pass
 print(json.dumps(found))
 """
 # Of the many flags in /proc/cpuinfo those that decide which kernels torch and oneDNN take.
@@ -58,8 +58,9 @@ def environment(python: str | None, program: ProcessFacts | None = None) -> Envi
         devices = gpus.describe() if gpus is not None else []
         driver = gpus.driver() if gpus is not None else None
     name, features = _cpu()
+    torch, cuda = (program.torch, program.cuda) if program else (None, None)
     return Environment(
-        torch=(program.torch if program else None) or asked.get("torch"),
+        torch=torch or asked.get("torch"),
         python=asked.get("python") or "",
         platform=platform.platform(),
         cpu=name,
@@ -69,29 +70,23 @@ def environment(python: str | None, program: ProcessFacts | None = None) -> Envi
         memory_bytes=int(psutil.virtual_memory().total),
         gpus=devices,
         driver=driver,
-        cuda=(program.cuda if program else None) or asked.get("cuda"),
+        cuda=cuda or asked.get("cuda"),
         container=ContainerLimits(
             cpu_quota=cpu_quota(),
             memory_bytes=memory_limit_bytes(),
-            shm_bytes=_shm_bytes(),
+            shm_bytes=shutil.disk_usage(_SHM).total if _SHM.is_dir() else None,
         ),
-        numa_nodes=_numa_nodes(),
+        numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
     )
 
 
 def _ask(python: str) -> dict[str, Any]:
     try:
-        answer = subprocess.run(
-            [python, "-c", _ASK],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_ASK_TIMEOUT_S,
-        )
-        answer_facts: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "timeout": _ASK_TIMEOUT_S}
+        answer = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, **options)
+        return dict(json.loads(answer.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return {}
-    return answer_facts
 
 
 def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, list[str]]:
@@ -100,24 +95,8 @@ def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, list[str]]:
         text = cpuinfo.read_text(errors="replace")
     except OSError:
         return platform.processor() or platform.machine(), []
-    facts: dict[str, str] = {}
-    for line in text.splitlines():
-        key, mark, value = line.partition(":")
-        if mark:
-            facts.setdefault(key.strip().lower(), value.strip())
+    rows = [line.partition(":") for line in text.splitlines()]
+    facts = {key.strip().lower(): value.strip() for key, _, value in reversed(rows)}  # first CPU
     name = facts.get("model name") or facts.get("hardware") or platform.machine()
     flags = (facts.get("flags") or facts.get("features") or "").split()
     return name, sorted({flag for flag in flags if _FEATURES.match(flag)})
-
-
-def _shm_bytes() -> int | None:
-    try:
-        size = os.statvfs("/dev/shm")
-    except (OSError, AttributeError):
-        return None
-    return size.f_blocks * size.f_frsize
-
-
-def _numa_nodes(folder: Path = Path("/sys/devices/system/node")) -> int | None:
-    count = sum(1 for _ in folder.glob("node[0-9]*"))
-    return count or None

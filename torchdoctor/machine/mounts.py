@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,9 +76,7 @@ def mounts_now() -> list[Mount]:
 
 
 def _unescape(text: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, character)
-    return text
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
@@ -87,24 +86,15 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
 
 
 def kind_of(mount: Mount, sys: Path = Path("/sys")) -> tuple[str, str]:
-    """Return what a mount is, as in `MountReads.kind`, and the disk below it ("": none is known).
-
-    Args:
-        mount: of /proc/self/mountinfo.
-        sys: the kernel's /sys.
-    """
-    if mount.kind in _MEMORY:
-        return "memory", ""
+    """Return what a mount is, as in `MountReads.kind`, and the disk below it ("": not known)."""
+    if mount.kind in _MEMORY or mount.kind == "overlay":
+        return "memory" if mount.kind in _MEMORY else "overlay", ""
     if mount.kind in _NETWORK:
         return "network", ""
-    if mount.kind == "fuse" or mount.kind.startswith("fuse."):
+    if mount.kind.partition(".")[0] == "fuse":
         return "FUSE", ""
-    if mount.kind == "overlay":
-        return "overlay", ""
     disk = _disk(sys / "dev/block" / mount.device)
-    if disk is None:
-        return "unknown", ""
-    return _kind_of_disk(disk), disk.name
+    return (_kind_of_disk(disk), disk.name) if disk is not None else ("unknown", "")
 
 
 def _disk(device: Path) -> Path | None:
@@ -115,9 +105,7 @@ def _disk(device: Path) -> Path | None:
     if (device / "partition").exists():
         device = device.parent
     below = sorted((device / "slaves").glob("*"))
-    if below:
-        return _disk(below[0])
-    return device
+    return _disk(below[0]) if below else device
 
 
 def _kind_of_disk(disk: Path) -> str:
@@ -126,14 +114,15 @@ def _kind_of_disk(disk: Path) -> str:
     # A virtual disk calls itself rotating whatever lies behind it.
     if disk.name.startswith(_VIRTUAL_DISKS):
         return "network" if disk.name.startswith(("nbd", "rbd", "drbd")) else "virtual disk"
-    try:
-        model = (disk / "device/model").read_text()
-    except OSError:
-        model = ""
+    model = _text(disk / "device/model")
     if "Elastic Block Store" in model or "PersistentDisk" in model:
         return "virtual disk"
+    rotating = _text(disk / "queue/rotational")
+    return {"1": "rotating disk", "0": "solid state"}.get(rotating, "unknown")
+
+
+def _text(path: Path) -> str:
     try:
-        rotating = (disk / "queue/rotational").read_text().strip() == "1"
+        return path.read_text().strip()
     except OSError:
-        return "unknown"
-    return "rotating disk" if rotating else "solid state"
+        return ""

@@ -52,8 +52,8 @@ class Nvml:
     """The devices of this machine, by index. Only while a `session` is open."""
 
     def __init__(self) -> None:
-        count = reading(pynvml.nvmlDeviceGetCount) or 0
-        handles = [reading(partial(pynvml.nvmlDeviceGetHandleByIndex, i)) for i in range(count)]
+        numbers = range(reading(pynvml.nvmlDeviceGetCount) or 0)
+        handles = [reading(partial(pynvml.nvmlDeviceGetHandleByIndex, n)) for n in numbers]
         self.devices: list[Any] = [handle for handle in handles if handle is not None]
 
     def utilization(self, device: Any) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,50 +14,7 @@ from torchdoctor.machine.processes import inner_pid
 
 _ERRORS = (psutil.Error, OSError)
 _OF_EVERY = ("switches", "forced_switches", "read_bytes", "write_bytes", "read_ops")
-
-
-@dataclass(kw_only=True)
-class ProcessCounters:
-    """Counters of one process at its last reading, since its start."""
-
-    pid: int  # as the program itself sees it
-    cpu_s: float = 0.0
-    ended_children_cpu_s: float = 0.0
-    rss_bytes: int = 0
-    pss_bytes: float = math.nan
-    threads: int = 0
-    switches: int = 0
-    forced_switches: int = 0
-    queued_s: float = math.nan  # its first thread, ready to run, without a CPU
-    read_bytes: float = math.nan
-    write_bytes: float = math.nan
-    read_ops: float = math.nan
-
-    def memory_bytes(self) -> float:
-        """Return the proportional share where it is known, else resident memory."""
-        return self.rss_bytes if math.isnan(self.pss_bytes) else self.pss_bytes
-
-    def read(self, process: psutil.Process, with_pss: bool) -> None:
-        """Read the counters of the process again, as far as this machine has them."""
-        with process.oneshot():
-            times = process.cpu_times()
-            self.cpu_s = times.user + times.system
-            # Short-lived children are in here: so none is missed between two looks.
-            self.ended_children_cpu_s = times.children_user + times.children_system
-            self.rss_bytes = process.memory_info().rss
-            self.threads = process.num_threads()
-            switches = process.num_ctx_switches()
-            self.switches = switches.voluntary + switches.involuntary
-            self.forced_switches = switches.involuntary
-        with contextlib.suppress(*_ERRORS, AttributeError):
-            disk = process.io_counters()
-            self.read_bytes, self.write_bytes = disk.read_bytes, disk.write_bytes
-            self.read_ops = disk.read_count
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            schedstat = Path(f"/proc/{process.pid}/schedstat").read_text()
-            self.queued_s = int(schedstat.split()[1]) / 1e9
-        if with_pss:
-            self.pss_bytes = _pss_bytes(process.pid)
+_UNKNOWN = ("pss_bytes", "queued_s", "read_bytes", "write_bytes", "read_ops")
 
 
 class ProcessSensors:
@@ -76,7 +32,8 @@ class ProcessSensors:
         self._cost_share = cost_share
         self._root = psutil.Process(root)
         self._alive: dict[int, psutil.Process] = {root: self._root}
-        self._counters: dict[int, ProcessCounters] = {}
+        self._counters: dict[int, dict[str, float]] = {}  # last readings, also of those that ended
+        self._inner: dict[int, int] = {}  # pids as the program itself sees them
         self._next_look_s = 0.0
         self._next_pss_s = 0.0
 
@@ -87,56 +44,80 @@ class ProcessSensors:
 
     def read(self) -> dict[str, Any] | None:
         """Return the sums now; None once no process is left."""
-        self._look()
-        with_pss = time.monotonic() >= self._next_pss_s
         began = time.monotonic()
+        if began >= self._next_look_s:
+            with contextlib.suppress(*_ERRORS):
+                for child in self._root.children(recursive=True):
+                    self._alive.setdefault(child.pid, child)
+            self._next_look_s = self._next(began, 0.4)
+        began = time.monotonic()
+        with_pss = began >= self._next_pss_s
         for pid, process in list(self._alive.items()):
             try:
-                self._read_one(process, with_pss and pid != self._root.pid)
+                self._read_process(process, with_pss)
             except _ERRORS:
                 del self._alive[pid]
         if with_pss:
-            spent = time.monotonic() - began
-            self._next_pss_s = began + max(1.0, spent / self._cost_share)
-        return self._sum() if self._alive else None
+            self._next_pss_s = self._next(began, 1.0)
+        return self._sums() if self._alive else None
 
-    def _look(self) -> None:
-        began = time.monotonic()
-        if began < self._next_look_s:
-            return
-        with contextlib.suppress(*_ERRORS):
-            for child in self._root.children(recursive=True):
-                self._alive.setdefault(child.pid, child)
-        spent = time.monotonic() - began
-        self._next_look_s = began + max(0.4, spent / self._cost_share)
+    def _next(self, began_s: float, least_s: float) -> float:
+        return began_s + max(least_s, (time.monotonic() - began_s) / self._cost_share)
 
-    def _read_one(self, process: psutil.Process, with_pss: bool) -> None:
-        counters = self._counters.get(process.pid)
-        if counters is None:
-            counters = self._counters[process.pid] = ProcessCounters(pid=inner_pid(process.pid))
-            # At once: a forked worker would count with all the memory that it shares.
-            with_pss = process.pid != self._root.pid
-        counters.read(process, with_pss)
+    def _read_process(self, process: psutil.Process, with_pss: bool) -> None:
+        pid, before = process.pid, self._counters.get(process.pid)
+        if before is None:
+            self._inner[pid] = inner_pid(pid)
+            before = dict.fromkeys(_UNKNOWN, math.nan)
+            with_pss = True  # at once: a forked worker would count with all the memory it shares
+        counters = before | _read(process)
+        if with_pss and pid != self._root.pid:
+            counters["pss_bytes"] = _pss_bytes(pid)
+        self._counters[pid] = counters
 
-    def _sum(self) -> dict[str, Any]:
+    def _sums(self) -> dict[str, Any]:
         """Return sums under the names of `SensorColumns`, and `cpu_s` and `queued_s` by pid."""
         alive = [self._counters[pid] for pid in self._alive]
-        every = list(self._counters.values())
+        every = self._counters
         return {
-            "rss_bytes": sum(c.rss_bytes for c in alive),
-            "pss_bytes": sum(c.memory_bytes() for c in alive),
-            "threads": sum(c.threads for c in alive),
+            "rss_bytes": sum(c["rss_bytes"] for c in alive),
+            "pss_bytes": sum(_sum_measured([c["pss_bytes"]], c["rss_bytes"]) for c in alive),
+            "threads": sum(c["threads"] for c in alive),
             # Of processes that ended the last reading stays in these sums.
-            **{name: _sum_measured([getattr(c, name) for c in every]) for name in _OF_EVERY},
-            "tree_cpu_s": sum(c.cpu_s + c.ended_children_cpu_s for c in alive),
-            "cpu_s": {c.pid: c.cpu_s for c in every},
-            "queued_s": {c.pid: c.queued_s for c in every},
+            **{name: _sum_measured([c[name] for c in every.values()]) for name in _OF_EVERY},
+            "tree_cpu_s": sum(c["cpu_s"] + c["children_cpu_s"] for c in alive),
+            "cpu_s": {self._inner[pid]: c["cpu_s"] for pid, c in every.items()},
+            "queued_s": {self._inner[pid]: c["queued_s"] for pid, c in every.items()},
         }
 
 
-def _sum_measured(values: list[float]) -> float:
+def _read(process: psutil.Process) -> dict[str, float]:
+    """Return counters of one process since its start, as far as this machine has them."""
+    with process.oneshot():
+        times, switches = process.cpu_times(), process.num_ctx_switches()
+        counters = {
+            "cpu_s": times.user + times.system,
+            # Short-lived children are in here: so none is missed between two looks.
+            "children_cpu_s": times.children_user + times.children_system,
+            "rss_bytes": process.memory_info().rss,
+            "threads": process.num_threads(),
+            "switches": switches.voluntary + switches.involuntary,
+            "forced_switches": switches.involuntary,
+        }
+    with contextlib.suppress(*_ERRORS, AttributeError):
+        disk = process.io_counters()
+        counters["read_bytes"], counters["write_bytes"] = disk.read_bytes, disk.write_bytes
+        counters["read_ops"] = disk.read_count
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        # Its first thread, ready to run, without a CPU.
+        schedstat = Path(f"/proc/{process.pid}/schedstat").read_text()
+        counters["queued_s"] = int(schedstat.split()[1]) / 1e9
+    return counters
+
+
+def _sum_measured(values: list[float], otherwise: float = math.nan) -> float:
     measured = [value for value in values if not math.isnan(value)]
-    return sum(measured) if measured else math.nan
+    return sum(measured) if measured else otherwise
 
 
 def _pss_bytes(pid: int) -> float:

@@ -20,11 +20,15 @@ _ROUNDS = 20  # of killing, against programs that start new processes meanwhile
 
 @contextlib.contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Adopt processes whose parent ended (Linux), so that no daemon can slip away."""
+    """Adopt processes whose parent ended (Linux), so that no daemon can slip away.
+
+    At the end the dead processes that became our children within it are collected.
+    """
     if sys.platform != "linux":
         yield
         return
     libc = ctypes.CDLL(None, use_errno=True)
+    children = _child_pids()
     before = ctypes.c_int(0)
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -32,6 +36,8 @@ def adopting_orphans() -> Iterator[None]:
         yield
     finally:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+        # Another launch waits for its own first process itself.
+        _bury(sorted(_child_pids() - children - _ROOTS))
 
 
 def inner_pid(pid: int) -> int:
@@ -92,12 +98,12 @@ class Tree:
     def strays(self) -> list[psutil.Process]:
         """Return processes that carry the marker, wherever they hang now: all are looked at."""
         name, value = self.marker
-        strays = []
+        strays = self._adopted()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid != os.getpid() and process.environ().get(name) == value:
                     strays.append(process)
-        return strays + self._adopted()
+        return strays
 
     def _adopted(self) -> list[psutil.Process]:
         """Return orphans that became our children, without the marker where they cleared it.
@@ -119,7 +125,7 @@ class Tree:
             self.now()
             with contextlib.suppress(psutil.Error):
                 root.terminate()
-            wait_until(lambda: not _any_lives([root]), grace_s)
+            wait_until(lambda: not _lives(root), grace_s)
         left: list[psutil.Process] = []
         for _ in range(_ROUNDS):
             self._add(self.strays())
@@ -130,12 +136,8 @@ class Tree:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             _bury([process.pid for process in left])
-            wait_until(lambda: not _any_lives(left), 0.5)  # noqa: B023 - called at once
-        return not _any_lives(left)
-
-
-def _any_lives(processes: list[psutil.Process]) -> bool:
-    return any(_lives(process) for process in processes)
+            wait_until(lambda: not any(map(_lives, left)), 0.5)  # noqa: B023 - called at once
+        return not any(map(_lives, left))
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -150,17 +152,6 @@ def _bury(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(OSError):
             os.waitpid(pid, os.WNOHANG)
-
-
-@contextlib.contextmanager
-def burying_orphans() -> Iterator[None]:
-    """Collect, at the end, the dead processes that became our children within it."""
-    before = _child_pids()
-    try:
-        yield
-    finally:
-        # Another launch waits for its own first process itself.
-        _bury(sorted(_child_pids() - before - _ROOTS))
 
 
 def _child_pids() -> set[int]:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -22,81 +22,57 @@ _MOST_DROP_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passes:
-    """Sums over the files read: bytes, seconds in all, and each file's time to its first 4 KiB."""
+class Reading:
+    """One file: bytes read, seconds with opening it, and seconds to its first 4 KiB."""
 
-    read_bytes: int = 0
-    seconds: float = 0.0
-    first_s: list[float] = field(default_factory=list)
-    first_bytes: list[int] = field(default_factory=list)
-
-    def bytes_per_s(self) -> float | None:
-        """Return bytes over all of the time, opening included; None: nothing was read."""
-        return self.read_bytes / self.seconds if self.seconds > 0 and self.read_bytes else None
-
-    def file_s(self, size: float) -> float | None:
-        """Return the time for `size` bytes: the latency, and the rest at the speed after it."""
-        latency = self.latency_s()
-        if latency is None:
-            return None
-        rest_s = max(self.seconds - sum(self.first_s), 0.0)
-        rest_bytes = self.read_bytes - sum(self.first_bytes)
-        per_byte = rest_s / rest_bytes if rest_bytes > 0 else 0.0
-        return latency + max(size - _FIRST_BYTES, 0.0) * per_byte
-
-    def latency_s(self) -> float | None:
-        """Return the median time to open a file and read its first 4 KiB."""
-        return median(self.first_s) if self.first_s else None
+    count: int
+    seconds: float
+    first_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadSpeed:
-    """Passes over some files: from the device, again, and the share cached before (0 to 1)."""
-
-    cold: Passes
-    warm: Passes
-    cached_share: float | None
+def bytes_per_s(readings: Sequence[Reading]) -> float | None:
+    """Return bytes over all of the time, opening included; None: nothing was read."""
+    seconds = sum(reading.seconds for reading in readings)
+    return sum(reading.count for reading in readings) / seconds if seconds > 0 else None
 
 
-def measure(paths: Sequence[str], most_s: float) -> ReadSpeed:
-    """Read files cold and warm; those that cannot be read, or not be dropped, are left out.
+def latency_s(readings: Sequence[Reading]) -> float | None:
+    """Return the median time to open a file and read its first 4 KiB; None: nothing was read."""
+    return median(reading.first_s for reading in readings) if readings else None
+
+
+def file_s(readings: Sequence[Reading], size: float) -> float | None:
+    """Return the time for `size` bytes: the latency, and the rest at the speed after it."""
+    latency = latency_s(readings)
+    rest_s = sum(reading.seconds - reading.first_s for reading in readings)
+    rest_bytes = sum(max(reading.count - _FIRST_BYTES, 0) for reading in readings)
+    per_byte = rest_s / rest_bytes if rest_bytes else 0.0
+    return None if latency is None else latency + max(size - _FIRST_BYTES, 0.0) * per_byte
+
+
+def measure(paths: Sequence[str], most_s: float) -> tuple[list[Reading], list[Reading]]:
+    """Read files cold, then warm; those that cannot be read, or not be dropped, are left out.
 
     Args:
         paths: in the order to read them.
         most_s: ends soon after this, within a file if need be.
     """
     until = time.perf_counter() + most_s
-    cold, warm, shares = Passes(), Passes(), []
+    cold: list[Reading] = []
+    warm: list[Reading] = []
     for path in paths:
         if time.perf_counter() > until:
             break
         with contextlib.suppress(OSError):
             share = _cached_share(path)
-            if share is not None:
-                shares.append(share)
             _drop(path)
-            if (_cached_share(path) or 0.0) < 0.5:
-                cold = _added(cold, _read(path, until))
-            else:
-                _read(path, until)
-            warm = _added(warm, _read(path, until))
+            is_dropped = (_cached_share(path) or 0.0) < 0.5
+            first, again = _read(path, until), _read(path, until)
+            cold += [first] * (is_dropped and first.count > 0)
+            warm += [again] * (again.count > 0)
             if share is not None and share < 0.5:
                 _drop(path)
-    return ReadSpeed(
-        cold=cold, warm=warm, cached_share=sum(shares) / len(shares) if shares else None
-    )
-
-
-def _added(sums: Passes, reading: tuple[int, float, float]) -> Passes:
-    count, seconds, first_s = reading
-    if not count:
-        return sums
-    return Passes(
-        read_bytes=sums.read_bytes + count,
-        seconds=sums.seconds + seconds,
-        first_s=[*sums.first_s, first_s],
-        first_bytes=[*sums.first_bytes, min(count, _FIRST_BYTES)],
-    )
+    return cold, warm
 
 
 @contextlib.contextmanager
@@ -112,8 +88,7 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _read(path: str, until: float) -> tuple[int, float, float]:
-    """Return bytes read, the seconds it took, and the seconds to the first ones."""
+def _read(path: str, until: float) -> Reading:
     began = time.perf_counter()
     with _opened(path) as descriptor:
         count = len(os.read(descriptor, _FIRST_BYTES))
@@ -123,7 +98,7 @@ def _read(path: str, until: float) -> tuple[int, float, float]:
             count += chunk
             if not chunk or time.perf_counter() > until:
                 break
-    return count, time.perf_counter() - began, first_s
+    return Reading(count=count, seconds=time.perf_counter() - began, first_s=first_s)
 
 
 def _drop(path: str) -> None:

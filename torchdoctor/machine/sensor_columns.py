@@ -1,4 +1,4 @@
-"""The sensors' measurements as columns, and their summary for a stretch of time."""
+"""The sensors' measurements as columns, their summary for a stretch of time, and their curves."""
 
 from __future__ import annotations
 
@@ -15,12 +15,22 @@ from torchdoctor.machine.usable_cpus import affinity, cpu_quota
 from torchdoctor.words import SensorStatistics
 
 Columns = NDArray[np.float64]
+Times = NDArray[np.int64]
 
 _STEADY = 0.25  # of the mean rise: what grows with each step rises by as much in each quarter
+_RATE_INTERVAL_NS = 500_000_000  # the system counts CPU time in hundredths of a second
 
 
-def _empty(*shape: int) -> Columns:
-    return np.zeros(shape, dtype=np.float64)
+def _times() -> Times:
+    return np.zeros(0, dtype=np.int64)
+
+
+def _column() -> Columns:
+    return np.zeros(0, dtype=np.float64)
+
+
+def _table() -> Columns:
+    return np.zeros((0, 0), dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,51 +38,43 @@ class SensorColumns:
     """Samples of one launch. Times are `time.monotonic_ns()`; NaN is "not measured".
 
     Two clocks: the machine and its GPUs are read often (`t_ns`, n samples), processes less often
-    (`process_t_ns`, m samples). Names in `_s` without a rate are seconds of CPU since the start.
-
-    core_busy_s: (n, cores); iowait_s: (n,); gpu_*: (n, devices), `gpu_throttle` bits.
-    rss_bytes, pss_bytes (children by their proportional share), swap_bytes, threads, switches,
-    forced_switches, read_bytes, write_bytes, read_ops: (m,) over the whole process tree;
-    tree_cpu_s, own_cpu_s: (m,); process_cpu_s, process_queued_s (ready to run, without a CPU):
-    (m, processes) with pids, as the program sees them, in `process_pids`; pcie_*: (m,), bytes per
-    second; gpu_others: (m,). wall_offset_ns: (1,), what a time lacks to the wall clock's
-    (`time.time_ns()`).
+    (`process_t_ns`, m samples), as sums over the program's process tree. Names in `_s` without a
+    rate are seconds of CPU since the start.
     """
 
-    wall_offset_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    t_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    core_busy_s: Columns = field(default_factory=lambda: _empty(0, 0))
-    iowait_s: Columns = field(default_factory=lambda: _empty(0))
-    gpu_utilization: Columns = field(default_factory=lambda: _empty(0, 0))
-    gpu_memory_bytes: Columns = field(default_factory=lambda: _empty(0, 0))
-    gpu_power_w: Columns = field(default_factory=lambda: _empty(0, 0))
-    gpu_sm_clock_mhz: Columns = field(default_factory=lambda: _empty(0, 0))
-    gpu_throttle: Columns = field(default_factory=lambda: _empty(0, 0))
-    process_t_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    rss_bytes: Columns = field(default_factory=lambda: _empty(0))
-    pss_bytes: Columns = field(default_factory=lambda: _empty(0))
-    swap_bytes: Columns = field(default_factory=lambda: _empty(0))
-    threads: Columns = field(default_factory=lambda: _empty(0))
-    switches: Columns = field(default_factory=lambda: _empty(0))
-    forced_switches: Columns = field(default_factory=lambda: _empty(0))
-    read_bytes: Columns = field(default_factory=lambda: _empty(0))
-    write_bytes: Columns = field(default_factory=lambda: _empty(0))
-    read_ops: Columns = field(default_factory=lambda: _empty(0))
-    tree_cpu_s: Columns = field(default_factory=lambda: _empty(0))
-    own_cpu_s: Columns = field(default_factory=lambda: _empty(0))
-    pcie_rx_bytes_per_s: Columns = field(default_factory=lambda: _empty(0))
-    pcie_tx_bytes_per_s: Columns = field(default_factory=lambda: _empty(0))
-    gpu_others: Columns = field(default_factory=lambda: _empty(0))
-    gpu_ours: Columns = field(default_factory=lambda: _empty(0))  # (devices,), 1: the program's
-    process_pids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    process_cpu_s: Columns = field(default_factory=lambda: _empty(0, 0))
-    process_queued_s: Columns = field(default_factory=lambda: _empty(0, 0))
+    wall_offset_ns: Times = field(default_factory=_times)  # (1,), to time.time_ns()
+    t_ns: Times = field(default_factory=_times)  # (n,)
+    core_busy_s: Columns = field(default_factory=_table)  # (n, cores)
+    iowait_s: Columns = field(default_factory=_column)  # (n,)
+    gpu_utilization: Columns = field(default_factory=_table)  # (n, devices), as all gpu_*
+    gpu_memory_bytes: Columns = field(default_factory=_table)
+    gpu_power_w: Columns = field(default_factory=_table)
+    gpu_sm_clock_mhz: Columns = field(default_factory=_table)
+    gpu_throttle: Columns = field(default_factory=_table)  # bits of THROTTLE_REASONS
+    gpu_ours: Columns = field(default_factory=_column)  # (devices,), 1: the program's
+    process_t_ns: Times = field(default_factory=_times)  # (m,), as all below
+    rss_bytes: Columns = field(default_factory=_column)
+    pss_bytes: Columns = field(default_factory=_column)  # children by their proportional share
+    swap_bytes: Columns = field(default_factory=_column)
+    threads: Columns = field(default_factory=_column)
+    switches: Columns = field(default_factory=_column)
+    forced_switches: Columns = field(default_factory=_column)
+    read_bytes: Columns = field(default_factory=_column)
+    write_bytes: Columns = field(default_factory=_column)
+    read_ops: Columns = field(default_factory=_column)
+    tree_cpu_s: Columns = field(default_factory=_column)
+    own_cpu_s: Columns = field(default_factory=_column)  # torchdoctor's
+    pcie_rx_bytes_per_s: Columns = field(default_factory=_column)
+    pcie_tx_bytes_per_s: Columns = field(default_factory=_column)
+    gpu_others: Columns = field(default_factory=_column)  # other processes on the GPUs
+    process_pids: Times = field(default_factory=_times)  # (processes,), as the program sees them
+    process_cpu_s: Columns = field(default_factory=_table)  # (m, processes)
+    process_queued_s: Columns = field(default_factory=_table)  # ready to run, without a CPU
 
     def save(self, path: Path) -> None:
         """Write them as a compressed .npz file."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
         with path.open("wb") as file:
-            np.savez_compressed(file, **columns)
+            np.savez_compressed(file, **{f.name: getattr(self, f.name) for f in fields(self)})
 
     @classmethod
     def load(cls, path: Path) -> SensorColumns:
@@ -82,12 +84,23 @@ class SensorColumns:
 
     def peak_memory_bytes(self) -> int | None:
         """Return the tree's memory at its highest; what processes share counts once or so."""
-        return _whole(_most(self.memory_bytes))
+        return _most(self.memory_bytes)
 
     @property
     def memory_bytes(self) -> Columns:
         """Return proportional shares where they are known, else resident memory."""
         return np.where(np.isnan(self.pss_bytes), self.rss_bytes, self.pss_bytes)
+
+    def use_of_cpus(self) -> tuple[Times, Columns, float]:
+        """Return times, CPU seconds used by then, and how many CPUs may be used.
+
+        A quota below the number of CPUs counts our own use alone.
+        """
+        usable, quota = affinity(), cpu_quota()
+        if quota is not None and quota < len(usable):
+            return self.process_t_ns, self.tree_cpu_s + np.nan_to_num(self.own_cpu_s), quota
+        shown = [core for core in usable if core < self.core_busy_s.shape[1]]
+        return self.t_ns, self.core_busy_s[:, shown].sum(axis=1), float(len(shown))
 
     def statistics(
         self, begin_ns: int, end_ns: int, main_pid: int | None = None
@@ -108,50 +121,48 @@ class _Window:
     def __init__(
         self, columns: SensorColumns, begin_ns: int, end_ns: int, main_pid: int | None
     ) -> None:
-        self.columns = columns
-        self.begin = begin_ns
-        self.end = end_ns
-        t = columns.t_ns
+        self.columns, self.begin, self.end = columns, begin_ns, end_ns
+        t, process_t = columns.t_ns, columns.process_t_ns
         self.inside = (t >= begin_ns) & (t <= end_ns)
-        self.processes = (columns.process_t_ns >= begin_ns) & (columns.process_t_ns <= end_ns)
-        self.main = self._main_column(main_pid)
-
-    def _main_column(self, pid: int | None) -> int | None:
-        pids: list[int] = self.columns.process_pids.tolist()
-        if pid is not None and pid in pids:
-            return pids.index(pid)
-        return 0 if pids else None
+        self.processes = (process_t >= begin_ns) & (process_t <= end_ns)
+        pids: list[int | None] = columns.process_pids.tolist()
+        self.main = pids.index(main_pid) if main_pid in pids else 0 if pids else None
 
     def statistics(self) -> SensorStatistics:
         c = self.columns
-        cores = self._per_core()
-        tree = self._process_rate(c.tree_cpu_s)
+        rates = [self._rate(c.t_ns, busy) for busy in c.core_busy_s.T]
+        cores = [] if None in rates else [min(1.0, rate or 0.0) for rate in rates]
+        tree, own = self._process_rate(c.tree_cpu_s), self._process_rate(c.own_cpu_s)
         main = None if self.main is None else self._process_rate(c.process_cpu_s[:, self.main])
-        own = self._process_rate(c.own_cpu_s)
+        iowait = self._rate(c.t_ns, c.iowait_s)
+        t_ns, used_s, cpus = c.use_of_cpus()
+        used = self._rate(t_ns, used_s)
         return SensorStatistics(
             samples=int(self.inside.sum()),
             window_s=(self.end - self.begin) / 1e9,
-            cpu_share=_cpu_share(cores, tree, own),
-            cpu_per_core=[round(float(x), 4) for x in cores],
+            cpu_share=None if used is None or not cpus else min(1.0, used / cpus),
+            cpu_per_core=[round(core, 4) for core in cores],
             program_cpus=tree,
             main_process_cpus=main,
             workers_cpus=None if tree is None or main is None else max(0.0, tree - main),
             workers_queued_cpus=self._workers_queued(),
-            other_load_cpus=_others(cores, tree, own),
-            iowait_share=self._iowait_share(len(cores)),
-            rss_peak_bytes=_whole(_most(c.rss_bytes[self.processes])),
-            memory_peak_bytes=_whole(_most(c.memory_bytes[self.processes])),
-            rss_growth_bytes_per_s=self._slope(c.rss_bytes),
-            swap_used_bytes=_whole(_most(c.swap_bytes[self.processes])),
+            other_load_cpus=(
+                max(0.0, sum(cores) - tree - (own or 0.0)) if cores and tree is not None else None
+            ),
+            iowait_share=None if iowait is None or not cores else min(1.0, iowait / len(cores)),
+            rss_peak_bytes=_most(c.rss_bytes[self.processes]),
+            memory_peak_bytes=_most(c.memory_bytes[self.processes]),
+            rss_growth_bytes_per_s=self._growth(c.rss_bytes),
+            swap_used_bytes=_most(c.swap_bytes[self.processes]),
             context_switches_per_s=self._process_rate(c.switches),
             involuntary_switches_per_s=self._process_rate(c.forced_switches),
-            threads=_whole(_most(c.threads[self.processes])),
+            threads=_most(c.threads[self.processes]),
             read_bytes_per_s=self._process_rate(c.read_bytes),
             write_bytes_per_s=self._process_rate(c.write_bytes),
             read_ops_per_s=self._process_rate(c.read_ops),
-            pcie_rx_bytes_per_s=_mean(c.pcie_rx_bytes_per_s[self.processes]),
-            pcie_tx_bytes_per_s=_mean(c.pcie_tx_bytes_per_s[self.processes]),
-            gpu_other_processes=_whole(_most(c.gpu_others[self.processes])),
+            pcie_rx_bytes_per_s=_of_valid(c.pcie_rx_bytes_per_s[self.processes], np.mean),
+            pcie_tx_bytes_per_s=_of_valid(c.pcie_tx_bytes_per_s[self.processes], np.mean),
+            gpu_other_processes=_most(c.gpu_others[self.processes]),
             **self._gpu(),
         )
 
@@ -159,21 +170,22 @@ class _Window:
         c = self.columns
         ours = c.gpu_ours > 0
         chosen = ours if ours.any() else np.ones(len(ours), dtype=bool)
-        utilization = _across(c.gpu_utilization[self.inside][:, chosen], np.nanmean)
-        memory = _across(c.gpu_memory_bytes[self.inside][:, chosen], np.nanmax)
+
+        def of_ours(values: Columns, combine: Callable[..., Any] = np.nanmean) -> Columns:
+            return _across(values[self.inside][:, chosen], combine)
+
+        used = of_ours(c.gpu_utilization)
         return {
-            "gpu_utilization": _mean(utilization),
-            "gpu_utilization_p5": _quantile(utilization, 0.05),
-            "gpu_utilization_p95": _quantile(utilization, 0.95),
-            "gpu_memory_peak_bytes": _whole(_most(memory)),
-            "gpu_power_w": _mean(_across(c.gpu_power_w[self.inside][:, chosen], np.nanmean)),
-            "gpu_sm_clock_mhz": _mean(
-                _across(c.gpu_sm_clock_mhz[self.inside][:, chosen], np.nanmean)
-            ),
+            "gpu_utilization": _of_valid(used, np.mean),
+            "gpu_utilization_p5": _of_valid(used, lambda values: np.quantile(values, 0.05)),
+            "gpu_utilization_p95": _of_valid(used, lambda values: np.quantile(values, 0.95)),
+            "gpu_memory_peak_bytes": _most(of_ours(c.gpu_memory_bytes, np.nanmax)),
+            "gpu_power_w": _of_valid(of_ours(c.gpu_power_w), np.mean),
+            "gpu_sm_clock_mhz": _of_valid(of_ours(c.gpu_sm_clock_mhz), np.mean),
             "gpu_throttle": _throttle(c.gpu_throttle[self.inside][:, chosen]),
         }
 
-    def _rate(self, t_ns: NDArray[np.int64], cumulative: Columns) -> float | None:
+    def _rate(self, t_ns: Times, cumulative: Columns) -> float | None:
         """Return the increase per second in the window, or between the outermost samples."""
         valid = ~np.isnan(cumulative)
         t, values = t_ns[valid], cumulative[valid]
@@ -190,58 +202,26 @@ class _Window:
 
     def _workers_queued(self) -> float | None:
         """Return None where there are no other processes, or the system does not count it."""
-        queued = self.columns.process_queued_s
-        workers = [at for at in range(queued.shape[1]) if at != self.main]
-        rates = [self._process_rate(queued[:, at]) for at in workers]
+        rates = [self._process_rate(queued) for queued in self.columns.process_queued_s.T]
         # One that was read once only lived too short to tell.
-        known = [rate for rate in rates if rate is not None]
+        known = [rate for at, rate in enumerate(rates) if at != self.main and rate is not None]
         return sum(known) if known else None
 
-    def _per_core(self) -> list[float]:
-        busy = self.columns.core_busy_s
-        rates = [self._rate(self.columns.t_ns, busy[:, core]) for core in range(busy.shape[1])]
-        return [] if any(r is None for r in rates) else [min(1.0, r or 0.0) for r in rates]
+    def _growth(self, values: Columns) -> float | None:
+        """Return growth a second of the least of each quarter; 0 where one rises unlike the others.
 
-    def _iowait_share(self, cores: int) -> float | None:
-        rate = self._rate(self.columns.t_ns, self.columns.iowait_s)
-        return None if rate is None or not cores else min(1.0, rate / cores)
-
-    def _slope(self, values: Columns) -> float | None:
+        One evaluation of larger batches, or an allocator that warms up, has a slope as well; a
+        cache that fills in one quarter hides no leak in the others.
+        """
         t, y = self.columns.process_t_ns[self.processes] / 1e9, values[self.processes]
-        valid = ~np.isnan(y)
-        if valid.sum() < 3 or np.ptp(t[valid]) <= 0:
+        t, y = t[~np.isnan(y)], y[~np.isnan(y)]
+        if len(t) < 3 or np.ptp(t) <= 0:
             return None
-        return _steady_growth(t[valid], y[valid])
-
-
-def _steady_growth(t: Columns, values: Columns) -> float:
-    """Return growth a second of the least of each quarter; 0 where one rises unlike the others.
-
-    One evaluation of larger batches, or an allocator that warms up, has a slope as well; a cache
-    that fills in one quarter hides no leak in the others.
-    """
-    parts = min(4, len(values))
-    floors = np.array([part.min() for part in np.array_split(values, parts)])
-    times = np.array([part.mean() for part in np.array_split(t, parts)])
-    rates = np.diff(floors) / np.diff(times)
-    typical = float(np.median(rates))
-    return typical if rates.min() > 0 and rates.min() >= _STEADY * typical else min(typical, 0.0)
-
-
-def _cpu_share(cores: list[float], tree: float | None, own: float | None) -> float | None:
-    """Of the CPUs that may be used; a quota below the number of CPUs counts our own use alone."""
-    usable = affinity()
-    quota = cpu_quota()
-    if quota is not None and quota < len(usable):
-        return None if tree is None else min(1.0, (tree + (own or 0.0)) / quota)
-    shown = [cores[core] for core in usable if core < len(cores)]
-    return sum(shown) / len(shown) if shown else None
-
-
-def _others(cores: list[float], tree: float | None, own: float | None) -> float | None:
-    if not cores or tree is None:
-        return None
-    return max(0.0, sum(cores) - tree - (own or 0.0))
+        parts = min(4, len(t))
+        floors = np.array([part.min() for part in np.array_split(y, parts)])
+        rates = np.diff(floors) / np.diff([part.mean() for part in np.array_split(t, parts)])
+        typical = float(np.median(rates))
+        return typical if rates.min() > 0 and rates.min() >= _STEADY * typical else min(typical, 0)
 
 
 def _across(values: Columns, combine: Callable[..., Columns]) -> Columns:
@@ -258,24 +238,66 @@ def _throttle(bits: Columns) -> list[str]:
     measured = bits[~np.isnan(bits)].astype(np.int64)
     if not len(measured):
         return []
-    shares = {name: float(((measured & bit) != 0).mean()) for bit, name in THROTTLE_REASONS.items()}
+    shares = {name: np.mean(measured & bit != 0) for bit, name in THROTTLE_REASONS.items()}
     return [f"{name} {share * 100:.0f} %" for name, share in shares.items() if share > 0]
 
 
-def _most(values: Columns) -> float | None:
+def _of_valid(values: Columns, combine: Callable[[Columns], Any]) -> float | None:
     valid = values[~np.isnan(values)]
-    return float(valid.max()) if len(valid) else None
+    return float(combine(valid)) if len(valid) else None
 
 
-def _mean(values: Columns) -> float | None:
-    valid = values[~np.isnan(values)]
-    return float(valid.mean()) if len(valid) else None
+def _most(values: Columns) -> int | None:
+    highest = _of_valid(values, np.max)
+    return None if highest is None else int(highest)
 
 
-def _quantile(values: Columns, q: float) -> float | None:
-    valid = values[~np.isnan(values)]
-    return float(np.quantile(valid, q)) if len(valid) else None
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One quantity over time: n wall times (Unix, s) and n values; nothing is NaN."""
+
+    name: str
+    wall_s: Columns
+    values: Columns
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+def sensor_curves(columns: SensorColumns) -> list[Curve]:
+    """Return the whole launch's curves that were measured; [] where its wall time is unknown.
+
+    `utilization/program_cpus` counts CPUs, the other `utilization/...` are 0 to 1, of the usable
+    CPUs or of one GPU; `memory/...` is GB (1e9 bytes). GPUs are those that the program computes
+    on, else all.
+    """
+    if not len(columns.wall_offset_ns):
+        return []
+    t_ns, used_s, cpus = columns.use_of_cpus()
+    times, used = _curve_of_rate(t_ns, used_s)
+    drawn = {
+        "utilization/cpu": (times, np.minimum(used / max(cpus, 1.0), 1.0)),
+        "utilization/program_cpus": _curve_of_rate(columns.process_t_ns, columns.tree_cpu_s),
+        "memory/process_tree_GB": (columns.process_t_ns, columns.rss_bytes / 1e9),
+    }
+    devices = range(columns.gpu_utilization.shape[1])
+    ours = [device for device in devices if columns.gpu_ours[device] > 0] or list(devices)
+    for device in ours:
+        gpu = "gpu" if len(ours) == 1 else f"gpu_{device}"
+        drawn[f"utilization/{gpu}"] = columns.t_ns, columns.gpu_utilization[:, device]
+        drawn[f"memory/{gpu}_GB"] = columns.t_ns, columns.gpu_memory_bytes[:, device] / 1e9
+    curves = []
+    for name, (t, values) in drawn.items():
+        measured = ~np.isnan(values)
+        if measured.any():
+            wall_s = (t[measured] + columns.wall_offset_ns[0]) / 1e9
+            curves.append(Curve(name=name, wall_s=wall_s, values=values[measured]))
+    return curves
+
+
+def _curve_of_rate(t_ns: Times, cumulative: Columns) -> tuple[Times, Columns]:
+    """Return moments half a second apart, and the increase per second up to each of them."""
+    chosen = list(range(min(len(t_ns), 1)))
+    for row, at in enumerate(t_ns.tolist()):
+        if at - t_ns[chosen[-1]] >= _RATE_INTERVAL_NS:
+            chosen.append(row)
+    times = t_ns[chosen]
+    rates = np.diff(cumulative[chosen]) / (np.diff(times) / 1e9)
+    return times[1:], np.maximum(rates, 0.0)

@@ -18,14 +18,41 @@ from torchdoctor.machine.sensor_columns import SensorColumns
 PROCESS_INTERVAL_S = 0.5
 PCIE_INTERVAL_S = 2.0
 COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
-_BUSY = ("user", "nice", "system", "irq", "softirq")
+_BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
+_SHORTEST_S = 1.0
 _OF_GPUS = ("utilization", "memory_bytes", "power_w", "sm_clock_mhz", "throttle")
-_GPU_FIELDS = tuple("gpu_" + name for name in _OF_GPUS)
 _TREE_FIELDS = (
-    *("process_t_ns", "rss_bytes", "pss_bytes", "swap_bytes", "threads", "switches"),
-    *("forced_switches", "read_bytes", "write_bytes", "read_ops", "tree_cpu_s", "own_cpu_s"),
+    *("rss_bytes", "pss_bytes", "swap_bytes", "threads", "switches", "forced_switches"),
+    *("read_bytes", "write_bytes", "read_ops", "tree_cpu_s", "own_cpu_s"),
     *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "gpu_others"),
 )
+
+
+def _busy_s() -> list[float]:
+    """Return the seconds that each CPU was busy."""
+    cores = psutil.cpu_times(percpu=True)
+    return [sum(getattr(core, name, 0.0) for name in _BUSY) for core in cores]
+
+
+class LoadBeside:
+    """CPUs that others kept busy since it was made.
+
+    A launch's own sensors cannot tell that of a pair side by side: to each the other one is a
+    stranger. What we and all that we have started, and waited for, used is what the kernel counts.
+    """
+
+    def __init__(self) -> None:
+        self._began_s, self._before_s = time.monotonic(), self._used_s()
+
+    def _used_s(self) -> float:
+        return sum(_busy_s()) - sum(os.times()[:4])  # without ours and our children's
+
+    def cpus(self) -> float | None:
+        """Return CPUs, on average, to be asked once all launches have ended; None: not known."""
+        passed_s = time.monotonic() - self._began_s
+        if passed_s < _SHORTEST_S or os.name == "nt":  # Windows counts no children
+            return None
+        return max(0.0, self._used_s() - self._before_s) / passed_s
 
 
 class Sensors:
@@ -67,7 +94,8 @@ class Sensors:
             machine = _Pace(self._interval_s)
             tree = _Pace(max(PROCESS_INTERVAL_S, self._interval_s))
             pcie = _Pace(PCIE_INTERVAL_S)
-            while True:
+            last = False
+            while not last:
                 last = self._ending.is_set()
                 now = time.monotonic()
                 if machine.due(now) or last:
@@ -81,21 +109,20 @@ class Sensors:
                     tree.spent(now, free=with_pcie and gpus is not None)
                     if with_pcie:
                         pcie.spent(now, free=True)
-                if last:
-                    return
-                self._ending.wait(max(0.001, machine.next_s - time.monotonic()))
+                if not last:
+                    self._ending.wait(max(0.001, machine.next_s - time.monotonic()))
 
     def _read_machine(self, gpus: nvml.Nvml | None) -> None:
-        cores = psutil.cpu_times(percpu=True)
-        row: dict[str, Any] = {
-            "t_ns": time.monotonic_ns(),
-            # Guest time is part of user time already.
-            "core_busy_s": [sum(getattr(core, x, 0.0) for x in _BUSY) for core in cores],
-            "iowait_s": sum(getattr(core, "iowait", 0.0) for core in cores),
-        }
-        for name in _GPU_FIELDS:
-            row[name] = [] if gpus is None else _of_devices(gpus, name.removeprefix("gpu_"))
-        self._machine.append(row)
+        devices = [] if gpus is None else gpus.devices
+        read = {name: [getattr(gpus, name)(device) for device in devices] for name in _OF_GPUS}
+        self._machine.append(
+            {
+                "t_ns": time.monotonic_ns(),
+                "core_busy_s": _busy_s(),
+                "iowait_s": getattr(psutil.cpu_times(), "iowait", 0.0),
+                **{f"gpu_{name}": values for name, values in read.items()},
+            }
+        )
 
     def _read_tree(
         self, processes: ProcessSensors, gpus: nvml.Nvml | None, with_pcie: bool
@@ -103,33 +130,32 @@ class Sensors:
         tree = processes.read()
         if tree is None:
             return
-        tree["process_t_ns"] = time.monotonic_ns()
-        tree["swap_bytes"] = psutil.swap_memory().used
-        own = os.times()
-        tree["own_cpu_s"] = own.user + own.system
-        tree["gpu_others"] = math.nan if gpus is None else self._gpu_processes(gpus, processes)
-        traffic = self._pcie(gpus) if gpus and with_pcie else (math.nan, math.nan)
-        tree["pcie_rx_bytes_per_s"], tree["pcie_tx_bytes_per_s"] = traffic
-        self._trees.append(tree)
+        traffic = self._pcie(gpus) if gpus and with_pcie else None
+        received, sent = traffic or (math.nan, math.nan)
+        self._trees.append(
+            {
+                **tree,
+                "process_t_ns": time.monotonic_ns(),
+                "swap_bytes": psutil.swap_memory().used,
+                "own_cpu_s": sum(os.times()[:2]),
+                "gpu_others": math.nan if gpus is None else self._gpu_processes(gpus, processes),
+                "pcie_rx_bytes_per_s": received,
+                "pcie_tx_bytes_per_s": sent,
+            }
+        )
 
     def _gpu_processes(self, gpus: nvml.Nvml, processes: ProcessSensors) -> float:
         """Note the program's devices; return how many other processes compute on some device."""
-        strangers, known = 0, False
-        for index, device in enumerate(gpus.devices):
-            pids = gpus.processes(device)
-            if pids is None:
-                continue
-            known = True
-            if pids & processes.pids:
-                self._ours.add(index)
-            strangers += len(pids - processes.pids)
+        pids = [gpus.processes(device) for device in gpus.devices]
+        known = {index: running for index, running in enumerate(pids) if running is not None}
+        self._ours |= {index for index, running in known.items() if running & processes.pids}
+        strangers = sum(len(running - processes.pids) for running in known.values())
         return float(strangers) if known else math.nan
 
-    def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float]:
+    def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float] | None:
         """Return traffic of one of the program's devices; it takes too long to ask every one."""
         devices = sorted(self._ours) or list(range(len(gpus.devices)))
-        traffic = gpus.pcie_bytes_per_s(gpus.devices[devices[0]]) if devices else None
-        return traffic or (math.nan, math.nan)
+        return gpus.pcie_bytes_per_s(gpus.devices[devices[0]]) if devices else None
 
 
 class _Pace:
@@ -149,42 +175,28 @@ class _Pace:
         self.next_s = began_s + max(self._interval_s, min(cost, 10 * self._interval_s))
 
 
-def _of_devices(gpus: nvml.Nvml, name: str) -> list[float]:
-    values = [getattr(gpus, name)(device) for device in gpus.devices]
-    return [math.nan if value is None else float(value) for value in values]
-
-
 def _columns(
     machine: list[dict[str, Any]], trees: list[dict[str, Any]], ours: set[int]
 ) -> SensorColumns:
     """Turn rows into columns; `ours`: devices that the program computes on."""
 
-    def column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
+    def of(rows: list[dict[str, Any]], name: str) -> np.ndarray:
         kind = np.int64 if name.endswith("t_ns") else np.float64
         return np.array([row[name] for row in rows], dtype=kind)
 
-    def table(rows: list[list[float]], width: int) -> np.ndarray:
-        return np.array(rows, dtype=np.float64).reshape(len(rows), width)
-
-    first = machine[0] if machine else {name: [] for name in ("core_busy_s", *_GPU_FIELDS)}
-    tables = {
-        name: table([row[name] for row in machine], len(first[name]))
-        for name in ("core_busy_s", *_GPU_FIELDS)
-    }
-    pids = list(dict.fromkeys(pid for tree in trees for pid in tree["cpu_s"]))
-    for name in ("cpu_s", "queued_s"):
-        rows = [[tree[name].get(pid, math.nan) for pid in pids] for tree in trees]
-        tables["process_" + name] = table(rows, len(pids))
-    sums = {name: column(trees, name) for name in _TREE_FIELDS}
-    # A process that ended and was not yet waited for is in no counter for a moment.
-    sums["tree_cpu_s"] = np.maximum.accumulate(sums["tree_cpu_s"])
-    devices = len(first["gpu_utilization"])
-    return SensorColumns(
-        wall_offset_ns=np.array([time.time_ns() - time.monotonic_ns()], dtype=np.int64),
-        t_ns=column(machine, "t_ns"),
-        iowait_s=column(machine, "iowait_s"),
-        gpu_ours=np.array([float(i in ours) for i in range(devices)]),
-        process_pids=np.array(pids, dtype=np.int64),
-        **tables,
-        **sums,
-    )
+    columns: dict[str, np.ndarray] = {}
+    if machine:
+        columns = {name: of(machine, name) for name in machine[0]}
+        devices = range(columns["gpu_utilization"].shape[1])
+        columns["gpu_ours"] = np.array([float(device in ours) for device in devices])
+    if trees:
+        columns |= {name: of(trees, name) for name in ("process_t_ns", *_TREE_FIELDS)}
+        # A process that ended and was not yet waited for is in no counter for a moment.
+        columns["tree_cpu_s"] = np.maximum.accumulate(columns["tree_cpu_s"])
+        pids = list(dict.fromkeys(pid for tree in trees for pid in tree["cpu_s"]))
+        columns["process_pids"] = np.array(pids, dtype=np.int64)
+        for name in ("cpu_s", "queued_s"):
+            rows = [[tree[name].get(pid, math.nan) for pid in pids] for tree in trees]
+            columns["process_" + name] = np.array(rows, dtype=np.float64)
+    offset_ns = np.array([time.time_ns() - time.monotonic_ns()], dtype=np.int64)
+    return SensorColumns(wall_offset_ns=offset_ns, **columns)

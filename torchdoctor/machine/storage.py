@@ -5,6 +5,7 @@ Looked at from outside the sandbox, where the real mounts are seen and not the l
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from torchdoctor.machine.mounts import Mount, kind_of, mount_of, mounts_now
-from torchdoctor.machine.read_speed import ReadSpeed, measure
+from torchdoctor.machine.read_speed import bytes_per_s, file_s, latency_s, measure
 from torchdoctor.probe.hooks import file_reads, library_reads
 from torchdoctor.words.environment import (
     MountReads,
@@ -39,20 +40,42 @@ _MEASURED_FILES = 256
 _NAMED = 4
 _TRIED_BYTES = 4 * 1024 * 1024
 _SHARED_MEMORY = Path("/dev/shm")
-_IN_LOOP = (file_reads.LOADER, file_reads.WORKER)
+_IN_LOADER = (file_reads.LOADER, file_reads.WORKER)
+_OPENS = (*_IN_LOADER, file_reads.TRAINING)
 
 
 @dataclass(kw_only=True)
 class _Read:
-    """One file: how often it was opened in each phase, and its size."""
+    """One file: how often it was opened in each phase."""
 
     phases: Counter[str] = field(default_factory=Counter)
-    size: int = 0
-    cached: float | None = None  # share of it, before training first read of it
+    cached: list[float] = field(default_factory=list)  # shares, before a process first read of it
 
-    def note_cached(self, share: float) -> None:
-        # Each worker looks for itself, the first one before anybody has read of it.
-        self.cached = min(share, 1.0 if self.cached is None else self.cached)
+    def count(self, *phases: str) -> int:
+        return sum(self.phases[phase] for phase in phases)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """One read by a library in the loop: its path, NUL and the user's line where that is known."""
+
+    seconds: float = 0.0
+    text: str
+
+    @property
+    def path(self) -> str:
+        return self.text.partition("\0")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Logged:
+    """Rows of all processes; files in the order of their first row."""
+
+    files: defaultdict[str, _Read] = field(default_factory=lambda: defaultdict(_Read))
+    c_readers: set[str] = field(default_factory=set)
+    available: set[str] = field(default_factory=set)
+    remote: defaultdict[str, list[_Call]] = field(default_factory=lambda: defaultdict(list))
+    tables: defaultdict[str, list[_Call]] = field(default_factory=lambda: defaultdict(list))
 
 
 def waits_for_input(steps: StepStatistics) -> bool:
@@ -73,31 +96,51 @@ def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
     loop = _of_the_loop(logged.files)
     if not (loop or logged.c_readers or logged.remote or logged.tables):
         return None
-    _stat_all(loop)
-    listed = run_folder / "files-read.txt"
+    sizes = _sizes(list(loop))
     with suppress(OSError):
-        listed.write_bytes(b"".join(os.fsencode(path) + b"\n" for path in loop))
+        lines = [os.fsencode(path) + b"\n" for path in loop if path in sizes]
+        (run_folder / "files-read.txt").write_bytes(b"".join(lines))
     mounts = mounts_now()
-    groups: dict[str, dict[str, _Read]] = defaultdict(dict)
-    by_path = {mount.path: mount for mount in mounts}
-    of_folder: dict[str, Mount | None] = {}
+
+    @functools.cache
+    def mount_at(folder: str) -> Mount | None:
+        return mount_of(os.path.realpath(folder), mounts)
+
+    groups: dict[Mount, dict[str, _Read]] = defaultdict(dict)
     for path, read in loop.items():
-        folder = os.path.dirname(path)  # noqa: PTH120
-        if folder not in of_folder:
-            of_folder[folder] = mount_of(os.path.realpath(folder), mounts)
-        if mount := of_folder[folder]:
-            groups[mount.path][path] = read
-    ranked = sorted(groups, key=lambda name: -_weight(groups[name]))
-    mount_reads = [
-        _mount_reads(by_path[name], groups[name], measured=number < _MEASURED_MOUNTS)
-        for number, name in enumerate(ranked)
-    ]
-    places = _places(run_folder, mounts) if mount_reads else []
+        if path in sizes and (mount := mount_at(os.path.dirname(path))):  # noqa: PTH120
+            groups[mount][path] = read
+
+    def uses(mount: Mount) -> int:
+        return sum(read.count(*_OPENS, file_reads.HELD) for read in groups[mount].values())
+
     return StorageFacts(
-        mounts=mount_reads,
-        places=places,
-        remote=_remote(logged.remote),
-        tables=_tables(logged.tables),
+        mounts=[
+            _mount_reads(mount, groups[mount], sizes, measured=number < _MEASURED_MOUNTS)
+            for number, mount in enumerate(sorted(groups, key=uses, reverse=True))
+        ],
+        places=_places(run_folder, mounts) if groups else [],
+        remote=[
+            RemoteReads(
+                protocol=name,
+                files=len({call.path for call in calls}),
+                opens=len(calls),
+                example=calls[0].path,
+                location=_location(calls),
+            )
+            for name, calls in logged.remote.items()
+        ],
+        tables=[
+            TableReads(
+                function=name,
+                calls=len(calls),
+                files=len({call.path for call in calls}),
+                total_s=sum(call.seconds for call in calls),
+                example=calls[0].path,
+                location=_location(calls),
+            )
+            for name, calls in logged.tables.items()
+        ],
         available=sorted(logged.available),
         alluxio_workers=os.environ.get("ALLUXIO_WORKER_HOSTS"),
         c_readers=sorted(logged.c_readers),
@@ -105,25 +148,13 @@ def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
     )
 
 
-@dataclass(kw_only=True)
-class _Logged:
-    """Rows of all processes; files in the order of their first row."""
-
-    files: dict[str, _Read] = field(default_factory=dict)
-    c_readers: set[str] = field(default_factory=set)
-    available: set[str] = field(default_factory=set)
-    remote: list[list[str]] = field(default_factory=list)  # protocol, path (and line)
-    tables: list[list[str]] = field(default_factory=list)  # function, seconds, path (and line)
-
-
 def _logged(channel: Path) -> _Logged:
     logged = _Logged()
     for log in sorted(channel.glob("files-*.log")):
-        with log.open("rb") as file:
-            for row in file:
-                letter, tab, text = os.fsdecode(row.rstrip(b"\n")).partition("\t")
-                if tab:
-                    _sort(logged, letter, text)
+        for row in log.read_bytes().split(b"\n"):
+            letter, tab, text = os.fsdecode(row).partition("\t")
+            if tab:
+                _sort(logged, letter, text)
     return logged
 
 
@@ -134,120 +165,67 @@ def _sort(logged: _Logged, letter: str, text: str) -> None:
         logged.available.add(text)
     elif letter == file_reads.PAGES:
         share, _, path = text.split(" ", 2)
-        logged.files.setdefault(path, _Read()).note_cached(float(share))
-    elif letter in (library_reads.REMOTE, library_reads.TABLE):
-        phase, *row = text.split(" ", 2 if letter == library_reads.REMOTE else 3)
-        rows = logged.remote if letter == library_reads.REMOTE else logged.tables
+        logged.files[path].cached.append(float(share))
+    elif letter == library_reads.REMOTE:
+        phase, name, rest = text.split(" ", 2)
         if phase != file_reads.SETUP:
-            rows.append(row)
+            logged.remote[name].append(_Call(text=rest))
+    elif letter == library_reads.TABLE:
+        phase, name, seconds, rest = text.split(" ", 3)
+        if phase != file_reads.SETUP:
+            logged.tables[name].append(_Call(seconds=float(seconds), text=rest))
     else:
-        logged.files.setdefault(text, _Read()).phases[letter] += 1
+        logged.files[text].phases[letter] += 1
 
 
-def _remote(rows: list[list[str]]) -> list[RemoteReads]:
-    by_protocol: dict[str, list[str]] = defaultdict(list)
-    for protocol, path in rows:
-        by_protocol[protocol].append(path)
-    return [
-        RemoteReads(
-            protocol=name,
-            files=len({_path(row) for row in paths}),
-            opens=len(paths),
-            example=_path(paths[0]),
-            location=_most_often(paths),
-        )
-        for name, paths in by_protocol.items()
-    ]
-
-
-def _path(row: str) -> str:
-    return row.partition("\0")[0]
-
-
-def _most_often(rows: list[str]) -> Location | None:
-    """Return the user's line that most of the rows name behind their path."""
-    lines = Counter(row.partition("\0")[2] for row in rows)
-    lines.pop("", None)
+def _location(calls: Sequence[_Call]) -> Location | None:
+    """Return the user's line that most of the calls name behind their path."""
+    lines = Counter(line for call in calls if (line := call.text.partition("\0")[2]))
     if not lines:
         return None
     line, _, file = lines.most_common(1)[0][0].partition(" ")
     return Location(file=file, line=int(line))
 
 
-def _tables(rows: list[list[str]]) -> list[TableReads]:
-    by_function: dict[str, list[list[str]]] = defaultdict(list)
-    for function, *row in rows:
-        by_function[function].append(row)
-    return [
-        TableReads(
-            function=name,
-            calls=len(calls),
-            files=len({_path(row) for _, row in calls}),
-            total_s=sum(float(seconds) for seconds, _ in calls),
-            example=_path(calls[0][1]),
-            location=_most_often([row for _, row in calls]),
-        )
-        for name, calls in by_function.items()
-    ]
-
-
 def _of_the_loop(reads: dict[str, _Read]) -> dict[str, _Read]:
     """Return files that the loader (or, without one, the training loop) opened or kept open."""
-    by_loader = any(read.phases[phase] for read in reads.values() for phase in _IN_LOOP)
-    wanted = [*_IN_LOOP, file_reads.HELD]
-    if not by_loader:
-        wanted.append(file_reads.TRAINING)
-    return {
-        path: read for path, read in reads.items() if any(read.phases[phase] for phase in wanted)
-    }
+    by_loader = any(read.count(*_IN_LOADER) for read in reads.values())
+    wanted = [*(_IN_LOADER if by_loader else _OPENS), file_reads.HELD]
+    return {path: read for path, read in reads.items() if read.count(*wanted)}
 
 
-def _stat_all(reads: dict[str, _Read]) -> None:
-    """Look up sizes; leave out what is no regular file outside (a pipe, the launch's own).
+def _sizes(paths: Sequence[str]) -> dict[str, int]:
+    """Return the sizes of regular files outside (no pipes, nor what was the launch's own).
 
     On slow storage this takes long too: files that it has no time for get the mean size.
     """
     until = time.monotonic() + _STAT_S
-    paths = list(reads)
-    known: list[int] = []
-    random.Random(0).shuffle(paths)
-    for number, path in enumerate(paths):
+    sizes: dict[str, int] = {}
+    late = []
+    for path in random.Random(0).sample(paths, len(paths)):
         if time.monotonic() > until:
-            for left in paths[number:]:
-                reads[left].size = sum(known) // max(len(known), 1)
-            return
-        try:
-            status = Path(path).stat()
-        except OSError:
-            del reads[path]
+            late.append(path)
             continue
-        if stat.S_ISREG(status.st_mode):
-            reads[path].size = status.st_size
-            known.append(status.st_size)
-        else:
-            del reads[path]
+        with suppress(OSError):
+            status = Path(path).stat()
+            if stat.S_ISREG(status.st_mode):
+                sizes[path] = status.st_size
+    return sizes | dict.fromkeys(late, sum(sizes.values()) // max(len(sizes), 1))
 
 
-def _opens(read: _Read) -> int:
-    return sum(read.phases[p] for p in (*_IN_LOOP, file_reads.TRAINING))
-
-
-def _weight(reads: dict[str, _Read]) -> int:
-    return sum(_opens(read) + read.phases[file_reads.HELD] for read in reads.values())
-
-
-def _mount_reads(mount: Mount, reads: dict[str, _Read], *, measured: bool) -> MountReads:
+def _mount_reads(
+    mount: Mount, reads: dict[str, _Read], sizes: dict[str, int], *, measured: bool
+) -> MountReads:
     kind, disk = kind_of(mount)
-    speed = None
-    if measured and kind != "memory":
-        sample = sorted(reads)
-        random.Random(0).shuffle(sample)
-        speed = measure(sample[:_MEASURED_FILES], _MEASURE_S)
-    held = [read for read in reads.values() if read.phases[file_reads.HELD]]
-    sizes = sum(read.size for read in reads.values())
-    looked_at = [read for read in reads.values() if read.cached is not None]
+    sample = random.Random(0).sample(sorted(reads), min(len(reads), _MEASURED_FILES))
+    cold, warm = measure(sample if measured and kind != "memory" else [], _MEASURE_S)
+    held = [read for read in reads.values() if read.count(file_reads.HELD)]
+    file_bytes = sum(sizes[path] for path in reads)
     folders = Counter(str(Path(path).parent) for path in reads)
-    endings = Counter(Path(path).suffix.lower() for path in reads)
+    # Each worker looks for itself, the first one before anybody has read of it.
+    cached = {path: min(read.cached) for path, read in reads.items() if read.cached}
+    looked_at = sum(sizes[path] for path in cached)
+    cached_bytes = sum(sizes[path] * share for path, share in cached.items())
     return MountReads(
         path=mount.path,
         file_system=mount.kind,
@@ -255,41 +233,25 @@ def _mount_reads(mount: Mount, reads: dict[str, _Read], *, measured: bool) -> Mo
         device=disk,
         kind=kind,
         files=len(reads),
-        file_bytes=sizes,
-        opens=sum(map(_opens, reads.values())),
+        file_bytes=file_bytes,
+        opens=sum(read.count(*_OPENS) for read in reads.values()),
         held=len(held),
         opened_in_c=sum(set(read.phases) == {file_reads.HELD} for read in held),
-        looked_at=len(looked_at),
-        cached_at_first=_cached(looked_at),
+        looked_at=len(cached),
+        cached_at_first=cached_bytes / looked_at if looked_at else None,
         folders=[name for name, _ in folders.most_common(_NAMED)],
-        endings=[name for name, _ in endings.most_common(_NAMED)],
-        **(_speeds(speed, sizes / len(reads)) if speed else {}),
+        cold_bytes_per_s=bytes_per_s(cold),
+        cold_file_s=file_s(cold, file_bytes / len(reads)),
+        warm_file_s=file_s(warm, file_bytes / len(reads)),
+        latency_s=latency_s(cold),
     )
-
-
-def _cached(looked_at: Sequence[_Read]) -> float | None:
-    """Return the share of these files' bytes in the page cache before they were read."""
-    size = sum(read.size for read in looked_at)
-    return sum(read.size * (read.cached or 0.0) for read in looked_at) / size if size else None
-
-
-def _speeds(speed: ReadSpeed, mean_bytes: float) -> dict[str, float | None]:
-    return {
-        "cold_bytes_per_s": speed.cold.bytes_per_s(),
-        "warm_bytes_per_s": speed.warm.bytes_per_s(),
-        "cold_file_s": speed.cold.file_s(mean_bytes),
-        "warm_file_s": speed.warm.file_s(mean_bytes),
-        "latency_s": speed.cold.latency_s(),
-        "cached_share": speed.cached_share,
-    }
 
 
 def _places(run_folder: Path, mounts: Sequence[Mount]) -> list[StagingPlace]:
     """Return memory and the run folder's disk, with their room."""
     places = []
-    available = psutil.virtual_memory().available
     if _SHARED_MEMORY.is_dir():
-        room = min(shutil.disk_usage(_SHARED_MEMORY).free, available)
+        room = min(shutil.disk_usage(_SHARED_MEMORY).free, psutil.virtual_memory().available)
         places.append(StagingPlace(place="memory", kind="memory", free_bytes=room))
     mount = mount_of(str(run_folder.resolve()), mounts)
     if mount is None:
@@ -300,9 +262,11 @@ def _places(run_folder: Path, mounts: Sequence[Mount]) -> list[StagingPlace]:
         tried.write_bytes(random.Random(0).randbytes(_TRIED_BYTES))
         with tried.open("rb") as file:
             os.fsync(file.fileno())  # what is not yet on the disk cannot be dropped
-        speed = measure([str(tried)], _MEASURE_S).cold.bytes_per_s()
+        speed = bytes_per_s(measure([str(tried)], _MEASURE_S)[0])
     tried.unlink(missing_ok=True)
     free = shutil.disk_usage(run_folder).free
     kind = kind_of(mount)[0]
-    places.append(StagingPlace(place="disk", kind=kind, free_bytes=free, cold_bytes_per_s=speed))
-    return places
+    return [
+        *places,
+        StagingPlace(place="disk", kind=kind, free_bytes=free, cold_bytes_per_s=speed),
+    ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.source_patch import SourcePatch, source_patch
+from torchdoctor.advice.wording import SourcePatch, source_patch
 from torchdoctor.facts.lookup import allows_second_loader, training_loaders
 from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
 from torchdoctor.observe.window import prepared_ahead

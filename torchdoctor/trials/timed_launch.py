@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchdoctor.advice.source_patch import SourcePatch
+from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.facts.hardware import load_of, load_words
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.machine.load_beside import LoadBeside
+from torchdoctor.machine.sensors import LoadBeside
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
 from torchdoctor.pairs.block_plan import (

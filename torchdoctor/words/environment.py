@@ -126,13 +126,10 @@ class MountReads:
     held: int = 0  # files kept open or mapped while training (memory maps, archives, databases)
     opened_in_c: int = 0  # of the held: a C library opened them
     folders: list[str] = field(default_factory=list)  # with most of the files, at most 4
-    endings: list[str] = field(default_factory=list)  # ".jpg", ".csv": most frequent, at most 4
     cold_bytes_per_s: float | None = None
-    warm_bytes_per_s: float | None = None
     cold_file_s: float | None = None  # to open and read a file of the mean size
     warm_file_s: float | None = None
     latency_s: float | None = None  # median: open, and the first 4 KiB
-    cached_share: float | None = None  # of the pages, as the launch left them
     looked_at: int = 0  # files whose pages were looked at before training first read of them
     cached_at_first: float | None = None  # share of their bytes that was in the page cache then
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import CeilingSpec
+from torchdoctor.words.specs import CeilingSpec, Settings
 
 _MANY = 8.0  # values read in a step, on a CPU
 _READING = "aten::item"
@@ -29,11 +29,11 @@ def share(recording: Recording) -> float | None:
         return min(sum(x.self_s for x in read) / trace.step_s, 1.0)
     if trace.sync_s is None:
         return None
-    idle = sum(getattr(trace.shares, name) or 0.0 for name in ("cpu", "runtime", "other"))
+    idle = sum(part or 0.0 for part in (trace.shares.cpu, trace.shares.runtime, trace.shares.other))
     return min(trace.sync_s / trace.step_s, idle)
 
 
-def settings(recording: Recording) -> dict[str, Any] | None:
+def settings(recording: Recording) -> Settings | None:
     """Return None where nothing waits in the loop."""
     trace = recording.trace
     if trace is None:
@@ -45,15 +45,12 @@ def settings(recording: Recording) -> dict[str, Any] | None:
     return {"on_gpu": False} if reads >= _MANY else None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Answer reads of values, and what waits for the device without one."""
     on_gpu = settings["on_gpu"]
 
     def of_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-        tensor = args[0]
-        if on_gpu and tensor.device.type == "cpu":
-            return None
-        return ()
+        return None if on_gpu and args[0].device.type == "cpu" else ()
 
     def of_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         tensor = args[0]
@@ -63,18 +60,11 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         return (tuple(tensor.shape), tensor.dtype)
 
     def of_move(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-        wanted = {k: v for k, v in kwargs.items() if k != "copy"}
-        try:
-            device, dtype, _, _ = torch._C._nn._parse_to(*args[1:], **wanted)
-        except (TypeError, RuntimeError):
-            return None
+        device, dtype = calls.moved_to(args, kwargs)
         if device is None or device.type != "cpu":
             return None
         kept = of_copy(args, kwargs)
         return None if kept is None else (*kept, dtype)
-
-    def always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        return ()
 
     program.set_reason("The loop read no value twice at the same place.")
     program.restore_training()
@@ -84,10 +74,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     for name in _COPIES:
         calls.of(torch.Tensor, name, of_copy)
     calls.of(torch.Tensor, "to", of_move)
-    if on_gpu:
-        calls.of(torch.cuda, "synchronize", always)
-        calls.of(torch.cuda.Stream, "synchronize", always)
-        calls.of(torch.cuda.Event, "synchronize", always)
+    for owner in (torch.cuda, torch.cuda.Stream, torch.cuda.Event) if on_gpu else ():
+        calls.of(owner, "synchronize", lambda args, kwargs: ())
 
 
 CEILING = CeilingSpec(

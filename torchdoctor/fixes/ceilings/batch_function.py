@@ -16,9 +16,9 @@ from typing import Any
 
 from torchdoctor.facts.stacks import inline_preparation
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import CeilingSpec
+from torchdoctor.words.specs import CeilingSpec, Settings
 
-LEAST_SHARE = 0.05  # as for a DataLoader
+_LEAST_SHARE = 0.05  # as for a DataLoader
 _YIELDS = 0x20 | 0x80 | 0x200  # flags of generators, coroutines and asynchronous generators
 _OF_TORCH = f"{os.sep}torch{os.sep}"
 
@@ -29,10 +29,10 @@ def share(recording: Recording) -> float | None:
     return None if preparation is None else preparation.share
 
 
-def settings(recording: Recording) -> dict[str, Any] | None:
+def settings(recording: Recording) -> Settings | None:
     """Return where the line is; None if batches come from a loader, or no line was seen."""
     preparation, steps = inline_preparation(recording), recording.steps
-    if preparation is None or preparation.top is None or preparation.share < LEAST_SHARE:
+    if preparation is None or preparation.top is None or preparation.share < _LEAST_SHARE:
         return None
     if steps is None or steps.boundary.kind == "loader":
         return None
@@ -42,7 +42,7 @@ def settings(recording: Recording) -> dict[str, Any] | None:
     return {"file": where.file, "function": where.function}
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Find the function in the first iteration, answer it from the next on."""
     answered = _BatchFunction(torch, settings, program)
     program.set_reason("The function that prepares batches was not called by the loop.")
@@ -52,7 +52,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 class _BatchFunction:
-    def __init__(self, torch: Any, settings: dict[str, Any], program: Any) -> None:
+    def __init__(self, torch: Any, settings: Settings, program: Any) -> None:
         self.torch, self.settings, self.program = torch, settings, program
         self.replaced: list[tuple[Any, str, Any]] = []  # (module or class, name, value)
         self.loop: list[Any] = []  # frames' codes above the last backward, innermost first
@@ -93,7 +93,11 @@ class _BatchFunction:
             for name, value in list(vars(owner).items()):
                 plain = value.__func__ if type(value) in (staticmethod, classmethod) else value
                 inner = _undecorated(plain)
-                if inner is None or not suits(inner.__code__) or _is_in(plain, made):
+                if (
+                    inner is None
+                    or not suits(inner.__code__)
+                    or any(plain is x for x in made.values())
+                ):
                     continue
                 if inner.__code__.co_flags & _YIELDS:
                     self.program.refuse("A generator prepares the batches: no call returns one.")
@@ -143,8 +147,7 @@ class _BatchFunction:
 
     def keep(self, key: Any, value: Any) -> None:
         """Keep a result if it is a batch."""
-        tensors, arrays = _contents(self.torch, value)
-        if not tensors and not arrays:
+        if not _holds_tensors(self.torch, value):
             self.program.refuse("The function that prepares batches returns no tensor or array.")
         self.given.add(key)
         self.kept[key] = self.program.replayed(value)
@@ -182,10 +185,6 @@ def _undecorated(value: Any) -> Any:
     return None
 
 
-def _is_in(value: Any, made: dict[int, Any]) -> bool:
-    return any(value is function for function in made.values())
-
-
 def _codes(frame: Any) -> list[Any]:
     codes = []
     while frame is not None:
@@ -194,22 +193,10 @@ def _codes(frame: Any) -> list[Any]:
     return codes
 
 
-def _contents(torch: Any, value: Any, depth: int = 4) -> tuple[list[Any], int]:
-    """Return every tensor of nested collections, and the number of arrays."""
-    if isinstance(value, torch.Tensor):
-        return [value], 0
-    if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
-        return [], 1
-    if isinstance(value, dict):
-        value = list(value.values())
-    tensors: list[Any] = []
-    arrays = 0
-    if isinstance(value, (list, tuple)) and depth:
-        for item in value:
-            more, count = _contents(torch, item, depth - 1)
-            tensors += more
-            arrays += count
-    return tensors, arrays
+def _holds_tensors(torch: Any, value: Any) -> bool:
+    """Return True if nested collections hold a tensor or an array."""
+    leaves = torch.utils._pytree.tree_leaves(value)
+    return any(isinstance(x, torch.Tensor) or type(x).__name__ == "ndarray" for x in leaves)
 
 
 CEILING = CeilingSpec(

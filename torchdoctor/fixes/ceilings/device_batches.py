@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchdoctor.facts.lookup import phase_share
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import CeilingSpec
+from torchdoctor.words.specs import CeilingSpec, Settings
 
-LEAST_SHARE = 0.02  # of the step
+_LEAST_SHARE = 0.02  # of the step
 _TO_HOST = 0.1  # of the bytes copied: with more, copies to the device are a part of the branch
 
 
@@ -25,23 +26,19 @@ def whole(recording: Recording) -> bool:
 
 def share(recording: Recording) -> float | None:
     """Return the share of copies that nothing hides."""
-    steps, share_of_step = recording.steps, recording.shares.memcpy
-    if share_of_step is None and steps is not None and steps.mean_s > 0:
-        share_of_step = steps.h2d_copy_s / steps.mean_s
-    return share_of_step
+    known = recording.shares.memcpy
+    return phase_share(recording, "h2d_copy_s") if known is None else known
 
 
-def settings(recording: Recording) -> dict[str, Any] | None:
+def settings(recording: Recording) -> Settings | None:
     """Return None on the CPU, and where copies are no question."""
-    if not recording.has_gpu or (share(recording) or 0.0) < LEAST_SHARE:
-        return None
-    return {}
+    return {} if recording.has_gpu and (share(recording) or 0.0) >= _LEAST_SHARE else None
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Answer copies to another device, of what no gradient flows through."""
 
-    def describe(tensor: Any, device: Any, more: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def describe(tensor: Any, device: Any, *more: Any) -> tuple[Any, ...] | None:
         if device is None or device.type == "cpu" or tensor.device.type != "cpu":
             return None
         if tensor.requires_grad and torch.is_grad_enabled():
@@ -49,18 +46,11 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         return (tuple(tensor.shape), tensor.dtype, str(device), *more)
 
     def of_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-        tensor, *rest = args
-        try:
-            wanted = {k: v for k, v in kwargs.items() if k != "copy"}
-            device, dtype, _, _ = torch._C._nn._parse_to(*rest, **wanted)
-        except (TypeError, RuntimeError):
-            return None  # no call of this kind, or the user's own mistake
-        return describe(tensor, device, (dtype,))
+        return describe(args[0], *calls.moved_to(args, kwargs))
 
     def of_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-        which = kwargs.get("device", args[1] if len(args) > 1 else None)
-        device = torch.device("cuda") if which is None else torch.device(which)
-        return describe(args[0], device, ())
+        device = kwargs.get("device", args[1] if len(args) > 1 else None)
+        return describe(args[0], torch.device("cuda" if device is None else device))
 
     program.set_reason("The loop copies nothing to a device.")
     program.restore_training()

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchdoctor.facts.lookup import phase_share
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import CeilingSpec
+from torchdoctor.words.specs import CeilingSpec, Settings
 
-LEAST_SHARE = 0.05  # of the step: the tree's bound for a moderate wait
+_LEAST_SHARE = 0.05  # of the step: the tree's bound for a moderate wait
 _BATCHES = 2  # no more than are discarded after a switch, or a block would hold real fetches
 _BETWEEN = 0.02  # of the step, spent between epochs: with more, they must end where they do
 _FEW = 3  # answers
@@ -24,13 +25,11 @@ _VARIES = "Its batches have ever other shapes: two of them do not stand for all.
 
 def share(recording: Recording) -> float | None:
     """Return the share of the step that waits for batches."""
-    steps, share_of_step = recording.steps, recording.shares.data_loader
-    if share_of_step is None and steps is not None and steps.mean_s > 0:
-        share_of_step = (steps.data_wait_s + steps.loader_start_s) / steps.mean_s
-    return share_of_step
+    known = recording.shares.data_loader
+    return phase_share(recording, "data_wait_s", "loader_start_s") if known is None else known
 
 
-def settings(recording: Recording) -> dict[str, Any] | None:
+def settings(recording: Recording) -> Settings | None:
     """Return the training loader's number; None if it drives no loop or is hardly waited for.
 
     A batch is answered once something was learned from the one before, which must be seen.
@@ -38,18 +37,15 @@ def settings(recording: Recording) -> dict[str, Any] | None:
     steps = recording.steps
     if steps is None or steps.boundary.kind != "loader" or steps.boundary.learned_by == "batch":
         return None
-    if (share(recording) or 0.0) < LEAST_SHARE:
+    if (share(recording) or 0.0) < _LEAST_SHARE:
         return None
     between = steps.two_modes or steps.evaluation_s > _BETWEEN * steps.mean_s
-    ident = steps.boundary.ident
-    shapes = [
-        len(loader.batch_shapes) for loader in recording.main.loaders if loader.ident == ident
-    ]
-    varies = max(shapes, default=0) > _MOST_SHAPES
+    ident, loaders = steps.boundary.ident, recording.main.loaders
+    varies = any(len(x.batch_shapes) > _MOST_SHAPES for x in loaders if x.ident == ident)
     return {"loader": ident, "epochs_matter": between, "varies": varies}
 
 
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Answer fetches of the training loader with the batches that came first."""
     batches = _Batches(torch, settings, program)
     program.set_reason("Its loader handed out no batch.")
@@ -62,7 +58,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 class _Batches:
     """The first ones, and whether the next one may be one of them."""
 
-    def __init__(self, torch: Any, settings: dict[str, Any], program: Any) -> None:
+    def __init__(self, torch: Any, settings: Settings, program: Any) -> None:
         self.torch, self.settings, self.program = torch, settings, program
         self.kept: list[Any] = []
         self.learned = self.given_back = False

@@ -47,6 +47,14 @@ class AnsweredCalls:
         """
         self._wanted.append((owner, name, describe))
 
+    def moved_to(self, args, kwargs):
+        """Return the device and the dtype that `Tensor.to` is asked for; (None, None): neither."""
+        wanted = {name: value for name, value in kwargs.items() if name != "copy"}
+        try:
+            return self._program.torch._C._nn._parse_to(*args[1:], **wanted)[:2]
+        except (TypeError, RuntimeError):
+            return None, None  # no call of this kind, or the user's own mistake
+
     def start(self):
         """Answer calls from here on; the first call at each place is made as ever."""
         if self._before:

@@ -1,5 +1,6 @@
 """The parts of the probe that a fix may use beside the hooks of `Program`."""
 
+import hashlib
 import os
 
 from ..hooks import library_reads
@@ -10,6 +11,8 @@ from .gradient_scaling import GradientScaling
 from .replayed import Replayed
 from .sample_cache import SampleCache
 
+_KERNELS = ("/proc/", "/sys/", "/dev/", "/run/")
+
 
 class ProbeAccess:
     """Beside the hooks of `Program`: its torch, folder and files_read are meant here."""
@@ -17,6 +20,33 @@ class ProbeAccess:
     def redirect_reads(self, function):
         """Ask function(path: str) for the file to read instead of that absolute path, or None."""
         read_redirect.add(self, function)
+
+    def is_below(self, mount):
+        """Return a function of an absolute path: True if that file lies below `mount`.
+
+        Links in its folders are resolved; files of the kernel's lie below no mount.
+        """
+        prefix, known = mount.rstrip(os.sep) + os.sep, {}
+
+        def below(path):
+            folder = os.path.dirname(path)
+            if folder not in known:
+                real = os.path.realpath(folder) + os.sep
+                known[folder] = real.startswith(prefix) and not real.startswith(_KERNELS)
+            return known[folder]
+
+        return below
+
+    def name_of(self, path, *more):
+        """Return a name for the file at `path` in the state that it is in now, and for more values.
+
+        OSError: there is no such file.
+        """
+        state = os.stat(path)
+        # The very file: a link may have moved to another of the same size and the same instant.
+        very = (path, state.st_dev, state.st_ino)
+        text = repr((very, state.st_size, state.st_mtime_ns, state.st_ctime_ns, more))
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
     def shared_folder(self, name):
         """Return a folder that all processes of the launch share; it is removed with the launch."""

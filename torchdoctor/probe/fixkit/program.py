@@ -58,17 +58,24 @@ class Program(ProbeAccess):
         """Raise what leaves a fix that is switched in a running program to launches of its own."""
         raise _GivenUp(reason)
 
-    def before_loader(self, function, with_second=False):
-        """Let function(arguments: dict, ident: int) change a DataLoader's arguments beforehand.
+    def before_loader(self, function, only=None, with_second=False):
+        """Let function(arguments: dict) change a DataLoader's arguments beforehand.
 
-        `with_second`: in a running program, batches of the training loader come from a second one
-        that is made with the changed arguments, while it is on.
+        `only`: the ident of the loader that is meant; None: every one. `with_second`: in a running
+        program, batches of the training loader come from a second one that is made with the changed
+        arguments, while it is on.
         """
+
+        def change(arguments, ident):
+            if only is None or ident == only:
+                function(arguments)
+
+        self.set_reason(self.reason or "No DataLoader that it could change was made.")
         if self.switched and with_second:
-            second_loader.add(self, function)
+            second_loader.add(self, change)
             return
         self._only_from_the_start()
-        self._at("loader", function)
+        self._at("loader", change)
 
     def before_optimizer(self, function):
         """Let function(cls, arguments: dict) change an optimizer's arguments before it is made."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torchdoctor.machine.sensor_curves import sensor_curves
+from torchdoctor.machine.sensor_columns import sensor_curves
 from torchdoctor.reports.tensorboard.event_file import EventFile
 from torchdoctor.reports.tensorboard.measured import Measured
 from torchdoctor.words import Report

@@ -1,0 +1,86 @@
+"""Parts of declarations that several fixes share: for the tool's process alone.
+
+In the user's process a fix gets a stand-in for each of them, which does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchdoctor.facts.analysed import calls_of
+from torchdoctor.facts.lookup import changes_itself, data_wait_share, place
+from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
+from torchdoctor.words import Location, Recording, TensorCall
+from torchdoctor.words.specs import Settings
+
+_NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
+
+
+def hardly_waits(recording: Recording) -> str | None:
+    """Return why nothing that prepares batches faster can gain; None: it may."""
+    share = data_wait_share(recording)
+    if share is None or share >= _NOTHING_TO_GAIN:
+        return None
+    return f"The step waits for data only {100 * share:.1f} % of its time."
+
+
+def changed_itself(recording: Recording, but: str) -> str | None:
+    """Return a doubt about what the dataset changes in itself: {but} says what becomes of it."""
+    changes = changes_itself(recording)
+    return f"{changes}: {but}" if changes else None
+
+
+def fewer_than_two_gpus(recording: Recording) -> str | None:
+    """Return why nothing can be divided among GPUs; None: there are several."""
+    main = recording.main
+    if recording.has_gpu and max(len(main.devices), main.world_size or 1) > 1:
+        return None
+    return "The program sees fewer than two GPUs."
+
+
+def is_replicated(recording: Recording) -> bool:
+    """Return True if the program trains with a process for each GPU."""
+    kinds = {model.data_parallel for model in recording.main.models}
+    return bool(kinds & {"DistributedDataParallel", "FSDP"})
+
+
+def with_own_command(code: str, recording: Recording) -> str:
+    """Return a page's code with the command that starts this program on all GPUs."""
+    return code.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """A fix of certain lines of the training loop: those whose calls the analysed steps noted."""
+
+    kinds: tuple[str, ...]  # of TensorCall
+    unseen: str  # what nobody looked at without these steps, with its verb
+    none: str  # why it is refused where there are none
+    otherwise: str  # in place of a line that is not known
+    advise: Callable[[TensorCall], str]  # what to write there
+
+    def calls(self, recording: Recording) -> list[TensorCall]:
+        """Return the calls, the longest first."""
+        return calls_of(recording, *self.kinds)
+
+    def refuses(self, recording: Recording) -> str | None:
+        """As `FixSpec.refuses`."""
+        if not recording.main.analysed_steps:
+            return f"{self.unseen} not looked at: that needs steps after the profiler window."
+        return None if self.calls(recording) else self.none
+
+    def by_hand(self, recording: Recording) -> bool:
+        """As `FixSpec.by_hand`: only a person can tell where no call is sure."""
+        return not any(call.sure for call in self.calls(recording))
+
+    def location(self, recording: Recording) -> Location | None:
+        """As `FixSpec.location`."""
+        return next((call.location for call in self.calls(recording)), None)
+
+    def instruction(self, settings: Settings, recording: Recording) -> str:
+        """Return each line, and what to write there."""
+        return "\n".join(
+            f"{place(recording, call.location, self.otherwise)}  {self.advise(call)}"
+            for call in self.calls(recording)
+        )
