@@ -1,28 +1,23 @@
 """Answer CSV, JSON and Excel reads by pandas from Arrow files made on first use.
 
-What it does
-------------
+## What it does
 Answers `pandas.read_csv`, `read_table`, `read_json` and `read_excel` of a file that is read again
 from an Arrow IPC file, written at the first read with the same arguments. A copy is used only if it
 gives back the same DataFrame: values, dtypes, index, columns.
 
-Why it helps
-------------
+## Why it helps
 Text is parsed character by character at every read. An Arrow file holds the columns as they lie in
 memory: reading it is hardly more than mapping it.
 
-Risks
------
+## Risks
 None for the result: a changed file is read anew. The copies take disk, about as much as the text.
 Reads from URLs and open files, in chunks, and with functions among the arguments are left alone.
 
-Make it permanent
------------------
+## Make it permanent
     pandas.read_csv("labels.csv").to_feather("labels.feather")     # once
     table = pandas.read_feather("labels.feather")
 
-Sources
--------
+## Sources
 - Apache Arrow, "Feather File Format": https://arrow.apache.org/docs/python/feather.html
 - pandas documentation, "Scaling to large datasets":
   https://pandas.pydata.org/docs/user_guide/scale.html
@@ -246,7 +241,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("data-wait", "loader-cpu-bound", "slow-storage"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),

@@ -1,27 +1,22 @@
 """Share the memory of a NumPy array instead of copying it.
 
-What it does
-------------
+## What it does
 Answers `torch.tensor(array)` from the array's own memory if nothing else holds the array, and
 `torch.tensor([array, ...])` by letting NumPy join the arrays first; in loader workers too.
 
-Why it helps
-------------
+## Why it helps
 `torch.tensor` always copies, and of a list of arrays it asks Python for every single element, which
 is ten to a hundred times as slow as `numpy.array` of the list.
 
-Risks
------
+## Risks
 Values and types are the same. Tensor and array share memory: code that writes to the array later
 writes to the tensor too. The trial shares only arrays that nothing else holds.
 
-Make it permanent
------------------
+## Make it permanent
     x = torch.as_tensor(array)                    # or torch.from_numpy(array)
     x = torch.as_tensor(np.array(list_of_arrays)) # of a list
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.as_tensor and torch.from_numpy:
   https://docs.pytorch.org/docs/stable/generated/torch.as_tensor.html
 """
@@ -130,7 +125,6 @@ joined by NumPy: """
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("copied-arrays",),
     keeps_results="exactly",
     when="launch",

@@ -1,28 +1,23 @@
 """What another GPU would give: a prediction, not a measurement.
 
-What it does
-------------
+## What it does
 Nothing at run time. Where kernels fill the step on a GPU whose data sheet is known, it predicts the
 step on others: between what their memory bandwidth and what their arithmetic gives.
 
-Why it helps
-------------
+## Why it helps
 Once the GPU is busy and computes in low precision, a faster one is what remains. Kernels that move
 data gain with the bandwidth, matrix products with the arithmetic; the rest of the step gains
 nothing. That gives a range, before anybody pays for the hardware.
 
-Risks
------
+## Risks
 It is a model: two figures of data sheets and the share of the step in kernels. Rent one by the hour
 and measure before buying.
 
-Make it permanent
------------------
+## Make it permanent
     torchdoctor run train.py        # on both machines, then
     torchdoctor compare here.json there.json
 
-Sources
--------
+## Sources
 - The makers' data sheets, each named in torchdoctor/gpu_data_sheets.py.
 - Williams et al., Roofline: https://doi.org/10.1145/1498765.1498785
 """
@@ -90,7 +85,6 @@ def _on(name: str, gpu: float = 1.0) -> dict[str, Any]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("compute",),
     keeps_results="within rounding",
     when="by hand",

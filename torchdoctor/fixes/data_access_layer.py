@@ -1,29 +1,24 @@
 """Read remote files through a cache: fsspec's, or Alluxio's.
 
-What it does
-------------
+## What it does
 Answers files that the program opens through fsspec (`s3://`, `gs://`, `https://`) from an fsspec
 cache on the local disk, which downloads each file once. Files of a network or FUSE mount that are
 read with `open` go through the same cache. If `alluxiofs` is installed and ALLUXIO_WORKER_HOSTS
 names workers, reads from object stores go through Alluxio's fsspec client instead.
 
-Why it helps
-------------
+## Why it helps
 From the second epoch on, a file costs one question to the server (has it changed?), not a download.
 
-Risks
------
+## Risks
 The same bytes: each read asks for size, time, ETag or generation of the file, and a changed one is
 downloaded anew, whole, which is more than a program needs that reads a small part of it. The cache
 takes disk. Readers in C (`pyarrow.fs`, `h5py`) and fsspec's `cat`, `get` and asynchronous methods
 are not redirected.
 
-Make it permanent
------------------
+## Make it permanent
     fsspec.open("simplecache::s3://bucket/key", simplecache={"cache_storage": "/local/cache"})
 
-Sources
--------
+## Sources
 - fsspec documentation, "Caching Files Locally":
   https://filesystem-spec.readthedocs.io/en/latest/features.html#caching-files-locally
 - Alluxio's fsspec client: https://github.com/fsspec/alluxiofs
@@ -231,7 +226,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),

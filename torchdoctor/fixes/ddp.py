@@ -1,24 +1,20 @@
 """One process for each GPU: DistributedDataParallel in place of DataParallel or of one GPU.
 
-What it does
-------------
+## What it does
 Nothing at run time. It gives the command, and the lines to change in the script: where DataParallel
 is in use, or where one of several GPUs trains.
 
-Why it helps
-------------
+## Why it helps
 DataParallel copies the model to every GPU at every step, gathers all outputs on the first, and
 drives all of them from one Python process, which holds one lock. DistributedDataParallel keeps one
 process for each GPU and exchanges gradients while the backward pass still runs.
 
-Risks
------
+## Risks
 Every process loads its own share of the data (DistributedSampler), so one step sees as many batches
 as there are GPUs: the learning rate may have to follow. Checkpoints and logs should be written by
 rank 0 alone.
 
-Make it permanent
------------------
+## Make it permanent
     # torchrun --standalone --nproc-per-node 8 train.py
     import os
 
@@ -37,8 +33,7 @@ Make it permanent
     # at each epoch: loader.sampler.set_epoch(epoch)
     # at the end: dist.destroy_process_group()
 
-Sources
--------
+## Sources
 - PyTorch documentation, DataParallel ("it is recommended to use DistributedDataParallel"):
   https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
 - PyTorch tutorial, Multi GPU training with DDP:
@@ -81,7 +76,6 @@ _FOUR = process(models=[_WRAPPED], devices=["A"] * 4)
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("data-parallel", "gpu-left-idle"),
     keeps_results="changes training",
     when="by hand",

@@ -1,34 +1,29 @@
 """Keep decoded samples in memory after their first use.
 
-What it does
-------------
+## What it does
 Keeps a copy of each sample when it is first made, in the training process or in each persistent
 worker, and answers later uses with a fresh copy. Samples that differ from use to use are never
 kept: eight are made twice and compared byte by byte, in each further epoch four more.
 
-Why it helps
-------------
+## Why it helps
 Reading, decoding and resizing give the same result in each epoch. If the decoded samples fit into
 memory, that work is needed once.
 
-Risks
------
+## Risks
 None for the samples: if a comparison fails, the cache is switched off for good. The decoded samples
 take memory, up to the limit given, divided among the workers: each keeps samples of its own, and
 without `persistent_workers=True` they end with each epoch, and the cache with them. A dataset with
 random augmentation gains nothing: cache before the augmentation. A launch that ends within the
 first epoch cannot show a gain: there the fix is offered as code.
 
-Make it permanent
------------------
+## Make it permanent
     def __getitem__(self, index):
         if index not in self.samples:
             self.samples[index] = self.decode(index)
         return copy.deepcopy(self.samples[index])  # import copy: a fresh one each time
     # With workers: persistent_workers=True, or each epoch's workers begin with no samples.
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.utils.data, "Map-style datasets":
   https://docs.pytorch.org/docs/stable/data.html#map-style-datasets
 - TensorFlow, `dataset.cache()`: https://www.tensorflow.org/guide/data_performance#caching
@@ -210,7 +205,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s"),

@@ -1,22 +1,18 @@
 """Copy the next batch to the GPU while this one is computed, on a stream of its own.
 
-What it does
-------------
+## What it does
 Nothing at run time. Where copies to the GPU still hold up the step although they come from pinned
 memory, it gives a small class around the loader that copies one batch ahead.
 
-Why it helps
-------------
+## Why it helps
 A copy on the stream of the kernels waits for its turn among them. On a stream of its own it runs
 beside them: GPUs have engines for copies that compute nothing.
 
-Risks
------
+## Risks
 One more batch lies in the GPU's memory. A batch must not be written to before its copy is done,
 which record_stream in the class sees to.
 
-Make it permanent
------------------
+## Make it permanent
     class Prefetched:
         def __init__(self, loader, device):
             self.loader, self.device = loader, device
@@ -35,8 +31,7 @@ Make it permanent
             if ready is not None:
                 yield ready
 
-Sources
--------
+## Sources
 - PyTorch documentation, CUDA semantics, "CUDA streams":
   https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
@@ -68,7 +63,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("memcpy-share",),
     keeps_results="within rounding",
     when="by hand",

@@ -1,32 +1,27 @@
 """Copy the files that the loader reads to the fastest local storage, and read them there.
 
-What it does
-------------
+## What it does
 Copies data files from slow storage (network, FUSE, rotating disk) to memory (`/dev/shm`) or to the
 local disk, and answers reads from the copies. The files that the observed loop read are copied
 before training begins; others, up to 64 MB each, when they are first read. A copy is used only
 while its original is unchanged (size, time of change).
 
-Why it helps
-------------
+## Why it helps
 Every file on a network or FUSE file system costs round trips at each epoch if the page cache does
 not keep it. Memory and a local solid-state disk answer in microseconds.
 
-Risks
------
+## Risks
 The same bytes are read, unless a file is written while it is open. A place is tried only if all
 files are likely to fit into half of its free space. Python's reads are redirected, and so those of
 NumPy, PIL, `torch.load` and `zipfile`. Libraries that open files in C or C++ (`cv2`, `h5py`,
 `lmdb`, `pyarrow`) go on reading the slow storage: copy the folder and name the copy. That may gain
 more than was measured, because the trial asks the slow storage whether each file has changed.
 
-Make it permanent
------------------
+## Make it permanent
     cp -a /mnt/data/train /dev/shm/train      # at the beginning of each job
     python train.py --data /dev/shm/train
 
-Sources
--------
+## Sources
 - Linux documentation, tmpfs: https://docs.kernel.org/filesystems/tmpfs.html
 """
 
@@ -218,7 +213,6 @@ def _pointed(word: str, source: str, copy: str) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),

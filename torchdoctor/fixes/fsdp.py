@@ -1,24 +1,20 @@
 """Divide the model among the GPUs: fully sharded data parallel.
 
-What it does
-------------
+## What it does
 Nothing at run time. If memory is short and there are several GPUs, the fix gives the lines and the
 command.
 
-Why it helps
-------------
+## Why it helps
 DistributedDataParallel keeps the whole model, its gradients and the optimizer's state on every GPU.
 FSDP keeps a part of each, and gathers a layer's weights just before it is computed. The memory that
 a GPU saves is available for the batch.
 
-Risks
------
+## Risks
 Weights are sent once more in each pass: on a slow network DistributedDataParallel is faster. One
 step sees as many batches as there are GPUs, so the learning rate may have to follow. Checkpoints
 need torch.distributed.checkpoint. Make the optimizer afterwards, of the sharded parameters.
 
-Make it permanent
------------------
+## Make it permanent
     # torchrun --standalone --nproc-per-node 8 train.py
     import os
 
@@ -43,8 +39,7 @@ Make it permanent
     # at each epoch: loader.sampler.set_epoch(epoch)
     # at the end: dist.destroy_process_group()
 
-Sources
--------
+## Sources
 - PyTorch tutorial, Getting Started with Fully Sharded Data Parallel (FSDP2):
   https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html
 """
@@ -121,7 +116,6 @@ def _stepped(kind: str, **more: Any) -> dict[str, Any]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("memory-near-limit",),
     keeps_results="changes training",
     when="by hand",

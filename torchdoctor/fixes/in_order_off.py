@@ -1,26 +1,21 @@
 """Hand out batches as they are done, not in the order they were asked for.
 
-What it does
-------------
+## What it does
 Sets `in_order=False` of the training DataLoader: whichever worker's batch is done is handed out.
 
-Why it helps
-------------
+## Why it helps
 If samples differ much in cost, the next batch in order may take long while others lie ready.
 
-Risks
------
+## Risks
 The same batches come in an order that differs from run to run, so training can no longer be
 repeated exactly, and cheap samples come first. So it changes training: it is tried only with
 `--allow-training-changes`. It needs torch 2.6. With an IterableDataset, the shares of its workers
 are mixed otherwise. `prefetch-factor` evens out smaller differences in order.
 
-Make it permanent
------------------
+## Make it permanent
     loader = DataLoader(..., in_order=False)
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.utils.data.DataLoader, `in_order`:
   https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
@@ -74,7 +69,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("worker-imbalance",),
     keeps_results="changes training",
     when="launch",

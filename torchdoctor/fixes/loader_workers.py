@@ -1,27 +1,23 @@
 """Load batches in worker processes, while the model computes.
 
-What it does
-------------
+## What it does
 Sets `num_workers` of the training DataLoader. With 0, the default, the training process reads,
 decodes and collates every batch itself, and the model waits for it. With n workers, n processes
 prepare the next batches meanwhile. torchdoctor tries several numbers.
 
-Why it helps
-------------
+## Why it helps
 Preparation and computation overlap, so a step takes as long as the slower of the two. Where it
 computes, more workers than free cores get in each other's way. If it waits for a disk or a network,
 far more can pay. If samples cost less than handing them over, no worker at all may be fastest.
 
-Risks
------
+## Risks
 The samples and their order stay the same. Random augmentation draws other numbers, seeded by
 `torch` for each worker. Each worker has its own copy of the dataset: what the dataset changes in
 itself stays in that copy. Batches travel through shared memory, which containers limit
 (`--shm-size`). On Windows and macOS the script needs `if __name__ == "__main__":` and a dataset
 that can be pickled.
 
-Make it permanent
------------------
+## Make it permanent
     loader = DataLoader(..., num_workers=4)
 
     # More than one would each yield every sample of an IterableDataset, unless it shares them out:
@@ -31,8 +27,7 @@ Make it permanent
         for row in itertools.islice(self.rows(), first, None, step):  # cheap to step over
             yield self.prepare(row)
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.utils.data, "Single- and Multi-process Data Loading":
   https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading
 """
@@ -221,7 +216,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=(
         "data-wait",
         "loader-cpu-bound",

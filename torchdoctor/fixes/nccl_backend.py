@@ -1,27 +1,22 @@
 """NCCL for what GPUs exchange, in place of gloo or MPI.
 
-What it does
-------------
+## What it does
 Makes the process group with the backend "cpu:gloo,cuda:nccl": tensors on GPUs are sent by NCCL,
 those on CPUs by gloo as before. If no tensor on a CPU is ever sent, "nccl" alone does the same.
 
-Why it helps
-------------
+## Why it helps
 gloo copies each tensor from the GPU to host memory, sends it, adds on the CPU and copies back. NCCL
 sends from one GPU's memory to another's and runs beside the backward pass.
 
-Risks
------
+## Risks
 NCCL needs a GPU for each process: two processes on one GPU are an error. Sums are made in another
 order, so losses differ by rounding. There is no NCCL on Windows.
 
-Make it permanent
------------------
+## Make it permanent
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # a GPU for each process
     dist.init_process_group(backend="cpu:gloo,cuda:nccl")
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.distributed, "Which backend to use?":
   https://docs.pytorch.org/docs/stable/distributed.html
 - NVIDIA documentation, NCCL: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/overview.html
@@ -63,7 +58,6 @@ _GLOO = {
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("backend-not-nccl",),
     keeps_results="within rounding",
     when="by hand",

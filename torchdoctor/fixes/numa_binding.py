@@ -1,29 +1,24 @@
 """Keep the program on one memory node of the machine.
 
-What it does
-------------
+## What it does
 Binds the process to the CPUs of one NUMA node when torch is imported, with as many threads as that
 node has cores. Several ranks of a job are spread over the nodes by their local rank. Loader workers
 inherit the binding.
 
-Why it helps
-------------
+## Why it helps
 A machine with several sockets (or several memory nodes in one) reaches the memory of another node
 at about half the speed. Linux gives a page to the node of the thread that writes it first, and
 moves threads about afterwards, so that an unbound program reads from afar.
 
-Risks
------
+## Risks
 Sums are split among fewer threads, so they round differently. With all nodes' cores at work a
 single process may be faster unbound: the trial decides.
 
-Make it permanent
------------------
+## Make it permanent
     numactl --cpunodebind=0 --membind=0 python train.py
     torchrun --numa-binding=node ... train.py      # torch 2.8 and later, several ranks
 
-Sources
--------
+## Sources
 - PyTorch Performance Tuning Guide, "Utilize Non-Uniform Memory Access (NUMA) Controls":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
@@ -75,7 +70,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("cpu-execution", "compute"),
     keeps_results="within rounding",
     when="launch",

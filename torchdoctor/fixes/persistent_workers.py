@@ -1,28 +1,23 @@
 """Keep the loader's worker processes alive between epochs.
 
-What it does
-------------
+## What it does
 Sets `persistent_workers=True` of the training DataLoader. If it has no workers yet but epochs are
 short, workers and their persistence are tried together.
 
-Why it helps
-------------
+## Why it helps
 Starting a worker takes milliseconds (fork) to seconds (spawn), and the first batch of each epoch
 waits until the queues are filled. Persistent workers also keep what the dataset has opened and
 cached.
 
-Risks
------
+## Risks
 Samples and their order stay the same. What the training process changes in the dataset between
 epochs (a curriculum, an epoch number) no longer reaches the workers. Their random state goes on, so
 random augmentation draws other numbers. Their memory stays in use between epochs.
 
-Make it permanent
------------------
+## Make it permanent
     loader = DataLoader(..., persistent_workers=True)
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.utils.data.DataLoader, `persistent_workers`:
   https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
@@ -105,7 +100,6 @@ def _keywords(settings: Settings) -> Settings:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("workers-respawned", "data-wait"),
     keeps_results="within rounding",
     keeps_but="the same samples; with random augmentation other random numbers than before",

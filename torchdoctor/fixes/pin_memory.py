@@ -1,31 +1,26 @@
 """Page-locked batches, copied to the GPU while it computes.
 
-What it does
-------------
+## What it does
 Sets `pin_memory=True` of the training DataLoader, and makes the copies of its pinned batches to the
 GPU (`Tensor.to`, `Tensor.cuda`) non-blocking. Copies back from the GPU stay as they are.
 
-Why it helps
-------------
+## Why it helps
 The GPU cannot read ordinary memory: the driver first copies such a tensor into a page-locked
 buffer, in pieces, while the program waits. The GPU's copy engine reads pinned memory at the full
 speed of the bus, and with `non_blocking=True` the program prepares the next work meanwhile.
 
-Risks
------
+## Risks
 None for the result: work on the same CUDA stream is ordered after the copy. Code that changes a
 batch in place on the CPU right after copying it must synchronise first. Pinned memory cannot be
 swapped out, and pinning takes a thread of the training process.
 
-Make it permanent
------------------
+## Make it permanent
     loader = DataLoader(..., pin_memory=True)
     for x, y in loader:
         x = x.to(device, non_blocking=True)
         y = y.to(device, non_blocking=True)
 
-Sources
--------
+## Sources
 - PyTorch tutorial, "A guide on good usage of non_blocking and pin_memory() in PyTorch":
   https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
 - NVIDIA, "How to Optimize Data Transfers in CUDA C/C++":
@@ -150,7 +145,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     also_known_as=("non-blocking-copy",),
     treats=("memcpy-share", "pageable-copies", "copy-without-pinning"),
     keeps_results="exactly",

@@ -1,24 +1,20 @@
 """Cut the model into stages, one for each GPU, that work on parts of the batch in turn.
 
-What it does
-------------
+## What it does
 Nothing at run time. Where the model is sharded and memory is short even so, it gives the lines and
 the command.
 
-Why it helps
-------------
+## Why it helps
 Between stages only activations are sent, far less than the weights that FSDP gathers, so it bears a
 slow network. Each GPU holds the weights, gradients and optimizer state of its own layers alone.
 
-Risks
------
+## Risks
 At the beginning and the end of each step stages wait for each other: with few parts of the batch
 (microbatches) for many stages that is most of the step. Stages that take unequal times wait in
 every part. Batch normalization sees a part of the batch at a time. The model has to be a chain of
 layers, and every batch divisible by the number of microbatches (drop_last=True).
 
-Make it permanent
------------------
+## Make it permanent
     # torchrun --standalone --nproc-per-node 8 train.py
     import os
 
@@ -50,8 +46,7 @@ Make it permanent
         optimizer.step()
     # at the end: dist.destroy_process_group()
 
-Sources
--------
+## Sources
 - PyTorch documentation, Pipeline Parallelism:
   https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
@@ -84,7 +79,6 @@ _SHARDED = process(devices=["A", "A"], models=[{**_MODEL, "data_parallel": "FSDP
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("memory-near-limit",),
     keeps_results="within rounding",
     when="by hand",

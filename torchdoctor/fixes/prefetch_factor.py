@@ -1,26 +1,21 @@
 """Let each loader worker prepare more batches ahead.
 
-What it does
-------------
+## What it does
 Raises `prefetch_factor` of the training DataLoader, the number of batches that each worker may
 have ready or in preparation, from its default of 2.
 
-Why it helps
-------------
+## Why it helps
 A queue evens out batches that take unequally long, such as those with one large image or cold file.
 It cannot help workers that are too slow on average: those need company (`loader-workers`).
 
-Risks
------
+## Risks
 None for the result: the same batches in the same order. Memory: up to `prefetch_factor` x
 `num_workers` batches lie in shared memory (and in pinned memory once they are handed over).
 
-Make it permanent
------------------
+## Make it permanent
     loader = DataLoader(..., prefetch_factor=4)
 
-Sources
--------
+## Sources
 - PyTorch documentation, torch.utils.data.DataLoader, `prefetch_factor`:
   https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
@@ -86,7 +81,6 @@ def _keywords(settings: Settings) -> Settings:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("data-wait", "slow-sample", "worker-imbalance"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s"),

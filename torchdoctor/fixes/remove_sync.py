@@ -1,30 +1,25 @@
 """Stop asking the GPU for a value in every step.
 
-What it does
-------------
+## What it does
 In the trial, `torch.cuda.empty_cache()` and `torch.cuda.synchronize()` do nothing. A value that the
 program reads (`.item()`, `.cpu()`, `print(loss)`) can only be taken out in the source: each such
 line is named with its time, and a sum that is only printed is an edit.
 
-Why it helps
-------------
+## Why it helps
 The host queues kernels ahead of the GPU. To read a value it waits until the GPU has computed it; by
 then the queue is empty, and the GPU waits in turn. `empty_cache` gives memory back to the driver
 that the next step has to ask for again.
 
-Risks
------
+## Risks
 None for training. What is printed may come later. Times that the program takes by itself around a
 removed `synchronize` no longer mean anything.
 
-Make it permanent
------------------
+## Make it permanent
     total += loss.detach()                     # sum on the device
     if step % 50 == 0:                         # read now and then
         print(total.item())
 
-Sources
--------
+## Sources
 - PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
@@ -104,7 +99,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("sync-in-step", "allocator-thrash"),
     keeps_results="exactly",
     when="launch",

@@ -1,24 +1,20 @@
 """Start the same training on several machines.
 
-What it does
-------------
+## What it does
 Nothing at run time. Where every GPU of the machine trains already, it gives the commands that start
 the program on several machines, and what they could give: a prediction, not a measurement.
 
-Why it helps
-------------
+## Why it helps
 A script that trains with a process for each GPU (DistributedDataParallel, FSDP) needs no other line
 for more machines: torchrun tells each process its rank among all.
 
-Risks
------
+## Risks
 Gradients go through the network in every step, which is slower than what links the GPUs of one
 machine: what it gives depends on that network alone. Every machine needs the script, the data and
 the same versions of everything. One step sees as many batches as there are GPUs: the learning rate
 may have to follow.
 
-Make it permanent
------------------
+## Make it permanent
     # two machines of 8 GPUs: the same on each, HOST being the first
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-id train \\
         --rdzv-backend c10d --rdzv-endpoint HOST:29500 train.py
@@ -35,8 +31,7 @@ Make it permanent
         --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d \\
         --rdzv-endpoint "$host:29500" train.py
 
-Sources
--------
+## Sources
 - PyTorch documentation, torchrun (multi-node training, c10d rendezvous):
   https://docs.pytorch.org/docs/stable/elastic/run.html
 - Slurm documentation, sbatch and srun:
@@ -84,7 +79,6 @@ _FOUR = {"models": [_WRAPPED], "devices": ["A"] * 4}
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     also_known_as=("multi-node",),
     treats=("compute",),
     keeps_results="changes training",

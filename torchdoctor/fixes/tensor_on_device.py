@@ -1,29 +1,24 @@
 """Make tensors on the device that uses them, and move those that never change only once.
 
-What it does
-------------
+## What it does
 A tensor that a factory (`torch.zeros`, `torch.arange`, ...) made on the CPU and that was then moved
 is made on that device at once. A tensor that is moved again, although nothing wrote to it since, is
 answered by the copy that is already there.
 
-Why it helps
-------------
+## Why it helps
 Each such move is a copy from pageable host memory, which holds the host until it is done. Filling a
 tensor on the device is one short kernel.
 
-Risks
------
+## Risks
 Random tensors are left alone: a device's random numbers differ. `arange` and `linspace` of floating
 point may differ in the last bit. Code between the two lines that needs the tensor on the CPU
 (`.numpy()`) would fail; the trial shows that.
 
-Make it permanent
------------------
+## Make it permanent
     mask = torch.zeros(n, device=device)       # instead of torch.zeros(n).to(device)
     weights = weights.to(device)               # once, before the loop
 
-Sources
--------
+## Sources
 - PyTorch Performance Tuning Guide, "Create tensors directly on the target device":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
@@ -159,7 +154,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("host-made-tensors",),
     keeps_results="within rounding",
     when="launch",

@@ -1,29 +1,24 @@
 """Train on the GPU that idles beside the CPU.
 
-What it does
-------------
+## What it does
 Nothing at run time. Where the model is on the CPU and the machine has a GPU, it names the lines:
 the model is moved once, each batch in the loop. Where torch was built without CUDA it says so.
 
-Why it helps
-------------
+## Why it helps
 A data centre GPU multiplies matrices ten to a hundred times as fast as the CPU beside it, and its
 memory is ten times as fast.
 
-Risks
------
+## Risks
 Sums are formed in another order, and random numbers of a GPU differ. Very small models are as fast
 on the CPU, because each operator costs a kernel launch.
 
-Make it permanent
------------------
+## Make it permanent
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device)                       # before the optimizer is made
     for x, y in loader:
         x, y = x.to(device), y.to(device)
 
-Sources
--------
+## Sources
 - PyTorch documentation, CUDA semantics:
   https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
@@ -60,7 +55,6 @@ _GPU = {"environment": {"gpus": [{"index": 0, "name": "NVIDIA A100"}]}}
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("gpu-left-idle",),
     keeps_results="within rounding",
     when="by hand",

@@ -1,30 +1,25 @@
 """Work on whole tensors in place of a Python loop over their elements.
 
-What it does
-------------
+## What it does
 Names the loops that read or write tensors element by element, and what to write in their place:
 one operator over the whole tensor. It is offered, never tried.
 
-Why it helps
-------------
+## Why it helps
 Each turn of such a loop dispatches an operator or reads a value back, which takes microseconds
 (on a GPU it launches a kernel or waits for one). An operator over the whole tensor pays that once.
 
-Risks
------
+## Risks
 Sums in another order round differently. A condition on each element becomes `torch.where`, which
 computes both sides. Where a turn needs the result of the one before it, the loop may have to stay:
 `torch.cumsum`, `torch.cumprod` and the recurrent layers cover the usual cases.
 
-Make it permanent
------------------
+## Make it permanent
     total = x.sum()                                # was: for i in range(n): total += x[i]
     y = torch.where(x > 0, x, 0.1 * x)             # was: if x[i] > 0: ... else: ...
     correct = (predicted == target).sum().item()   # was: correct += int(predicted[i] == target[i])
     values = x.tolist()                            # was: [x[i].item() for i in range(n)]
 
-Sources
--------
+## Sources
 - PyTorch documentation, "torch.where":
   https://docs.pytorch.org/docs/stable/generated/torch.where.html
 """
@@ -84,7 +79,6 @@ def _seen(name: str, text: str) -> dict[str, Any]:
 
 FIX = FixSpec(
     file=__file__,
-    page=__doc__,
     treats=("index-loops",),
     keeps_results="within rounding",
     when="by hand",

@@ -201,7 +201,6 @@ def _holds_tensors(torch: Any, value: Any) -> bool:
 
 CEILING = CeilingSpec(
     file=__file__,
-    page=__doc__,
     whole=True,
     removes="the function that prepares its batches",
     branch="data_loader",

@@ -61,7 +61,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 CEILING = CeilingSpec(
     file=__file__,
-    page=__doc__,
     whole=whole,
     removes="copies to the device",
     branch="memcpy",

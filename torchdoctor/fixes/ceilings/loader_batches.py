@@ -127,7 +127,6 @@ class _Batches:
 
 CEILING = CeilingSpec(
     file=__file__,
-    page=__doc__,
     whole=True,
     removes="its data loader",
     branch="data_loader",
