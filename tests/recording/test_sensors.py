@@ -260,10 +260,10 @@ def test_the_driver_is_read_and_what_it_does_not_support_is_not_measured(monkeyp
     monkeypatch.setattr(nvml, "pynvml", driver)
     with nvml.session() as gpus:
         first, second = gpus.devices
-        assert gpus.utilization(first) == pytest.approx(0.4)
-        assert gpus.power_w(first) == 350
+        assert gpus.read("utilization", first) == pytest.approx(0.4)
+        assert gpus.read("power_w", first) == 350
         assert gpus.pcie_bytes_per_s(first) == (2048, 2048)
-        assert gpus.utilization(second) is None
+        assert np.isnan(gpus.read("utilization", second))
         assert gpus.pcie_bytes_per_s(second) is None
         assert gpus.processes(second) is None
         described = gpus.describe()

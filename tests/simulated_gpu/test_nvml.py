@@ -18,9 +18,10 @@ with session() as nvml:
     rows = []
     for device in nvml.devices if nvml else []:
         rows.append({
-            "utilization": nvml.utilization(device), "memory": nvml.memory_bytes(device),
-            "power": nvml.power_w(device), "clock": nvml.sm_clock_mhz(device),
-            "throttle": nvml.throttle(device), "pcie": nvml.pcie_bytes_per_s(device),
+            "utilization": nvml.read("utilization", device),
+            "memory": nvml.read("memory_bytes", device),
+            "power": nvml.read("power_w", device), "clock": nvml.read("sm_clock_mhz", device),
+            "throttle": nvml.read("throttle", device), "pcie": nvml.pcie_bytes_per_s(device),
             "processes": sorted(nvml.processes(device) or []),
         })
     named = [gpu.name for gpu in nvml.describe()] if nvml else None

@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.loading import given_back_share, least_step_s
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import Candidate, Diagnosis, Finding, Recording, Refused
-from torchdoctor.words.specs import CheckSpec, FixSpec, Settings
+from torchdoctor.words import (
+    Candidate,
+    CheckSpec,
+    Diagnosis,
+    Finding,
+    FixSpec,
+    Recording,
+    Refused,
+    Settings,
+)
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _KNOWN_TO = 0.05  # logarithm of a ceiling: closer ones are equal, and the cheaper trial comes first

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torchdoctor.facts.lookup import python_between
-from torchdoctor.words import BRANCHES, CheckSpec, Diagnosis, Finding, Question, Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words import BRANCHES, CheckSpec, Diagnosis, Finding, FixSpec, Question, Recording
 
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.

@@ -9,8 +9,7 @@ from typing import TypeVar
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import edited_files, folder_of, unified_diff
 from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.words import Location, Recording
-from torchdoctor.words.specs import FixSpec, Settings
+from torchdoctor.words import FixSpec, Location, Recording, Settings
 
 _Part = TypeVar("_Part")
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from torchdoctor.facts.analysed import calls_of
 from torchdoctor.facts.lookup import changes_itself, data_wait_share, place
 from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
-from torchdoctor.words import Location, Recording, TensorCall
-from torchdoctor.words.specs import Settings
+from torchdoctor.words import Location, Recording, Settings, TensorCall
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 

@@ -33,14 +33,12 @@ from typing import Any
 
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import Location, Recording, TableReads
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, TableReads
 
 _LEAST_SHARE = 0.02  # of the training time
 _READERS = ("read_csv", "read_table", "read_json", "read_excel")
 _FIRST = ("filepath_or_buffer", "path_or_buf", "io")  # the file, where it is given by name
 _PLAIN = (str, int, float, bool, bytes, type(None))
-_OPTIONS = ("future.infer_string", "mode.string_storage", "mode.copy_on_write")
 
 
 def _tables(recording: Recording) -> list[TableReads]:
@@ -97,16 +95,11 @@ class _Copies:
         first, *more = args or [next((rest.pop(key) for key in _FIRST if key in rest), None)]
         if not isinstance(first, (str, os.PathLike)) or not _plain((more, rest)):
             return None
-        options = []
-        for name in _OPTIONS:
-            with suppress(KeyError):  # not in this version
-                options.append(self._pandas.get_option(name))
         try:
             path = os.path.abspath(os.fspath(first))
-            name = self._program.name_of(path, function, more, sorted(rest.items()), options)
+            return str(self._program.name_of(path, function, more, sorted(rest.items())))
         except (OSError, ValueError):
             return None  # a URL, or no such file: pandas says so itself
-        return str(name)
 
     def copy(self, key: str) -> Any:
         """Return the table of an earlier read, or None."""

@@ -29,8 +29,7 @@ from typing import Any
 from torchdoctor.edits import AsTensorEdit, Edit
 from torchdoctor.facts.analysed import ARRAYS
 from torchdoctor.fixes._parts import Lines
-from torchdoctor.words import Recording, TensorCall
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall
 
 
 def _advise(call: TensorCall) -> str:

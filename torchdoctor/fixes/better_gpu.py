@@ -27,8 +27,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.facts.gpu_data_sheets import SHEETS, DataSheet, data_sheet
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, process
 
 _BUSY = 0.8  # of the step in kernels: below, the host is the limit
 

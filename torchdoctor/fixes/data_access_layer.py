@@ -35,8 +35,7 @@ from typing import Any
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.slow_reads import LEAST_WAIT, slow_mounts, wait_share, why_not_slow
-from torchdoctor.words import Location, Recording, RemoteReads
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Location, Recording, RemoteReads, Settings
 
 _REMOTE_KINDS = ("network", "FUSE")
 # `created` of a local file is the time of its last change of any kind.
@@ -162,10 +161,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
                 return old(self, path, mode, *args, **kwargs)
             try:
                 opened = layers.open(self, self._strip_protocol(path))
-            except Exception as error:
+            except Exception:
                 # The program gets its file, or the error that it would have got, in the old way.
-                program.details["misses"] = program.details.get("misses", 0) + 1
-                program.details["last_miss"] = f"{type(error).__name__}: {error}"
                 return old(self, path, mode, *args, **kwargs)
             program.applied(layer=settings["layer"], protocol=protocol)
             return opened

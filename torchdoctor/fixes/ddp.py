@@ -44,8 +44,7 @@ from __future__ import annotations
 
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.fixes._parts import is_replicated, with_own_command
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, process
 
 _INSTEAD = """\
 # in place of torch.nn.DataParallel(model); it divides each batch among the GPUs,

@@ -41,8 +41,7 @@ from torchdoctor.edits.reading import method_of_class
 from torchdoctor.facts.analysed import size_words
 from torchdoctor.facts.lookup import loader_target, place, training_loaders
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
-from torchdoctor.words import LoaderFacts, Location, Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, LoaderFacts, Location, Recording, Settings
 
 _MOST_OF_MEMORY = 0.25
 _SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")

@@ -39,8 +39,7 @@ which record_stream in the class sees to.
 from __future__ import annotations
 
 from torchdoctor.facts.lookup import place, training_loader_location
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, trace
+from torchdoctor.words import FixSpec, Recording, Settings, trace
 
 
 def refuses(recording: Recording) -> str | None:

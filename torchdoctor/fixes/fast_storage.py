@@ -41,8 +41,7 @@ from torchdoctor.edits.calls import loader_location
 from torchdoctor.edits.reading import names_of_folder
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.slow_reads import likely_bytes, read_mounts_of, slow_mounts, why_not_slow
-from torchdoctor.words import Location, Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Location, Recording, Settings
 
 _MOST_OF_FREE = 0.5
 _FASTER = 2.0  # a disk is worth it where it gives this many times the slow storage's bytes/s

@@ -54,8 +54,7 @@ from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, process
 
 _MOMENTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adagrad": 1}  # kept for each weight
 _BYTES = {"float64": 8, "bfloat16": 2, "float16": 2}

@@ -27,8 +27,7 @@ from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.facts.lookup import loader_target, order_wait_share, training_loaders
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

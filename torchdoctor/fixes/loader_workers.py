@@ -47,8 +47,7 @@ from torchdoctor.facts.lookup import (
     workers_keep_up,
 )
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
-from torchdoctor.words import LoaderFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, LoaderFacts, Recording, Settings
 
 _IOWAIT = 0.2
 _ALMOST = 0.85  # of the workers that would keep up with the model

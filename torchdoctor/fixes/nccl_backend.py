@@ -27,8 +27,7 @@ from __future__ import annotations
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.hardware import backend_by_host
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, process
 
 _BACKEND = {"backend": "cpu:gloo,cuda:nccl"}
 _CALLEE = "init_process_group"

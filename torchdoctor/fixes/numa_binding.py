@@ -28,8 +28,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _NODES = "/sys/devices/system/node"
 

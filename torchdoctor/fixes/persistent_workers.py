@@ -30,8 +30,7 @@ from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.facts.lookup import loader_target, place, training_loaders
 from torchdoctor.fixes import loader_workers
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

@@ -35,8 +35,7 @@ from typing import Any
 from torchdoctor.edits import Edit, NonBlockingEdit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, trainer_call
 from torchdoctor.facts.lookup import loader_target, training_loaders
-from torchdoctor.words import Recording, TraceStatistics
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TraceStatistics
 
 _WORTH = 0.005  # of the step
 _MARK = "_torchdoctor_pinned_by_loader"

@@ -55,8 +55,7 @@ from __future__ import annotations
 
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, process
 
 
 def refuses(recording: Recording) -> str | None:

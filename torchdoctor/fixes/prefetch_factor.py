@@ -27,8 +27,7 @@ from typing import Any
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.facts.lookup import loader_target, training_loaders, workers_keep_up
 from torchdoctor.fixes._parts import hardly_waits
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _DEFAULT = 2  # DataLoader's own, where workers are used
 _WORTH_TRYING = (4, 8)

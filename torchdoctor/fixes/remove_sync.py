@@ -31,8 +31,7 @@ from typing import Any
 
 from torchdoctor.edits import DetachEdit, Edit, RemoveEdit
 from torchdoctor.fixes._parts import Lines
-from torchdoctor.words import Recording, TensorCall
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall
 
 _NOT_NEEDED = ("synchronize", "empty_cache")
 _SUMMED = re.compile(r"([A-Za-z_]\w*)\s*\+=.*\.item\(\)")

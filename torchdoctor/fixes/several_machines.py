@@ -44,8 +44,7 @@ from __future__ import annotations
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
 from torchdoctor.fixes._parts import is_replicated
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, process
 
 
 def refuses(recording: Recording) -> str | None:

@@ -27,14 +27,15 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from typing import Any
 
 from torchdoctor.edits import Edit, OnDeviceEdit
 from torchdoctor.facts.analysed import TO_DEVICE
 from torchdoctor.fixes._parts import Lines
-from torchdoctor.words import Recording, TensorCall
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall
+
+# Attributes of a tensor: the line that made it, and the copy that a line made of it.
+_MADE, _COPY = "_torchdoctor_made_at", "_torchdoctor_copy"
 
 
 def _advise(call: TensorCall) -> str:
@@ -61,73 +62,49 @@ def settings(recording: Recording) -> list[Settings]:
     return [{"made": made, "moved": moved}] if sure else []
 
 
-class _Moves:
-    """The device that each factory's tensors go to, and the copies, by line."""
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    """Change the factories and the moves at these lines."""
+    made = {(os.path.realpath(file), line) for file, line, _ in settings["made"]}
+    moved = {(os.path.realpath(file), line) for file, line in settings["moved"]}
+    numbers = {line for _, line in made | moved}
+    plain_types = (str, int, bool, type(None), torch.device, torch.dtype)
+    devices: dict[Any, Any] = {}  # that the tensors of each line of `made` go to
 
-    def __init__(self, settings: Settings) -> None:
-        self.made = {(os.path.realpath(f), line) for f, line, _ in settings["made"]}
-        self.moved = {(os.path.realpath(f), line) for f, line in settings["moved"]}
-        self.numbers = {line for _, line in self.made | self.moved}
-        self.devices: dict[Any, Any] = {}
-        self.fresh: dict[int, Any] = {}  # id of a tensor made at a line -> (weak reference, line)
-        self.copies: dict[Any, Any] = {}
-
-    def place(self, frame: Any) -> tuple[str, int] | None:
-        """Return the line, where it is one of those."""
-        if frame.f_lineno not in self.numbers:
+    def line_of(frame: Any) -> tuple[str, int] | None:
+        if frame.f_lineno not in numbers:
             return None
         return os.path.realpath(frame.f_code.co_filename), frame.f_lineno
 
-    def maker_of(self, tensor: Any) -> Any:
-        """Return the line that made a tensor, if it is one of those."""
-        reference, where = self.fresh.pop(id(tensor), (None, None))
-        return where if reference is not None and reference() is tensor else None
-
-    def copy_of(self, where: Any, source: Any, arguments: Any) -> Any:
-        """Return the copy that this line made of the same tensor, where neither was written to."""
-        reference, version, asked, copy, copy_version = self.copies.get(where, (None,) * 5)
-        if reference is None or reference() is not source or asked != arguments:
-            return None
-        unchanged = version == source._version and copy_version == copy._version
-        return copy if unchanged else None
-
-
-def apply(torch: Any, settings: Settings, program: Any) -> None:
-    moves = _Moves(settings)
-
     def make_factory(old: Any) -> Any:
         def factory(*args: Any, **kwargs: Any) -> Any:
-            where = moves.place(sys._getframe(1))
-            if where not in moves.made or kwargs.get("device") is not None:
+            where = line_of(sys._getframe(1))
+            if where not in made or kwargs.get("device") is not None:
                 return old(*args, **kwargs)
-            device = moves.devices.get(where)
-            if device is not None:
+            if where in devices:
                 program.applied()
-                return old(*args, **{**kwargs, "device": device})
+                return old(*args, **{**kwargs, "device": devices[where]})
             result = old(*args, **kwargs)
-            moves.fresh[id(result)] = weakref.ref(result), where
+            setattr(result, _MADE, where)
             return result
 
         return factory
 
     def make_move(old: Any) -> Any:
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-            where = moves.place(sys._getframe(1))
-            plain = where in moves.moved and not self.requires_grad
-            arguments = (args, kwargs) if plain and _simple(torch, args, kwargs) else None
-            if arguments is not None:
-                copy = moves.copy_of(where, self, arguments)
-                if copy is not None:
+            where = line_of(sys._getframe(1))
+            plain = all(isinstance(x, plain_types) for x in (*args, *kwargs.values()))
+            asked = None
+            if where in moved and plain and not self.requires_grad:
+                asked = where, args, kwargs, self._version
+                known: Any = getattr(self, _COPY, None)
+                if known is not None and known[0] == asked and known[1]._version == known[2]:
                     program.applied()
-                    return copy
+                    return known[1]
             result = old(self, *args, **kwargs)
-            if moves.fresh and result is not self:
-                maker = moves.maker_of(self)
-                if maker is not None and result.device != self.device:
-                    moves.devices[maker] = result.device
-            if arguments is not None and result is not self:
-                versions = self._version, arguments, result, result._version
-                moves.copies[where] = (weakref.ref(self), *versions)
+            if result.device != self.device and hasattr(self, _MADE):
+                devices[getattr(self, _MADE)] = result.device
+            if asked is not None and result is not self:
+                setattr(self, _COPY, (asked, result, result._version))
             return result
 
         return move
@@ -137,11 +114,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         program.replace(torch, name, make_factory)
     for name in ("to", "cuda"):
         program.replace(torch.Tensor, name, make_move)
-
-
-def _simple(torch: Any, args: Any, kwargs: Any) -> bool:
-    plain = (str, int, bool, type(None), torch.device, torch.dtype)
-    return all(isinstance(x, plain) for x in (*args, *kwargs.values()))
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:

@@ -26,8 +26,7 @@ on the CPU, because each operator costs a kernel launch.
 from __future__ import annotations
 
 from torchdoctor.facts.lookup import place, training_models
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, process
 
 
 def refuses(recording: Recording) -> str | None:

@@ -30,8 +30,7 @@ from typing import Any
 
 from torchdoctor.facts.analysed import element_loops
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Recording, TensorCall
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, TensorCall, process
 
 _NAMED = 3
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__")

@@ -7,6 +7,7 @@ them and not others.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -23,6 +24,16 @@ THROTTLE_REASONS = {
     0x20: "thermal (driver)",
     0x40: "thermal (hardware)",
     0x80: "power brake",
+}
+
+# Share of the last sampling period in which a kernel ran; memory in use, by everybody; power drawn;
+# clock of the streaming multiprocessors; bits of THROTTLE_REASONS.
+READINGS: dict[str, Callable[[Any], float]] = {
+    "utilization": lambda device: pynvml.nvmlDeviceGetUtilizationRates(device).gpu / 100.0,
+    "memory_bytes": lambda device: pynvml.nvmlDeviceGetMemoryInfo(device).used,
+    "power_w": lambda device: pynvml.nvmlDeviceGetPowerUsage(device) / 1000.0,
+    "sm_clock_mhz": lambda device: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM),
+    "throttle": lambda device: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(device),
 }
 
 
@@ -56,25 +67,10 @@ class Nvml:
         handles = [reading(partial(pynvml.nvmlDeviceGetHandleByIndex, n)) for n in numbers]
         self.devices: list[Any] = [handle for handle in handles if handle is not None]
 
-    def utilization(self, device: Any) -> float | None:
-        """Return the share of the last sampling period in which a kernel ran, 0 to 1."""
-        return reading(lambda: pynvml.nvmlDeviceGetUtilizationRates(device).gpu / 100.0)
-
-    def memory_bytes(self, device: Any) -> int | None:
-        """Return the memory in use, by everybody."""
-        return reading(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device).used))
-
-    def power_w(self, device: Any) -> float | None:
-        """Return the power drawn now."""
-        return reading(lambda: pynvml.nvmlDeviceGetPowerUsage(device) / 1000.0)
-
-    def sm_clock_mhz(self, device: Any) -> float | None:
-        """Return the clock of the streaming multiprocessors."""
-        return reading(lambda: float(pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM)))
-
-    def throttle(self, device: Any) -> int | None:
-        """Return bits of `THROTTLE_REASONS`."""
-        return reading(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(device))
+    def read(self, name: str, device: Any) -> float:
+        """Return one of `READINGS`; NaN: it is not supported."""
+        value = reading(partial(READINGS[name], device))
+        return math.nan if value is None else float(value)
 
     def pcie_bytes_per_s(self, device: Any) -> tuple[float, float] | None:
         """Return bytes per second to and from the GPU; takes 40 ms, for which the driver waits."""
@@ -91,20 +87,7 @@ class Nvml:
 
     def describe(self) -> list[Gpu]:
         """Return all devices, for the report."""
-        return [self._describe(index, device) for index, device in enumerate(self.devices)]
-
-    def _describe(self, index: int, device: Any) -> Gpu:
-        return Gpu(
-            index=index,
-            name=_text(reading(lambda: pynvml.nvmlDeviceGetName(device))) or "unknown",
-            memory_bytes=reading(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device).total)),
-            compute_capability=reading(
-                lambda: "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(device))
-            ),
-            pcie_generation=reading(lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(device)),
-            pcie_width=reading(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(device)),
-            power_limit_w=reading(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(device) / 1000.0),
-        )
+        return [_described(index, device) for index, device in enumerate(self.devices)]
 
     def driver(self) -> str | None:
         """Return the driver's version."""
@@ -113,3 +96,16 @@ class Nvml:
 
 def _text(value: str | bytes | None) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _described(index: int, device: Any) -> Gpu:
+    capability = reading(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(device))
+    return Gpu(
+        index=index,
+        name=_text(reading(lambda: pynvml.nvmlDeviceGetName(device))) or "unknown",
+        memory_bytes=reading(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device).total)),
+        compute_capability=None if capability is None else "{}.{}".format(*capability),
+        pcie_generation=reading(lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(device)),
+        pcie_width=reading(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(device)),
+        power_limit_w=reading(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(device) / 1000.0),
+    )

@@ -252,24 +252,15 @@ def _most(values: Columns) -> int | None:
     return None if highest is None else int(highest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One quantity over time: n wall times (Unix, s) and n values; nothing is NaN."""
-
-    name: str
-    wall_s: Columns
-    values: Columns
-
-
-def sensor_curves(columns: SensorColumns) -> list[Curve]:
-    """Return the whole launch's curves that were measured; [] where its wall time is unknown.
+def sensor_curves(columns: SensorColumns) -> dict[str, tuple[Columns, Columns]]:
+    """Return wall times (Unix, s) and values of the whole launch's curves; without NaN.
 
     `utilization/program_cpus` counts CPUs, the other `utilization/...` are 0 to 1, of the usable
     CPUs or of one GPU; `memory/...` is GB (1e9 bytes). GPUs are those that the program computes
     on, else all.
     """
     if not len(columns.wall_offset_ns):
-        return []
+        return {}
     t_ns, used_s, cpus = columns.use_of_cpus()
     times, used = _curve_of_rate(t_ns, used_s)
     drawn = {
@@ -283,13 +274,12 @@ def sensor_curves(columns: SensorColumns) -> list[Curve]:
         gpu = "gpu" if len(ours) == 1 else f"gpu_{device}"
         drawn[f"utilization/{gpu}"] = columns.t_ns, columns.gpu_utilization[:, device]
         drawn[f"memory/{gpu}_GB"] = columns.t_ns, columns.gpu_memory_bytes[:, device] / 1e9
-    curves = []
-    for name, (t, values) in drawn.items():
-        measured = ~np.isnan(values)
-        if measured.any():
-            wall_s = (t[measured] + columns.wall_offset_ns[0]) / 1e9
-            curves.append(Curve(name=name, wall_s=wall_s, values=values[measured]))
-    return curves
+    measured = {name: ~np.isnan(values) for name, (_, values) in drawn.items()}
+    return {
+        name: ((t[measured[name]] + columns.wall_offset_ns[0]) / 1e9, values[measured[name]])
+        for name, (t, values) in drawn.items()
+        if measured[name].any()
+    }
 
 
 def _curve_of_rate(t_ns: Times, cumulative: Columns) -> tuple[Times, Columns]:

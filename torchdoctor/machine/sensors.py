@@ -20,7 +20,6 @@ PCIE_INTERVAL_S = 2.0
 COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
 _BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
 _SHORTEST_S = 1.0
-_OF_GPUS = ("utilization", "memory_bytes", "power_w", "sm_clock_mhz", "throttle")
 _TREE_FIELDS = (
     *("rss_bytes", "pss_bytes", "swap_bytes", "threads", "switches", "forced_switches"),
     *("read_bytes", "write_bytes", "read_ops", "tree_cpu_s", "own_cpu_s"),
@@ -113,16 +112,14 @@ class Sensors:
                     self._ending.wait(max(0.001, machine.next_s - time.monotonic()))
 
     def _read_machine(self, gpus: nvml.Nvml | None) -> None:
-        devices = [] if gpus is None else gpus.devices
-        read = {name: [getattr(gpus, name)(device) for device in devices] for name in _OF_GPUS}
-        self._machine.append(
-            {
-                "t_ns": time.monotonic_ns(),
-                "core_busy_s": _busy_s(),
-                "iowait_s": getattr(psutil.cpu_times(), "iowait", 0.0),
-                **{f"gpu_{name}": values for name, values in read.items()},
-            }
-        )
+        row: dict[str, Any] = {
+            "t_ns": time.monotonic_ns(),
+            "core_busy_s": _busy_s(),
+            "iowait_s": getattr(psutil.cpu_times(), "iowait", 0.0),
+        }
+        for name in nvml.READINGS:
+            row[f"gpu_{name}"] = [gpus.read(name, x) for x in gpus.devices] if gpus else []
+        self._machine.append(row)
 
     def _read_tree(
         self, processes: ProcessSensors, gpus: nvml.Nvml | None, with_pcie: bool

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -41,6 +42,8 @@ _NAMED = 4
 _TRIED_BYTES = 4 * 1024 * 1024
 _SHARED_MEMORY = Path("/dev/shm")
 _IN_LOADER = (file_reads.LOADER, file_reads.WORKER)
+# One read by a library: seconds, and its path, followed by NUL and the user's line if that is known.
+_Call = tuple[float, str]
 _OPENS = (*_IN_LOADER, file_reads.TRAINING)
 
 
@@ -53,18 +56,6 @@ class _Read:
 
     def count(self, *phases: str) -> int:
         return sum(self.phases[phase] for phase in phases)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Call:
-    """One read by a library in the loop: its path, NUL and the user's line where that is known."""
-
-    seconds: float = 0.0
-    text: str
-
-    @property
-    def path(self) -> str:
-        return self.text.partition("\0")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,23 +112,15 @@ def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
         ],
         places=_places(run_folder, mounts) if groups else [],
         remote=[
-            RemoteReads(
-                protocol=name,
-                files=len({call.path for call in calls}),
-                opens=len(calls),
-                example=calls[0].path,
-                location=_location(calls),
-            )
+            RemoteReads(protocol=name, opens=len(calls), **_named(calls))
             for name, calls in logged.remote.items()
         ],
         tables=[
             TableReads(
                 function=name,
                 calls=len(calls),
-                files=len({call.path for call in calls}),
-                total_s=sum(call.seconds for call in calls),
-                example=calls[0].path,
-                location=_location(calls),
+                total_s=sum(seconds for seconds, _ in calls),
+                **_named(calls),
             )
             for name, calls in logged.tables.items()
         ],
@@ -169,22 +152,24 @@ def _sort(logged: _Logged, letter: str, text: str) -> None:
     elif letter == library_reads.REMOTE:
         phase, name, rest = text.split(" ", 2)
         if phase != file_reads.SETUP:
-            logged.remote[name].append(_Call(text=rest))
+            logged.remote[name].append((0.0, rest))
     elif letter == library_reads.TABLE:
         phase, name, seconds, rest = text.split(" ", 3)
         if phase != file_reads.SETUP:
-            logged.tables[name].append(_Call(seconds=float(seconds), text=rest))
+            logged.tables[name].append((float(seconds), rest))
     else:
         logged.files[text].phases[letter] += 1
 
 
-def _location(calls: Sequence[_Call]) -> Location | None:
-    """Return the user's line that most of the calls name behind their path."""
-    lines = Counter(line for call in calls if (line := call.text.partition("\0")[2]))
-    if not lines:
-        return None
-    line, _, file = lines.most_common(1)[0][0].partition(" ")
-    return Location(file=file, line=int(line))
+def _named(calls: Sequence[_Call]) -> dict[str, Any]:
+    """Return the number of files, one of them, and the user's line that most of the calls name."""
+    files = Counter(text.partition("\0")[0] for _, text in calls)
+    lines = Counter(line for _, text in calls if (line := text.partition("\0")[2]))
+    location = None
+    if lines:
+        line, _, file = lines.most_common(1)[0][0].partition(" ")
+        location = Location(file=file, line=int(line))
+    return {"files": len(files), "example": next(iter(files)), "location": location}
 
 
 def _of_the_loop(reads: dict[str, _Read]) -> dict[str, _Read]:

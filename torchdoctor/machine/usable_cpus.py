@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
+_CFS = ("quota", "period")
 _NO_LIMIT = 1 << 60  # cgroup v1 writes a huge number where there is none
 
 
@@ -34,16 +35,13 @@ def cpu_quota(root: Path = CGROUPS, membership: str | None = None) -> float | No
     """
     quotas: list[float] = []
     for folder in _folders("cpu", root, membership):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number
             if (folder / "cpu.max").is_file():
                 quota, period = (folder / "cpu.max").read_text().split()
-                if quota != "max":
-                    quotas.append(float(quota) / float(period))
             else:
-                limit = float((folder / "cpu.cfs_quota_us").read_text())
-                if limit > 0:
-                    quotas.append(limit / float((folder / "cpu.cfs_period_us").read_text()))
-    return min(quotas, default=None)
+                quota, period = ((folder / f"cpu.cfs_{x}_us").read_text() for x in _CFS)
+            quotas.append(float(quota) / float(period))
+    return min((quota for quota in quotas if quota > 0), default=None)
 
 
 def memory_limit_bytes(root: Path = CGROUPS, membership: str | None = None) -> int | None:
@@ -63,10 +61,8 @@ def _folders(controller: str, root: Path, membership: str | None) -> Iterator[Pa
     mount itself is our cgroup.
     """
     if membership is None:
-        try:
-            membership = Path("/proc/self/cgroup").read_text()
-        except OSError:
-            return
+        own = Path("/proc/self/cgroup")
+        membership = own.read_text() if own.exists() else ""
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import CeilingSpec, Settings
+from torchdoctor.words import CeilingSpec, Recording, Settings
 
 _MANY = 8.0  # values read in a step, on a CPU
 _READING = "aten::item"

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.facts.stacks import inline_preparation
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import CeilingSpec, Settings
+from torchdoctor.words import CeilingSpec, Recording, Settings
 
 _LEAST_SHARE = 0.05  # as for a DataLoader
 _YIELDS = 0x20 | 0x80 | 0x200  # flags of generators, coroutines and asynchronous generators

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import CeilingSpec, Settings
+from torchdoctor.words import CeilingSpec, Recording, Settings
 
 _LEAST_SHARE = 0.02  # of the step
 _TO_HOST = 0.1  # of the bytes copied: with more, copies to the device are a part of the branch

@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import CeilingSpec, Settings
+from torchdoctor.words import CeilingSpec, Recording, Settings
 
 _LEAST_SHARE = 0.05  # of the step: the tree's bound for a moderate wait
 _BATCHES = 2  # no more than are discarded after a switch, or a block would hold real fetches

@@ -8,8 +8,7 @@ computed on those outputs, and evaluation is left alone.
 from typing import Any
 
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Branch, CeilingSpec, Settings
+from torchdoctor.words import Branch, CeilingSpec, Recording, Settings
 
 _MOST_SHAPES = 8  # of inputs; more, and forwards are hardly ever skipped
 

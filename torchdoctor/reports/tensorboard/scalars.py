@@ -54,11 +54,11 @@ def write_observed(writer: EventFile, measured: Measured) -> None:
     steps = np.searchsorted(edges, [at for at, _ in launch.rates])
     for (at_ns, rate), step in zip(launch.rates, steps.tolist(), strict=True):
         writer.scalar("samples_per_s/observed", rate, step, _wall_s(at_ns, offset))
-    for curve in sensor_curves(launch.sensors) if launch.sensors is not None else []:
-        began = curve.wall_s[0]
-        for row in _thinned(len(curve.values)):
-            at = float(curve.wall_s[row])
-            writer.scalar(curve.name, float(curve.values[row]), round((at - began) * 1000), at)
+    curves = sensor_curves(launch.sensors) if launch.sensors is not None else {}
+    for name, (wall_s, values) in curves.items():
+        for row in _thinned(len(values)):
+            at = float(wall_s[row])
+            writer.scalar(name, float(values[row]), round((at - wall_s[0]) * 1000), at)
 
 
 def write_launches(folder: Path, measured: Measured) -> None:
