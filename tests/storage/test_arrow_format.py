@@ -165,7 +165,7 @@ def test_tried_where_parsing_takes_time_again_and_again():
     seen = _seen()
     assert FIX.refuses(seen) is None
     assert FIX.settings(seen) == [{}]
-    assert "pandas.read_csv(path).to_feather" in FIX.instruction({}, seen)
+    assert 'pandas.read_csv("labels.csv").to_feather' in FIX.instruction({}, seen)
 
 
 def test_the_instruction_names_the_programs_own_files_and_line(tmp_path):

@@ -218,7 +218,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
     table = _slowest(recording)
     ending = os.path.splitext(table.example)[1] if table is not None else ""
     if table is None or not ending:
-        return FIX.permanent_form
+        reader = table.function if table is not None else "read_csv"
+        return FIX.permanent_form.replace("read_csv", reader)
     example = os.path.join(recording.workload.cwd, table.example)
     files = f"pathlib.Path({os.path.dirname(example)!r}).rglob({'*' + ending!r})"
     if table.files == 1:

@@ -42,7 +42,7 @@ _NAMED = 4
 _TRIED_BYTES = 4 * 1024 * 1024
 _SHARED_MEMORY = Path("/dev/shm")
 _IN_LOADER = (file_reads.LOADER, file_reads.WORKER)
-# One read by a library: seconds, and its path, followed by NUL and the user's line if that is known.
+# One read by a library: seconds, and its path, followed by NUL and the user's line if it is known.
 _Call = tuple[float, str]
 _OPENS = (*_IN_LOADER, file_reads.TRAINING)
 
