@@ -13,8 +13,7 @@ from observed_program import SEEN, STEPS
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.gate.figures import Measured, waiting
 from torchdoctor.gate.gate_run import NEW, GateRun
-from torchdoctor.gate.observing import Observed, observe_both
-from torchdoctor.gate.session import GateSession
+from torchdoctor.gate.session import GateSession, Observed, observe_both
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.observation import Observation

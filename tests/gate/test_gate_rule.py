@@ -19,6 +19,7 @@ from torchdoctor.gate.decision import (
     grown,
     is_blind,
     look,
+    ratio_of,
 )
 from torchdoctor.gate.figures import Measured, estimator, metrics
 from torchdoctor.pairs.pair_times import Estimator
@@ -100,7 +101,7 @@ def test_what_a_pass_says_it_ruled_out_was_not_there(kind: str, most: int) -> No
     for seed in range(400):
         verdict, differences = gated(kind, 0.03, seed, tolerance=0.05, most=most)
         passed += verdict == "not slower"
-        blind = blind_spot(differences)
+        blind = blind_spot(ratio_of(differences))
         wrong += verdict == "not slower" and blind is not None and blind < 0.03
     assert passed > 200
     assert wrong <= 0.05 * passed
@@ -110,15 +111,15 @@ def test_it_goes_on_until_it_could_have_seen_the_tolerance() -> None:
     wide = [0.10, -0.10, 0.09, -0.11, 0.02]
     assert look(wide, 0.02) == "more"
     assert look(wide, 0.02, final=True) == "not slower"
-    assert is_blind(blind_spot(wide), 0.02)
+    assert is_blind(blind_spot(ratio_of(wide)), 0.02)
     narrow = [0.001, -0.002, 0.002, 0.0, -0.001]
     assert look(narrow, 0.02) == "not slower"
-    assert not is_blind(blind_spot(narrow), 0.02)
+    assert not is_blind(blind_spot(ratio_of(narrow)), 0.02)
     assert look([*narrow, 0.0], 0.02) == "more"  # six pairs are no look
     for seed in range(200):
         verdict, differences = gated("typical", 0.0, seed)
         if verdict == "not slower" and len(differences) < LOOKS[-1]:
-            assert not is_blind(blind_spot(differences), 0.02)
+            assert not is_blind(blind_spot(ratio_of(differences)), 0.02)
 
 
 @pytest.mark.parametrize(("kind", "least"), [("quiet", 0.999), ("typical", 0.97), ("noisy", 0.97)])

@@ -12,8 +12,8 @@ from observed_program import SEEN
 from torchdoctor.gate.decision import FAIL_FINAL, decides, pairs_for, state, too_few_pairs
 from torchdoctor.gate.figures import Measured
 from torchdoctor.gate.gate_run import NEW, GateRun
-from torchdoctor.gate.observing import Observed
 from torchdoctor.gate.sentence import Basis, sentence
+from torchdoctor.gate.session import Observed
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.pairs.pair_times import Estimator

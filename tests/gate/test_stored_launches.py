@@ -63,10 +63,6 @@ def test_mean_is_compared_with_mean_although_now_looks_even() -> None:
     found = compared(report(by_mean, launches_by="mean", launches_per="sample"), slower)
     assert found.verdict == "slower"
     assert found.metrics[0].ratio.estimate == pytest.approx(1.33, rel=0.01)
-    # A report that does not say: its steps came in two kinds, so it was the mean.
-    assert compared(report(by_mean), slower).metrics[0].ratio.estimate == pytest.approx(
-        1.33, rel=0.01
-    )
 
 
 def test_median_is_compared_with_median_and_long_steps_are_a_doubt() -> None:

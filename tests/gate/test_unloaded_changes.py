@@ -33,13 +33,6 @@ def test_an_installed_copy_is_said_to_be_the_same_on_both_sides(tmp_path: Path) 
     # An editable install loads the repository's own; a new file is in no installed copy.
     assert not doubts(root, changed, script, root / "src" / "mylib" / "nn" / "layers.py")
     assert not doubts(root, ["src/mylib/new.py", "train.py"], script, installed / "__init__.py")
-    # A folder of that name within another package of the repository is another thing.
-    (root / "tool").mkdir()
-    for name in ("tool/__init__.py", "tool/mylib/__init__.py"):
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text("")
-    other = ["tool/mylib/nn/layers.py", "train.py"]
-    assert not doubts(root, other, script, installed / "__init__.py")
 
 
 def test_a_change_that_nothing_loads_is_said_unless_other_files_differ(tmp_path: Path) -> None:

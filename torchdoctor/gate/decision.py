@@ -48,14 +48,19 @@ def look(differences: Sequence[float], tolerance: float, final: bool = False) ->
     return "not slower" if final or ruled_out or narrow else "more"
 
 
-def blind_spot(differences: Sequence[float]) -> float | None:
-    """Return the largest slow-down that the pairs do not rule out, as a share; None below two.
+def ratio_of(differences: Sequence[float]) -> Interval | None:
+    """Return new / reference with its 95 % interval; None below two pairs."""
+    if len(differences) < 2:
+        return None
+    return as_interval(fmean(differences), half_width(differences))
+
+
+def blind_spot(ratio: Interval | None) -> float | None:
+    """Return the largest slow-down that is not ruled out, as a share; None: not known.
 
     The upper end of the 95 % interval; 0 where that is faster.
     """
-    if len(differences) < 2:
-        return None
-    return math.expm1(min(max(fmean(differences) + half_width(differences), 0.0), 50.0))
+    return None if ratio is None else max(ratio.high - 1.0, 0.0)
 
 
 def is_blind(blind: float | None, tolerance: float | None) -> bool:
@@ -64,12 +69,7 @@ def is_blind(blind: float | None, tolerance: float | None) -> bool:
 
 
 def means_say_slower(mean: Interval | None, tolerance: float | None) -> bool:
-    """Return True if all steps together took longer than is accepted, where typical steps decide.
-
-    Args:
-        mean: new / reference of the mean step with its interval; None: it decides, or is unknown.
-        tolerance: accepted slow-down, as a share.
-    """
+    """Return True if the mean step took longer than is accepted, where typical steps decide."""
     return mean is not None and mean.low > 1.0 + (tolerance or 0.0)
 
 
@@ -82,24 +82,19 @@ def state(
         verdict: of the rule.
         ratio: new / reference with its interval; None: fewer than two pairs.
         tolerance: accepted slow-down, as a share.
-        mean: of the mean step, where typical steps decide.
+        mean: the same of the mean step, where typical steps decide.
 
     Returns:
         "worse", "ok", "not measured"; of a pass that proves little "perhaps slower" (no change lies
         outside the interval, and more than is accepted within it; or the mean step is slower) or
         "not seen well enough".
     """
-    if verdict == "slower":
-        return "worse"
     if verdict != "not slower":
-        return "not measured"
-    if means_say_slower(mean, tolerance):
+        return "worse" if verdict == "slower" else "not measured"
+    beyond = ratio is not None and ratio.low > 1.0 and ratio.high > 1.0 + (tolerance or 0.0)
+    if beyond or means_say_slower(mean, tolerance):
         return "perhaps slower"
-    if ratio is None:
-        return "ok"
-    if ratio.low > 1.0 and ratio.high > 1.0 + (tolerance or 0.0):
-        return "perhaps slower"
-    return "not seen well enough" if is_blind(ratio.high - 1.0, tolerance) else "ok"
+    return "not seen well enough" if is_blind(blind_spot(ratio), tolerance) else "ok"
 
 
 def pairs_for(differences: Sequence[float], slowdown: float) -> int | None:
@@ -109,15 +104,9 @@ def pairs_for(differences: Sequence[float], slowdown: float) -> int | None:
         differences: of the pairs so far, two or more: how much one pair varies.
         slowdown: as a share, above 0.
     """
-    for pairs in range(FEWEST_PAIRS, LOOKS[-1] + 1):
-        if shows(differences, pairs) <= slowdown:
-            return pairs
-    return None
-
-
-def shows(differences: Sequence[float], pairs: int) -> float:
-    """Return the smallest slow-down that so many pairs prove four times in five, as a share."""
-    return visible(stdev(differences), pairs, FAIL_FINAL)
+    spread = stdev(differences)
+    counts = range(FEWEST_PAIRS, LOOKS[-1] + 1)
+    return next((n for n in counts if visible(spread, n, FAIL_FINAL) <= slowdown), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +159,6 @@ def grown(reference: Sequence[float], new: Sequence[float], tolerance: float) ->
     return beyond and min(new) > max(reference)
 
 
-def budget_option(needed_s: float) -> str:
-    """Return `--budget` for what takes about so many seconds: with some to spare, rounded up."""
-    with_spare = _TO_SPARE * needed_s
-    if with_spare > _LONG_S:
-        return f"--budget {math.ceil(with_spare / 60.0)}m"
-    return f"--budget {math.ceil(with_spare / _STEP_S) * _STEP_S:.0f}s"
-
-
 def too_few_pairs(pairs: int, spent_s: float, pair_s: float) -> str:
     """Return why a gate ended undecided, and how much time would have decided it.
 
@@ -186,11 +167,10 @@ def too_few_pairs(pairs: int, spent_s: float, pair_s: float) -> str:
         spent_s: before the first pair.
         pair_s: that one pair takes.
     """
-    needed_s = spent_s + FEWEST_PAIRS * pair_s
+    takes, budget = _time_and_budget(spent_s + FEWEST_PAIRS * pair_s)
     return (
         f"The time was up after {counted(pairs, 'pair')} of launches, and {FEWEST_PAIRS} are "
-        f"needed, which takes about {rounded(needed_s)}: give it more "
-        f"({budget_option(needed_s)}), or less to do with --steps."
+        f"needed, which takes about {takes}: give it more ({budget}), or less to do with --steps."
     )
 
 
@@ -211,31 +191,34 @@ def decides(
         return ""
     measured = state == "perhaps slower"
     size = max(math.expm1(fmean(differences)) if measured else tolerance, 1e-3)
-    named = f"a difference of this size ({_percent(size)})"
-    if not measured:
-        named = f"a slow-down of the tolerance ({_percent(size)})"
+    named = "a difference of this size" if measured else "a slow-down of the tolerance"
     pairs = pairs_for(differences, size)
     if pairs is None:
-        least = shows(differences, LOOKS[-1])
+        least = visible(stdev(differences), LOOKS[-1], FAIL_FINAL)
         return (
             f"Pairs vary so much here that even {LOOKS[-1]}, the most that a gate measures, would "
-            f"prove only a slow-down of {_percent(least)}: measure on a quieter machine, or accept "
-            "more with --tolerance."
+            f"prove only a slow-down of {share_text(least)}: measure on a quieter machine, or "
+            "accept more with --tolerance."
         )
     pairs = max(pairs, len(differences) + 1)
-    needed_s = spent_s + pairs * pair_s
+    takes, budget = _time_and_budget(spent_s + pairs * pair_s)
     return (
-        f"About {pairs} pairs would prove {named} four times in five, {len(differences)} were "
-        f"measured: that takes about {rounded(needed_s)} ({budget_option(needed_s)})."
+        f"About {pairs} pairs would prove {named} ({share_text(size)}) four times in five, "
+        f"{len(differences)} were measured: that takes about {takes} ({budget})."
     )
 
 
-def rounded(seconds: float) -> str:
-    """Return a time that is known roughly: "75 s", "4 min"."""
-    if seconds > _LONG_S:
-        return f"{math.ceil(seconds / 60.0)} min"
-    return f"{math.ceil(seconds / 5.0) * 5} s"
+def _time_and_budget(needed_s: float) -> tuple[str, str]:
+    """Return a time that is known roughly ("75 s", "4 min"), and `--budget` with some to spare."""
+    with_spare_s = _TO_SPARE * needed_s
+    takes = f"{math.ceil(needed_s / 5.0) * 5} s"
+    if needed_s > _LONG_S:
+        takes = f"{math.ceil(needed_s / 60.0)} min"
+    if with_spare_s > _LONG_S:
+        return takes, f"--budget {math.ceil(with_spare_s / 60.0)}m"
+    return takes, f"--budget {math.ceil(with_spare_s / _STEP_S) * _STEP_S:.0f}s"
 
 
-def _percent(share: float) -> str:
+def share_text(share: float) -> str:
+    """Return a slow-down in percent: "33 %", "1.9 %"."""
     return f"{100 * share:.{0 if share > 0.1 else 1}f} %"

@@ -55,57 +55,44 @@ def elsewhere(reference: Reference) -> Elsewhere:
     """
     _link_the_rest(reference)
     _own_repository(reference)
-    move = _Move(reference.root, reference.folder)
     workload, doubts = reference.workload, []
     imported = _imported_from(workload)
     if imported is None:
-        imported = []
         doubts.append(
             "Which folders the reference's interpreter imports from is not known: an editable "
             "install of the working tree would be the new version's on both sides."
         )
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    further = [path for path in imported if path not in given and move.is_inside(path)]
-    paths = [str(PROBE), *(move.word(path) for path in [*given, *further])]
+    further = [path for path in imported or [] if _moved(reference, path) != path]
+    paths = [_moved_argument(reference, path) for path in dict.fromkeys([*given, *further])]
     first, *rest = workload.command
     moved = replace(
         workload,
-        command=[first, *map(move.word, rest)],
-        cwd=move.path(workload.cwd),
-        script=None if workload.script is None else move.path(workload.script),
+        command=[first, *(_moved_argument(reference, word) for word in rest)],
+        cwd=_moved(reference, workload.cwd),
+        script=None if workload.script is None else _moved(reference, workload.script),
     )
-    variables = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    variables = {"PYTHONPATH": os.pathsep.join([str(PROBE), *paths])}
     return Elsewhere(workload=moved, variables=variables, doubts=doubts)
 
 
-class _Move:
-    """Paths of the working tree to those of the folder."""
+def _moved(reference: Reference, path: str) -> str:
+    """Return a path of the working tree as that of the folder; others as they are."""
+    inside, root = Path(path).resolve(), reference.root.resolve()
+    if not inside.is_relative_to(root):
+        return path
+    return str(reference.folder / inside.relative_to(root))
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        self._root, self._folder = root.resolve(), folder
 
-    def is_inside(self, path: str) -> bool:
-        return Path(path).resolve().is_relative_to(self._root)
-
-    def path(self, path: str) -> str:
-        inside = Path(path).resolve()
-        if not inside.is_relative_to(self._root):
-            return path
-        return str(self._folder / inside.relative_to(self._root))
-
-    def word(self, word: str) -> str:
-        """Return an argument moved: a whole path, or a path behind `--config=` or `config=`."""
-        option, equal, value = word.partition("=")
-        if equal and not Path(option).is_absolute():
-            return f"{option}={self._existing(value)}"
-        return self._existing(word)
-
-    def _existing(self, word: str) -> str:
-        there = Path(word)
-        with contextlib.suppress(OSError, ValueError):  # too long, or no path at all
-            if there.is_absolute() and there.exists():
-                return self.path(word)
-        return word
+def _moved_argument(reference: Reference, word: str) -> str:
+    """Return an argument moved: a whole path, or a path behind `--config=` or `config=`."""
+    option, equal, value = word.partition("=")
+    if not equal or Path(option).is_absolute():
+        option, equal, value = "", "", word
+    with contextlib.suppress(OSError, ValueError):  # too long, or no path at all
+        if Path(value).is_absolute() and Path(value).exists():
+            value = _moved(reference, value)
+    return f"{option}{equal}{value}"
 
 
 def _imported_from(workload: Workload) -> Sequence[str] | None:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, geometric_mean, median
 
-from torchdoctor.gate.decision import grown, state
+from torchdoctor.gate.decision import grown, ratio_of, state
 from torchdoctor.pairs.pair_times import Estimator, is_per_step, usable
-from torchdoctor.trials.compare import as_interval, half_width
 from torchdoctor.words import Interval, LaunchTiming, Pair, StepStatistics
 from torchdoctor.words.gate import GateMetric
 
@@ -17,15 +16,13 @@ _OTHER_LOAD_CPUS = 0.5  # from here on it is others who make steps differ in len
 
 
 def estimator(observed: Sequence[tuple[StepStatistics, float | None]]) -> Estimator:
-    """Return what suits the program's steps.
+    """Return what suits the program's steps: medians, or means where steps come in two kinds.
+
+    Means are of the middle half of blocks that hold whole cycles, else of all blocks, so that rare
+    stalls count; but where the machine was shared the long steps are those that others interrupted.
 
     Args:
         observed: of each version its steps, and CPUs that other programs kept busy meanwhile.
-
-    Returns:
-        Medians. Means where steps come in two kinds: of blocks that hold whole cycles the middle
-        half, else of all blocks, so that rare stalls count; but medians where the machine was
-        shared, for then the long steps are those that others interrupted.
     """
     two_kinds = [steps for steps, _ in observed if steps.two_modes]
     if not two_kinds:
@@ -52,10 +49,6 @@ class Measured:
         """Return True if batches have no size, so that time per step has to do."""
         return is_per_step(timing for pair in self.pairs for timing in pair.launches)
 
-    def launches(self, side: int) -> list[LaunchTiming]:
-        """Return the launches of the reference (0) or of the new version (1)."""
-        return [pair.launches[side] for pair in self.pairs]
-
     def times(self, how: Estimator | None = None) -> list[tuple[float, float]]:
         """Return (reference, new) of each pair: seconds per sample, or per step."""
         how = replace(how or self.how, per_step=self.per_step)
@@ -76,10 +69,7 @@ class Measured:
             With its 95 % interval; None where it decides itself, and below two pairs.
         """
         every = Estimator(by="mean", trimmed=0.0)
-        differences = self.differences(every)
-        if self.how == every or len(differences) < 2:
-            return None
-        return as_interval(fmean(differences), half_width(differences))
+        return None if self.how == every else ratio_of(self.differences(every))
 
 
 def metrics(
@@ -96,41 +86,48 @@ def metrics(
         verdict: of the rule on the pairs' differences.
         observed: statistics of observing launches (reference, new), once for each order.
     """
-    times = measured.times()
-    # Geometric means over the pairs, so that their quotient is the ratio that decides.
-    before, now = ([pair[side] for pair in times] for side in (0, 1))
-    differences, ratio = measured.differences(), None
-    if len(differences) > 1:
-        ratio = as_interval(fmean(differences), half_width(differences))
+    times, ratio = measured.times(), ratio_of(measured.differences())
     accepted = tolerances.get("step_time")
     word = state(verdict, ratio, accepted, measured.mean_ratio)
-    rows = [
-        GateMetric(
-            name="step_time",
-            reference=_geometric(before),
-            new=_geometric(now),
-            unit="s/step" if measured.per_step else "s/sample",
-            ratio=ratio,
-            tolerance=accepted,
-            verdict=word,
-        )
+    # Geometric means over the pairs, so that their quotient is the ratio that decides.
+    before, now = ([pair[side] for pair in times] for side in (0, 1))
+    old, new = (peaks([pair.launches[side] for pair in measured.pairs]) for side in (0, 1))
+    return [
+        *time_rows(before, now, measured.per_step, ratio, accepted, word),
+        memory(old, new, tolerances),
+        waiting(observed, tolerances),
     ]
-    if not measured.per_step:
-        rows.append(rate(rows[0]))
-    memories = (peaks(measured.launches(0)), peaks(measured.launches(1)))
-    return [*rows, memory(*memories, tolerances), waiting(observed, tolerances)]
 
 
-def rate(time: GateMetric) -> GateMetric:
-    """Return the row of samples/s that belongs to a row of seconds per sample."""
-    return GateMetric(
-        name="samples_per_s",
-        reference=_inverse(time.reference),
-        new=_inverse(time.new),
-        unit="samples/s",
-        ratio=time.ratio.inverse if time.ratio is not None else None,
-        verdict=time.verdict,
+def time_rows(
+    before: Sequence[float],
+    now: Sequence[float],
+    per_step: bool,
+    ratio: Interval | None,
+    tolerance: float | None,
+    verdict: str,
+) -> list[GateMetric]:
+    """Return the row of the step time in seconds, and of samples/s where batches have a size."""
+    old, new = (geometric_mean(times) if times else None for times in (before, now))
+    unit = "s/step" if per_step else "s/sample"
+    row = GateMetric(
+        name="step_time",
+        reference=old,
+        new=new,
+        unit=unit,
+        ratio=ratio,
+        tolerance=tolerance,
+        verdict=verdict,
     )
+    rate = GateMetric(
+        name="samples_per_s",
+        reference=1.0 / old if old else None,
+        new=1.0 / new if new else None,
+        unit="samples/s",
+        ratio=ratio.inverse if ratio is not None else None,
+        verdict=verdict,
+    )
+    return [row] if per_step else [row, rate]
 
 
 def peaks(launches: Sequence[LaunchTiming]) -> list[float]:
@@ -146,8 +143,8 @@ def memory(
     worse = tolerance is not None and grown(before, now, tolerance)
     return GateMetric(
         name="peak_memory",
-        reference=_middle(before),
-        new=_middle(now),
+        reference=median(before) if before else None,
+        new=median(now) if now else None,
         unit="bytes",
         tolerance=tolerance,
         verdict="not measured" if not before or not now else "worse" if worse else "ok",
@@ -164,9 +161,10 @@ def waiting(
             who is launched first reads from a cold disk.
         tolerances: accepted growth by metric.
     """
-    shares = [(_wait_share(before), _wait_share(now)) for before, now in observed]
-    tolerance = tolerances.get("data_loader_share")
-    verdict = "ok"
+    shares = [
+        [x.data_wait_s / x.mean_s if x.mean_s > 0 else 0.0 for x in both] for both in observed
+    ]
+    tolerance, verdict = tolerances.get("data_loader_share"), "ok"
     if tolerance is not None:
         grew = all(now - before > tolerance for before, now in shares)
         verdict = "not measured" if len(shares) < 2 else "worse" if grew else "ok"
@@ -178,19 +176,3 @@ def waiting(
         tolerance=tolerance,
         verdict=verdict,
     )
-
-
-def _wait_share(steps: StepStatistics) -> float:
-    return steps.data_wait_s / steps.mean_s if steps.mean_s > 0 else 0.0
-
-
-def _geometric(values: Sequence[float]) -> float | None:
-    return geometric_mean(values) if values else None
-
-
-def _middle(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
-
-
-def _inverse(value: float | None) -> float | None:
-    return 1.0 / value if value else None

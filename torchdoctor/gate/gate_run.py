@@ -13,11 +13,10 @@ from torchdoctor.facts.hardware import load_of
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, decides, look, state, too_few_pairs
 from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.figures import Measured, estimator, metrics
-from torchdoctor.gate.observing import Observed, observe_both
 from torchdoctor.gate.sentence import Basis, sentence
-from torchdoctor.gate.session import GateSession
+from torchdoctor.gate.session import GateSession, Observed, observe_both
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.sources import SourcesAtStart, unloaded_doubts
+from torchdoctor.gate.sources import changed, digests, unloaded_doubts
 from torchdoctor.gate.versions import Reference
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import choose_window
@@ -78,15 +77,15 @@ class GateRun:
                 *observed.doubts,
                 *unloaded_doubts(folders, reference.differing, loaded),
             ]
-            sources = SourcesAtStart(loaded, folders[0])
+            sources = digests(loaded, folders[0])
             launches = self._launches(observed)
             chance = random.Random(self._settings.seed)
             engine = Engine(launches, chance, patience=_FORGIVEN)
             kinds = [(x.steps, x.sensors.other_load_cpus) for x in observed.versions]
             measured = Measured(how=estimator(kinds))
             verdict = self._verdict(engine, launches, observed, measured)
-            if changed := sources.changed():
-                verdict, self._why = "inconclusive", changed
+            if why := changed(sources, folders[0]):
+                verdict, self._why = "inconclusive", why
             self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]
             machine = session.environment(observed.versions[1])
             if load := load_of([x.sensors for x in observed.versions], machine.cpus):
@@ -224,7 +223,7 @@ class GateRun:
             per="step" if measured.per_step else "sample",
             p_value=p,
             mean_ratio=basis.mean,
-            blind_spot=blind_spot(differences),
+            blind_spot=blind_spot(rows[0].ratio),
             doubts=self._doubts,
             interrupted=self._interrupted,
         )

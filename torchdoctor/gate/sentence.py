@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchdoctor.gate.decision import FAIL_FINAL, means_say_slower, state
+from torchdoctor.gate.decision import FAIL_FINAL, blind_spot, means_say_slower, share_text, state
 from torchdoctor.reports.gate import figure
 from torchdoctor.words import Interval
 from torchdoctor.words.figures import percent
@@ -34,7 +34,7 @@ class Basis:
 
 
 def sentence(
-    rows: Sequence[GateMetric], verdict: str, reference: str, basis: Basis | None = None
+    rows: Sequence[GateMetric], verdict: str, reference: str, basis: Basis = Basis()
 ) -> str:
     """Return the verdict in words.
 
@@ -44,82 +44,78 @@ def sentence(
         reference: what to call it.
         basis: what else is known.
     """
-    basis = basis or Basis()
-    time = rows[0]
-    so_far = _times(time.ratio, "the step time")
+    so_far = _times(rows[0].ratio, "the step time")
     if verdict == "inconclusive":
-        reason = f": {basis.why}" if basis.why else "."
-        return f"Not decided against {reference}{reason}" + (
-            f" So far: {so_far}." if so_far else ""
-        )
+        why = f": {basis.why}" if basis.why else "."
+        return f"Not decided against {reference}{why}" + f" So far: {so_far}." * bool(so_far)
     if any(row.verdict == "worse" for row in rows):
         return _worse(rows, reference)
+    return _passed(rows[0], verdict, reference, so_far, basis)
+
+
+def _passed(time: GateMetric, verdict: str, reference: str, so_far: str, basis: Basis) -> str:
+    """Return how much a pass proves."""
+    figures = f": {so_far}" if so_far else ""
+    by_itself = state(verdict, time.ratio, time.tolerance)
     long_steps = ""
     if means_say_slower(basis.mean, time.tolerance):
         long_steps = _in_the_mean(basis.mean, time.ratio)
-    by_itself = state(verdict, time.ratio, time.tolerance)
-    if long_steps and by_itself != "perhaps slower":
-        typical = f": {so_far}" if so_far else ""
-        return _joined(
-            f"No slow-down of the typical step against {reference} is proven{typical}.", long_steps
-        )
+    unseen = blind_spot(time.ratio) or 0.0
     if by_itself == "perhaps slower":
-        bound = (
-            ""
-            if basis.p is None
-            else f" (p = {basis.p:.2g}, and a gate fails below {FAIL_FINAL:g})"
-        )
+        proof = f" (p = {basis.p:.2g}, and a gate fails below {FAIL_FINAL:g})" if basis.p else ""
         measured = so_far or "The step time is above that"
-        return _joined(
-            f"{measured} of {reference}, which is not proven{bound}.", long_steps, basis.decides
-        )
-    unseen = max(time.ratio.high - 1.0, 0.0) if time.ratio is not None else 0.0
-    if by_itself == "not seen well enough":
-        missed = f" but one of up to {_percent(unseen)} would not have been seen in this time"
-        missed = missed if so_far else " but hardly any would have been seen in this time"
-        return _joined(
-            f"No slow-down against {reference} is proven,{missed}"
-            + (f": {so_far}." if so_far else "."),
+        told = [
+            f"{measured} of {reference}, which is not proven{proof}.",
+            long_steps,
             basis.decides,
-        )
-    whole = f"Not slower than {reference} beyond the tolerance"
-    if not so_far:
-        return f"{whole}."
-    of = " of the typical step" if basis.typical else ""
-    known = f"A slow-down{of} of more than {_percent(unseen)}" if unseen else f"Any slow-down{of}"
-    return f"{whole}: {so_far}. {known} is ruled out."
+        ]
+    elif long_steps:
+        typical = f"No slow-down of the typical step against {reference} is proven{figures}."
+        told = [typical, long_steps]
+    elif by_itself == "not seen well enough":
+        missed = f"one of up to {share_text(unseen)}" if so_far else "hardly any"
+        told = [
+            f"No slow-down against {reference} is proven, but {missed} would "
+            f"{'not ' * bool(so_far)}have been seen in this time{figures}.",
+            basis.decides,
+        ]
+    else:
+        told = [f"Not slower than {reference} beyond the tolerance{figures}."]
+        of = " of the typical step" if basis.typical else ""
+        if so_far and unseen:
+            told.append(f"A slow-down{of} of more than {share_text(unseen)} is ruled out.")
+        elif so_far:
+            told.append(f"Any slow-down{of} is ruled out.")
+    return " ".join(filter(None, told))
 
 
 def _worse(rows: Sequence[GateMetric], reference: str) -> str:
     """Return each row that fails, with what it was, is and may be."""
-    # The rate is the step time's figure, inverted.
-    worse = [row for row in rows if row.verdict == "worse" and row.name != "samples_per_s"]
-    named = ", ".join(_name(row) for row in worse)
-    parts = []
-    for row in worse:
-        values = f"{_name(row)} {figure(row.reference, row)} -> {figure(row.new, row)}"
-        times = _times(row.ratio, "as long")
-        allowed = "" if row.tolerance is None else f", allowed {_allowed(row)}"
-        parts.append(f"{values}{f', {times}' if times else ''}{allowed}")
-    return f"Worse than {reference} in {named}: {'; '.join(parts)}."
-
-
-def _allowed(row: GateMetric) -> str:
-    assert row.tolerance is not None
-    if row.unit == "share":
-        return f"{100 * row.tolerance:.3g} points of the step more"
-    return f"{percent(row.tolerance)} more"
+    names, parts = [], []
+    for row in rows:
+        # The rate is the step time's figure, inverted.
+        if row.verdict != "worse" or row.name == "samples_per_s":
+            continue
+        names.append(row.name.replace("_", " "))
+        parts.append(f"{names[-1]} {figure(row.reference, row)} -> {figure(row.new, row)}")
+        if times := _times(row.ratio, "as long"):
+            parts[-1] += f", {times}"
+        if row.tolerance is not None:
+            allowed = f"{percent(row.tolerance)} more"
+            if row.unit == "share":
+                allowed = f"{100 * row.tolerance:.3g} points of the step more"
+            parts[-1] += f", allowed {allowed}"
+    return f"Worse than {reference} in {', '.join(names)}: {'; '.join(parts)}."
 
 
 def _in_the_mean(mean: Interval | None, typical: Interval | None) -> str:
+    taken = _times(mean, "as long") or "clearly longer"
     if mean is not None and typical is not None and mean.estimate < _LONG * typical.estimate:
-        taken = _times(mean, "as long") or "clearly longer"
         return f"All steps together take {taken}, the typical one about as much: likely slower."
     return (
-        "All steps together, the long ones included, take "
-        f"{_times(mean, 'as long') or 'clearly longer'}, which a gate does not fail for: look for "
-        "work that only some steps do (a checkpoint, a log, an evaluation), or for other load on "
-        "the machine."
+        f"All steps together, the long ones included, take {taken}, which a gate does not fail "
+        "for: look for work that only some steps do (a checkpoint, a log, an evaluation), or for "
+        "other load on the machine."
     )
 
 
@@ -128,15 +124,3 @@ def _times(ratio: Interval | None, noun: str) -> str:
     if ratio is None or ratio.high >= _SAYS_NOTHING:
         return ""
     return f"{ratio.estimate:.3f} times {noun} (95 % interval {ratio.low:.3f} to {ratio.high:.3f})"
-
-
-def _name(row: GateMetric) -> str:
-    return row.name.replace("_", " ")
-
-
-def _joined(*sentences: str) -> str:
-    return " ".join(filter(None, sentences))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.{0 if share > 0.1 else 1}f} %"

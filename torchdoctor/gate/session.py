@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from types import TracebackType
 
 from torchdoctor import __version__
 from torchdoctor.gate.settings import GateSettings
@@ -18,8 +17,15 @@ from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.reports.wording import program_failed
-from torchdoctor.words import Environment, ProgressEvent, Workload, WorkloadRecord
+from torchdoctor.reports.wording import how_it_failed, program_failed
+from torchdoctor.words import (
+    Environment,
+    ProgressEvent,
+    StepStatistics,
+    Workload,
+    WorkloadRecord,
+)
+from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
 from torchdoctor.words.gate import GateReport
 
 _OBSERVE_S = 5.0
@@ -60,12 +66,7 @@ class GateSession:
         self._closing.callback(self.recorder.close)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.close()
 
     def spent_s(self) -> float:
@@ -78,26 +79,25 @@ class GateSession:
 
     def say(self, phase: str, message: str) -> None:
         """Tell what begins."""
-        self._tell(
-            ProgressEvent(
-                phase=phase,
-                message=message,
-                elapsed_s=self.spent_s(),
-                budget_s=self.settings.budget_s,
-            )
+        budget_s = self.settings.budget_s
+        event = ProgressEvent(
+            phase=phase, message=message, elapsed_s=self.spent_s(), budget_s=budget_s
         )
+        self._tell(event)
 
-    def observe(self, arm: LaunchSpec, *, may_fail: bool = False) -> Observation:
+    def observe(self, arm: LaunchSpec, message: str, *, may_fail: bool = False) -> Observation:
         """Observe one version in a launch of its own.
 
         Args:
             arm: the version.
+            message: what to tell of it.
             may_fail: after enough steps; else such a failure is an error, for it is no pass.
 
         Raises:
             ProgramFailed, NoStepFound, TimedOut: of the program.
             KeyboardInterrupt: also where Ctrl-C came after enough steps.
         """
+        self.say("observe", message)
         settings = self.settings
         most_s = max(0.15 * settings.budget_s, _OBSERVE_S)
         launched = replace(arm, name=f"observe-{arm.name}")
@@ -113,12 +113,8 @@ class GateSession:
     def environment(self, observed: Observation) -> Environment:
         """Return the machine, and the software as the program itself saw it."""
         machine, program = environment(self.workload.python), observed.processes[0]
-        return replace(
-            machine,
-            torch=program.torch or machine.torch,
-            cuda=program.cuda,
-            sandbox=self.sandbox.mode,
-        )
+        torch = program.torch or machine.torch
+        return replace(machine, torch=torch, cuda=program.cuda, sandbox=self.sandbox.mode)
 
     def launch_doubts(self) -> list[str]:
         """Return what the launches gave reason to doubt, and the sandbox they ran in."""
@@ -161,3 +157,63 @@ def undecided(
         interrupted=interrupted,
         broken=broken,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What the launches before the first pair showed, each of (reference, new).
+
+    arms: how they are launched, their boundaries known.
+    waits: their steps, once for each order in which they were observed.
+    """
+
+    arms: tuple[LaunchSpec, LaunchSpec]
+    versions: tuple[Observation, Observation]
+    waits: list[tuple[StepStatistics, StepStatistics]]
+    doubts: list[str] = field(default_factory=list)
+
+
+def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref: str) -> Observed:
+    """Observe the working tree, then the reference; in the other order too if waiting is judged.
+
+    Args:
+        session: launches them.
+        arms: reference, working tree.
+        ref: what to call the reference.
+
+    Raises:
+        ProgramFailed, NoStepFound, TimedOut: of the working tree's version.
+        Inconclusive: the reference cannot be measured, or not compared with the new version.
+        KeyboardInterrupt: as `GateSession.observe`.
+    """
+    new = session.observe(arms[1], "the working tree")
+    try:
+        old = session.observe(arms[0], ref, may_fail=True)
+    except (ProgramFailed, NoStepFound, TimedOut) as error:
+        raise Inconclusive(f"The program of {ref} cannot be measured: {error}") from error
+    known = [x.steps.samples_per_step is not None for x in (old, new)]
+    if known[0] != known[1]:
+        where = ref if known[0] else "the working tree"
+        raise Inconclusive(
+            f"Not comparable with {ref}: the size of a batch is known in {where} only, and time "
+            "per step says nothing where a step may hold another number of samples."
+        )
+    doubts = [*new.doubts, *(f"Of {ref}: {x}" for x in old.doubts if x not in new.doubts)]
+    if old.failure is not None:
+        doubts.append(f"{ref}: {how_it_failed(old.failure)}; the steps before are compared.")
+    waits = [(old.steps, new.steps)]
+    if session.settings.tolerances.get("data_loader_share") is not None:
+        # Whichever reads first finds nothing in the page cache: the reference is first now.
+        again = "version again: the wait for data"
+        try:
+            first = session.observe(arms[0], f"the reference {again}", may_fail=True)
+            second = session.observe(arms[1], f"the new {again}", may_fail=True)
+            waits.append((first.steps, second.steps))
+        except (ProgramFailed, NoStepFound, TimedOut) as error:
+            reason = str(error).splitlines()[0]
+            doubts.append(f"The wait for data was observed in one order only: {reason}")
+    reference_arm, new_arm = (
+        replace(arm, boundary=x.steps_found.boundary)
+        for arm, x in zip(arms, (old, new), strict=True)
+    )
+    return Observed(arms=(reference_arm, new_arm), versions=(old, new), waits=waits, doubts=doubts)

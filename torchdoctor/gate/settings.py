@@ -47,7 +47,7 @@ def tolerances(folder: str, given: str | None) -> dict[str, float]:
     Raises:
         UsageError: an unknown metric, or a value that is no share.
     """
-    accepted, named = {**DEFAULT_TOLERANCES, **_stored(Path(folder))}, set()
+    named: dict[str, float] = {}
     for part in filter(None, (x.strip() for x in (given or "").split(","))):
         name, equal, value = part.partition("=")
         if not equal:
@@ -55,29 +55,25 @@ def tolerances(folder: str, given: str | None) -> dict[str, float]:
         metric = _known(name.strip(), "--tolerance")
         if metric in named:
             raise UsageError(f"--tolerance names {metric} twice: keep one of them.")
-        named.add(metric)
-        accepted[metric] = _share(value.strip(), part)
-    accepted["samples_per_s"] = accepted["step_time"]
-    return accepted
+        named[metric] = _share(value.strip(), part)
+    accepted = {**DEFAULT_TOLERANCES, **_stored(Path(folder)), **named}
+    return {**accepted, "samples_per_s": accepted["step_time"]}
 
 
 def _stored(folder: Path) -> dict[str, float]:
-    for path in (folder / "pyproject.toml", *(p / "pyproject.toml" for p in folder.parents)):
-        if not path.is_file():
-            continue
-        table: Any = _toml(path)
-        for name in ("tool", "torchdoctor"):
-            table = table.get(name, {})
-            if not isinstance(table, dict):
-                raise UsageError(f"{path}: {_TABLE} cannot be read: '{name}' is no table.")
-        unknown = sorted(set(table) - {"tolerance"})
+    files = [path / "pyproject.toml" for path in (folder, *folder.parents)]
+    path = next((path for path in files if path.is_file()), None)
+    if path is None:
+        return {}
+    table: Any = _toml(path)
+    for name in ("tool", "torchdoctor", "tolerance"):
+        unknown = sorted(set(table) - {"tolerance"}) if name == "tolerance" else []
         if unknown:
             raise UsageError(f"{path}: [tool.torchdoctor] has no '{unknown[0]}', only 'tolerance'.")
-        values = table.get("tolerance", {})
-        if not isinstance(values, dict):
-            raise UsageError(f'{path}: {_TABLE} must be a table such as step_time = "5%".')
-        return {_known(name, f"{path}: {_TABLE}"): _share(v, name) for name, v in values.items()}
-    return {}
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: {_TABLE} must be a table; '{name}' is none.")
+    return {_known(name, f"{path}: {_TABLE}"): _share(x, name) for name, x in table.items()}
 
 
 def _toml(path: Path) -> dict[str, Any]:

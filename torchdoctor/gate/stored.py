@@ -6,11 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import geometric_mean
 
 from torchdoctor.facts.hardware import load_of
-from torchdoctor.gate.decision import against_stored, state
-from torchdoctor.gate.figures import memory, peaks, rate, waiting
+from torchdoctor.gate.decision import against_stored, blind_spot, state
+from torchdoctor.gate.figures import memory, peaks, time_rows, waiting
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.session import GateSession
 from torchdoctor.gate.settings import GateSettings
@@ -33,7 +32,7 @@ from torchdoctor.words import (
 )
 from torchdoctor.words.errors import Inconclusive, UsageError
 from torchdoctor.words.figures import seconds
-from torchdoctor.words.gate import GateMetric, GateReport
+from torchdoctor.words.gate import GateReport
 from torchdoctor.words.record_files import read_report
 
 _SEES_NOTHING = 10.0  # times as long, from which on alone a comparison would fail
@@ -67,15 +66,13 @@ def gate_against_report(
             f"{FEWEST_STORED} are needed: make it with torchdoctor run, fixes included."
         )
     with GateSession(workload, settings, progress) as session:
-        session.say("observe", "the program")
-        observed = [session.observe(UNTOUCHED)]
+        observed = [session.observe(UNTOUCHED, "the program")]
         machine = session.environment(observed[0])
         if reason := not_comparable(workload, machine, observed[0].steps, stored):
             raise Inconclusive(f"{name} is not comparable: {reason}.")
         if settings.tolerances.get("data_loader_share") is not None:
             # The first launch reads from a cold disk.
-            session.say("observe", "the program again: the wait for data")
-            observed.append(session.observe(UNTOUCHED))
+            observed.append(session.observe(UNTOUCHED, "the program again: the wait for data"))
         timings = launched(session, observed[0])
         report = stored_report(stored, name, settings, observed, timings)
         doubts = [*report.doubts, *observed[0].doubts, *session.launch_doubts()]
@@ -138,73 +135,37 @@ def stored_report(
         Inconclusive: the size of a batch is known then or now only, or the stored launches differ
             so much that they can prove nothing.
     """
-    by = stored_by(stored)
-    per_step = is_per_step(timings)
-    _refuse_other_unit(stored, name, per_step)
-    now = [x for timing in timings if (x := seconds_per_sample(timing, by, per_step))]
-    before = stored.baseline.launches_s
-    tolerance = settings.tolerances["step_time"]
-    compared = against_stored(before, now, tolerance)
-    time_row = GateMetric(
-        name="step_time",
-        reference=geometric_mean(before),
-        new=geometric_mean(now),
-        unit="s/step" if per_step else "s/sample",
-        ratio=compared.ratio,
-        tolerance=tolerance,
-        verdict=state(compared.verdict, compared.ratio, tolerance),
-    )
-    rows = [time_row, *_further_rows(stored, settings, observed, timings, time_row)]
-    worse = any(row.verdict == "worse" for row in rows)
-    per = "step" if per_step else "sample"
-    if not worse and compared.chance > _SEES_NOTHING:
-        raise _lie_far_apart(before, per)
-    verdict = "slower" if worse else "not slower"
-    fails_from = (
-        f"With the {len(before)} stored launches, which differ as they do, a gate fails from "
-        f"{compared.limit:.3f} on."
-    )
-    return GateReport(
-        workload=WorkloadRecord(command=[]),
-        environment=Environment(),
-        reference=name,
-        verdict=verdict,
-        sentence=sentence(rows, verdict, name, Basis(decides=fails_from, typical=by == "median")),
-        metrics=rows,
-        blind_spot=max(compared.ratio.high - 1.0, 0.0),
-        measured="stored",
-        per=per,
-        doubts=_doubts(by, observed, timings),
-    )
-
-
-def _refuse_other_unit(stored: Report, name: str, per_step: bool) -> None:
-    then = stored.baseline.launches_per  # None: an older report that does not say
+    before, by = stored.baseline.launches_s, stored.baseline.launches_by or "median"
+    per_step, then = is_per_step(timings), stored.baseline.launches_per
     if then is not None and (then == "step") != per_step:
         raise Inconclusive(
             f"{name} is not comparable: its times are per {then}, those of now are not, because "
             "the size of a batch is known in one of them only."
         )
-
-
-def _lie_far_apart(stored_s: Sequence[float], per: str) -> Inconclusive:
-    return Inconclusive(
-        f"The {len(stored_s)} stored launches lie so far apart ({seconds(min(stored_s))} to "
-        f"{seconds(max(stored_s))} a {per}) that ten times the time would not be seen: store a new "
-        "report from a quiet machine, or compare with a commit (--against)."
+    now = [x for timing in timings if (x := seconds_per_sample(timing, by, per_step))]
+    tolerance = settings.tolerances["step_time"]
+    compared = against_stored(before, now, tolerance)
+    word = state(compared.verdict, compared.ratio, tolerance)
+    peak = stored.baseline.peak_memory_bytes
+    rows = [
+        *time_rows(before, now, per_step, compared.ratio, tolerance, word),
+        memory([float(peak)] if peak else [], peaks(timings), settings.tolerances),
+    ]
+    if stored.steps is not None:
+        rows.append(waiting([(stored.steps, x.steps) for x in observed], settings.tolerances))
+    worse = any(row.verdict == "worse" for row in rows)
+    per = "step" if per_step else "sample"
+    if not worse and compared.chance > _SEES_NOTHING:
+        raise Inconclusive(
+            f"The {len(before)} stored launches lie so far apart ({seconds(min(before))} to "
+            f"{seconds(max(before))} a {per}) that ten times the time would not be seen: store a "
+            "new report from a quiet machine, or compare with a commit (--against)."
+        )
+    verdict = "slower" if worse else "not slower"
+    fails_from = (
+        f"With the {len(before)} stored launches, which differ as they do, a gate fails from "
+        f"{compared.limit:.3f} on."
     )
-
-
-def stored_by(stored: Report) -> str:
-    """Return "mean" or "median": what the stored launches hold of their steps."""
-    if stored.baseline.launches_by is not None:
-        return stored.baseline.launches_by
-    time_s = stored.baseline.step_time_s
-    two_modes = stored.steps is not None and stored.steps.two_modes
-    return "mean" if two_modes or (time_s is not None and time_s.two_modes) else "median"
-
-
-def _doubts(by: str, observed: Sequence[Observation], timings: Sequence[LaunchTiming]) -> list[str]:
     doubts = [
         "Compared with launches of another time: what else ran on the machine then and now is "
         "in the figures. A gate against a commit (--against) measures both side by side."
@@ -214,7 +175,18 @@ def _doubts(by: str, observed: Sequence[Observation], timings: Sequence[LaunchTi
             "Some steps take far longer now, and the stored launches hold their median step "
             "alone: what the long steps take is not in the comparison."
         )
-    return doubts
+    return GateReport(
+        workload=WorkloadRecord(command=[]),
+        environment=Environment(),
+        reference=name,
+        verdict=verdict,
+        sentence=sentence(rows, verdict, name, Basis(decides=fails_from, typical=by == "median")),
+        metrics=rows,
+        blind_spot=blind_spot(compared.ratio),
+        measured="stored",
+        per=per,
+        doubts=doubts,
+    )
 
 
 def load_doubts(stored: Report, now: Sequence[SensorStatistics], usable: float) -> list[str]:
@@ -228,23 +200,6 @@ def load_doubts(stored: Report, now: Sequence[SensorStatistics], usable: float) 
         for when, load in loads.items()
         if load
     ]
-
-
-def _further_rows(
-    stored: Report,
-    settings: GateSettings,
-    observed: Sequence[Observation],
-    timings: list[LaunchTiming],
-    time_row: GateMetric,
-) -> list[GateMetric]:
-    """Return rows of what the stored report holds beside the time."""
-    rows = [] if time_row.unit == "s/step" else [rate(time_row)]
-    before = stored.baseline.peak_memory_bytes
-    rows.append(memory([float(before)] if before else [], peaks(timings), settings.tolerances))
-    if stored.steps is not None:
-        steps = [(stored.steps, x.steps) for x in observed]
-        rows.append(waiting(steps, settings.tolerances))
-    return rows
 
 
 def read_stored(path: Path) -> Report:
