@@ -28,7 +28,7 @@ def _examine(recording: Recording) -> Symptoms:
     yield Symptom(
         share=share,
         evidence=[
-            f"{place(recording, call.location, '')}: torch.tensor of "
+            f"{place(recording, call.location)}: torch.tensor of "
             f"{'a list of arrays' if call.kind == 'arrays-copy' else 'an array'}, "
             f"{how_often(call)}."
             for call in calls[:_NAMED]

@@ -65,7 +65,7 @@ def _origin(recording: Recording) -> str:
     if call is None:
         return ""
     owner = "Module." if call.kind == "model" else "torch."
-    return f", made so by {owner}{call.name} at {place(recording, call.location, '')}"
+    return f", made so by {owner}{call.name} at {place(recording, call.location)}"
 
 
 def _cost(recording: Recording) -> str:

@@ -29,7 +29,7 @@ def _examine(recording: Recording) -> Symptoms:
     yield Symptom(
         share=share,
         evidence=[
-            f"{place(recording, call.location, '')}: {_described(call)}, {how_often(call)}."
+            f"{place(recording, call.location)}: {_described(call)}, {how_often(call)}."
             for call in calls[:_NAMED]
         ],
         location=calls[0].location,

@@ -37,7 +37,7 @@ def _examine(recording: Recording) -> Symptoms:
         share=share,
         evidence=[
             *(
-                f"{place(recording, loop.location, '')}: {loop.calls_per_step:.0f} turns a step, "
+                f"{place(recording, loop.location)}: {loop.calls_per_step:.0f} turns a step, "
                 f"at most {loop.host_s * 1e3:.2f} ms: {loop.text}"
                 for loop in loops[:_NAMED]
             ),

@@ -50,7 +50,7 @@ def _examine(recording: Recording) -> Symptoms:
 def _where(recording: Recording, top: StackSample | None) -> str:
     if top is None:
         return "Batches are prepared in the loop itself, one after the other with the model."
-    at = place(recording, top.location, "")
+    at = place(recording, top.location)
     if _WAITS.search(top.leaf):
         return f"The loop waits at {at} for another thread or process ({top.leaf})."
     function = top.location.function

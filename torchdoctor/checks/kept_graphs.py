@@ -15,7 +15,7 @@ A hidden state that is carried on without `detach()`: its backward pass fails by
 step's loss, which lives until the next one replaces it.
 """
 
-from torchdoctor.facts.lookup import place
+from torchdoctor.facts.lookup import place_before
 from torchdoctor.words import CheckSpec, KeptGraph, Recording, Symptom, Symptoms, process
 
 
@@ -23,27 +23,21 @@ def _examine(recording: Recording) -> Symptoms:
     kept = recording.main.kept_graphs
     if kept:
         yield Symptom(
-            evidence=[_described(recording, graph) for graph in kept],
+            evidence=[
+                f"{place_before(recording, graph.location)}{_name(graph)} keeps "
+                f"{graph.nodes_per_step:.0f} nodes of the autograd graph of every step."
+                for graph in kept
+            ],
             location=next((graph.location for graph in kept if graph.location), None),
             severity="moderate",
         )
 
 
-def _described(recording: Recording, graph: KeptGraph) -> str:
-    name = f"'{graph.name}'" if graph.name else "Something that the training loop does not name"
-    where = place(recording, graph.location, "")
-    return (
-        f"{where + ': ' if where else ''}{name} keeps {graph.nodes_per_step:.0f} nodes of the "
-        "autograd graph of every step."
-    )
+def _name(graph: KeptGraph) -> str:
+    return f"'{graph.name}'" if graph.name else "Something that the training loop does not name"
 
 
-_KEPT = {
-    "kind": "sum",
-    "name": "total",
-    "location": {"file": "/w/train.py", "line": 22},
-    "nodes_per_step": 30.0,
-}
+_KEPT = {"kind": "sum", "name": "total", "nodes_per_step": 30.0}
 CHECK = CheckSpec(
     file=__file__,
     branch="other",

@@ -20,16 +20,7 @@ The microseconds of Python and dispatch between operators (python-overhead). A p
 `torchdoctor run` observes has stacks of its own instead (work-outside-model).
 """
 
-from torchdoctor.words import (
-    CheckSpec,
-    Location,
-    PythonPlace,
-    Recording,
-    Symptom,
-    Symptoms,
-    TraceStatistics,
-    trace,
-)
+from torchdoctor.words import CheckSpec, Location, PythonPlace, Recording, Symptom, Symptoms, trace
 
 _HIGH = 0.30
 _NAMED = 3
@@ -45,45 +36,36 @@ def _examine(recording: Recording) -> Symptoms:
     share = min((traced.outside_s or 0.0) / traced.step_s, recording.shares.other or 0.0)
     if share < CHECK.threshold:
         return
-    places = _explaining(traced, share, traced.step_s)
-    location = None
-    if places and places[0].function != _SCRIPT:
-        top = places[0]
-        location = Location(file=top.file, line=top.line, function=top.function)
+    places = _explaining(traced.python_places, share, traced.step_s)
+    evidence, location = [f"{share:.0%} of the step lies in no operator."], None
+    if places:
+        named = (f"{_name(place)} ({place.other_s / traced.step_s:.0%})" for place in places)
+        evidence.append(f"It passes in {', '.join(named)}, what is called from there included.")
+        if (top := places[0]).function != _SCRIPT:
+            location = Location(file=top.file, line=top.line, function=top.function)
+    else:
+        unnamed = "the stacks of the trace name none of your lines there"
+        unknown = "which a trace without stacks does not tell apart"
+        evidence = [
+            f"{share:.0%} of the step lies in no operator: Python of the program, or waiting "
+            "(sleep, input/output)"
+            f"{f'; {unnamed}' if traced.python_places else f', {unknown}'}."
+        ]
+        if not traced.python_places:
+            evidence.append("Record with_stack=True, or let `torchdoctor run` look.")
     yield Symptom(
         share=share,
-        evidence=_evidence(share, places, traced),
+        evidence=evidence,
         location=location,
         severity="high" if share >= _HIGH else "moderate",
     )
 
 
-def _explaining(traced: TraceStatistics, share: float, step_s: float) -> list[PythonPlace]:
-    ranked = sorted(traced.python_places, key=lambda place: place.other_s, reverse=True)
-    places = [place for place in ranked if place.other_s >= _LITTLE * step_s][:_NAMED]
-    explained_s = sum(place.other_s for place in places)
-    return places if explained_s >= _EXPLAINED * share * step_s else []
-
-
-def _evidence(share: float, places: list[PythonPlace], traced: TraceStatistics) -> list[str]:
-    if places:
-        step_s = traced.step_s or 1.0
-        named = ", ".join(f"{_name(place)} ({place.other_s / step_s:.0%})" for place in places)
-        return [
-            f"{share:.0%} of the step lies in no operator.",
-            f"It passes in {named}, what is called from there included.",
-        ]
-    doing = "Python of the program, or waiting (sleep, input/output)"
-    if traced.python_places:
-        return [
-            f"{share:.0%} of the step lies in no operator: {doing}; the stacks of the trace name "
-            "none of your lines there."
-        ]
-    return [
-        f"{share:.0%} of the step lies in no operator: {doing}, which a trace without stacks does "
-        "not tell apart.",
-        "Record with_stack=True, or let `torchdoctor run` look.",
-    ]
+def _explaining(places: list[PythonPlace], share: float, step_s: float) -> list[PythonPlace]:
+    ranked = sorted(places, key=lambda place: place.other_s, reverse=True)
+    named = [place for place in ranked if place.other_s >= _LITTLE * step_s][:_NAMED]
+    explained_s = sum(place.other_s for place in named)
+    return named if explained_s >= _EXPLAINED * share * step_s else []
 
 
 def _name(place: PythonPlace) -> str:

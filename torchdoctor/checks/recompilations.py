@@ -26,18 +26,8 @@ The cost of compiling in a trial of torch-compile, which the report gives with t
 
 from typing import Any
 
-from torchdoctor.facts.lookup import place
-from torchdoctor.words import (
-    CheckSpec,
-    Compilation,
-    CompileReason,
-    Recording,
-    Symptom,
-    Symptoms,
-    TracedCompilation,
-    process,
-    trace,
-)
+from torchdoctor.facts.lookup import place_before
+from torchdoctor.words import CheckSpec, Compilation, Recording, Symptom, Symptoms, process, trace
 from torchdoctor.words.figures import counted
 from torchdoctor.words.program import on_sizes
 
@@ -46,19 +36,16 @@ _NAMED = 3
 
 
 def _examine(recording: Recording) -> Symptoms:
-    compiled, traced = recording.main.compilation, recording.trace
-    if compiled is not None:  # a run's own counters know more than a trace
-        yield from _of_run(recording, compiled)
-    elif traced is not None and traced.compilation is not None and traced.step_s and traced.steps:
-        share = traced.compilation.compile_s / traced.step_s
-        if share >= CHECK.threshold:
-            yield _of_trace(traced.compilation, share, traced.steps)
+    compiled = recording.main.compilation
+    # A run's own counters know more than a trace.
+    yield from _of_trace(recording) if compiled is None else _of_run(recording, compiled)
 
 
 def _of_run(recording: Recording, compiled: Compilation) -> Symptoms:
     share = compiled.later_s / compiled.watched_s if compiled.watched_s > 0 else 0.0
     often = compiled.later_most > _NORMAL and share >= CHECK.threshold
-    if not often and not compiled.gave_up:
+    reasons, gave_up = compiled.recompile_reasons, compiled.gave_up
+    if not often and not gave_up:
         return
     evidence = []
     if compiled.later_recompiles:
@@ -67,28 +54,24 @@ def _of_run(recording: Recording, compiled: Compilation) -> Symptoms:
             f"first training step: {compiled.later_s:.3g} s of the {compiled.watched_s:.3g} s "
             "since then."
         )
-    reasons, gave_up = compiled.recompile_reasons, compiled.gave_up
-    evidence += [f"{_where(recording, why)}{why.reason}." for why in reasons[:_NAMED]]
+    evidence += [
+        f"{place_before(recording, why.location)}{why.reason}." for why in reasons[:_NAMED]
+    ]
     evidence += [
         f"torch has given {lost.function} up, which runs as if it was not compiled: {lost.reason}."
         for lost in gave_up[:_NAMED]
     ]
     yield Symptom(
         share=share or None,
-        evidence=evidence
-        + _advice([*(why.reason for why in reasons), *(lost.reason for lost in gave_up)]),
+        evidence=evidence + _advice([why.reason for why in (*reasons, *gave_up)]),
         location=reasons[0].location if reasons else None,
     )
-
-
-def _where(recording: Recording, why: CompileReason) -> str:
-    return "" if why.location is None else f"{place(recording, why.location, '')}: "
 
 
 def _advice(reasons: list[str]) -> list[str]:
     """Return what helps against guards that fail, by what they guard."""
     advice = []
-    if any(on_sizes(reason) for reason in reasons):
+    if any(map(on_sizes, reasons)):
         advice.append(
             "Sizes vary: torch.compile(..., dynamic=True), or torch._dynamo.mark_dynamic(x, 0) "
             "before the call, makes one version for all; drop_last=True or padding makes fewer "
@@ -102,48 +85,43 @@ def _advice(reasons: list[str]) -> list[str]:
     return advice or ["TORCH_LOGS=recompiles shows each guard that fails."]
 
 
-def _of_trace(compiled: TracedCompilation, share: float, steps: int) -> Symptom:
-    often = counted(round(compiled.compiles_per_step * steps), "function")
+def _of_trace(recording: Recording) -> Symptoms:
+    traced = recording.trace
+    if traced is None or traced.compilation is None or not traced.step_s or not traced.steps:
+        return
+    compiled, share = traced.compilation, traced.compilation.compile_s / traced.step_s
+    if share < CHECK.threshold:
+        return
+    often = counted(round(compiled.compiles_per_step * traced.steps), "function")
     evidence = [
-        f"torch.compile is at work in {compiled.steps_with} of the {steps} steps, on {often}: "
-        f"{share:.0%} of the mean step."
+        f"torch.compile is at work in {compiled.steps_with} of the {traced.steps} steps, on "
+        f"{often}: {share:.0%} of the mean step."
     ]
     if compiled.again == 0:
         evidence.append(
             "All of them are compiled for the first time: the trace begins too early to show "
             "training; torch.profiler.schedule(wait=10, ...) leaves these steps out."
         )
-        return Symptom(share=share, evidence=evidence, severity="advice")
-    if compiled.again:
-        evidence.append(f"{compiled.again} of them are further versions: a guard has failed.")
-    evidence.append(
-        "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, dynamic=True or "
-        "torch._dynamo.mark_dynamic(x, 0) makes one version for all."
+    else:
+        if compiled.again:
+            evidence.append(f"{compiled.again} of them are further versions: a guard has failed.")
+        evidence.append(
+            "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, dynamic=True or "
+            "torch._dynamo.mark_dynamic(x, 0) makes one version for all."
+        )
+    yield Symptom(
+        share=share, evidence=evidence, severity="advice" if compiled.again == 0 else None
     )
-    return Symptom(share=share, evidence=evidence)
 
 
-_SIZES = {
-    "reason": "tensor 'x' size mismatch at index 0. expected 4, actual 5",
-    "location": {"file": "/w/train.py", "line": 9, "function": "forward"},
-}
+_SIZES = {"reason": "tensor 'x' size mismatch at index 0. expected 4, actual 5"}
 _GIVEN_UP = {"function": "'forward' (/w/train.py:5)", "reason": "self.calls == 7"}
+_AGAIN = {"watched_s": 12.0, "later_recompiles": 5, "later_most": 5, "later_s": 6.0}
+_WORK = {"compiles_per_step": 0.5, "compile_s": 0.06, "steps_with": 2, "regions_per_step": 2.0}
 
 
 def _run(**changes: object) -> dict[str, Any]:
-    again = {
-        "recompile_reasons": [_SIZES],
-        "watched_s": 12.0,
-        "later_recompiles": 5,
-        "later_most": 5,
-        "later_s": 6.0,
-    }
-    return process(compilation={**again, **changes})
-
-
-def _traced(**changes: object) -> dict[str, Any]:
-    work = {"compiles_per_step": 0.5, "compile_s": 0.06, "steps_with": 2, "regions_per_step": 2.0}
-    return trace(compilation={**work, **changes})
+    return process(compilation={"recompile_reasons": [_SIZES], **_AGAIN, **changes})
 
 
 CHECK = CheckSpec(
@@ -157,15 +135,13 @@ CHECK = CheckSpec(
     fires=[
         _run(),
         _run(later_recompiles=0, later_most=0, later_s=0.0, gave_up=[_GIVEN_UP]),
-        _traced(again=2),
-        _traced(again=0),
-        _traced(),
+        trace(compilation={**_WORK, "again": 2}),
+        trace(compilation={**_WORK, "again": 0}),
     ],
     quiet=[
-        _run(later_recompiles=2, later_most=2),  # a last and smaller batch, and evaluation
         _run(later_recompiles=15, later_most=3),  # in five pieces, with evaluation's last batch
         _run(later_s=0.1),
-        process(),
-        _traced(compile_s=0.0, compiles_per_step=0.0, steps_with=0),
+        process(compilation={"graphs": 1}),
+        trace(compilation={**_WORK, "compile_s": 0.0001}),
     ],
 )

@@ -46,7 +46,7 @@ def _examine(recording: Recording) -> Symptoms:
             f"The host waits for the GPU {blocked:.0%} of each step, in {_waits(traced)} a "
             f"step; what the GPU then waits for the host is at most {share:.0%}.",
             *(
-                f"{place(recording, call.location, '')}: {call.name.strip('_')}, "
+                f"{place(recording, call.location)}: {call.name.strip('_')}, "
                 f"{counted(call.calls_per_step, 'time')} a step, {call.host_s * 1e3:.2f} ms."
                 for call in waits[:_NAMED]
             ),

@@ -63,7 +63,7 @@ def _named(recording: Recording, ranked: list[Place]) -> str:
     parts = []
     for function in ranked[:_NAMED]:
         at = function.top.location
-        line = place(recording, at, "")
+        line = place(recording, at)
         name = f"{at.function} at {line}" if at.function not in (None, "", "<module>") else line
         text = f": {shown}" if (shown := function.top.text[:_SHOWN].strip()) else ""
         parts.append(f"{name} ({function.count / total:.0%}{text})")

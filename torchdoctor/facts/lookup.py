@@ -166,9 +166,14 @@ def convolves(trace: TraceStatistics) -> bool:
     return any(_CONVOLUTION.search(operator.name) for operator in trace.operators)
 
 
-def place(recording: Recording, location: Location | None, otherwise: str) -> str:
+def place(recording: Recording, location: Location | None, otherwise: str = "") -> str:
     """Return "train.py:42", relative to the program's folder where it lies below that."""
     return figures.place(location, recording.workload.cwd) or otherwise
+
+
+def place_before(recording: Recording, location: Location | None) -> str:
+    """Return "train.py:42: ", to begin a sentence with; "" where there is no such place."""
+    return f"{place(recording, location)}: " if location is not None else ""
 
 
 def changes_itself(recording: Recording) -> str | None:
@@ -180,7 +185,7 @@ def changes_itself(recording: Recording) -> str | None:
     writes = [write for loader in loaders[:1] for write in loader.dataset_writes if not write.cache]
     if not writes:
         return None
-    places = "; ".join(f"{place(recording, w.location, '')}, {w.name}" for w in writes[:3])
+    places = "; ".join(f"{place(recording, w.location)}, {w.name}" for w in writes[:3])
     return f"The dataset changes itself where it prepares a sample ({places})"
 
 

@@ -112,7 +112,7 @@ def preparing_line(recording: Recording) -> str | None:
         return None
     if _ASKS_FOR_BATCH.search(top.text):
         return None
-    at = place(recording, top.location, "")
+    at = place(recording, top.location)
     text = f" ({top.text})" if top.text else ""
     share = slowest.count / total
     return f"{share:.0%} of it was in {top.location.function}, most often at {at}{text}."
