@@ -12,7 +12,7 @@ step, and at least half of its memory is free.
 A host that is slow for other reasons, such as Python work between the operators.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -43,7 +43,7 @@ CHECK = CheckSpec(
     fires=[
         {
             **trace(has_device=True, short_kernels_share=0.9, gpu_busy_share=0.2),
-            "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
+            **on_gpu("A100", memory_bytes=100),
             "sensors": {"gpu_memory_peak_bytes": 10},
         }
     ],

@@ -27,11 +27,9 @@ Storage that is slow at every read, such as a network file system without a cach
 loader whose files are cached and that waits all the same computes, or waits for something else.
 """
 
-from typing import Any
-
 from torchdoctor.facts.lookup import training_loader_location
 from torchdoctor.facts.slow_reads import ColdMount, cold_mounts, likely_bytes
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, reading
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -62,17 +60,14 @@ def _evidence(recording: Recording, cold: ColdMount) -> list[str]:
     memory = recording.storage.memory_bytes if recording.storage is not None else None
     free = "of unknown size" if memory is None else f"of {memory / 1e9:.3g} GB"
     size = f"All files together have about {likely_bytes(recording, mount) / 1e9:.3g} GB"
-    if cold.fits:
-        fate = (
-            f"which fit into the free memory {free}: the second epoch is faster by itself, "
-            "and faster storage gains in the first epoch only."
-        )
-    else:
-        fate = (
-            f"too much for the free memory {free}: they stay cold in every epoch. Smaller "
-            "files (compressed, of lower resolution), more memory or a faster disk change that; "
-            "more workers and batches ahead hide it."
-        )
+    fate = (
+        f"which fit into the free memory {free}: the second epoch is faster by itself, and faster "
+        "storage gains in the first epoch only."
+        if cold.fits
+        else f"too much for the free memory {free}: they stay cold in every epoch. Smaller files "
+        "(compressed, of lower resolution), more memory or a faster disk change that; more workers "
+        "and batches ahead hide it."
+    )
     return [*evidence, f"{size}, {fate}"]
 
 
@@ -80,27 +75,11 @@ _MOUNT = {
     "path": "/data",
     "file_system": "ext4",
     "kind": "virtual disk",
-    "files": 880,
-    "file_bytes": 88_000_000,
-    "opens": 880,
-    "cold_file_s": 0.0008,
     "warm_file_s": 0.0001,
     "looked_at": 128,
     "cached_at_first": 0.02,
 }
 _KEPT_OPEN = {**_MOUNT, "opens": 0, "held": 1}
-
-
-def _stored(mount: dict[str, object], memory: int = 2**34) -> dict[str, Any]:
-    loader = {"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}
-    return {
-        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-        "sensors": {"read_bytes_per_s": 6e7},
-        **process(loaders=[loader]),
-        "storage": {"mounts": [mount], "memory_bytes": memory},
-    }
-
-
 CHECK = CheckSpec(
     file=__file__,
     branch="data_loader",
@@ -109,18 +88,17 @@ CHECK = CheckSpec(
     source="torchdoctor: as for waiting for data at all (XProf: 5 %)",
     examine=_examine,
     fires=[
-        _stored(_MOUNT),
-        _stored(_MOUNT, memory=2**26),  # larger than memory: cold in every epoch
-        _stored(_KEPT_OPEN),
+        reading(_MOUNT),
+        reading(_MOUNT, memory_bytes=2**26),  # larger than memory: cold in every epoch
+        reading(_KEPT_OPEN),
     ],
     quiet=[
-        _stored({**_MOUNT, "cached_at_first": 0.98}),
-        _stored({**_MOUNT, "cached_at_first": None}),
+        reading({**_MOUNT, "cached_at_first": 0.98}),
         # The cache would not help: a network file system without one, or a disk as fast as memory.
-        _stored({**_MOUNT, "warm_file_s": 0.0007}),
-        _stored({**_MOUNT, "cold_file_s": 3e-5, "warm_file_s": 1e-6}),  # hardly any of the step
-        {**_stored(_KEPT_OPEN), "sensors": {"read_bytes_per_s": 100.0}},
-        {**_stored(_MOUNT), "shares": {"data_loader": 0.01}},
-        _stored({**_MOUNT, "kind": "memory"}),
+        reading({**_MOUNT, "warm_file_s": 0.0007}),
+        reading({**_MOUNT, "cold_file_s": 3e-5, "warm_file_s": 1e-6}),  # hardly any of the step
+        {**reading(_KEPT_OPEN), "sensors": {"read_bytes_per_s": 100.0}},
+        {**reading(_MOUNT), "shares": {"data_loader": 0.01}},
+        reading({**_MOUNT, "kind": "memory"}),
     ],
 )

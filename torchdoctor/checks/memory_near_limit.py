@@ -12,7 +12,7 @@ Memory that torch keeps for later: NVML counts it as used.
 """
 
 from torchdoctor.facts.hardware import NEARLY_FULL, gpu_memory_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -21,7 +21,7 @@ def _examine(recording: Recording) -> Symptoms:
         yield Symptom(evidence=[f"{share:.0%} of the GPU's memory is in use."], severity="moderate")
 
 
-_GPUS = {"environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}}
+_GPUS = on_gpu("A100", memory_bytes=100)
 CHECK = CheckSpec(
     file=__file__,
     branch="gpu",

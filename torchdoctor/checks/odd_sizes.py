@@ -19,7 +19,7 @@ The number of classes of a small head: its product takes no time.
 from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, ModelFacts, Recording, Symptom, Symptoms, on_gpu, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -32,25 +32,28 @@ def _examine(recording: Recording) -> Symptoms:
             severity="advice",
         )
     elif not gains and _uses_tensor_cores(recording):  # what was timed goes before what is likely
-        models = [model for model in training_models(recording) if model.odd_sizes]
+        models = _with_odd_sizes(recording)
         layers = [layer for model in models for layer in model.odd_sizes]
-        if layers:
-            yield Symptom(
-                evidence=[f"No multiples of 8: {'; '.join(layers[:4])}."],
-                location=models[0].location,
-                severity="advice",
-            )
+        yield Symptom(
+            evidence=[f"No multiples of 8: {'; '.join(layers[:4])}."],
+            location=models[0].location,
+            severity="advice",
+        )
+
+
+def _with_odd_sizes(recording: Recording) -> list[ModelFacts]:
+    return [model for model in training_models(recording) if model.odd_sizes]
 
 
 def _uses_tensor_cores(recording: Recording) -> bool:
-    if not recording.has_gpu or (compute_capability(recording) or (0, 0)) < (7, 0):
+    models = _with_odd_sizes(recording)
+    if not models or not recording.has_gpu or (compute_capability(recording) or (0, 0)) < (7, 0):
         return False
-    models = [model for model in training_models(recording) if model.odd_sizes]
     low = any(m.autocast_forwards or set(m.dtypes) & {"bfloat16", "float16"} for m in models)
     return low or bool(recording.main.flags.matmul_tf32)
 
 
-_ON_A100 = {"environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}}
+_ON_A100 = on_gpu("A100", compute_capability="8.0")
 _MODEL = {
     "ident": 0,
     "forwards": 60,

@@ -40,9 +40,8 @@ def _examine(recording: Recording) -> Symptoms:
         return
     kernels_s = max((traced.shares.gpu or 0.0) * traced.step_s, work.device_s)
     bound = "compute-bound" if by_compute >= 0.5 * kernels_s else "memory-bound"
-    reached = ""
-    if work.peak_share is not None:
-        reached = f"; while they run they reach {work.peak_share:.0%}"
+    peak = work.peak_share
+    reached = "" if peak is None else f"; while they run they reach {peak:.0%}"
     yield Symptom(
         share=share,
         evidence=[
@@ -58,20 +57,19 @@ def _examine(recording: Recording) -> Symptoms:
     )
 
 
+_WORK = {
+    "flops": 7.8e11,
+    "device_s": 0.067,
+    "known_share": 1.0,
+    "mfu": 0.28,
+    "peak_share": 0.74,
+    "compute_bound_s": 0.066,
+    "memory_bound_s": 0.001,
+}
+
+
 def _work(**changes: Any) -> dict[str, Any]:
-    work = {
-        "flops": 7.8e11,
-        "device_s": 0.067,
-        "known_share": 1.0,
-        "gpu": "V100 SXM2",
-        "source": "https://example.org/sheet.pdf",
-        "mfu": 0.28,
-        "peak_share": 0.74,
-        "compute_bound_s": 0.066,
-        "memory_bound_s": 0.001,
-        **changes,
-    }
-    return trace(has_device=True, shares={"gpu": 0.9, "cpu": 0.1}, matrix_work=work)
+    return trace(has_device=True, shares={"gpu": 0.9}, matrix_work={**_WORK, **changes})
 
 
 CHECK = CheckSpec(

@@ -53,27 +53,21 @@ def _described(product: MatrixProduct, step_s: float) -> str:
         f"{-(-size.size // size.multiple) * size.multiple} would be)"
         for size in product.uneven
     )
-    reached = ""
-    if product.peak_share is not None:
-        reached = f", at {product.peak_share:.0%} of the GPU's peak"
+    peak = product.peak_share
+    reached = "" if peak is None else f", at {peak:.0%} of the GPU's peak"
     return (
         f"{product.operator} of {product.sizes} in {product.precision} takes "
         f"{product.device_s / step_s:.0%} of the step{reached}: {sizes}."
     )
 
 
+_COST = {"flops": 1e12, "device_s": 0.03}
+_CALLS = {"operator": "aten::bmm", "sizes": "", "precision": "bfloat16", "calls_per_step": 24.0}
+
+
 def _product(**changes: Any) -> dict[str, Any]:
-    product = {
-        "operator": "aten::bmm",
-        "sizes": "[16, 5185, 64], [16, 64, 5185]",
-        "precision": "bfloat16",
-        "calls_per_step": 24.0,
-        "flops": 1e12,
-        "device_s": 0.03,
-        **changes,
-    }
-    work = {"flops": 1e12, "device_s": 0.03, "known_share": 1.0, "products": [product]}
-    return trace(matrix_work=work)
+    product = {**_COST, **_CALLS, **changes}
+    return trace(matrix_work={**_COST, "known_share": 1.0, "products": [product]})
 
 
 _ODD = {"dimension": "columns", "size": 5185, "multiple": 8}

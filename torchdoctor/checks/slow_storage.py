@@ -19,11 +19,9 @@ library opens (`cv2`, `torchvision.io`, `h5py`, `lmdb`) raise no audit event; th
 they are kept open.
 """
 
-from typing import Any
-
 from torchdoctor.facts.lookup import training_loader_location
 from torchdoctor.facts.slow_reads import slow_mounts
-from torchdoctor.words import CheckSpec, MountReads, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, MountReads, Recording, Symptom, Symptoms, reading
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -63,27 +61,12 @@ def _evidence(mount: MountReads, share: float | None) -> list[str]:
 _MOUNT = {
     "path": "/mnt/data",
     "file_system": "nfs4",
-    "source": "server:/data",
     "kind": "network",
-    "files": 880,
-    "file_bytes": 88_000_000,
-    "opens": 880,
     "cold_bytes_per_s": 2e7,
-    "cold_file_s": 0.0008,
     "warm_file_s": 0.0007,
     "latency_s": 0.0005,
 }
-
-
-def _stored(memory: int | None = 2**34, **changes: object) -> dict[str, Any]:
-    loader = {"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}
-    return {
-        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-        **process(loaders=[loader]),
-        "storage": {"mounts": [{**_MOUNT, **changes}], "memory_bytes": memory},
-    }
-
-
+_CACHED = {**_MOUNT, "warm_file_s": 1e-5}
 CHECK = CheckSpec(
     file=__file__,
     branch="data_loader",
@@ -93,15 +76,14 @@ CHECK = CheckSpec(
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),
     examine=_examine,
     fires=[
-        _stored(),
-        # The cache would hide it, had it room for all the files.
-        _stored(memory=2**26, warm_file_s=1e-5),
-        _stored(memory=None, opens=0, held=1),
+        reading(_MOUNT),
+        reading(_CACHED, memory_bytes=2**26),  # no room for all the files
+        reading({**_MOUNT, "opens": 0, "held": 1}, memory_bytes=None),
     ],
     quiet=[
-        _stored(warm_file_s=1e-5),
-        _stored(memory=None, kind="memory"),
-        _stored(memory=None, cold_file_s=1e-5),
-        {"shares": {"data_loader": 0.01}, "storage": {"mounts": [_MOUNT]}},
+        reading(_CACHED),
+        reading({**_MOUNT, "kind": "memory"}),
+        reading({**_MOUNT, "cold_file_s": 1e-5}),
+        {**reading(_MOUNT), "shares": {"data_loader": 0.01}},
     ],
 )

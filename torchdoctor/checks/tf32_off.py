@@ -13,7 +13,7 @@ bfloat16 autocast, which is faster still and makes TF32 unnecessary where it app
 """
 
 from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process
 
 _AMPERE = (8, 0)
 
@@ -30,7 +30,7 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 _OFF = {"matmul_tf32": False}
-_GPUS = {"environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}}
+_GPUS = on_gpu("A100", compute_capability="8.0")
 CHECK = CheckSpec(
     file=__file__,
     branch="gpu",

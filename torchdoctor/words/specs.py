@@ -280,6 +280,23 @@ def process(**facts: Any) -> dict[str, Any]:
     return {"processes": [{"pid": 1, **facts}]}
 
 
+def reading(mount: dict[str, Any], memory_bytes: int | None = 2**34) -> dict[str, Any]:
+    """Return an example recording whose loader waits for files of a mount, a file a sample."""
+    loader = {"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}
+    files = {"files": 880, "file_bytes": 88_000_000, "opens": 880, "cold_file_s": 0.0008}
+    return {
+        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+        "sensors": {"read_bytes_per_s": 6e7},
+        **process(loaders=[loader]),
+        "storage": {"mounts": [{**files, **mount}], "memory_bytes": memory_bytes},
+    }
+
+
+def on_gpu(name: str, **facts: Any) -> dict[str, Any]:
+    """Return an example recording of a machine with one GPU."""
+    return {"environment": {"gpus": [{"index": 0, "name": name, **facts}]}}
+
+
 def trace(**facts: Any) -> dict[str, Any]:
     """Return an example recording with a trace of four steps of 100 ms."""
     return {"trace": {"path": "t", "steps": 4, "step_s": 0.1, **facts}}
