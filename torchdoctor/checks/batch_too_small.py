@@ -12,23 +12,21 @@ step, and at least half of its memory is free.
 A host that is slow for other reasons, such as Python work between the operators.
 """
 
+from torchdoctor.facts.hardware import gpu_memory_share
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
-    traced, peak = recording.trace, recording.sensors.gpu_memory_peak_bytes
+    traced, used = recording.trace, gpu_memory_share(recording)
     if traced is None or not traced.has_device or traced.short_kernels_share is None:
         return
     if traced.short_kernels_share < CHECK.threshold or (traced.gpu_busy_share or 0.0) > 0.5:
         return
-    total = sum(gpu.memory_bytes or 0 for gpu in recording.environment.gpus[:1])
-    if not total or peak is None or peak > 0.5 * total:
+    if used is None or used > 0.5:
         return
     yield Symptom(
-        evidence=[
-            f"{traced.short_kernels_share:.0%} of the kernels take under 10 us, and "
-            f"{1 - peak / total:.0%} of the GPU's memory is free."
-        ],
+        evidence=f"{traced.short_kernels_share:.0%} of the kernels take under 10 us, and "
+        f"{1 - used:.0%} of the GPU's memory is free.",
         severity="advice",
     )
 

@@ -8,14 +8,12 @@ use. The samples are so cheap that making them costs no more than handing them o
 ## What to do
 Try fewer workers, and none: `num_workers=0` makes the batch where it is used. If the data lie in
 memory as tensors, index a whole batch at once (`data[indices]`, or a data set's own
-`__getitems__`), without a DataLoader's calls for each sample. Put few large tensors into a batch
-instead of many small ones.
+`__getitems__`). Put few large tensors into a batch instead of many small ones.
 
 ## How it is measured
 In the observing launch, the training process notes each time that it asks the workers' queue
-whether a batch lay in it from the start. The time of these calls is compared with the time of the
-others. The first batches of an epoch are left out, because they wait for workers that start. The
-share is that of taking over alone.
+whether a batch lay in it from the start, and compares the time of these calls with that of the
+others. The first batches of an epoch are left out. The share is that of taking over alone.
 
 ## Not to be confused with
 Workers that are too slow: there the queue is empty where the step waits (loader-cpu-bound,
@@ -29,6 +27,7 @@ from torchdoctor.facts.lookup import (
     workers_keep_up,
 )
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words.figures import counted
 
 _LEAST_WAIT = 0.05  # share of the step
 
@@ -42,15 +41,11 @@ def _examine(recording: Recording) -> Symptoms:
     if share < _LEAST_WAIT:
         return
     loader = training_loaders(recording)[0]
-    workers = f"{loader.num_workers} worker{'s' * (loader.num_workers != 1)}"
     yield Symptom(
         share=share,
-        evidence=[
-            f"Batches of the {workers} lie ready where the step waits: the time goes into taking "
-            f"them over, {1e3 * taken_s:.2f} ms a step, and more workers would not change that.",
-            "Where the data lie in memory, a whole batch indexed at once (data[indices], or "
-            "__getitems__ of the data set) spares the work for each sample.",
-        ],
+        evidence=f"Batches of the {counted(loader.num_workers, 'worker')} lie ready where the step "
+        f"waits: the time goes into taking them over, {1e3 * taken_s:.2f} ms a step, and more "
+        "workers would not change that.",
         location=loader.location,
     )
 

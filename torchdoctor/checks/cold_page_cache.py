@@ -13,14 +13,13 @@ workers and batches ahead (num_workers, prefetch_factor).
 
 ## How it is measured
 In the observing launch, before training first opens a file, torchdoctor asks the kernel (`mincore`)
-which of its pages are cached, for a random quarter of the files. Nothing is read for that. After
-the launch, torchdoctor reads some of the files cold and from the cache. The difference, times the
-uncached part and the files opened per step, is the share of the step. Files that are kept open have
-no share: they need a loader that waits while bytes come from a device.
+which of its pages are cached, for a random quarter of the files. After the launch, it reads some of
+the files cold and from the cache. The difference, times the uncached part and the files opened per
+step, is the share of the step. Files that are kept open have no share: they need a loader that
+waits while bytes come from a device.
 
-The observing launch warms the files that it reads, so the fixes are compared with warm files, as in
-a second epoch. If the data do not fit into memory, the files are dropped from the cache before each
-launch. A fix that reads further ahead (a larger batch) may still meet cold files.
+The observing launch warms the files that it reads, so the fixes are compared with warm files. If
+the data do not fit into memory, the files are dropped from the cache before each launch.
 
 ## Not to be confused with
 Storage that is slow at every read, such as a network file system without a cache (slow-storage). A

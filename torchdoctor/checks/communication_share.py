@@ -7,10 +7,9 @@ added to every step, on every device.
 ## What to do
 Exchange less often: larger batches for each device, or gradient accumulation under `no_sync()`.
 Exchange less: gradients in 16 bits (bf16_compress_hook of
-`torch.distributed.algorithms.ddp_comm_hooks`, which rounds them). Hide more:
-DistributedDataParallel in place of one all-reduce after the backward pass, without a search for
-unused parameters (`find_unused_parameters=False`). Or take faster links: NCCL, GPUs of one machine,
-NVLink. If one rank is late, see rank-imbalance first.
+`torch.distributed.algorithms.ddp_comm_hooks`). Hide more: DistributedDataParallel in place of one
+all-reduce after the backward pass, with `find_unused_parameters=False`. Or take faster links: NCCL,
+GPUs of one machine, NVLink. If one rank is late, see rank-imbalance first.
 
 ## How it is measured
 The trace shows the exposed time of collective kernels (NCCL, RCCL, by kernel name) and operators.
@@ -39,7 +38,7 @@ def _examine(recording: Recording) -> Symptoms:
     share = _measure(recording)
     if share is not None and share >= _MODERATE:
         yield Symptom(
-            share=share, evidence=[f"Exposed communication takes {share:.0%} of each step."]
+            share=share, evidence=f"Exposed communication takes {share:.0%} of each step."
         )
 
 

@@ -23,7 +23,7 @@ def _examine(recording: Recording) -> Symptoms:
         return
     biased = counted(model.conv_bias_before_norm, "convolution has", "convolutions have")
     yield Symptom(
-        evidence=[f"{biased} a bias right before a batch norm."],
+        evidence=f"{biased} a bias right before a batch norm.",
         location=model.location,
         severity="advice",
     )

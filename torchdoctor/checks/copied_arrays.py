@@ -13,37 +13,23 @@ A copy that the program needs because it writes to the array afterwards. Calls i
 not noted: a slow data set shows as waiting for data.
 """
 
-from torchdoctor.facts.analysed import ARRAYS, calls_of, how_often, share_of_step
-from torchdoctor.facts.lookup import place
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
-
-_NAMED = 3
+from torchdoctor.facts.analysed import ARRAYS, calls_of, costly_calls
+from torchdoctor.words import CheckSpec, Recording, Symptoms, TensorCall, process
 
 
 def _examine(recording: Recording) -> Symptoms:
-    calls = calls_of(recording, *ARRAYS)
-    share = share_of_step(recording, calls)
-    if share is None or share < CHECK.threshold:
-        return
-    yield Symptom(
-        share=share,
-        evidence=[
-            f"{place(recording, call.location)}: torch.tensor of "
-            f"{'a list of arrays' if call.kind == 'arrays-copy' else 'an array'}, "
-            f"{how_often(call)}."
-            for call in calls[:_NAMED]
-        ],
-        location=calls[0].location,
-        severity="high" if share >= 0.1 else "moderate",
-    )
+    return costly_calls(recording, calls_of(recording, *ARRAYS), CHECK.threshold, _name)
+
+
+def _name(call: TensorCall) -> str:
+    return f"torch.tensor of {'a list of arrays' if call.kind == 'arrays-copy' else 'an array'}"
 
 
 _CALL = {
     "kind": "arrays-copy",
     "name": "tensor",
     "location": {"file": "/w/train.py", "line": 12},
-    "calls_per_step": 1.0,
-    "bytes_per_step": 4e6,
+    "host_s": 0.004,
 }
 CHECK = CheckSpec(
     file=__file__,
@@ -52,9 +38,9 @@ CHECK = CheckSpec(
     unit="% of the step",
     source="torchdoctor: the least share worth a trial; TorchTidy looks for the same",
     examine=_examine,
-    fires=[process(tensor_calls=[{**_CALL, "host_s": 0.004}])],
+    fires=[process(tensor_calls=[_CALL])],
     quiet=[
         process(tensor_calls=[{**_CALL, "host_s": 1e-5}]),
-        process(tensor_calls=[{**_CALL, "kind": "wait", "host_s": 0.004}]),
+        process(tensor_calls=[{**_CALL, "kind": "wait"}]),
     ],
 )

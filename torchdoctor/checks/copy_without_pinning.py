@@ -22,7 +22,7 @@ def _examine(recording: Recording) -> Symptoms:
     copies = counted(blocking, "copy", "copies")
     yield Symptom(
         share=steps.h2d_copy_s / steps.mean_s,
-        evidence=[f"The host waits for {copies} a step from pinned memory."],
+        evidence=f"The host waits for {copies} a step from pinned memory.",
         severity="moderate",
     )
 

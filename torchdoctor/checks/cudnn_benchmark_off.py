@@ -22,7 +22,7 @@ def _examine(recording: Recording) -> Symptoms:
         return
     if all(len(m.input_shapes) <= CHECK.threshold for m in models):
         yield Symptom(
-            evidence=["Convolutions of fixed size run with cudnn.benchmark off."], severity="advice"
+            evidence="Convolutions of fixed size run with cudnn.benchmark off.", severity="advice"
         )
 
 

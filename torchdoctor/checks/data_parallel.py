@@ -18,9 +18,7 @@ def _examine(recording: Recording) -> Symptoms:
     wrapped = [model for model in recording.main.models if model.data_parallel == "DataParallel"]
     if wrapped:
         yield Symptom(
-            evidence=[
-                "The model is wrapped in torch.nn.DataParallel: one process drives all GPUs."
-            ],
+            evidence="The model is wrapped in torch.nn.DataParallel: one process drives all GPUs.",
             location=wrapped[0].location,
             severity="high",
         )

@@ -3,9 +3,8 @@
 ## What it means
 Training a network needs float32 at most. float64 is mostly a mistake: NumPy's numbers are float64,
 `torch.from_numpy` keeps them so, and `model.double()` makes the error about data types go away. It
-takes twice the memory and about twice the time on a CPU. GPUs for data centres (V100, A100, H100)
-compute half as much in it as in float32, all others 32 to 64 times less, and tensor cores for 16
-bits or TF32 lie idle.
+takes twice the memory and about twice the time on a CPU. GPUs for data centres compute half as much
+in it as in float32, all others 32 to 64 times less, and tensor cores lie idle.
 
 ## How it is measured
 More than half of the parameters are float64, and large operators take a good part of the step.
@@ -19,14 +18,12 @@ physics-informed networks, checks of gradients. A loss or a metric that is added
 next to nothing.
 """
 
-from torchdoctor.facts.analysed import size_words
 from torchdoctor.facts.arithmetic import double_location, double_models, made_double
 from torchdoctor.facts.gpu_data_sheets import data_sheet
 from torchdoctor.facts.lookup import arithmetic_share, phase_share, place
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process, trace
 
 _MUCH = 0.6
-_WORTH_SAYING = 2**20  # bytes
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -39,22 +36,13 @@ def _examine(recording: Recording) -> Symptoms:
         return
     model = models[0]
     name = model.cls.rpartition(".")[2] or "the model"
-    elements = f"All {model.elements:,}"
-    if model.float64_elements != model.elements:
-        elements = f"{model.float64_elements:,} of {model.elements:,}"
-    size_bytes = 8 * model.float64_elements
-    evidence = [
-        f"{elements} parameters of {name} are float64 (double precision){_origin(recording)}.",
-        f"{working} {_cost(recording)}",
-    ]
-    if size_bytes >= _WORTH_SAYING:
-        evidence.append(
-            f"The parameters take {size_words(size_bytes)}, half of that in float32; so do "
-            "gradients, activations and the optimizer's state."
-        )
     yield Symptom(
         share=share,
-        evidence=evidence,
+        evidence=[
+            f"{model.float64_elements:,} of {model.elements:,} parameters of {name} are float64 "
+            f"(double precision){_origin(recording)}.",
+            f"{working} {_cost(recording)}",
+        ],
         location=double_location(recording),
         severity="high" if share >= _MUCH or recording.has_gpu else "moderate",
     )
@@ -94,7 +82,7 @@ _DOUBLE = {
     "forwards": 9,
 }
 _MADE = {"kind": "model", "name": "double", "location": {"file": "/w/train.py", "line": 9}}
-_V100 = {"index": 0, "name": "Tesla V100-SXM2-16GB", "compute_capability": "7.0"}
+_V100 = on_gpu("Tesla V100-SXM2-16GB", compute_capability="7.0")
 CHECK = CheckSpec(
     file=__file__,
     branch="gpu",
@@ -104,11 +92,7 @@ CHECK = CheckSpec(
     examine=_examine,
     fires=[
         {**trace(compute_s=0.08), **process(models=[_DOUBLE], double_calls=[_MADE])},
-        {
-            "environment": {"gpus": [_V100]},
-            "shares": {"gpu": 0.5},
-            **process(models=[{**_DOUBLE, "device": "cuda:0"}]),
-        },
+        {**_V100, "shares": {"gpu": 0.5}, **process(models=[{**_DOUBLE, "device": "cuda:0"}])},
         {"steps": {"forward_s": 0.003, "backward_s": 0.005}, **process(models=[_DOUBLE])},
     ],
     quiet=[

@@ -24,10 +24,8 @@ def _examine(recording: Recording) -> Symptoms:
     model = max(models, key=lambda m: m.eval_forwards_with_grad)
     yield Symptom(
         share=share,
-        evidence=[
-            f"{model.eval_forwards_with_grad} forwards in eval mode built a graph; evaluation "
-            f"takes {share:.0%} of the training time."
-        ],
+        evidence=f"{model.eval_forwards_with_grad} forwards in eval mode built a graph; evaluation "
+        f"takes {share:.0%} of the training time.",
         location=model.eval_with_grad_location,
     )
 

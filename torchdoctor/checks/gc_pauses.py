@@ -21,7 +21,7 @@ def _examine(recording: Recording) -> Symptoms:
     if share is not None and share >= CHECK.threshold:
         yield Symptom(
             share=share,
-            evidence=[f"Garbage collection takes {share:.1%} of the training time."],
+            evidence=f"Garbage collection takes {share:.1%} of the training time.",
             severity="moderate",
         )
 

@@ -14,7 +14,7 @@ CPU trains as fast.
 """
 
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -28,10 +28,10 @@ def _examine(recording: Recording) -> Symptoms:
         evidence = f"The model is on the CPU, and the machine has {len(gpus)} x {names}."
         if main.cuda is None:
             evidence += f" This torch ({main.torch}) was built without CUDA."
-        yield Symptom(evidence=[evidence], severity="moderate")
+        yield Symptom(evidence=evidence, severity="moderate")
     elif len(main.devices) > 1 and (main.world_size or 1) == 1 and not _parallel(recording):
         evidence = f"One of {len(main.devices)} GPUs trains; the others idle."
-        yield Symptom(evidence=[evidence], severity="advice")
+        yield Symptom(evidence=evidence, severity="advice")
 
 
 def _parallel(recording: Recording) -> bool:
@@ -39,8 +39,7 @@ def _parallel(recording: Recording) -> bool:
     return len({m.device for m in models}) > 1 or any(m.data_parallel for m in models)
 
 
-_GPU = {"index": 0, "name": "NVIDIA A100"}
-_ONE_GPU = {"environment": {"gpus": [_GPU]}}
+_A100 = on_gpu("NVIDIA A100")
 _MODEL = {"ident": 0, "forwards": 60, "device": "cpu"}
 _ON_GPU = {**_MODEL, "device": "cuda:0"}
 CHECK = CheckSpec(
@@ -51,18 +50,12 @@ CHECK = CheckSpec(
     source="torchdoctor: a GPU that nobody uses",
     examine=_examine,
     fires=[
-        {**_ONE_GPU, **process(models=[_MODEL])},
-        {
-            "environment": {"gpus": [_GPU, {**_GPU, "index": 1}]},
-            **process(cuda="12.8", devices=["NVIDIA A100", "NVIDIA A100"], models=[_ON_GPU]),
-        },
+        {**_A100, **process(models=[_MODEL])},
+        {**_A100, **process(cuda="12.8", devices=["NVIDIA A100"] * 2, models=[_ON_GPU])},
     ],
     quiet=[
-        {
-            **_ONE_GPU,
-            **process(models=[_MODEL], flags={"environment": {"CUDA_VISIBLE_DEVICES": ""}}),
-        },
-        {**_ONE_GPU, **process(models=[_ON_GPU])},
+        {**_A100, **process(models=[_MODEL], flags={"environment": {"CUDA_VISIBLE_DEVICES": ""}})},
+        {**_A100, **process(models=[_ON_GPU])},
         process(models=[_MODEL]),
     ],
 )

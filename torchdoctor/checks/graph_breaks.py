@@ -3,8 +3,7 @@
 ## What it means
 If torch.compile cannot capture a line (a print, `.item()`, control flow on a tensor's values, a
 call of a library), it ends the graph, lets Python run the line and goes on with another graph.
-Nothing is fused across the break, and each piece costs guards and Python of its own. With
-`mode="reduce-overhead"` each piece is a CUDA graph of its own.
+Nothing is fused across the break, and each piece costs guards and Python of its own.
 
 ## What to do
 Take what breaks out of the compiled function. Move prints and log calls to every so many steps of
@@ -107,8 +106,5 @@ CHECK = CheckSpec(
         process(compilation={"graphs": 2, "breaks": [{**_PRINT, "location": _LINE}]}),
         trace(compilation={**_TRACED, "resumed": [_LINE]}),
     ],
-    quiet=[
-        process(compilation={"graphs": 2, "breaks": [_ASKED]}),
-        trace(compilation=_TRACED),
-    ],
+    quiet=[process(compilation={"graphs": 2, "breaks": [_ASKED]}), trace(compilation=_TRACED)],
 )

@@ -14,30 +14,15 @@ moved. Or a line moved the same tensor again, although nothing was written to it
 The batch itself, which is new in each step and has to be moved.
 """
 
-from torchdoctor.facts.analysed import TO_DEVICE, calls_of, how_often, share_of_step
-from torchdoctor.facts.lookup import place
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TensorCall, process
-
-_NAMED = 3
+from torchdoctor.facts.analysed import TO_DEVICE, calls_of, costly_calls
+from torchdoctor.words import CheckSpec, Recording, Symptoms, TensorCall, process
 
 
 def _examine(recording: Recording) -> Symptoms:
-    calls = calls_of(recording, *TO_DEVICE)
-    share = share_of_step(recording, calls)
-    if share is None or share < CHECK.threshold:
-        return
-    yield Symptom(
-        share=share,
-        evidence=[
-            f"{place(recording, call.location)}: {_described(call)}, {how_often(call)}."
-            for call in calls[:_NAMED]
-        ],
-        location=calls[0].location,
-        severity="high" if share >= 0.1 else "moderate",
-    )
+    return costly_calls(recording, calls_of(recording, *TO_DEVICE), CHECK.threshold, _name)
 
 
-def _described(call: TensorCall) -> str:
+def _name(call: TensorCall) -> str:
     if call.kind == "made-then-moved":
         return f"torch.{call.name}() is made on the CPU and then moved"
     return "the same unchanged tensor is moved again"
@@ -47,8 +32,6 @@ _CALL = {
     "kind": "made-then-moved",
     "name": "zeros",
     "location": {"file": "/w/train.py", "line": 12},
-    "calls_per_step": 1.0,
-    "bytes_per_step": 4e6,
     "host_s": 0.001,
 }
 CHECK = CheckSpec(

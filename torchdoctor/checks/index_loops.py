@@ -8,17 +8,14 @@ a GPU each turn launches kernels, and each `.item()` waits for them.
 ## How it is measured
 In a few steps after the profiler window, which are in no timing, torchdoctor notes calls that read
 or write a few elements at one place (whole numbers as index, `.item()`), with the time of the
-loop's turns. Turns of more than a millisecond and pieces of more than 1024 elements do not count,
-nor does a data set that is asked for its samples. The time includes the hooks' own cost, some
-microseconds a call. Indexing is not noted in programs that torch.compile has compiled, or that
-train within a torch function mode (`torch.device` as a context, `torch.set_default_device`).
+loop's turns, the hooks' own microseconds included. Turns of more than a millisecond and pieces of
+more than 1024 elements do not count. Indexing is not noted in compiled programs and within a torch
+function mode (`torch.device` as a context, `torch.set_default_device`).
 
 ## Not to be confused with
 A recurrent network that goes through time, whose turns depend on each other: there the loop has to
 stay, or become the layer that PyTorch has for it.
 """
-
-from typing import Any
 
 from torchdoctor.facts.analysed import element_loops, share_of_step
 from torchdoctor.facts.lookup import place
@@ -47,20 +44,15 @@ def _examine(recording: Recording) -> Symptoms:
     )
 
 
-def _calls(lines: int = 1, **changes: object) -> dict[str, Any]:
-    """Return a loop in which each line was noted with the time of the whole turn."""
-    call = {
-        "kind": "element",
-        "name": "__getitem__",
-        "text": "total += x[i]",
-        "calls_per_step": 256.0,
-        "host_s": 0.001,
-        **changes,
-    }
-    places = [{"file": "/w/train.py", "line": 12 + i, "function": "train"} for i in range(lines)]
-    return process(tensor_calls=[{**call, "location": at} for at in places])
-
-
+_LOOP = {
+    "kind": "element",
+    "name": "__getitem__",
+    "location": {"file": "/w/train.py", "line": 12, "function": "train"},
+    "calls_per_step": 256.0,
+    "host_s": 0.00015,
+}
+_NEXT = {**_LOOP, "location": {"file": "/w/train.py", "line": 13, "function": "train"}}
+_SLOW = {**_LOOP, "host_s": 0.001}
 CHECK = CheckSpec(
     file=__file__,
     branch="cpu",
@@ -68,11 +60,10 @@ CHECK = CheckSpec(
     unit="% of the step",
     source="torchdoctor: the least share worth a change; TorchTidy looks for the same",
     examine=_examine,
-    fires=[_calls(), _calls(lines=2)],
+    fires=[process(tensor_calls=[_SLOW])],
     quiet=[
-        _calls(host_s=1e-5),
-        _calls(calls_per_step=10.0),
-        _calls(kind="wait"),
-        _calls(lines=2, host_s=0.00015),
+        process(tensor_calls=[{**_SLOW, "calls_per_step": 10.0}]),
+        process(tensor_calls=[{**_SLOW, "kind": "wait"}]),
+        process(tensor_calls=[_LOOP, _NEXT]),  # each line was noted with the time of the whole turn
     ],
 )

@@ -12,8 +12,7 @@ the data as one tensor (on the device, if it fits), convert types once before th
 ## How it is measured
 The probe times the host between the end of one step and the first forward of the next, outside any
 loader. Stacks sampled in that time name the line. Clearing gradients, moving tensors and logging do
-not count. Neither does a forward that no module's call shows (functions of tensors, `torch.func`,
-`model.forward()`), which autograd's records give away.
+not count, nor does a forward that no module's call shows (`torch.func`, `model.forward()`).
 
 ## Not to be confused with
 Rollouts of reinforcement learning, which call the model: only time before any forward counts.
@@ -40,8 +39,6 @@ def _examine(recording: Recording) -> Symptoms:
             _where(recording, top),
             f"{preparation.share:.0%} of each step passes on the host between the end of a step "
             "and the next forward, with no DataLoader at work.",
-            "A Dataset behind DataLoader workers prepares batches meanwhile; indexing in bulk, "
-            "instead of sample by sample, costs less in any case.",
         ],
         location=top.location if top is not None else None,
     )
@@ -67,14 +64,9 @@ _STACK = {
     "count": 90,
     "leaf": "numpy/core/memmap.py __getitem__",
 }
-_LOSS_READ = {
-    **_STACK,
-    "location": {"file": "/w/train.py", "line": 40, "function": "main"},
-    "leaf": "w/train.py main",
-    "text": "total += loss.item()",
-}
-_BOUNDARY = {"kind": "optimizer", "ident": 0}
-_STEPS = {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007}
+_LOSS_READ = {**_STACK, "leaf": "w/train.py get_batch", "text": "total += loss.item()"}
+_CLEARED = {**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}
+_STEPS = {"boundary": {"kind": "optimizer"}, "before_forward_s": 0.006, "other_s": 0.007}
 CHECK = CheckSpec(
     file=__file__,
     branch="data_loader",
@@ -84,10 +76,7 @@ CHECK = CheckSpec(
     examine=_examine,
     fires=[{"steps": _STEPS, **process(stacks=[_STACK])}],
     quiet=[
-        {
-            "steps": _STEPS,
-            **process(stacks=[{**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}]),
-        },
+        {"steps": _STEPS, **process(stacks=[_CLEARED])},
         {"steps": _STEPS, **process(stacks=[_LOSS_READ])},
         {"steps": {"before_forward_s": 0.0001}},
     ],

@@ -7,10 +7,9 @@ network file system, an object store or a service.
 ## How it is measured
 Without workers, less than half of the time of a fetch is CPU time. With workers, each keeps less
 than half a CPU busy while the step still waits. Time in the queue for a CPU that other programs
-hold counts as CPU time (`/proc/PID/schedstat`). If other programs keep a quarter of the CPUs busy
-and that queue is not known, the report holds a doubt instead of a finding, unless the machine shows
-iowait. Without workers, sampled stacks name the line. If the processes hardly read from disks, they
-wait for something else. If batches lie ready in the workers' queue, see batch-transfer.
+hold counts as CPU time; if it is not known on a busy machine, the report holds a doubt instead of a
+finding. Without workers, sampled stacks name the line. If batches lie ready in the workers' queue,
+see batch-transfer.
 
 ## Not to be confused with
 A loader that computes: there the number of cores limits how many workers help.
@@ -50,8 +49,7 @@ def _examine(recording: Recording) -> Symptoms:
             if unread
             else f"The program reads {rate} from disk."
         )
-    share = data_wait_share(recording)
-    yield Symptom(share=share, evidence=evidence, location=loader.location)
+    yield Symptom(share=data_wait_share(recording), evidence=evidence, location=loader.location)
 
 
 def _reads_nothing(recording: Recording) -> bool:

@@ -16,7 +16,7 @@ float32.
 
 from torchdoctor.facts.hardware import compute_capability, low_precision
 from torchdoctor.facts.lookup import arithmetic_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -30,10 +30,8 @@ def _examine(recording: Recording) -> Symptoms:
     if not model.autocast_forwards and model.dtypes == ["float32"]:
         yield Symptom(
             share=share,
-            evidence=[
-                f"{share:.0%} of the step is large operators in float32; this hardware has "
-                f"{dtype} units."
-            ],
+            evidence=f"{share:.0%} of the step is large operators in float32; this hardware has "
+            f"{dtype} units.",
             location=model.location,
             severity="moderate",
         )
@@ -46,7 +44,7 @@ def _known(recording: Recording) -> bool:
 
 
 _MODEL = {"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}
-_T4 = {"index": 0, "name": "Tesla T4", "compute_capability": "7.5"}
+_T4 = on_gpu("Tesla T4", compute_capability="7.5")
 _AMX = {"environment": {"cpu_features": ["amx_bf16"]}, **process(models=[_MODEL])}
 CHECK = CheckSpec(
     file=__file__,
@@ -57,11 +55,7 @@ CHECK = CheckSpec(
     examine=_examine,
     fires=[
         {**_AMX, **trace(compute_s=0.08)},
-        {
-            "environment": {"gpus": [_T4]},
-            "shares": {"gpu": 0.8},
-            **process(models=[{**_MODEL, "device": "cuda:0"}]),
-        },
+        {**_T4, "shares": {"gpu": 0.8}, **process(models=[{**_MODEL, "device": "cuda:0"}])},
     ],
     quiet=[
         {**_AMX, "environment": {"cpu_features": ["avx2"]}, **trace(compute_s=0.08)},

@@ -6,10 +6,9 @@ operators make a step of launches; a compiler fuses them into few.
 
 ## How it is measured
 On a GPU, most kernels take under 10 microseconds, and in over 30 % of the step no kernel runs while
-the host launches or runs Python. Time blocked in a copy or a synchronisation does not count. On the
-CPU, a step has hundreds of operators whose median is under 50 microseconds and that together take
-more time than the large ones. The optimizer's loop over its tensors does not count: see
-single-tensor-optimizer.
+the host launches or runs Python. On the CPU, a step has hundreds of operators whose median is under
+50 microseconds and that together take more time than the large ones, the optimizer's loop over its
+tensors left out (single-tensor-optimizer).
 
 ## Not to be confused with
 Python work between operators, which a compiler removes only where it sees it.
@@ -40,7 +39,7 @@ def _on_gpu(traced: TraceStatistics) -> Symptoms:
             f"{counted(traced.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under "
             f"10 us, and the GPU is busy {busy:.0%} of the step."
         )
-        yield Symptom(share=share, evidence=[evidence], severity="high")
+        yield Symptom(share=share, evidence=evidence, severity="high")
 
 
 def _on_cpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
@@ -55,7 +54,7 @@ def _on_cpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
             f"{calls:.0f} operators a step with a median of {median:.0f} us; they and what is "
             f"around them take {overhead:.0%} of the profiled step."
         )
-        yield Symptom(share=overhead, evidence=[evidence], severity="high")
+        yield Symptom(share=overhead, evidence=evidence, severity="high")
 
 
 def _launching_share(traced: TraceStatistics) -> float:
@@ -70,6 +69,11 @@ def _launching_share(traced: TraceStatistics) -> float:
     return host + min(max((shares.runtime or 0.0) - blocked, 0.0), host)
 
 
+_TINY = {"operator_median_us": 6.0, "operator_calls_per_step": 900.0}
+_CPU = {**_TINY, "python_s": 0.03, "small_operator_s": 0.06}
+_GPU = {"has_device": True, "short_kernels_share": 0.9, "gpu_busy_share": 0.1}
+_LAUNCHES = {"gpu": 0.1, "cpu": 0.5, "runtime": 0.2, "other": 0.2}
+_BLOCKED = {"gpu": 0.1, "cpu": 0.1, "runtime": 0.75, "other": 0.05}
 CHECK = CheckSpec(
     file=__file__,
     branch="cpu",
@@ -77,35 +81,11 @@ CHECK = CheckSpec(
     unit="% of the kernels under 10 us; without a GPU, of the step around operators",
     source="torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %",
     examine=_examine,
-    fires=[
-        trace(
-            python_s=0.03,
-            small_operator_s=0.06,
-            operator_median_us=6.0,
-            operator_calls_per_step=900.0,
-        ),
-        trace(
-            has_device=True,
-            short_kernels_share=0.9,
-            gpu_busy_share=0.1,
-            kernels_per_step=800.0,
-            shares={"gpu": 0.1, "cpu": 0.5, "runtime": 0.2, "other": 0.2},
-        ),
-    ],
+    fires=[trace(**_CPU), trace(**_GPU, shares=_LAUNCHES)],
     quiet=[
         # Blocked in copies: the GPU is idle, but not for want of launches.
-        trace(
-            has_device=True,
-            short_kernels_share=0.6,
-            gpu_busy_share=0.3,
-            blocking_copy_s=0.06,
-            shares={"gpu": 0.3, "cpu": 0.1, "runtime": 0.55, "other": 0.05},
-        ),
-        trace(
-            python_s=0.01,
-            small_operator_s=0.01,
-            operator_median_us=400.0,
-            operator_calls_per_step=60.0,
-        ),
+        trace(**_GPU, blocking_copy_s=0.07, shares=_BLOCKED),
+        trace(**{**_CPU, "operator_median_us": 400.0}),
+        trace(**{**_CPU, "small_operator_s": 0.01}),
     ],
 )

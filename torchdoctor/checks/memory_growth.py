@@ -6,9 +6,8 @@ detach(), and with it the whole graph behind it.
 
 ## What to do
 Sum up `loss.item()` or `loss.detach()` in place of the loss, and look for lists and dictionaries
-that get an entry each step (outputs, metrics, logs): keep numbers, not tensors with their graphs.
-Where nothing of the loop grows, `tracemalloc` names the lines that allocate, and a data set that
-keeps what it has read is the next place to look.
+that get an entry each step: keep numbers, not tensors with their graphs. Where nothing of the loop
+grows, `tracemalloc` names the lines that allocate.
 
 ## How it is measured
 psutil gives the growth of the program's resident memory over the measured window. The floor must
@@ -29,7 +28,7 @@ def _examine(recording: Recording) -> Symptoms:
         return
     if growth * 60.0 >= CHECK.threshold * total:
         yield Symptom(
-            evidence=[f"Resident memory grows by {growth / 2**20:.1f} MiB a second."],
+            evidence=f"Resident memory grows by {growth / 2**20:.1f} MiB a second.",
             severity="moderate",
         )
 

@@ -18,7 +18,7 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu
 def _examine(recording: Recording) -> Symptoms:
     share = gpu_memory_share(recording)
     if share is not None and share >= CHECK.threshold:
-        yield Symptom(evidence=[f"{share:.0%} of the GPU's memory is in use."], severity="moderate")
+        yield Symptom(evidence=f"{share:.0%} of the GPU's memory is in use.", severity="moderate")
 
 
 _GPUS = on_gpu("A100", memory_bytes=100)

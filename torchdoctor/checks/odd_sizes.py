@@ -7,10 +7,9 @@ less time.
 
 ## How it is measured
 After the profiler window, torchdoctor times products and convolutions of uneven sizes alone, beside
-padded ones, on the device that the program trains on, a CPU included. The lower end of the interval
-counts, and the saving must be at least 1 % of the step. If nothing could be timed, the sizes of
-linear layers count (both sides 64 and more), on a GPU whose tensor cores are in use (bfloat16,
-float16 or TF32).
+padded ones, on the device that the program trains on. The lower end of the interval counts, and the
+saving must be at least 1 % of the step. If nothing could be timed, the sizes of linear layers count
+(both sides 64 and more), on a GPU whose tensor cores are in use.
 
 ## Not to be confused with
 The number of classes of a small head: its product takes no time.
@@ -35,7 +34,7 @@ def _examine(recording: Recording) -> Symptoms:
         models = _with_odd_sizes(recording)
         layers = [layer for model in models for layer in model.odd_sizes]
         yield Symptom(
-            evidence=[f"No multiples of 8: {'; '.join(layers[:4])}."],
+            evidence=f"No multiples of 8: {'; '.join(layers[:4])}.",
             location=models[0].location,
             severity="advice",
         )

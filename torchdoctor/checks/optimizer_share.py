@@ -21,7 +21,7 @@ def _examine(recording: Recording) -> Symptoms:
     if share is not None and share >= CHECK.threshold:
         yield Symptom(
             share=share,
-            evidence=[f"optimizer.step() takes {share:.0%} of each step."],
+            evidence=f"optimizer.step() takes {share:.0%} of each step.",
             location=optimizers[0].location if optimizers else None,
             severity="moderate",
         )

@@ -18,7 +18,7 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 def _examine(recording: Recording) -> Symptoms:
     load = load_words(recording.sensors.other_load_cpus, recording.environment.cpus)
     if load is not None:
-        yield Symptom(evidence=[f"Other programs keep {load} busy."], severity="advice")
+        yield Symptom(evidence=f"Other programs keep {load} busy.", severity="advice")
 
 
 CHECK = CheckSpec(

@@ -7,8 +7,7 @@ time is not the model's, and no compiler, optimizer or batch size makes it short
 ## What to do
 Look at the function that is named, or record with `with_stack=True` if none is. Do the work every
 so many steps (logging, metrics, checkpoints), in a thread or process beside the training, or on
-whole tensors. Take sleeps and waits for files out of the loop. `torchdoctor run` of the program
-names the lines by their stacks.
+whole tensors. `torchdoctor run` of the program names the lines by their stacks.
 
 ## How it is measured
 The check adds up stretches of the trace of at least half a millisecond in which no operator, driver

@@ -15,13 +15,11 @@ versions are all there are, allow them by `torch._dynamo.config.recompile_limit`
 ## How it is measured
 In the observing launch, torch's own counters give the compilations after the first training step,
 their time against the time since then, why guards failed, and which functions were given up. In a
-trace, the time within the steps counts in which something is compiled. Up to three further versions
-of a function are normal (the last and smaller batch, evaluation, its last batch). A training whose
-later inputs bring nothing new pays this time once.
+trace, the time counts in which something is compiled. Up to three further versions of a function
+are normal (the last and smaller batch, evaluation, its last batch).
 
 ## Not to be confused with
 The first compilation, which every process pays once. Graph breaks, which cut a function in pieces.
-The cost of compiling in a trial of torch-compile, which the report gives with that trial.
 """
 
 from typing import Any

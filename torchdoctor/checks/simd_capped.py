@@ -23,7 +23,7 @@ def _examine(recording: Recording) -> Symptoms:
     if capped and not recording.has_gpu:
         written = ", ".join(f"{name}={value}" for name, value in capped.items())
         yield Symptom(
-            evidence=[f"The environment holds {written}, and the CPU has better instructions."],
+            evidence=f"The environment holds {written}, and the CPU has better instructions.",
             severity="high",
         )
 

@@ -26,10 +26,8 @@ def _examine(recording: Recording) -> Symptoms:
     name = optimizer.cls.rpartition(".")[2]
     yield Symptom(
         share=share,
-        evidence=[
-            f"{name} updates {optimizer.parameters} tensors one by one and takes "
-            f"{share:.0%} of each step."
-        ],
+        evidence=f"{name} updates {optimizer.parameters} tensors one by one and takes "
+        f"{share:.0%} of each step.",
         location=optimizer.location,
     )
 

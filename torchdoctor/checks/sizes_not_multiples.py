@@ -3,9 +3,8 @@
 ## What it means
 Tensor cores read matrices in pieces of 16 bytes: 8 numbers of float16 or bfloat16, 4 of TF32. If a
 size along which a matrix lies in memory is no multiple of that, a slower kernel has to run, often
-several times slower. Since the A100, multiples of 128 bytes (64 numbers, or 32) are best. A
-vocabulary of 50257 padded to 50304, or a sequence of 5185 tokens padded to 5192, costs little and
-gives the fast kernels back.
+several times slower. Since the A100, multiples of 128 bytes are best. A vocabulary of 50257 padded
+to 50304 costs little and gives the fast kernels back.
 
 ## How it is measured
 The trace records input sizes (and strides) of matrix products and convolutions, and the time of

@@ -27,10 +27,8 @@ def _examine(recording: Recording) -> Symptoms:
     if steps.fetch_p99_s >= CHECK.threshold * steps.fetch_median_s and share >= _LEAST_SHARE:
         yield Symptom(
             share=share,
-            evidence=[
-                f"One batch in a hundred takes {steps.fetch_p99_s * 1e3:.0f} ms or more, the "
-                f"median {steps.fetch_median_s * 1e3:.2f} ms (observed launch)."
-            ],
+            evidence=f"One batch in a hundred takes {steps.fetch_p99_s * 1e3:.0f} ms or more, the "
+            f"median {steps.fetch_median_s * 1e3:.2f} ms (observed launch).",
             location=loaders[0].location,
             severity="moderate",
         )

@@ -5,18 +5,16 @@ Opening and reading the data files takes a good part of the step. They lie on a 
 an object store behind FUSE, a rotating disk, or a cloud disk that the page cache does not hide.
 
 ## How it is measured
-In the observing launch, an audit hook notes the files that the loader and its workers open. Their
-mount and device come from /proc/self/mountinfo and /sys. After the launch torchdoctor reads some of
-these files, first with their pages dropped from the page cache (cold), then again (warm). The time
-for one file times the files opened per step is the share. If a warm read is far faster and the
-files fit into memory, the warm time counts, as after the first epoch. Files that are kept open
-(memory maps, archives) have no share: they need a network, FUSE or rotating disk and a loader that
-waits.
+In the observing launch, an audit hook notes the files that the loader and its workers open, and
+their mount and device. After the launch torchdoctor reads some of these files, first with their
+pages dropped from the page cache (cold), then again (warm). The time for one file times the files
+opened per step is the share. If a warm read is far faster and the files fit into memory, the warm
+time counts, as after the first epoch. Files that are kept open (memory maps, archives) have no
+share: they need a network, FUSE or rotating disk and a loader that waits.
 
 ## Not to be confused with
 A loader that waits for something else (a service, a lock): then no file is slow. Files that a C
-library opens (`cv2`, `torchvision.io`, `h5py`, `lmdb`) raise no audit event; they count only if
-they are kept open.
+library opens (`cv2`, `torchvision.io`, `h5py`, `lmdb`) count only if they are kept open.
 """
 
 from torchdoctor.facts.lookup import training_loader_location

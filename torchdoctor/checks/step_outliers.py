@@ -20,6 +20,7 @@ Evaluation at the end of each epoch, which is expected.
 
 from torchdoctor.facts.lookup import long_steps_share
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
+from torchdoctor.words.figures import seconds
 
 _LEAST_SHARE = 0.05  # of the median step
 
@@ -34,19 +35,10 @@ def _examine(recording: Recording) -> Symptoms:
     if share >= _LEAST_SHARE * steps.median_s / steps.mean_s:
         yield Symptom(
             share=share,
-            evidence=[
-                f"One step in a hundred takes {_time(steps.p99_s)} or more, the median "
-                f"{_time(steps.median_s)} (observed launch)."
-            ],
+            evidence=f"One step in a hundred takes {seconds(steps.p99_s)} or more, the median "
+            f"{seconds(steps.median_s)} (observed launch).",
             severity="advice",
         )
-
-
-def _time(seconds: float) -> str:
-    """Return three digits in the unit that shows them."""
-    if seconds >= 1.0:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 _UNEVEN = {"median_s": 0.008, "mean_s": 0.01, "p99_s": 0.2}

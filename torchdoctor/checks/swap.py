@@ -5,9 +5,8 @@ Memory is full, and pages come back from disk: everything is slow, most of all t
 
 ## What to do
 Need less memory: fewer workers and batches ahead (num_workers, prefetch_factor), arrays and memory
-maps in place of lists of objects, which each worker copies, and smaller caches. Or end other
-programs that fill the machine. With memory free again, swap empties by itself as its pages are
-used.
+maps in place of lists of objects, and smaller caches. Or end other programs that fill the machine.
+With memory free again, swap empties by itself.
 
 ## How it is measured
 psutil gives the swap in use while the program runs, and how long the CPUs wait for disks.
@@ -25,10 +24,8 @@ def _examine(recording: Recording) -> Symptoms:
     used, iowait = recording.sensors.swap_used_bytes or 0, recording.sensors.iowait_share or 0.0
     if used >= CHECK.threshold and iowait >= _LEAST_IOWAIT:
         yield Symptom(
-            evidence=[
-                f"{used / 2**30:.1f} GiB are in swap and the CPUs wait for disks {iowait:.0%} of "
-                "the time."
-            ],
+            evidence=f"{used / 2**30:.1f} GiB are in swap and the CPUs wait for disks "
+            f"{iowait:.0%} of the time.",
             severity="high",
         )
 

@@ -15,15 +15,7 @@ One wait at the end of a step that reads the loss now and then.
 
 from torchdoctor.facts.analysed import calls_of
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import (
-    CheckSpec,
-    Recording,
-    Symptom,
-    Symptoms,
-    TraceStatistics,
-    process,
-    trace,
-)
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 from torchdoctor.words.figures import counted
 
 _NAMED = 4
@@ -39,31 +31,26 @@ def _examine(recording: Recording) -> Symptoms:
     share = min(blocked, idle)
     if share < CHECK.threshold:
         return
-    waits = calls_of(recording, "wait")
-    yield Symptom(
-        share=share,
-        evidence=[
-            f"The host waits for the GPU {blocked:.0%} of each step, in {_waits(traced)} a "
-            f"step; what the GPU then waits for the host is at most {share:.0%}.",
-            *(
-                f"{place(recording, call.location)}: {call.name.strip('_')}, "
-                f"{counted(call.calls_per_step, 'time')} a step, {call.host_s * 1e3:.2f} ms."
-                for call in waits[:_NAMED]
-            ),
-        ],
-        location=waits[0].location if waits else None,
-        severity="moderate",
-    )
-
-
-def _waits(traced: TraceStatistics) -> str:
-    """Return such as "2 synchronisations and 6 copies to the host"."""
     waits = []
     if traced.syncs_per_step:
         waits.append(counted(traced.syncs_per_step, "synchronisation"))
     if traced.d2h_copies and traced.d2h_wait_s:  # copies that hold nobody are left out
         waits.append(counted(traced.d2h_copies, "copy to the host", "copies to the host"))
-    return " and ".join(waits)
+    calls = calls_of(recording, "wait")
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"The host waits for the GPU {blocked:.0%} of each step, in {' and '.join(waits)} a "
+            f"step; what the GPU then waits for the host is at most {share:.0%}.",
+            *(
+                f"{place(recording, call.location)}: {call.name.strip('_')}, "
+                f"{counted(call.calls_per_step, 'time')} a step, {call.host_s * 1e3:.2f} ms."
+                for call in calls[:_NAMED]
+            ),
+        ],
+        location=calls[0].location if calls else None,
+        severity="moderate",
+    )
 
 
 _IDLE = {"gpu": 0.5, "cpu": 0.3, "runtime": 0.1, "other": 0.1}
@@ -73,8 +60,6 @@ _WAIT = {
     "kind": "wait",
     "name": "item",
     "location": {"file": "/w/train.py", "line": 30},
-    "text": "total += loss.item()",
-    "calls_per_step": 1.0,
     "host_s": 0.004,
 }
 CHECK = CheckSpec(

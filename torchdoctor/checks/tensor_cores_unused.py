@@ -16,7 +16,7 @@ Double precision, which 16 bits cannot replace; it is left out.
 
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process, trace
 
 _MUCH = 0.4
 _WITHOUT = ("GTX 16", "AMD")  # Turing without tensor cores; AMD numbers its GPUs otherwise
@@ -34,20 +34,15 @@ def _examine(recording: Recording) -> Symptoms:
     units = "float16" if capability < (8, 0) else "bfloat16, float16 and TF32"
     yield Symptom(
         share=share,
-        evidence=[
-            f"{share:.0%} of each step is matrix kernels in float32 that use no tensor cores; "
-            f"those of the {gpus[0].name} multiply {units}."
-        ],
+        evidence=f"{share:.0%} of each step is matrix kernels in float32 that use no tensor cores; "
+        f"those of the {gpus[0].name} multiply {units}.",
         severity="high" if share >= _MUCH else "moderate",
     )
 
 
-_V100 = {"index": 0, "name": "Tesla V100-SXM2-16GB", "compute_capability": "7.0"}
-_T4 = {"index": 0, "name": "Tesla T4", "compute_capability": "7.5"}
-_GTX = {"index": 0, "name": "NVIDIA GeForce GTX 1660", "compute_capability": "7.5"}
+_V100 = on_gpu("Tesla V100-SXM2-16GB", compute_capability="7.0")
 _MODEL = {"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}
 _KERNELS = trace(has_device=True, float32_matrix_s=0.06)
-_FEW = trace(has_device=True, float32_matrix_s=0.02)
 CHECK = CheckSpec(
     file=__file__,
     branch="gpu",
@@ -55,15 +50,12 @@ CHECK = CheckSpec(
     unit="% of the step in matrix kernels",
     source="torchdoctor; XProf marks tensor cores used for less than 10 % of the time",
     examine=_examine,
-    fires=[
-        {"environment": {"gpus": [_V100]}, **_KERNELS},
-        {"environment": {"gpus": [_T4]}, **_KERNELS},
-    ],
+    fires=[{**_V100, **_KERNELS}],
     quiet=[
-        {"environment": {"gpus": [{**_V100, "compute_capability": "6.1"}]}, **_KERNELS},
-        {"environment": {"gpus": [_GTX]}, **_KERNELS},
-        {"environment": {"gpus": [_V100]}, **_FEW},
-        {"environment": {"gpus": [_V100]}, **_KERNELS, **process(models=[_MODEL])},
+        {**on_gpu("Tesla P100", compute_capability="6.0"), **_KERNELS},
+        {**on_gpu("NVIDIA GeForce GTX 1660", compute_capability="7.5"), **_KERNELS},
+        {**_V100, **trace(has_device=True, float32_matrix_s=0.02)},
+        {**_V100, **_KERNELS, **process(models=[_MODEL])},
         _KERNELS,
     ],
 )

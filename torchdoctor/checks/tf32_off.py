@@ -24,7 +24,7 @@ def _examine(recording: Recording) -> Symptoms:
         return
     if main.flags.matmul_tf32 is False and not any(m.autocast_forwards for m in main.models):
         yield Symptom(
-            evidence=["float32 matrix products may not use TF32 (allow_tf32 is False)."],
+            evidence="float32 matrix products may not use TF32 (allow_tf32 is False).",
             severity="advice",
         )
 

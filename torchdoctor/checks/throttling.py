@@ -6,9 +6,8 @@ fully used touches its power limit now and then, which is normal and no finding.
 
 ## What to do
 Act on the reason that is named. Heat: see to cooling, fans and neighbours of the GPU. A power limit
-below the GPU's own: have it raised (`nvidia-smi -q -d POWER` shows both limits, `-pl` sets one, as
-root). A brake from outside (HW power brake): check the power supply. Lower precision and fewer
-kernels need less power for the same work.
+below the GPU's own: have it raised (`nvidia-smi -q -d POWER` shows both limits). A brake from
+outside (HW power brake): check the power supply. Lower precision and fewer kernels need less power.
 
 ## How it is measured
 NVML reports the reasons for throttling while the program runs.
@@ -26,7 +25,7 @@ def _examine(recording: Recording) -> Symptoms:
     reasons = [x for x in recording.sensors.gpu_throttle if _share(x) >= CHECK.threshold]
     if reasons:
         times = ", ".join(f"{reason} of the time" for reason in reasons)
-        yield Symptom(evidence=[f"NVML reports throttling: {times}."], severity="moderate")
+        yield Symptom(evidence=f"NVML reports throttling: {times}.", severity="moderate")
 
 
 def _share(reason: str) -> float:

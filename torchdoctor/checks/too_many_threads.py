@@ -24,7 +24,7 @@ def _examine(recording: Recording) -> Symptoms:
     if threads_per_cpu > CHECK.threshold:
         each = f" in each of {trainers} processes" if trainers > 1 else ""
         yield Symptom(
-            evidence=[f"{flags.num_threads} threads{each} share {usable:g} usable CPUs."],
+            evidence=f"{flags.num_threads} threads{each} share {usable:g} usable CPUs.",
             location=flags.num_threads_location,
             severity="high" if threads_per_cpu >= 2 else "moderate",
         )

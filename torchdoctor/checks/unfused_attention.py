@@ -37,10 +37,8 @@ def _examine(recording: Recording) -> Symptoms:
     if share >= CHECK.threshold:
         yield Symptom(
             share=share,
-            evidence=[
-                f"{count:.0f} softmax and their batched products take {share:.0%} of the step, "
-                "and no fused attention is among the operators."
-            ],
+            evidence=f"{count:.0f} softmax and their batched products take {share:.0%} of the "
+            "step, and no fused attention is among the operators.",
             severity="moderate",
         )
 

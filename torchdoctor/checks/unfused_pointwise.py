@@ -8,8 +8,7 @@ the chain, which moves the data once.
 ## How it is measured
 The check looks for runs of two and more pointwise kernels on a stream with no other kernel or copy
 between them, and counts the time in which nothing else runs on the GPU. An optimizer's kernels are
-left out. "At most" counts one kernel as long as the longest of each chain, because the trace does
-not tell whether a kernel reads what the one before has written.
+left out. "At most" counts one kernel as long as the longest of each chain.
 
 ## Not to be confused with
 Many small kernels, whose launch costs the host more than they cost the GPU; optimizers that update

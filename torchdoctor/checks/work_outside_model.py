@@ -77,18 +77,8 @@ _ROW: dict[str, Any] = {
     "leaf": "w/train.py accuracy",
     "text": "hits += arg == t.item()",
 }
-_UPDATE = {
-    **_ROW,
-    "location": {**_ROW["location"], "line": 13},
-    "phase": "after_backward",
-    "text": "p -= 0.01 * g",
-}
-_TRANSFORM = {
-    **_ROW,
-    "phase": "other",
-    "leaf": "torch/_functorch/apis.py wrapper",
-    "text": "f(w, x)",
-}
+_UPDATE = {**_ROW, "phase": "after_backward", "text": "p -= 0.01 * g"}
+_TRANSFORM = {**_ROW, "phase": "other", "leaf": "torch/_functorch/apis.py wrapper"}
 
 
 def _sampled(*rows: dict[str, Any], other: float = 0.3) -> dict[str, Any]:
@@ -111,7 +101,6 @@ CHECK = CheckSpec(
     fires=[_sampled(_ROW), _sampled(_UPDATE)],
     quiet=[
         _sampled({**_ROW, "leaf": "lib/python3.11/threading.py join"}),
-        _sampled(),
         _sampled(_TRANSFORM),
         _sampled(_ROW, other=0.03),
         _sampled({**_ROW, "phase": "other", "text": "loss = f(x)"}),

@@ -25,10 +25,8 @@ def _examine(recording: Recording) -> Symptoms:
     loader = loaders[0]
     if loader.num_workers > CHECK.threshold * usable:
         yield Symptom(
-            evidence=[
-                f"{loader.num_workers} workers share {usable:g} usable CPUs and keep "
-                f"{busy:.1f} of them busy."
-            ],
+            evidence=f"{loader.num_workers} workers share {usable:g} usable CPUs and keep "
+            f"{busy:.1f} of them busy.",
             location=loader.location,
             severity="moderate",
         )

@@ -29,11 +29,9 @@ def _examine(recording: Recording) -> Symptoms:
         return
     yield Symptom(
         share=share,
-        evidence=[
-            f"{late} of {batches} batches were waited for while a later one of another worker "
-            f"lay ready: {share:.0%} of each step, of {wait:.0%} spent waiting for data with "
-            f"{loaders[0].num_workers} workers."
-        ],
+        evidence=f"{late} of {batches} batches were waited for while a later one of another worker "
+        f"lay ready: {share:.0%} of each step, of {wait:.0%} spent waiting for data with "
+        f"{loaders[0].num_workers} workers.",
         location=loaders[0].location,
     )
 

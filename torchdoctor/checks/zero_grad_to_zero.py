@@ -18,7 +18,7 @@ def _examine(recording: Recording) -> Symptoms:
     flags = recording.main.flags
     if flags.zero_grad_to_zero >= CHECK.threshold:
         yield Symptom(
-            evidence=[f"zero_grad(set_to_none=False) was called {flags.zero_grad_to_zero} times."],
+            evidence=f"zero_grad(set_to_none=False) was called {flags.zero_grad_to_zero} times.",
             location=flags.zero_grad_location,
             severity="advice",
         )

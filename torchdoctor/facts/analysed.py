@@ -1,10 +1,14 @@
 """Calls noted in the analysed steps after the profiler window, as checks and fixes ask. Pure."""
 
-from torchdoctor.words.program import TensorCall
-from torchdoctor.words.recording import Recording
+from collections.abc import Callable
+
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Recording, Symptom, Symptoms, TensorCall
 
 ARRAYS = ("array-copy", "arrays-copy")
 TO_DEVICE = ("made-then-moved", "moved-again")
+_NAMED = 3
+_MUCH = 0.1  # of the step
 
 
 def calls_of(recording: Recording, *kinds: str) -> list[TensorCall]:
@@ -32,6 +36,23 @@ def share_of_step(recording: Recording, calls: list[TensorCall]) -> float | None
     if steps is None or steps.mean_s <= 0:
         return None
     return min(sum(call.host_s for call in calls) / steps.mean_s, 1.0)
+
+
+def costly_calls(
+    recording: Recording, calls: list[TensorCall], least: float, name: Callable[[TensorCall], str]
+) -> Symptoms:
+    """Yield a symptom with the longest calls, if all take at least a share `least` of the step."""
+    share = share_of_step(recording, calls)
+    if share is not None and share >= least:
+        yield Symptom(
+            share=share,
+            evidence=[
+                f"{place(recording, call.location)}: {name(call)}, {how_often(call)}."
+                for call in calls[:_NAMED]
+            ],
+            location=calls[0].location,
+            severity="high" if share >= _MUCH else "moderate",
+        )
 
 
 def how_often(call: TensorCall) -> str:

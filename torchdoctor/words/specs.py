@@ -67,7 +67,7 @@ def _no_variables(settings: Settings) -> dict[str, str | None]:
 class Symptom:
     """An observation of a check in a recording. `CheckSpec.findings` makes a finding of it."""
 
-    evidence: Sequence[str]  # sentences with figures
+    evidence: str | list[str]  # one sentence with figures, or several
     share: float | None = None  # of the step, 0 to 1; None: not measured
     location: Location | None = None
     severity: Severity | None = None  # None: high from a fifth of the step on, moderate below it
@@ -140,7 +140,9 @@ class CheckSpec(CatalogueEntry):
             Finding(
                 check=self.ident,
                 share_of_step=symptom.share,
-                evidence=list(symptom.evidence),
+                evidence=[symptom.evidence]
+                if isinstance(symptom.evidence, str)
+                else symptom.evidence,
                 location=symptom.location,
                 severity=symptom.severity
                 or ("high" if (symptom.share or 0.0) >= _HIGH else "moderate"),
