@@ -61,7 +61,8 @@ def _of_run(recording: Recording, compiled: Compilation) -> Symptoms:
     ]
     yield Symptom(
         share=share or None,
-        evidence=evidence + _advice([why.reason for why in (*reasons, *gave_up)]),
+        evidence=evidence
+        + _advice([*(why.reason for why in reasons), *(lost.reason for lost in gave_up)]),
         location=reasons[0].location if reasons else None,
     )
 
