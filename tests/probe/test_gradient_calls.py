@@ -13,7 +13,7 @@ import pytest
 from observed_programs import observe, recorder_of, recording_of, timed
 from probed import run_probed
 
-from torchdoctor.facts.stacks import preparing_rows
+from torchdoctor.facts.stacks import rows_showing
 from torchdoctor.observe.window import Window
 from torchdoctor.probe import step_log
 from torchdoctor.words.errors import NoStepFound
@@ -250,7 +250,7 @@ for _ in range(40):
     while time.perf_counter() < end: pass
 """
     seen = observe(recorder_of(SETUP + loop, tmp_path))
-    preparing = preparing_rows(recording_of(seen))
+    preparing = rows_showing(recording_of(seen), "prepares")
     assert "spin" in {row.location.function for row in preparing}
     wrong = ("gradients", "update", "end =", "while time", "for p, g", "with torch.no_grad")
     assert not [
@@ -372,4 +372,4 @@ for epoch in range(150):
     recording = recording_of(seen)
     around = [row for row in recording.main.stacks if row.text.startswith("gradients, loss")]
     assert {"before_forward", "backward"} <= {row.phase for row in around}
-    assert not any(row in around for row in preparing_rows(recording))
+    assert not any(row in around for row in rows_showing(recording, "prepares"))

@@ -24,7 +24,7 @@ Batches prepared in the loop (inline-batch-preparation), and Python inside the m
 from typing import Any
 
 from torchdoctor.facts.lookup import place
-from torchdoctor.facts.stacks import Place, by_function, outside_rows, updates_by_hand
+from torchdoctor.facts.stacks import Place, by_function, rows_showing, updates_by_hand
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 _NAMED = 3
@@ -32,7 +32,7 @@ _SHOWN = 50  # characters of a line
 
 
 def _examine(recording: Recording) -> Symptoms:
-    outside, rows = recording.shares.other, outside_rows(recording)
+    outside, rows = recording.shares.other, rows_showing(recording, "outside", "updates")
     if outside is None or not rows:
         return
     samples = sum(row.count for row in recording.main.stacks)

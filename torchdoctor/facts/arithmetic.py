@@ -29,10 +29,8 @@ def made_double(recording: Recording) -> DoubleCall | None:
 
 def double_location(recording: Recording) -> Location | None:
     """Return where the model was made float64, or else where the largest one is defined."""
-    call = made_double(recording)
-    if call is not None:
-        return call.location
-    return next((model.location for model in double_models(recording)), None)
+    makers = [made_double(recording), *double_models(recording)]
+    return next((maker.location for maker in makers if maker is not None), None)
 
 
 def double_leaves(recording: Recording) -> tuple[bool, ...]:
@@ -72,25 +70,22 @@ class PaddingGain:
 
 
 def padding_gains(recording: Recording) -> list[PaddingGain]:
-    """Return the gain of every product that was timed padded, the largest saving first."""
-    steps, gains = recording.steps, []
-    for product in recording.main.padded_products:
-        speedup = _interval(product.speedups)
-        if speedup is None:
-            continue
-        saved_s = product.calls_per_step * product.alone_s * (1.0 - 1.0 / speedup.estimate)
-        share = saved_s / steps.mean_s if steps is not None and steps.mean_s > 0 else None
-        gains.append(PaddingGain(product=product, speedup=speedup, step_share=share))
-    return sorted(gains, key=lambda gain: -(gain.step_share or gain.speedup.estimate))
+    """Return the gain of every product that was timed padded, the largest saving first.
 
-
-def _interval(ratios: list[float]) -> Interval | None:
-    """Return the geometric mean of paired ratios and its 95 % t interval; None below two."""
+    Its speed-up is the geometric mean of paired ratios with a 95 % t interval.
+    """
     from scipy.special import stdtrit  # slow to import
 
-    logs = [math.log(ratio) for ratio in ratios if ratio > 0]
-    if len(logs) < 2:
-        return None
-    mean = fmean(logs)
-    half = float(stdtrit(len(logs) - 1, 0.975)) * stdev(logs) / math.sqrt(len(logs))
-    return Interval(estimate=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
+    steps, gains = recording.steps, []
+    for product in recording.main.padded_products:
+        logs = [math.log(ratio) for ratio in product.speedups if ratio > 0]
+        if len(logs) < 2:
+            continue
+        mean, degrees = fmean(logs), len(logs) - 1
+        half = float(stdtrit(degrees, 0.975)) * stdev(logs) / math.sqrt(len(logs))
+        low, estimate, high = (math.exp(mean + half * side) for side in (-1, 0, 1))
+        saved_s = product.calls_per_step * product.alone_s * (1.0 - 1.0 / estimate)
+        share = saved_s / steps.mean_s if steps is not None and steps.mean_s > 0 else None
+        speedup = Interval(estimate=estimate, low=low, high=high)
+        gains.append(PaddingGain(product=product, speedup=speedup, step_share=share))
+    return sorted(gains, key=lambda gain: -(gain.step_share or gain.speedup.estimate))

@@ -15,7 +15,6 @@ from statistics import fmean
 from torchdoctor.words.recording import Recording
 
 FEWEST_GRADIENTS = 4
-_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +29,8 @@ class NoiseScale:
     def words(self) -> str:
         """Return such as "about 320 samples (95 %: 210 to 540, from 12 gradients)"."""
         about = "not known" if self.estimate is None else f"about {_rounded(self.estimate)} samples"
-        reach = (
-            f"above {_rounded(self.low)}"
-            if self.high is None
-            else f"{_rounded(self.low)} to {_rounded(self.high)}"
-        )
+        low = _rounded(self.low)
+        reach = f"above {low}" if self.high is None else f"{low} to {_rounded(self.high)}"
         return f"{about} (95 %: {reach}, from {self.gradients} gradients)"
 
 
@@ -68,14 +64,14 @@ def from_products(products: Sequence[Sequence[float]], batch: float) -> NoiseSca
     # The share of a gradient's squared norm that is signal, |G|^2 / E|g|^2: at most 1.
     share = _signal_share(products, list(range(count)))
     without = [_signal_share(products, [i for i in range(count) if i != j]) for j in range(count)]
-    if share is None or any(x is None for x in without):
-        return None
     known = [x for x in without if x is not None]
+    if share is None or len(known) < count:
+        return None
     middle = fmean(known)
     error = math.sqrt((count - 1) / count * sum((x - middle) ** 2 for x in known))
     from scipy.special import stdtrit
 
-    reach = float(stdtrit(count - 1, 0.5 + _CONFIDENCE / 2)) * error
+    reach = float(stdtrit(count - 1, 0.975)) * error
     return NoiseScale(
         estimate=_scale(share, batch),
         low=_scale(min(share + reach, 1.0), batch) or 0.0,

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from torchdoctor.words.environment import SensorStatistics
-from torchdoctor.words.program import ModelFacts
 from torchdoctor.words.recording import Recording
 
 NEARLY_FULL = 0.9  # share of the GPU's memory
@@ -105,27 +104,23 @@ def backend_by_host(recording: Recording) -> str | None:
     wrapper's own group says how, and where that is not known the default one. "cpu:gloo,cuda:nccl"
     sends tensors of GPUs by NCCL; "cuda:gloo" does not.
     """
-    trace, models = recording.trace, _exchanging(recording)
-    worlds = [process.world_size or 1 for process in recording.processes]
-    worlds.append((trace.world_size if trace is not None else None) or 1)
-    if not recording.has_gpu or max(worlds) < 2 or (recording.processes and not models):
-        return None
-    traced = (trace.backend if trace is not None else None) or ""
-    if "nccl" in traced.lower():
-        return None
-    named = next((model.exchange_backend for model in models if model.exchange_backend), None)
-    named = (named or recording.main.backend or traced).lower()
-    kinds = dict(part.split(":", 1) for part in named.split(",") if ":" in part)
-    used = kinds.get("cuda", "" if kinds else named)
-    return used if used in _THROUGH_HOST else None
-
-
-def _exchanging(recording: Recording) -> list[ModelFacts]:
-    """Return models on a GPU that are wrapped in what exchanges their gradients."""
-    return [
+    trace = recording.trace
+    models = [
         model
         for process in recording.processes
         for model in process.models
         if model.device.startswith("cuda")
         and model.data_parallel in ("DistributedDataParallel", "FSDP")
     ]
+    worlds = [process.world_size or 1 for process in recording.processes]
+    worlds.append((trace.world_size if trace is not None else None) or 1)
+    if not recording.has_gpu or max(worlds) < 2 or (recording.processes and not models):
+        return None
+    traced = ((trace.backend if trace is not None else None) or "").lower()
+    if "nccl" in traced:
+        return None
+    own = next((model.exchange_backend for model in models if model.exchange_backend), None)
+    backend = (own or recording.main.backend or traced).lower()
+    kinds = dict(part.split(":", 1) for part in backend.split(",") if ":" in part)
+    used = kinds.get("cuda", "" if kinds else backend)
+    return used if used in _THROUGH_HOST else None

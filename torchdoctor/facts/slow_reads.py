@@ -139,7 +139,10 @@ def why_not_slow(recording: Recording) -> str:
     """Return a sentence: why no mount of the program's counts as slow."""
     mounts, wait = read_mounts_of(recording), wait_share(recording)
     if not mounts:
-        return _unseen(recording)
+        unseen = "No file was seen being read in the training loop"
+        readers = recording.storage.c_readers if recording.storage is not None else []
+        opened = f": {', '.join(readers)} may open files in C, where Python's open is not watched"
+        return f"{unseen}{opened if readers else ''}."
     if wait is not None and wait < LEAST_WAIT:
         return f"The step waits for data only {100 * wait:.1f} % of its time."
     first, share = mounts[0], read_share(recording, mounts[0])
@@ -147,22 +150,7 @@ def why_not_slow(recording: Recording) -> str:
     if first.kind == "memory":
         return f"The files already lie in memory: {where}."
     if hidden_by_cache(recording, first):
-        warm_ms, cold_ms = 1e3 * (first.warm_file_s or 0.0), 1e3 * (first.cold_file_s or 0.0)
-        return (
-            f"The page cache hides {where}, {warm_ms:.2f} ms instead of {cold_ms:.2f} ms a file: "
-            "read once, the files fit into memory."
-        )
+        return f"The page cache hides {where}: read once, the files fit into memory."
     if share is None:
         return f"How long reading from {where} takes could not be measured."
     return f"Reading from {where} takes only {100 * share:.1f} % of the step."
-
-
-def _unseen(recording: Recording) -> str:
-    unseen = "No file was seen being read in the training loop"
-    readers = recording.storage.c_readers if recording.storage is not None else []
-    if readers:
-        return (
-            f"{unseen}: {', '.join(readers)} may open files in C, where Python's open cannot be "
-            "watched or redirected."
-        )
-    return f"{unseen}."

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from torchdoctor.facts.lookup import place, training_loaders, training_models
 from torchdoctor.words.program import Location, StackSample
@@ -51,6 +52,7 @@ _JOINS = re.compile(r"(^|/)threading\.py (join|_join|_wait_for_tstate_lock)\b|_s
 _BETWEEN = ("before_forward", "after_step", "after_backward")
 _SEVERAL = 1.5  # backwards a step: gradient accumulation, whose batches follow a backward
 _GAP_PHASES = {"loader": ("before_forward",), "backward": _BETWEEN}
+Role = Literal["prepares", "computes", "updates", "outside", "other"]
 _FEWEST = 20  # samples of stacks in the loader
 _MOST = 0.5  # of them, from where on their function is named
 
@@ -139,27 +141,10 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
         if training_loaders(recording) or not training_models(recording):
             return None
         return InlinePreparation(share=gap, top=None)
-    preparing = preparing_rows(recording)
+    preparing = rows_showing(recording, "prepares")
     lines = _ranked(preparing, lambda row: (row.location.file, row.location.line))
     share = gap * sum(row.count for row in preparing) / total
     return InlinePreparation(share=share, top=lines[0].top) if lines else None
-
-
-def preparing_rows(recording: Recording) -> list[StackSample]:
-    """Return the samples that show a batch being prepared outside any DataLoader."""
-    phases = _gap_phases(recording)
-    if training_loaders(recording) and "before_forward" in phases:
-        # What follows a step and comes before the next fetch works on the step that was.
-        phases = ("before_forward",)
-    return [
-        row
-        for row in recording.main.stacks
-        if row.phase in phases
-        and not _in_forward(row)
-        and not _is_transform(recording, row)
-        and not updates_by_hand(recording, row)
-        and _prepares(row, recording.has_gpu)
-    ]
 
 
 def _gap_phases(recording: Recording) -> tuple[str, ...]:
@@ -167,6 +152,38 @@ def _gap_phases(recording: Recording) -> tuple[str, ...]:
         return ("before_forward", "after_step")
     kind, several = recording.steps.boundary.kind, recording.steps.backwards_per_step > _SEVERAL
     return _GAP_PHASES.get(kind, _BETWEEN if several else ("before_forward", "after_step"))
+
+
+def rows_showing(recording: Recording, *roles: Role) -> list[StackSample]:
+    """Return the samples of these roles; see `role`."""
+    return [row for row in recording.main.stacks if role(recording, row) in roles]
+
+
+def role(recording: Recording, row: StackSample) -> Role:
+    """Return what a sample shows beside the calls of loaders, root modules and optimizers.
+
+    "prepares": a batch, outside any DataLoader; "computes": a forward that no call of a root module
+    shows, or its loss; "updates": weights, by hand; "outside": neither data loading nor the model.
+    """
+    between, loaders = row.phase in _BETWEEN, training_loaders(recording)
+    if _is_transform(recording, row):
+        return "computes" if between else "other"
+    # With a loader, what follows a step and comes before the next fetch works on the step that was:
+    # a metric that is recorded for autograd is no forward. And a model's own forward may work on
+    # its input before a parameter makes autograd record it.
+    past = bool(loaders) and row.phase != "before_forward"
+    forward = row.records_graph or row.location.function == "forward"
+    if between and forward and not past:
+        return "computes"
+    is_update = updates_by_hand(recording, row)
+    gap = row.phase in _gap_phases(recording) and not past
+    if gap and not is_update and _prepares(row, recording.has_gpu):
+        return "prepares"
+    if not between and (row.phase != "other" or _LOSS.search(row.text)):
+        return "other"
+    if _JOINS.search(row.leaf) or "zero_grad" in row.leaf or "zero_grad" in row.text:
+        return "other"
+    return "updates" if is_update else "outside"
 
 
 def _prepares(row: StackSample, on_gpu: bool) -> bool:
@@ -213,59 +230,16 @@ def _gradient_call(recording: Recording) -> Location | None:
     return max(computing, key=lambda row: row.count).location
 
 
-def _in_forward(row: StackSample) -> bool:
-    # A model's own forward may work on its input before a parameter makes autograd record it.
-    return row.records_graph or row.location.function == "forward"
-
-
-def _computes_unseen(recording: Recording, row: StackSample) -> bool:
-    """Return True if a sample shows a forward that no call of a root module shows, or its loss.
-
-    With a loader, what follows a step and comes before the next fetch works on the step that was:
-    a metric that is recorded for autograd is no forward.
-    """
-    after = row.phase in ("after_step", "after_backward") and bool(training_loaders(recording))
-    return row.phase in _BETWEEN and (
-        _is_transform(recording, row) or (_in_forward(row) and not after)
-    )
+def outside_share(recording: Recording) -> float:
+    """Return the share of samples in such work, without updates of weights by hand."""
+    return _share(recording, "outside")
 
 
 def unseen_forward_share(recording: Recording) -> float:
     """Return the share of samples in a forward or a loss outside any root module's call."""
-    return _share(recording, lambda row: _computes_unseen(recording, row))
+    return _share(recording, "computes")
 
 
-def outside_rows(recording: Recording) -> list[StackSample]:
-    """Return samples in work that is neither data loading nor the model's.
-
-    Updates of the weights by hand are among them.
-    """
-    preparing = preparing_rows(recording)
-    return [
-        row
-        for row in recording.main.stacks
-        if _is_outside(row)
-        and row not in preparing
-        and not _is_transform(recording, row)
-        and not _computes_unseen(recording, row)
-    ]
-
-
-def _is_outside(row: StackSample) -> bool:
-    if row.phase not in (*_BETWEEN, "other") or _JOINS.search(row.leaf):
-        return False
-    if row.phase == "other" and _LOSS.search(row.text):
-        return False
-    return "zero_grad" not in row.leaf and "zero_grad" not in row.text
-
-
-def outside_share(recording: Recording) -> float:
-    """Return the share of samples in such work, without updates of weights by hand."""
-    rows = outside_rows(recording)
-    return _share(recording, lambda row: row in rows and not updates_by_hand(recording, row))
-
-
-def _share(recording: Recording, counts: Callable[[StackSample], bool]) -> float:
-    rows = recording.main.stacks
-    total = sum(row.count for row in rows)
-    return sum(row.count for row in rows if counts(row)) / total if total else 0.0
+def _share(recording: Recording, role: Role) -> float:
+    total = sum(row.count for row in recording.main.stacks)
+    return sum(row.count for row in rows_showing(recording, role)) / total if total else 0.0

@@ -22,8 +22,7 @@ None for the result: random numbers (dropout) are replayed. Blocks with side eff
         x = checkpoint(block, x, use_reentrant=False)
 
 ## Sources
-- PyTorch documentation, torch.utils.checkpoint:
-  https://docs.pytorch.org/docs/stable/checkpoint.html
+- PyTorch, torch.utils.checkpoint: https://docs.pytorch.org/docs/stable/checkpoint.html
 - Chen et al., Training Deep Nets with Sublinear Memory Cost: https://arxiv.org/abs/1604.06174
 """
 

@@ -140,28 +140,19 @@ FIX = FixSpec(
         code="""
 import torch
 
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = torch.nn.Conv2d(3, 8, 3)
-
-    def forward(self, x):
-        formats.add(x.is_contiguous(memory_format=torch.channels_last))
-        return self.conv(x)
-
-
 torch.manual_seed(0)
 formats = set()
-net = Net()
+net = torch.nn.Conv2d(3, 8, 3)
+net.register_forward_pre_hook(lambda module, args: formats.add(
+    args[0].is_contiguous(memory_format=torch.channels_last)))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-before = net.conv.weight.detach().clone()
+before = net.weight.detach().clone()
 data = torch.utils.data.TensorDataset(torch.randn(8, 3, 8, 8))
 for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
     net(x).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-weight = net.conv.weight
+weight = net.weight
 print("weights:", weight.is_contiguous(memory_format=torch.channels_last), "inputs:", formats)
 held = optimizer.param_groups[0]["params"][0]
 print("trained:", not torch.equal(weight, before), "same parameter:", weight is held)

@@ -16,8 +16,7 @@ same bits on several machines wants to keep it.
     unset ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA
 
 ## Sources
-- PyTorch documentation, torch.backends.cpu.get_cpu_capability:
-  https://docs.pytorch.org/docs/stable/backends.html
+- PyTorch, torch.backends.cpu.get_cpu_capability: https://docs.pytorch.org/docs/stable/backends.html
 - oneDNN documentation, CPU Dispatcher Control:
   https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 """

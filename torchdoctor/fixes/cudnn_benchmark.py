@@ -20,8 +20,7 @@ memory. It does not go together with `torch.use_deterministic_algorithms`.
 ## Sources
 - PyTorch Performance Tuning Guide, "Enable cuDNN auto-tuner":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- PyTorch documentation, torch.backends.cudnn.benchmark:
-  https://docs.pytorch.org/docs/stable/backends.html
+- PyTorch, torch.backends.cudnn.benchmark: https://docs.pytorch.org/docs/stable/backends.html
 - Chetlur et al., "cuDNN: Efficient Primitives for Deep Learning", 2014:
   https://arxiv.org/abs/1410.0759
 """

@@ -21,8 +21,7 @@ NaN still shows it. Code that reads the profiler's results finds none in the tri
 ## Sources
 - PyTorch Performance Tuning Guide, "Disable debugging APIs":
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- PyTorch documentation, Anomaly detection:
-  https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
+- PyTorch, Anomaly detection: https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
 - PyTorch documentation, CUDA environment variables:
   https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
 """

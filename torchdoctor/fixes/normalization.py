@@ -22,8 +22,7 @@ differently in training and evaluation, and suits no batch of one or two.
 - LeCun et al., Efficient BackProp (inputs of mean 0 and one scale):
   https://cseweb.ucsd.edu/classes/wi08/cse253/Handouts/lecun-98b.pdf
 - Ioffe and Szegedy, Batch Normalization: https://arxiv.org/abs/1502.03167
-- PyTorch documentation, BatchNorm2d:
-  https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
+- PyTorch, BatchNorm2d: https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
 """
 
 from typing import Any
@@ -173,20 +172,14 @@ FIX = FixSpec(
         code="""
 import torch
 
-class Shows(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(2))
-
-    def forward(self, x):
-        print([round(value, 3) for value in x.flatten().tolist()])
-        return (x * self.weight).mean()
-
-model = Shows()
+model = torch.nn.Linear(2, 1)
+model.register_forward_pre_hook(
+    lambda module, args: print([round(value, 3) for value in args[0].flatten().tolist()])
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 rows = torch.utils.data.TensorDataset(torch.tensor([[100.0, 5.0], [140.0, 7.0]]))
 for (x,) in torch.utils.data.DataLoader(rows, batch_size=2):
-    model(x).backward()
+    model(x).sum().backward()
     optimizer.step()
 """,
         settings={"mean": [120.0, 6.0], "std": [20.0, 2.0]},

@@ -26,8 +26,7 @@ seed, random numbers in float32 differ from those in float64.
   clock and multiprocessor): https://docs.nvidia.com/cuda/cuda-c-programming-guide/
 - PyTorch documentation, torch.set_default_dtype:
   https://docs.pytorch.org/docs/stable/generated/torch.set_default_dtype.html
-- PyTorch documentation, torch.from_numpy:
-  https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html
+- PyTorch, torch.from_numpy: https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html
 """
 
 from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
