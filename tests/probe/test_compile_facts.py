@@ -16,7 +16,8 @@ from probed import run_probed
 
 from torchdoctor.checks import graph_breaks, recompilations
 from torchdoctor.probe.hooks.compile_log import CompileFacts
-from torchdoctor.trace.summary import read_and_summarise
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
 from torchdoctor.words import ProcessFacts, Recording
 
 pytestmark = pytest.mark.slow
@@ -189,7 +190,7 @@ def _traced(folder: Path, sizes: str) -> tuple[Recording, int]:
     assert ran.returncode == 0, ran.stderr
     line = next(n for n, x in enumerate(TRACED.splitlines(), 1) if "# breaks" in x)
     seen = recording({"processes": []})
-    return replace(seen, trace=read_and_summarise([trace])[0]), line
+    return replace(seen, trace=summarise(read_trace(trace))), line
 
 
 def test_a_trace_shows_what_is_compiled_in_its_steps_and_where_graphs_break(

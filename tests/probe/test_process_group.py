@@ -14,7 +14,8 @@ from torchdoctor.advice import catalogue
 from torchdoctor.checks import backend_not_nccl
 from torchdoctor.edits.diff import unified_diff
 from torchdoctor.fixes import nccl_backend
-from torchdoctor.trace.summary import read_and_summarise
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
 from torchdoctor.words import Location, ProcessFacts
 
 FIX = catalogue.fixes()["nccl-backend"]
@@ -52,7 +53,7 @@ def test_the_backend_and_the_line_that_makes_the_group_are_seen(tmp_path: Path) 
     assert facts.backend == "gloo" and facts.world_size == 1
     assert [model.exchange_backend for model in facts.models] == ["gloo"]
     assert facts.backend_location == Location(file=str(script), line=LINE, function="set_up")
-    of_trace = read_and_summarise([trace])[0]
+    of_trace = summarise(read_trace(trace))
     assert (of_trace.backend, of_trace.world_size) == ("gloo", 1)
     assert of_trace.host_collective_s is None, "there is no GPU to be kept waiting"
     # The same of two processes that train on GPUs.

@@ -125,7 +125,6 @@ def test_a_trace_that_was_cut_off_is_closed_after_its_last_whole_event(
         b'"occupancy": [1, nan, -inf]',
         b'"text": "two\nlines"',
         b'"text": "\xff\xfe"',
-        b'"text": "\\ud800 alone, \\\\ud800 a path, \\ud83d\\ude00 a face"',
         b'"path": "C:\\windows"',
         b'"key" "value"',
     ],
@@ -139,9 +138,6 @@ def test_what_is_no_json_is_mended_or_left_out(tmp_path: Path, wrong: bytes) -> 
     found = strictly((tmp_path / "out.json").read_bytes())
     lost = 4 if wrong.startswith(b'"key"') else 0
     assert len([e for e in found if e["pid"] != 2_000_000_000]) == data.count(b'"ph"') - lost
-    if b"alone" in wrong:
-        texts = {e["args"]["text"] for e in found if "text" in e.get("args", {})}
-        assert texts == {"\ufffd alone, \\ud800 a path, \N{GRINNING FACE} a face"}
 
 
 @pytest.mark.parametrize("root", ["object", "list"])

@@ -89,13 +89,6 @@ def test_graph_launches_without_kernels_are_said() -> None:
     assert any("1 of 1 CUDA graph launches" in doubt for doubt in statistics(trace).doubts)
 
 
-def test_overlapping_slices_on_one_stream_are_said() -> None:
-    trace = every_branch()
-    for number in range(5):
-        trace.kernel("k", 100 + number * 10, 150 + number * 10)
-    assert any("overlap the one before" in doubt for doubt in statistics(trace).doubts)
-
-
 def test_device_events_without_launches_are_said() -> None:
     trace = TraceBuilder()
     trace.step(0, 0, 100)

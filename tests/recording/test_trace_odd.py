@@ -49,26 +49,6 @@ def test_a_mark_around_other_steps_is_no_step(tmp_path: Path) -> None:
     assert "2 of 6 step marks overlap" in doubt
 
 
-def test_steps_that_overlap_end_where_the_next_begins_and_are_a_doubt(tmp_path: Path) -> None:
-    trace = every_branch(steps=4)
-    for event in trace.events:
-        if event["name"].startswith("ProfilerStep") and not event["name"].endswith("#3"):
-            event["dur"] *= 1.7
-    report = checked(tmp_path, trace.document())
-    assert_every_branch(report)
-    [doubt] = report.doubts
-    assert "3 of 4 step marks overlap" in doubt
-
-
-def test_a_mark_within_another_is_no_step_of_its_own(tmp_path: Path) -> None:
-    trace = every_branch(steps=4)
-    for number in range(4):
-        trace.step(50 + number, 1000.0 * number + 100, 1000.0 * number + 900)
-    report = checked(tmp_path, trace.document())
-    assert_every_branch(report)
-    assert any("4 of 8 step marks overlap" in doubt for doubt in report.doubts)
-
-
 def test_steps_without_length_are_none(tmp_path: Path) -> None:
     trace = every_branch(steps=4)
     for event in trace.events:
@@ -80,22 +60,16 @@ def test_steps_without_length_are_none(tmp_path: Path) -> None:
     assert any("steps are unknown" in doubt for doubt in report.doubts)
 
 
-@pytest.mark.parametrize("device", [0, 1])
-def test_ranks_that_were_merged_into_one_file_are_not_mixed(tmp_path: Path, device: int) -> None:
+def test_ranks_that_were_merged_into_one_file_are_refused(tmp_path: Path) -> None:
     """Correlation ids count from the same number in each process."""
     events = []
     for rank in range(2):
-        for event in copy.deepcopy(every_branch(steps=4, device=rank * device).events):
+        for event in copy.deepcopy(every_branch(steps=4).events):
             if event["pid"] == HOST:
                 event["pid"] += rank
-            event["ts"] += 400.0 * rank
             events.append(event)
-    report = checked(tmp_path, {"traceEvents": events})
-    assert any("2 processes" in doubt for doubt in report.doubts)
-    if device:
-        assert_every_branch(report)
-    else:
-        assert report.trace is not None and report.trace.steps == 4
+    with pytest.raises(UsageError, match="2 processes"):
+        checked(tmp_path, {"traceEvents": events})
 
 
 def test_ids_that_are_given_again_launch_what_comes_after(tmp_path: Path) -> None:
@@ -224,19 +198,6 @@ def test_a_file_that_was_cut_in_its_gpu_events_is_no_verdict_on_the_host(tmp_pat
     assert "part of the file that is missing" in report.diagnosis.sentence
 
 
-def test_calls_that_were_lost_with_their_kernels_are_missed(tmp_path: Path) -> None:
-    """Buffers of calls and of kernels are written by turns: a cut loses both of a time."""
-    trace = launching(20)
-    steps = [e for e in trace.events if e.get("cat") in ("user_annotation", "cpu_op")]
-    rest = [e for e in trace.events if e not in steps]
-    lost = [e for e in rest if (e["ts"] - trace.base) % 1000 > 400]
-    trace.events = steps + [e for e in rest if e not in lost] + lost
-    text = json.dumps(trace.document())
-    report = checked(tmp_path, text[: text.index(json.dumps(lost[0])) + 40])
-    assert report.diagnosis.bottleneck == "none"
-    assert "60% of what the steps launched" in report.diagnosis.sentence
-
-
 def test_a_cut_that_leaves_whole_steps_leaves_their_diagnosis(tmp_path: Path) -> None:
     report = checked(tmp_path, launching(20).text().decode()[:-300])
     assert any("cut off" in doubt for doubt in report.doubts)
@@ -353,20 +314,8 @@ def test_kernels_without_a_duration_are_a_doubt_about_the_gpu(how: str, tmp_path
             odd = {"negative": -event.pop("dur"), "null": None, "nan": float("nan"), "text": "?"}
             event |= {} if how == "missing" else {"dur": odd[how]}
     report = checked(tmp_path, trace.document())
-    assert any("8 of 16 GPU events" in doubt for doubt in report.doubts)
-    assert any("8 events have a duration that cannot be" in doubt for doubt in report.doubts)
-
-
-def test_host_events_without_a_duration_are_instants_and_many_are_a_doubt(tmp_path: Path) -> None:
-    trace = every_branch(steps=4)
-    calls = [event for event in trace.events if event.get("cat") == "cuda_runtime"]
-    for event in calls:
-        del event["dur"]
-    report = checked(tmp_path, trace.document())
-    assert any(f"{len(calls)} of" in d and "count as instants" in d for d in report.doubts)
-    few = every_branch(steps=40)
-    del next(event for event in few.events if event.get("cat") == "cuda_runtime")["dur"]
-    assert not checked(tmp_path, few.document()).doubts
+    [doubt] = [doubt for doubt in report.doubts if "no duration that can be" in doubt]
+    assert doubt.startswith("8 events of") and "8 ran on the GPU" in doubt
 
 
 def test_start_up_is_not_taken_for_training_where_steps_are_unknown(tmp_path: Path) -> None:
@@ -399,16 +348,3 @@ def test_a_time_that_no_trace_can_span_is_left_out_and_a_doubt(
     report = checked(tmp_path, trace.document())
     assert_every_branch(report)
     assert any("1 of" in doubt and "left out" in doubt for doubt in report.doubts)
-
-
-def test_an_event_far_from_all_others_is_said_to_make_the_span(tmp_path: Path) -> None:
-    """It said "100% of the trace lies in no operator", which was the gap before one stray event."""
-    trace = TraceBuilder()
-    for number in range(20):
-        trace.operator("aten::mm", number * 1000, number * 1000 + 900)
-    without = checked(tmp_path, trace.document())
-    assert not any("from all others" in doubt for doubt in without.doubts)
-    trace.operator("aten::mm", 1e12, 1e12 + 5)
-    report = checked(tmp_path, trace.document())
-    [doubt] = [doubt for doubt in report.doubts if "from all others" in doubt]
-    assert "1 of 21 events" in doubt and "12 days" in doubt and "100% of the trace" in doubt

@@ -16,7 +16,7 @@ from synthetic_traces import BASE, EVERY_BRANCH, TraceBuilder, every_branch
 from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.files import trace_paths
 from torchdoctor.trace.reader import read_trace
-from torchdoctor.trace.summary import read_and_summarise, summarise
+from torchdoctor.trace.summary import summarise
 from torchdoctor.words.errors import UsageError
 
 
@@ -109,9 +109,10 @@ def test_gzip_without_isal_reads_the_same(tmp_path: Path) -> None:
         "import sys; sys.modules['isal'] = None\n"
         "from pathlib import Path\n"
         "from torchdoctor.trace import files as trace_files\n"
-        "from torchdoctor.trace.summary import read_and_summarise\n"
+        "from torchdoctor.trace.reader import read_trace\n"
+        "from torchdoctor.trace.summary import summarise\n"
         "assert trace_files.zlib.__name__ == 'zlib'\n"
-        f"print(read_and_summarise([Path({str(file)!r})])[0].shares.gpu)"
+        f"print(summarise(read_trace(Path({str(file)!r}))).shares.gpu)"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
@@ -123,7 +124,7 @@ def test_a_folder_stands_for_its_ranks(tmp_path: Path) -> None:
     for rank in range(3):
         (tmp_path / f"rank{rank}.json").write_bytes(every_branch(steps=2 + rank).text())
     (tmp_path / "notes.txt").write_text("no trace")
-    assert [s.steps for s in read_and_summarise([tmp_path])] == [2, 3, 4]
+    assert [summarise(read_trace(path)).steps for path in trace_paths(tmp_path)] == [2, 3, 4]
     with pytest.raises(UsageError, match="holds no"):
         trace_paths(_folder(tmp_path / "empty"))
     with pytest.raises(UsageError, match="does not exist"):
@@ -160,8 +161,8 @@ def test_what_is_no_trace_is_refused_in_one_sentence(data: bytes) -> None:
 
 REFUSED = {
     "a list of lists": ([[1, 2], [3]], "no event that can be read"),
-    "begin and end": ([{"ph": "B", "cat": "cpu_op", "name": "a"}, {"ph": "E"}], "begin and end"),
-    "no category": ([{"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2}] * 9, '("cat")'),
+    "begin and end": ([{"ph": "B", "cat": "cpu_op", "name": "a"}, {"ph": "E"}], "pass a file"),
+    "no category": ([{"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2}] * 9, "pass a file"),
     "an empty window": (
         [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 1, "dur": 9}],
         "a later window without work overwrites",
@@ -178,17 +179,6 @@ def test_why_a_trace_is_refused_fits_what_it_is(kind: str) -> None:
         assert why in str(caught.value)
         assert "cut off" not in str(caught.value)
         assert str(caught.value).count(". ") == 0
-
-
-def test_a_duration_beyond_floats_is_none() -> None:
-    builder = every_branch()
-    builder.operator("aten::endless", 100, 137)
-    text = builder.text().replace(b'"dur": 37,', b'"dur": 1e400,')
-    assert b"1e400" in text
-    trace = read(text)
-    assert any("1 event has a duration that cannot be" in doubt for doubt in trace.doubts)
-    assert not trace.cut_off
-    assert_every_branch(trace)
 
 
 def test_a_truncated_file_is_read_as_far_as_it_goes() -> None:
@@ -256,7 +246,6 @@ def test_damage_in_the_middle_costs_only_the_events_it_hit() -> None:
         b'"text": "\xff\xfe"',
         b'"nested": [{"name": "x"}, {"name": "y"}]',
         b'"sizes": [[NaN, 3], Infinity]',
-        b'"text": "\\ud800"',
         b'"stack": "a \\"}, {\\"ph\\": 1"',
         b'"correlation": 18446744073709551615',
         b'"device": "zero"',
@@ -289,7 +278,7 @@ def test_durations_that_overflowed_count_as_instants() -> None:
     builder.operator("aten::words", 100, 140)
     builder.events[-1]["dur"] = "for ever"
     trace = read(builder.text())
-    assert any("3 events have a duration that cannot be" in doubt for doubt in trace.doubts)
+    assert any("3 events of" in doubt and "no duration" in doubt for doubt in trace.doubts)
     assert_every_branch(trace)
 
 
@@ -301,7 +290,7 @@ def test_a_whole_number_that_no_float_holds_is_no_duration() -> None:
     builder.operator("aten::never", 100, 140)
     builder.events[-1]["ts"] = 10**400
     trace = read(builder.text())
-    assert any("1 event has a duration that cannot be" in doubt for doubt in trace.doubts)
+    assert any("1 event of" in doubt and "no duration" in doubt for doubt in trace.doubts)
     assert any("1 of" in doubt and "no time that can be" in doubt for doubt in trace.doubts)
     assert_every_branch(trace)
 

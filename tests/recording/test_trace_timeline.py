@@ -66,7 +66,7 @@ def test_trailing_steps_without_or_with_few_device_events_are_dropped() -> None:
             at = number * 100 + k * 10
             launched(trace, at, at + 1, at + 9)
     assert spans(trace) == [(0, 100), (100, 200)]
-    assert any("The last 2 of 4 steps" in doubt for doubt in timeline(trace).steps.doubts)
+    assert any("the last 2 of 4 steps" in doubt for doubt in timeline(trace).steps.doubts)
 
 
 def test_eighty_percent_of_the_device_events_are_enough() -> None:

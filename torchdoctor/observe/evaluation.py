@@ -78,9 +78,8 @@ def evaluation_units(units: Units) -> np.ndarray:
         without_learning &= ~of_learning_loader
     # A loss summed over several batches before its backward also has units that learn nothing:
     # those run their forwards in training mode and with gradients.
-    evaluated: np.ndarray = without_learning & (
-        ~of_learning_loader | (units.training_forwards == 0)
-    )
+    trains_forward = of_learning_loader & (units.training_forwards > 0)
+    evaluated: np.ndarray = without_learning & ~trains_forward
     return evaluated
 
 
@@ -98,29 +97,17 @@ def evaluation_mask(events: Events) -> np.ndarray:
     chosen = evaluation_units(units)
     only_evaluates = np.setdiff1d(units.loader[chosen], units.loader[units.learns])
     ends_or_starts = np.isin(units.loader, only_evaluates) & ~chosen
-    for unit in np.flatnonzero(chosen):
-        mask[units.start[unit] : units.stop[unit]] = True
-    for unit in np.flatnonzero(ends_or_starts):
-        fetched = units.fetched_row[unit]
-        stop = units.stop[unit] if not units.is_fetch[unit] else fetched
-        if stop > units.start[unit] and not units.learns[unit]:
-            mask[units.start[unit] : stop] = True
-        elif fetched > units.start[unit]:
-            mask[units.start[unit] : fetched] = True
-    mask |= _eval_mode_forwards(events)
-    return mask
-
-
-def _eval_mode_forwards(events: Events) -> np.ndarray:
-    """Mark eval-mode forwards of models that also train, with the stretch before each."""
-    mask = np.zeros(len(events), dtype=bool)
+    to_its_end = chosen | ~(units.is_fetch | units.learns)
+    stops = np.where(to_its_end, units.stop, units.fetched_row)
+    for unit in np.flatnonzero(chosen | ends_or_starts):
+        mask[units.start[unit] : max(stops[unit], units.start[unit])] = True
+    # Eval-mode forwards of models that also train, with the stretch before each.
     begins = events.at(step_log.FORWARD_BEGIN)
-    ends = events.at(step_log.FORWARD_END)
     training = (events.value[begins] & 2) > 0
     trained = np.unique(events.ident[begins[training]])
-    wanted = begins[~training & np.isin(events.ident[begins], trained)]
-    stops = _first_at_or_after(ends, wanted)
-    for begin, stop in zip(wanted, stops, strict=True):
+    evaluated = begins[~training & np.isin(events.ident[begins], trained)]
+    ends = _first_at_or_after(events.at(step_log.FORWARD_END), evaluated)
+    for begin, stop in zip(evaluated, ends, strict=True):
         mask[max(begin - 1, 0) : stop] = True
     return mask
 

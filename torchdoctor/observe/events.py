@@ -1,11 +1,8 @@
 """The event columns that the probe wrote, read back.
 
 `events-<pid>.bin` holds little-endian int64 rows of four (code, ident, t_ns, value); the codes
-are those of `probe.step_log`.
-
-Some programs learn without a backward pass. `torch.autograd.grad` is called for many things: an
-update by hand, a gradient penalty, a derivative within the loss, an adversarial example. Only the
-whole log tells which calls stand for the backward pass; none does where backward passes are made.
+are those of `probe.step_log`. Some programs learn without a backward pass: only the whole log
+tells which calls of `torch.autograd.grad` stand for it.
 """
 
 from __future__ import annotations
@@ -19,6 +16,8 @@ import numpy as np
 from torchdoctor.probe import step_log
 from torchdoctor.words import ProcessFacts
 
+_ROW_BYTES = 4 * 8
+_LOADER_MASK = (1 << step_log.LOADER_BITS) - 1
 _FEWEST = 3
 _STEADY_SPAN = 0.6  # of all such calls, by time or number
 _MINOR = 0.2  # of the other kind's calls: those of an evaluation between
@@ -30,27 +29,19 @@ def with_backwards(rows: np.ndarray) -> tuple[np.ndarray, str]:
     Rows are (code, ident, t_ns, value) by time; the second value is `Boundary.learned_by`.
     """
     code = rows[:, 0]
-    has_backwards = _any(code, step_log.BACKWARD_BEGIN, step_log.BACKWARD_END)
-    begins = rows[code == step_log.GRADIENT_BEGIN]
+    has_backwards = bool(np.isin(code, (step_log.BACKWARD_BEGIN, step_log.BACKWARD_END)).any())
+    steps = bool(np.isin(code, (step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END)).any())
+    begins, learned_by = rows[code == step_log.GRADIENT_BEGIN], "backward"
     if len(begins) and not has_backwards:
         kind = _backward_of(begins)
+        learned_by = step_log.GRADIENT_CALLS[kind]
         rows = rows.copy()
         own = rows[:, 1] == kind
-        for before, after in (
-            (step_log.GRADIENT_BEGIN, step_log.BACKWARD_BEGIN),
-            (step_log.GRADIENT_END, step_log.BACKWARD_END),
-        ):
-            rows[own & (code == before), :2] = after, 0
-        return _without_batches(rows), step_log.GRADIENT_CALLS[kind]
-    if not _any(code, step_log.LEARNED):
-        return rows, "backward"
-    if has_backwards or _any(code, step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END):
-        return _without_batches(rows), "backward"
-    return _batches_trained_on(rows), "batch"
-
-
-def _any(code: np.ndarray, *wanted: int) -> bool:
-    return bool(np.isin(code, wanted).any())
+        rows[own & (code == step_log.GRADIENT_BEGIN), :2] = step_log.BACKWARD_BEGIN, 0
+        rows[own & (code == step_log.GRADIENT_END), :2] = step_log.BACKWARD_END, 0
+    elif (code == step_log.LEARNED).any() and not has_backwards and not steps:
+        return _batches_trained_on(rows), "batch"
+    return rows[rows[:, 0] != step_log.LEARNED], learned_by
 
 
 def _backward_of(begins: np.ndarray) -> int:
@@ -72,30 +63,19 @@ def _backward_of(begins: np.ndarray) -> int:
     if goes_on(plain) and counts[plain] >= _MINOR * counts[functional]:
         return plain
     # What is differentiated again is a part of something, where anything ends it.
-    chosen = next((kind for kind in range(functional, len(counts)) if goes_on(kind)), None)
-    return chosen if chosen is not None else int(np.argmax(counts))
-
-
-def _without_batches(rows: np.ndarray) -> np.ndarray:
-    kept: np.ndarray = rows[rows[:, 0] != step_log.LEARNED]
-    return kept
+    most = int(np.argmax(counts))
+    return next((kind for kind in range(functional, len(counts)) if goes_on(kind)), most)
 
 
 def _batches_trained_on(rows: np.ndarray) -> np.ndarray:
     """Return the log without batches of loaders whose models are only evaluated."""
-    code, loader = rows[:, 0], rows[:, 1] & ((1 << step_log.LOADER_BITS) - 1)
+    code, loader = rows[:, 0], rows[:, 1] & _LOADER_MASK
     learned = np.flatnonzero(code == step_log.LEARNED)
     trains = (code == step_log.FORWARD_BEGIN) & ((rows[:, 3] & 2) > 0)
     last = np.searchsorted(learned, np.flatnonzero(trains)) - 1
-    training = np.unique(loader[learned[last[last >= 0]]])
-    if not len(training):
-        return rows
+    training = loader[learned[last[last >= 0]]]
     kept: np.ndarray = rows[(code != step_log.LEARNED) | np.isin(loader, training)]
-    return kept
-
-
-_ROW_BYTES = 4 * 8
-_LOADER_MASK = (1 << 20) - 1
+    return kept if len(training) else rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +93,7 @@ class Events:
 
     def at(self, *codes: int) -> np.ndarray:
         """Return the row numbers of the events with one of these codes, ascending."""
-        wanted = self.code == codes[0]
-        for code in codes[1:]:
-            wanted |= self.code == code
-        return np.flatnonzero(wanted)
+        return np.flatnonzero(np.isin(self.code, codes))
 
     @property
     def loader(self) -> np.ndarray:
@@ -133,10 +110,7 @@ def from_rows(rows: np.ndarray) -> Events:
 
 def read_events(path: Path) -> Events:
     """Read one `events-<pid>.bin`; a last row that was cut off by a kill is dropped."""
-    data = path.read_bytes() if path.exists() else b""
-    whole = data[: len(data) // _ROW_BYTES * _ROW_BYTES]
-    rows = np.frombuffer(whole, dtype="<i8").astype(np.int64).reshape(-1, 4)
-    return from_rows(rows)
+    return from_rows(_whole_numbers(path, "<i8", _ROW_BYTES).astype(np.int64).reshape(-1, 4))
 
 
 def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
@@ -144,11 +118,9 @@ def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFact
 
     The answer holds events and facts by pid, and a sentence for each file that could not be read.
     """
-    events: dict[int, Events] = {}
     facts: dict[int, ProcessFacts] = {}
     doubts: list[str] = []
-    for path in sorted(folder.glob("events-*.bin")):
-        events[_pid_of(path)] = read_events(path)
+    events = {_pid_of(path): read_events(path) for path in sorted(folder.glob("events-*.bin"))}
     for path in sorted(folder.glob("process-*.json")):
         try:
             facts[_pid_of(path)] = msgspec.json.decode(path.read_bytes(), type=ProcessFacts)
@@ -159,8 +131,12 @@ def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFact
 
 def read_losses(path: Path) -> np.ndarray:
     """Read one `losses-<pid>.bin`: float64, one per backward in order."""
-    data = path.read_bytes() if path.exists() else b""
-    return np.frombuffer(data[: len(data) // 8 * 8], dtype="<f8").astype(np.float64)
+    return _whole_numbers(path, "<f8", 8).astype(np.float64)
+
+
+def _whole_numbers(path: Path, dtype: str, row_bytes: int) -> np.ndarray:
+    packed = path.read_bytes() if path.exists() else b""
+    return np.frombuffer(packed[: len(packed) // row_bytes * row_bytes], dtype=dtype)
 
 
 def _pid_of(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,23 +29,16 @@ FEW_STEPS = 12
 FEWEST_STEPS = 3
 
 
+@dataclass
 class ObservationWatch:
-    """Decides when the observing launch has shown enough.
+    """Decides when the observing launch has shown enough."""
 
-    Args:
-        step_on: what separates iterations, where the user says so.
-        enough_s: time of training that is worth watching.
-        most_s: time after the first steps at which it ends in any case.
-        wait_s: longest wait for the first steps.
-    """
-
-    def __init__(self, step_on: str | None, enough_s: float, most_s: float, wait_s: float) -> None:
-        self._step_on = step_on
-        self._enough_s = enough_s
-        self._most_s = most_s
-        self._wait_s = wait_s
-        self.gave_up = False  # no steps came in time
-        self._next_look = 0.0
+    step_on: str | None  # what separates iterations, where the user says so
+    enough_s: float  # time of training that is worth watching
+    most_s: float  # time after the first steps at which it ends in any case
+    wait_s: float  # longest wait for the first steps
+    gave_up: bool = False  # no steps came in time
+    _next_look: float = 0.0
 
     def __call__(self, running: RunningLaunch) -> bool:
         """Return True when the launch may be stopped; reads the step log about twice a second."""
@@ -53,9 +47,9 @@ class ObservationWatch:
             return False
         self._next_look = now + _LOOK_EVERY_S
         events, facts, _ = read_channel(running.channel)
-        steps = find_boundary(events, facts, self._step_on)
+        steps = find_boundary(events, facts, self.step_on)
         if isinstance(steps, NoSteps):
-            self.gave_up = running.elapsed_s > self._wait_s
+            self.gave_up = running.elapsed_s > self.wait_s
             return self.gave_up
         durations = step_durations(events[steps.trainers[0]], steps)
         # Reading grows with the log: look less often at a program with very many events.
@@ -63,24 +57,17 @@ class ObservationWatch:
         return self._enough(len(durations), float(durations.sum()))
 
     def _enough(self, steps: int, stepping_s: float) -> bool:
-        if steps >= _ENOUGH_STEPS and stepping_s >= self._enough_s:
-            return True
-        if steps >= FEW_STEPS and stepping_s >= 2 * self._enough_s:
-            return True
-        return steps >= FEWEST_STEPS and stepping_s >= self._most_s
+        asked = ((_ENOUGH_STEPS, self.enough_s), (FEW_STEPS, 2 * self.enough_s))
+        return any(
+            steps >= fewest and stepping_s >= least_s
+            for fewest, least_s in (*asked, (FEWEST_STEPS, self.most_s))
+        )
 
 
+_REFUSED = re.compile(r"unrecognized|unknown|no such option", re.IGNORECASE)
 _LONGER = (
     "Where it had not come to its training yet (it loads its data, or evaluates first), give it "
     "longer with --budget and --timeout, or less data."
-)
-_OWN_OPTIONS = frozenset(
-    f"--{name}"
-    for name in (
-        *("budget", "json", "html", "tensorboard", "output", "steps", "warmup", "fixes", "skip"),
-        *("no-fixes", "allow-training-changes", "step-on", "timeout", "seed", "python"),
-        *("no-sandbox", "quiet"),
-    )
 )
 
 
@@ -123,15 +110,14 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
 
 
 def _last_words(result: LaunchResult, workload: Workload) -> str:
-    output = result.output_tail.strip()
+    output, todo = result.output_tail.strip(), "Make it run without torchdoctor first."
     if not output:
-        return "It printed nothing. Make it run without torchdoctor first."
-    given = {argument.partition("=")[0] for argument in workload.command}
-    ours = sorted(option for option in given & _OWN_OPTIONS if option in output)
-    todo = "Make it run without torchdoctor first."
-    if ours:
+        return f"It printed nothing. {todo}"
+    options = {word.partition("=")[0] for word in workload.command if word.startswith("--")}
+    refused = sorted(option for option in options if option in output)
+    if refused and _REFUSED.search(output):
         todo = (
-            f"{', '.join(ours)} went to the program: torchdoctor's own options stand before the "
+            f"{', '.join(refused)} went to the program: torchdoctor's own options stand before the "
             "script."
         )
     return f"Its own output ends with:\n\n{output}\n\n{todo}"
@@ -193,7 +179,8 @@ def profiled_window(result: LaunchResult) -> Profiled:
 
     Raise ProgramFailed if there is none.
     """
-    from torchdoctor.trace.summary import read_and_summarise
+    from torchdoctor.trace.reader import read_trace
+    from torchdoctor.trace.summary import summarise
 
     traces = sorted(result.channel.glob("trace-*.json.gz"))
     if not traces:
@@ -202,12 +189,11 @@ def profiled_window(result: LaunchResult) -> Profiled:
         )
     largest = max(traces, key=lambda path: path.stat().st_size)
     try:
-        trace = read_and_summarise([largest])[0]
+        trace = summarise(read_trace(largest))
     except UsageError as error:
         raise ProgramFailed(
             f"The profiler window gave no trace that can be read: {error}"
         ) from error
     facts = read_channel(result.channel)[1]
     own = facts.get(int(largest.name.split("-")[1].split(".")[0]))
-    analysed = own if own is not None and own.analysed_steps else None
-    return Profiled(trace=trace, analysed=analysed)
+    return Profiled(trace=trace, analysed=own if own is not None and own.analysed_steps else None)

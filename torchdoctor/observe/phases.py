@@ -51,9 +51,7 @@ def phase_after(events: Events) -> np.ndarray:
 
 def stretches(events: Events) -> np.ndarray:
     """Return the seconds from each event to the next (0 after the last); float64 of shape (n,)."""
-    if not len(events):
-        return np.zeros(0)
-    return np.append(np.diff(events.t_ns), 0) / 1e9
+    return np.diff(events.t_ns, append=events.t_ns[-1:]) / 1e9
 
 
 def sum_by_step(step: np.ndarray, weights: np.ndarray, steps: int) -> np.ndarray:
@@ -68,15 +66,8 @@ def phase_seconds(events: Events, edges: np.ndarray) -> np.ndarray:
     Step i lasts from row edges[i] to edges[i + 1]; shape (len(edges) - 1, len(PHASES)).
     """
     steps = max(len(edges) - 1, 0)
-    if not steps:
-        return np.zeros((0, len(PHASES)))
-    step = step_numbers(events, edges)
-    phase = phase_after(events)
-    seconds = stretches(events)
-    inside = (step >= 0) & (step < steps)
-    cell = step[inside] * len(PHASES) + phase[inside]
-    sums = np.bincount(cell, weights=seconds[inside], minlength=steps * len(PHASES))
-    return sums.reshape(steps, len(PHASES))
+    cell = step_numbers(events, edges) * len(PHASES) + phase_after(events)
+    return sum_by_step(cell, stretches(events), steps * len(PHASES)).reshape(steps, len(PHASES))
 
 
 def step_numbers(events: Events, edges: np.ndarray) -> np.ndarray:
@@ -85,18 +76,14 @@ def step_numbers(events: Events, edges: np.ndarray) -> np.ndarray:
 
 
 def before_forwards(
-    events: Events,
-    edges: np.ndarray,
-    evaluation: np.ndarray | None = None,
-    every_batch: bool = False,
+    events: Events, edges: np.ndarray, evaluation: np.ndarray, every_batch: bool = False
 ) -> np.ndarray:
     """Return the seconds of host time right before each step's first forward, outside any phase.
 
-    They begin with whatever came last (boundary, fetch, optimizer step, backward) and leave out
-    waits, copies and `evaluation`. They end with the last copy to the device, as work after it is
-    on tensors that lie there. If no module's call shows a forward, they go on to the first
-    backward. With `every_batch` the time before each forward behind a backward counts, as batches
-    may accumulate.
+    They begin with whatever came last (boundary, fetch, optimizer step, backward), leave out waits,
+    copies and `evaluation`, and end with the last copy to the device. If no module's call shows a
+    forward, they go on to the first backward. With `every_batch` the time before each forward
+    behind a backward counts, as batches may accumulate.
     """
     steps = max(len(edges) - 1, 0)
     result = np.zeros(steps)
@@ -105,9 +92,8 @@ def before_forwards(
         forwards = events.at(step_log.BACKWARD_BEGIN)
     if not steps or not len(forwards):
         return result
-    skip = np.zeros(len(events), dtype=bool) if evaluation is None else evaluation
-    forwards = forwards[~skip[forwards]]
-    idle = np.where((phase_after(events) == _OTHER) & ~skip, stretches(events), 0.0)
+    forwards = forwards[~evaluation[forwards]]
+    idle = np.where((phase_after(events) == _OTHER) & ~evaluation, stretches(events), 0.0)
     total = np.concatenate([[0.0], np.cumsum(idle)])
     work_ends = np.union1d(
         events.at(step_log.FORWARD_END, step_log.BACKWARD_END, step_log.OPTIMIZER_END), edges

@@ -1,8 +1,7 @@
 """What one iteration of this program is, decided from the whole sequence of events.
 
-One iteration is one batch of the training loop. The event that separates two of them must be
-the same one that the probe can see at run time, so each candidate is tried out on the observed
-sequence by the probe's own rule (`boundary_rows`) and the best is taken.
+An iteration is one batch of the training loop. The event that separates two must be one that the
+probe can see at run time, so each candidate is tried out by the probe's own rule (`boundary_rows`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,13 @@ from torchdoctor.observe.step_words import MORE_STEPS, absence, advice, seen_ins
 from torchdoctor.probe import step_log
 from torchdoctor.words import Boundary, ProcessFacts
 
-STEP_KINDS = ("loader", "optimizer", "backward", "explicit")
+_BEGINS = {
+    "loader": step_log.FETCH_BEGIN,
+    "optimizer": step_log.OPTIMIZER_END,
+    "backward": step_log.BACKWARD_BEGIN,
+    "explicit": step_log.EXPLICIT_STEP,
+}
+STEP_KINDS = tuple(_BEGINS)
 FEWEST_ITERATIONS = 2  # complete ones; below this nothing can be timed
 _FEW_OPTIMIZER_STEPS = 10
 _STEADY_SPAN = 0.6  # of the learning that a boundary must go on for
@@ -34,12 +39,9 @@ class StepsFound:
     trainers: list[int]  # pids, the main one first
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NoSteps:
-    """No training step was found.
-
-    `reason` says in one sentence what was seen instead, `advice` what can be done.
-    """
+    """No training step was found: what was seen instead in one sentence, and what can be done."""
 
     reason: str
     advice: str = MORE_STEPS
@@ -51,20 +53,13 @@ def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
     A loader's boundary is the beginning of a fetch when something was learned since the last
     boundary; so evaluating over the training loader, or fetching ahead, begins no iteration.
     """
+    rows = events.at(_BEGINS[boundary.kind])
     if boundary.kind == "loader":
-        fetches = events.at(step_log.FETCH_BEGIN)
-        fetches = fetches[events.loader[fetches] == boundary.ident]
-        following = np.searchsorted(fetches, learning_rows(events))
-        rows = fetches[np.unique(following[following < len(fetches)])]
+        rows = rows[events.loader[rows] == boundary.ident]
+        following = np.searchsorted(rows, learning_rows(events))
+        rows = rows[np.unique(following[following < len(rows)])]
     elif boundary.kind == "optimizer":
-        rows = events.at(step_log.OPTIMIZER_END)
         rows = rows[events.ident[rows] == boundary.ident]
-    elif boundary.kind == "backward":
-        rows = events.at(step_log.BACKWARD_BEGIN)
-    elif boundary.kind == "explicit":
-        rows = events.at(step_log.EXPLICIT_STEP)
-    else:
-        raise ValueError(f"unknown kind of boundary: {boundary.kind!r}")
     begun: np.ndarray = rows[boundary.every - 1 :: boundary.every]
     return begun
 
@@ -80,9 +75,7 @@ def find_boundary(
     """
     trainers = training_processes(events_by_pid, facts_by_pid)
     if not trainers:
-        return NoSteps(
-            reason=seen_instead(events_by_pid, facts_by_pid), advice=advice(events_by_pid)
-        )
+        return NoSteps(seen_instead(events_by_pid, facts_by_pid), advice(events_by_pid))
     events = events_by_pid[trainers[0]]
     facts = facts_by_pid.get(trainers[0], ProcessFacts(pid=trainers[0]))
     if step_on is not None:
@@ -121,9 +114,7 @@ def training_processes(
         count = len(learning_rows(events)) + len(events.at(step_log.EXPLICIT_STEP))
         if count:
             marks[pid] = count
-    if not marks:
-        return []
-    busiest = max(marks.values())
+    busiest = max(marks.values(), default=0)
     chosen = [pid for pid, count in marks.items() if count >= _MINOR_TRAINER * busiest]
 
     def order(pid: int) -> tuple[int, int, int]:
@@ -163,19 +154,19 @@ def _made_anew(events: Events, facts: ProcessFacts) -> set[int]:
         if place is not None and len(boundary_rows(events, Boundary(kind="loader", ident=ident))):
             key = (place.file, place.line)
             spans.setdefault(key, []).append((int(rows[0]), int(rows[-1]), int(ident)))
-    anew: set[int] = set()
-    for alike in spans.values():
-        for first, last, ident in alike:
-            if any(last < other[0] or other[1] < first for other in alike):
-                anew.add(ident)
-    return anew
+    return {
+        ident
+        for alike in spans.values()
+        for first, last, ident in alike
+        if any(last < other[0] or other[1] < first for other in alike)
+    }
 
 
 def _training_loader(
     events: Events, left_out: Collection[int] = (), steady: bool = True
 ) -> Boundary | None:
     """Return the loader whose batches the training loop goes through; None where there is none."""
-    best: tuple[int, int, Boundary] | None = None
+    ranked: list[tuple[int, int, Boundary]] = []
     fetches = events.at(step_log.FETCH_BEGIN)
     learned = learning_rows(events)
     for ident in np.unique(events.loader[fetches]):
@@ -188,39 +179,32 @@ def _training_loader(
         ):
             continue
         # Of two loaders zipped, the one that is fetched first begins the iteration.
-        key = (len(rows), -int(np.median(rows - learned[np.searchsorted(learned, rows) - 1])))
-        if best is None or key > best[:2]:
-            best = (*key, boundary)
-    return best[2] if best else None
+        late = int(np.median(rows - learned[np.searchsorted(learned, rows) - 1]))
+        ranked.append((-len(rows), late, boundary))
+    return min(ranked, key=lambda rank: rank[:2])[2] if ranked else None
 
 
 def _without_loader(events: Events) -> Boundary:
     """Return the optimizer's cycle as the boundary, or backwards if that says too little."""
-    learned = learning_rows(events)
     backwards = len(events.at(step_log.BACKWARD_BEGIN))
-    slowest = _slowest_optimizer(events, learned)
-    if slowest is None:
-        return Boundary(kind="backward")
-    steps = len(boundary_rows(events, slowest))
+    slowest = _slowest_optimizer(events, learning_rows(events))
+    steps = len(boundary_rows(events, slowest)) if slowest else 0
     # LBFGS: a few steps of many backwards each.
-    if steps < _FEW_OPTIMIZER_STEPS and backwards >= 3 * steps:
+    if slowest is None or (steps < _FEW_OPTIMIZER_STEPS and backwards >= 3 * steps):
         return Boundary(kind="backward")
     return slowest
 
 
 def _slowest_optimizer(events: Events, learned: np.ndarray, steady: bool = True) -> Boundary | None:
     """Return the optimizer with the fewest steps of those that step all the time."""
-    ends = events.at(step_log.OPTIMIZER_END)
-    idents, counts = np.unique(events.ident[ends], return_counts=True)
-    best: tuple[int, Boundary] | None = None
-    for ident, count in zip(idents, counts, strict=True):
+    idents, counts = np.unique(events.ident[events.at(step_log.OPTIMIZER_END)], return_counts=True)
+    for ident, count in sorted(zip(idents, counts, strict=True), key=lambda pair: pair[1]):
         boundary = Boundary(kind="optimizer", ident=int(ident))
-        rows = boundary_rows(events, boundary)
-        if steady and (count < 0.02 * counts.max() or not _goes_on(events, rows, learned)):
-            continue
-        if best is None or count < best[0]:
-            best = (int(count), boundary)
-    return best[1] if best else None
+        goes_on = count >= 0.02 * counts.max()
+        goes_on &= _goes_on(events, boundary_rows(events, boundary), learned)
+        if goes_on or not steady:
+            return boundary
+    return None
 
 
 def _goes_on(events: Events, rows: np.ndarray, learned: np.ndarray) -> bool:
@@ -240,16 +224,11 @@ def _goes_on(events: Events, rows: np.ndarray, learned: np.ndarray) -> bool:
 
 
 def _of_kind(events: Events, kind: str, facts: ProcessFacts) -> Boundary | None:
+    learned = learning_rows(events)
     if kind == "loader":
-        return _training_loader(events, _made_anew(events, facts)) or _training_loader(
-            events, steady=False
-        )
+        steady = _training_loader(events, _made_anew(events, facts))
+        return steady or _training_loader(events, steady=False)
     if kind == "optimizer":
-        learned = learning_rows(events)
-        return _slowest_optimizer(events, learned) or _slowest_optimizer(
-            events, learned, steady=False
-        )
-    code = {"backward": step_log.BACKWARD_BEGIN, "explicit": step_log.EXPLICIT_STEP}.get(kind)
-    if code is None:
-        raise ValueError(f"--step-on must be one of {', '.join(STEP_KINDS)}, not {kind!r}")
-    return Boundary(kind=kind) if len(events.at(code)) else None
+        steady = _slowest_optimizer(events, learned)
+        return steady or _slowest_optimizer(events, learned, steady=False)
+    return Boundary(kind=kind) if len(events.at(_BEGINS[kind])) else None

@@ -47,14 +47,12 @@ def lanes_of_events(events: Events, edges: np.ndarray, warmup: int) -> StepLanes
         return None
     times = events.t_ns[edges]
     first = _usual(np.diff(times), min(warmup, steps - 1))
-    last = min(first + _STEPS, steps)
-    begin, end = int(times[first]), int(times[last])
     phase = phase_after(events)
     lanes = {}
     for name, label in PHASE_LABELS.items():
         rows = np.flatnonzero(phase[:-1] == PHASES.index(name))
         lanes[label] = union(events.t_ns[rows], events.t_ns[rows + 1])
-    return _cut(first, times[first : last + 1], lanes, begin, end)
+    return _cut(first, times, lanes)
 
 
 def lanes_of_trace(trace: Trace) -> StepLanes | None:
@@ -65,15 +63,13 @@ def lanes_of_trace(trace: Trace) -> StepLanes | None:
         return None
     times = np.append(steps.start, steps.end[-1])
     first = _usual(np.diff(times), 0)
-    last = min(first + _STEPS, len(steps))
     loading = timeline.branches["data_loader"]
     lanes = {"waiting for data": loading, **_host_lanes(trace, loading)}
     if trace.has_device:
         lanes["copies"] = join(timeline.branches["memcpy"], timeline.branches["memset"])
         lanes["GPU kernels"] = timeline.branches["gpu"]
     lanes["collectives"] = timeline.collectives
-    edges = times[first : last + 1]
-    return _cut(first, edges, lanes, int(edges[0]), int(edges[-1]), steps.known)
+    return _cut(first, times, lanes, steps.known)
 
 
 def _host_lanes(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
@@ -101,16 +97,17 @@ def _usual(durations: np.ndarray, warmup: int) -> int:
 
 
 def _cut(
-    first: int,
-    edges: np.ndarray,
-    lanes: dict[str, Intervals],
-    begin: int,
-    end: int,
-    steps_known: bool = True,
+    first: int, times: np.ndarray, lanes: dict[str, Intervals], steps_known: bool = True
 ) -> StepLanes:
-    shown = {}
-    for label, covered in lanes.items():
-        inside = union(np.clip(covered.start, begin, end), np.clip(covered.end, begin, end))
-        if len(inside):
-            shown[label] = Intervals(inside.start - begin, inside.end - begin)
+    edges = times[first : first + _STEPS + 1]
+    begin, end = int(edges[0]), int(edges[-1])
+    inside = {
+        label: union(np.clip(covered.start, begin, end), np.clip(covered.end, begin, end))
+        for label, covered in lanes.items()
+    }
+    shown = {
+        label: Intervals(covered.start - begin, covered.end - begin)
+        for label, covered in inside.items()
+        if len(covered)
+    }
     return StepLanes(first=first, edges=edges - begin, lanes=shown, steps_known=steps_known)

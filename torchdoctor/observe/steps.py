@@ -1,7 +1,8 @@
-"""Regularities in a column of step times: warming up, cycles."""
+"""The figures of the steps of a launch, and regularities in their times: warming up, cycles."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,35 +94,27 @@ def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
     """Return the seconds per step of each optimizer's updates.
 
     Each counts from the last forward or backward within `step(closure)`, or from its beginning, to
-    its end. A `step` within another's is no part of the outer one. LBFGS also computes between its
-    closure's calls; no other implementation changes that.
+    its end. A `step` within another's is no part of the outer one.
     """
-    steps = max(len(edges) - 1, 0)
     rows = events.at(step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END)
-    if not steps or not len(rows):
-        return []
     rows = rows[(rows >= edges[0]) & (rows <= edges[-1])]  # a boundary may be the end of a step
     learned = events.at(step_log.FORWARD_END, step_log.BACKWARD_END)
-    totals: dict[int, int] = {}
+    totals: dict[int, int] = defaultdict(int)
     open_steps: list[list[int]] = []  # row it began at, ns of those within it
     for row in rows.tolist():
         if events.code[row] == step_log.OPTIMIZER_BEGIN:
             open_steps.append([row, 0])
-            continue
-        if not open_steps:
-            continue  # it began before the window
-        begin, within = open_steps.pop()
-        last = int(np.searchsorted(learned, row)) - 1
-        start = max(begin, int(learned[last])) if last >= 0 else begin
-        if open_steps:
-            open_steps[-1][1] += int(events.t_ns[row] - events.t_ns[begin])
-        # What lies within may have come before the last backward, and then is not counted anyway.
-        own = int(events.t_ns[row] - events.t_ns[start]) - within
-        ident = int(events.ident[row])
-        totals[ident] = totals.get(ident, 0) + max(own, 0)
-    if not totals:
-        return []
-    return [totals.get(ident, 0) / 1e9 / steps for ident in range(max(totals) + 1)]
+        elif open_steps:  # else it began before the window
+            begin, within = open_steps.pop()
+            last = int(np.searchsorted(learned, row)) - 1
+            start = max(begin, int(learned[last])) if last >= 0 else begin
+            if open_steps:
+                open_steps[-1][1] += int(events.t_ns[row] - events.t_ns[begin])
+            # What lies within may have come before the last backward, and is not counted anyway.
+            own = int(events.t_ns[row] - events.t_ns[start]) - within
+            totals[int(events.ident[row])] += max(own, 0)
+    steps = len(edges) - 1
+    return [totals[ident] / 1e9 / steps for ident in range(max(totals, default=-1) + 1)]
 
 
 LEAST_WARMUP = 10
@@ -141,24 +134,28 @@ def step_statistics(
     Without `warmup` the step time has to settle first. Raise ValueError if the events hold fewer
     than two boundaries.
     """
-    events = trainers[0]
-    rows = boundary_rows(events, steps_found.boundary)
+    events, boundary = trainers[0], steps_found.boundary
+    rows = boundary_rows(events, boundary)
     if len(rows) < 2:
         raise ValueError(f"{len(rows)} boundaries make no iteration")
     durations = np.diff(events.t_ns[rows]) / 1e9
     settled = settled_after(durations)
     if warmup is None:
-        warmup = _default_warmup(len(durations), settled)
+        wanted = max(LEAST_WARMUP, settled or 0)
+        warmup = wanted if len(durations) >= 2 * wanted else len(durations) // 3
     warmup = min(warmup, len(durations) - 1)
     edges = rows[warmup:] if window is None else rows[warmup : warmup + window + 1]
     measured = durations[warmup : warmup + len(edges) - 1]
     steps = len(measured)
     mean, median = float(measured.mean()), float(np.median(measured))
-    counts = _counts(events, edges, steps_found)
-    rates = [_samples_per_second(t, steps_found, warmup, window) for t in trainers]
+    units = cut_units(events)
+    counts = _counts(events, units, edges, boundary)
+    rates = [_samples_per_second(t, boundary, warmup, window) for t in trainers]
     samples = None if None in rates else sum(r for r in rates if r is not None) * mean
+    learning = np.isin(units.loader, units.loader[units.learns])
+    epochs = units.start[units.is_fetch & (units.value == EXHAUSTED) & learning]
     return StepStatistics(
-        boundary=steps_found.boundary,
+        boundary=boundary,
         how_found=steps_found.how_found,
         steps=steps,
         warmup_steps=warmup,
@@ -166,22 +163,37 @@ def step_statistics(
         mean_s=mean,
         p10_s=float(np.percentile(measured, 10)),
         p90_s=float(np.percentile(measured, 90)),
-        p99_s=float(np.percentile(measured, 99)) if steps >= _ENOUGH_FOR_P99 else None,
-        first_step_s=_first_step(events, rows),
+        p99_s=_percentile_99(measured),
+        first_step_s=_first_step_s(events, rows[0]),
         samples_per_step=samples,
         trainers=len(trainers),
         two_modes=abs(mean / median - 1.0) > TWO_MODES if median > 0 else False,
-        cycle_steps=_cycle(events, rows, durations, counts["optimizer_steps_per_step"]),
+        cycle_steps=cycle_length(
+            step_numbers(events, rows)[epochs], durations, counts["optimizer_steps_per_step"]
+        ),
         settled_after=settled,
         still_warming=shows_slope(measured),
         program_ended=program_ended,
         total_steps_seen=len(durations),
-        **_phase_means(events, edges, steps_found.boundary),
-        **_fetch_figures(events, edges, steps_found),
+        **_phase_means(events, edges, boundary),
+        **_fetch_figures(events, units, edges, boundary),
         **_copy_figures(events, edges),
         update_s=update_seconds(events, edges),
         **counts,
     )
+
+
+def _first_step_s(events: Events, first: int) -> float | None:
+    begins = events.at(step_log.FETCH_BEGIN, step_log.FORWARD_BEGIN, step_log.BACKWARD_BEGIN)
+    return _seconds(events, begins[0], first) if len(begins) and begins[0] < first else None
+
+
+def _percentile_99(values: np.ndarray) -> float | None:
+    return float(np.percentile(values, 99)) if len(values) >= _ENOUGH_FOR_P99 else None
+
+
+def _seconds(events: Events, first: int, last: int) -> float:
+    return float(events.t_ns[last] - events.t_ns[first]) / 1e9
 
 
 def step_durations(events: Events, steps_found: StepsFound) -> np.ndarray:
@@ -199,34 +211,26 @@ def window_ns(
     return int(trainer.t_ns[rows[first]]), int(trainer.t_ns[rows[first + statistics.steps]])
 
 
-def _fetched_samples(events: Events, begin: int, end: int, loader: int) -> float | None:
-    """Return the samples of a log that holds only the ends of fetches."""
-    rows = events.at(step_log.FETCH_END)
-    rows = rows[(rows > begin) & (rows < end) & (events.loader[rows] == loader)]
-    values = events.value[rows]
-    values = values[values != EXHAUSTED]
-    if not len(values) or (values < 0).any():
-        return None
-    return float(values.sum())
-
-
 def count_samples(events: Events, begin: int, end: int, loader: int | None) -> float | None:
     """Return the samples of the training batches fetched in rows begin .. end-1.
 
     Without `loader` those count whose batches are learned from most, in turns (one made anew for
-    each epoch or fold). None: batches have no size, or there is neither loader nor explicit count.
+    each epoch). None: batches have no size, or there is neither loader nor explicit count.
     """
     explicit = events.at(step_log.EXPLICIT_STEP)
     explicit = explicit[(explicit > begin) & (explicit <= end)]
     if len(explicit) and (events.value[explicit] >= 0).all():
         return float(events.value[explicit].sum())
-    if loader is not None and not len(events.at(step_log.FETCH_BEGIN)):
-        return _fetched_samples(events, begin, end, loader)
-    units = cut_units(events)
-    useful = units.is_fetch & ~evaluation_units(units) & (units.value != EXHAUSTED)
-    inside = useful & (units.start >= begin) & (units.start < end)
-    counted = [loader] if loader is not None else _taking_turns(units, useful)
-    values = units.value[inside & np.isin(units.loader, counted)]
+    if loader is not None and not len(events.at(step_log.FETCH_BEGIN)):  # a log of ends alone
+        rows = events.at(step_log.FETCH_END)
+        rows = rows[(rows > begin) & (rows < end) & (events.loader[rows] == loader)]
+        values = events.value[rows][events.value[rows] != EXHAUSTED]
+    else:
+        units = cut_units(events)
+        useful = units.is_fetch & ~evaluation_units(units) & (units.value != EXHAUSTED)
+        inside = useful & (units.start >= begin) & (units.start < end)
+        counted = [loader] if loader is not None else _taking_turns(units, useful)
+        values = units.value[inside & np.isin(units.loader, counted)]
     if not len(values) or (values < 0).any():
         return None
     return float(values.sum())
@@ -246,96 +250,76 @@ def _taking_turns(units: Units, useful: np.ndarray) -> list[int]:
     return loaders
 
 
-def _default_warmup(steps: int, settled: int | None) -> int:
-    wanted = max(LEAST_WARMUP, settled or 0)
-    return wanted if steps >= 2 * wanted else steps // 3
-
-
 def _samples_per_second(
-    events: Events, steps_found: StepsFound, warmup: int, window: int | None
+    events: Events, boundary: Boundary, warmup: int, window: int | None
 ) -> float | None:
-    rows = boundary_rows(events, steps_found.boundary)
+    rows = boundary_rows(events, boundary)
     rows = rows[min(warmup, max(len(rows) - 2, 0)) :]
     if window is not None:
         rows = rows[: window + 1]
     if len(rows) < 2:
         return 0.0  # this trainer did nothing in the window
-    loader = steps_found.boundary.ident if steps_found.boundary.kind == "loader" else None
+    loader = boundary.ident if boundary.kind == "loader" else None
     samples = count_samples(events, int(rows[0]), int(rows[-1]), loader)
-    seconds = float(events.t_ns[rows[-1]] - events.t_ns[rows[0]]) / 1e9
+    seconds = _seconds(events, rows[0], rows[-1])
     return None if samples is None or seconds <= 0 else samples / seconds
 
 
-def _first_step(events: Events, rows: np.ndarray) -> float | None:
-    begins = events.at(step_log.FETCH_BEGIN, step_log.FORWARD_BEGIN, step_log.BACKWARD_BEGIN)
-    if not len(begins) or begins[0] >= rows[0]:
-        return None
-    return float(events.t_ns[rows[0]] - events.t_ns[begins[0]]) / 1e9
-
-
 def _phase_means(events: Events, edges: np.ndarray, boundary: Boundary) -> dict[str, Any]:
-    means = phase_seconds(events, edges).mean(axis=0)
     evaluation = evaluation_mask(events)
-    step = step_numbers(events, edges)
-    steps = len(edges) - 1
-    seconds = stretches(events)
+    step, seconds, steps = step_numbers(events, edges), stretches(events), len(edges) - 1
 
     def mean_where(mask: np.ndarray) -> float:
         return float(sum_by_step(step[mask], seconds[mask], steps).mean())
 
-    figures: dict[str, Any] = {
-        f"{name}_s": float(mean) for name, mean in zip(PHASES, means, strict=True)
-    }
-    several = boundary.kind != "loader"
-    gaps = before_forwards(events, edges, evaluation, every_batch=several)
-    figures["before_forward_s"] = float(gaps.mean())
-    figures["evaluation_s"] = mean_where(evaluation)
+    means = phase_seconds(events, edges).mean(axis=0).tolist()
+    gaps = before_forwards(events, edges, evaluation, every_batch=boundary.kind != "loader")
     inside = np.flatnonzero(evaluation & (step >= 0) & (step < steps))
-    figures["evaluations"] = len(np.unique(np.searchsorted(learning_rows(events), inside)))
     starting = is_open(events, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END)
-    figures["loader_start_s"] = mean_where(starting)
-    figures["gc_s"] = mean_where(is_open(events, step_log.GC_BEGIN, step_log.GC_END))
-    return figures
+    return {
+        **{f"{name}_s": mean for name, mean in zip(PHASES, means, strict=True)},
+        "before_forward_s": float(gaps.mean()),
+        "evaluation_s": mean_where(evaluation),
+        "evaluations": len(np.unique(np.searchsorted(learning_rows(events), inside))),
+        "loader_start_s": mean_where(starting),
+        "gc_s": mean_where(is_open(events, step_log.GC_BEGIN, step_log.GC_END)),
+    }
 
 
-def _fetch_figures(events: Events, edges: np.ndarray, steps_found: StepsFound) -> dict[str, Any]:
-    units = cut_units(events)
+def _fetch_figures(
+    events: Events, units: Units, edges: np.ndarray, boundary: Boundary
+) -> dict[str, Any]:
     whole = units.is_fetch & (units.fetched_row >= 0) & (units.value != EXHAUSTED)
-    if steps_found.boundary.kind == "loader":
-        of_training = units.loader == steps_found.boundary.ident
-    else:
-        of_training = np.isin(units.loader, units.loader[units.learns])
+    is_loader = boundary.kind == "loader"
+    feeding = [boundary.ident] if is_loader else units.loader[units.learns]
     begin = units.start[whole]
     wait = (events.t_ns[units.fetched_row[whole]] - events.t_ns[begin]) / 1e9
     inside = (begin >= edges[0]) & (begin < edges[-1])
-    training = of_training[whole] & inside
+    training = np.isin(units.loader[whole], feeding) & inside
     if not training.any():
         return {"fetch_median_s": None, "fetch_p99_s": None, "first_batch_s": 0.0}
     usual = float(np.median(wait[training]))
     _, first = np.unique(events.ident[begin], return_index=True)
-    is_first = np.zeros(len(begin), dtype=bool)
-    is_first[first] = True
-    extra = np.maximum(wait[is_first & inside] - usual, 0.0).sum()
+    extra = np.maximum(wait[first[inside[first]]] - usual, 0.0).sum()
     return {
         "fetch_median_s": usual,
-        "fetch_p99_s": float(np.percentile(wait[training], 99))
-        if training.sum() >= _ENOUGH_FOR_P99
-        else None,
+        "fetch_p99_s": _percentile_99(wait[training]),
         "first_batch_s": float(extra) / (len(edges) - 1),
     }
 
 
 def _copy_figures(events: Events, edges: np.ndarray) -> dict[str, Any]:
-    copies = events.at(step_log.COPY_BEGIN)
-    copies = copies[(copies >= edges[0]) & (copies < edges[-1])]
+    copies, ends = (
+        rows[(rows >= edges[0]) & (rows < edges[-1])]
+        for rows in (events.at(step_log.COPY_BEGIN), events.at(step_log.COPY_END))
+    )
     if not len(copies):
         return {}
     steps = len(edges) - 1
     pinned, non_blocking = (events.ident[copies] & 1) > 0, (events.ident[copies] & 2) > 0
     sizes = events.value[copies]
     if (sizes <= 0).all():  # the size stands at whichever end of the pair carries it
-        ends = events.at(step_log.COPY_END)
-        sizes = events.value[ends[(ends >= edges[0]) & (ends < edges[-1])]]
+        sizes = events.value[ends]
     return {
         "pageable_copies_per_step": float((~pinned).sum()) / steps,
         "blocking_copies_per_step": float((pinned & ~non_blocking).sum()) / steps,
@@ -343,30 +327,22 @@ def _copy_figures(events: Events, edges: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _counts(events: Events, edges: np.ndarray, steps_found: StepsFound) -> dict[str, Any]:
-    steps = len(edges) - 1
-
-    def inside(rows: np.ndarray) -> np.ndarray:
-        kept: np.ndarray = rows[(rows >= edges[0]) & (rows < edges[-1])]
-        return kept
-
-    stepped = inside(events.at(step_log.OPTIMIZER_BEGIN))
-    units = cut_units(events)
+def _counts(events: Events, units: Units, edges: np.ndarray, boundary: Boundary) -> dict[str, Any]:
     batches = units.is_fetch & (units.value != EXHAUSTED) & ~evaluation_units(units)
-    if steps_found.boundary.kind == "loader":
-        batches &= units.loader == steps_found.boundary.ident
+    if boundary.kind == "loader":
+        batches &= units.loader == boundary.ident
+    fetches, backwards, stepped = (
+        rows[(rows >= edges[0]) & (rows < edges[-1])]
+        for rows in (
+            units.start[batches],
+            events.at(step_log.BACKWARD_BEGIN),
+            events.at(step_log.OPTIMIZER_BEGIN),
+        )
+    )
+    steps = len(edges) - 1
     return {
-        "backwards_per_step": len(inside(events.at(step_log.BACKWARD_BEGIN))) / steps,
+        "backwards_per_step": len(backwards) / steps,
         "optimizer_steps_per_step": len(stepped) / steps,
         "optimizers_per_step": len(np.unique(events.ident[stepped])),
-        "batches_per_step": len(inside(units.start[batches])) / steps,
+        "batches_per_step": len(fetches) / steps,
     }
-
-
-def _cycle(
-    events: Events, rows: np.ndarray, durations: np.ndarray, optimizer_steps: float
-) -> int | None:
-    units = cut_units(events)
-    learning = np.isin(units.loader, units.loader[units.learns])
-    ended = units.start[units.is_fetch & (units.value == EXHAUSTED) & learning]
-    return cycle_length(step_numbers(events, rows)[ended], durations, optimizer_steps)

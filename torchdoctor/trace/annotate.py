@@ -25,11 +25,7 @@ from torchdoctor.words.record_files import replacing
 
 _PROCESS = 2_000_000_000  # no process id of a system
 _STEPS, _EXPOSED, _FINDINGS = 1, 2, 3
-_TRACKS = {
-    _STEPS: "steps",
-    _EXPOSED: "what the step is in (exposed time)",
-    _FINDINGS: "findings",
-}
+_TRACKS = {1: "steps", 2: "what the step is in (exposed time)", 3: "findings"}
 _SHORTEST_NS = 1000  # shorter ones nobody sees, and there may be millions
 
 
@@ -47,7 +43,11 @@ def annotate(
     try:
         with source.open("rb") as stream, replacing(target) as file:
             trace = TraceFile(stream, str(source))
-            with _packed(file, target.name) as out:
+            with contextlib.ExitStack() as stack:
+                out: IO[bytes] = file
+                if target.name.endswith(".gz"):
+                    packed = gzip.GzipFile("", "wb", compresslevel=1, fileobj=file)
+                    out = cast(BinaryIO, stack.enter_context(packed))
                 _copy(trace, ours, out)
     except OSError as error:
         raise UsageError(
@@ -62,23 +62,12 @@ def _copy(trace: TraceFile, ours: bytes, out: IO[bytes]) -> None:
     head = {**trace.metadata, "traceEvents": []}
     out.write(b"[" if trace.is_list else msgspec.json.encode(head)[: -len(b"]}")])
     out.write(b"\n" + ours)
-    while run is not None:
-        out.write(b",\n" + _valid_utf8(run.text))
+    while run is not None:  # other bytes than UTF-8 stand in strings that nothing reads
+        out.write(b",\n" + bytes(run.text).decode("utf-8", "replace").encode())
         run = next(runs, None)
-    out.write(b"\n]")
-    if not trace.is_list:
-        tail = {key: value for key, value in trace.metadata.items() if key not in head}
-        out.write((b"," + msgspec.json.encode(tail)[1:]) if tail else b"}")
-
-
-def _valid_utf8(text: bytes | memoryview) -> bytes:
-    """Return the text as UTF-8; other bytes stand in strings that nothing reads."""
-    copied = bytes(text)
-    try:
-        copied.decode()
-    except UnicodeDecodeError:
-        return copied.decode("utf-8", "replace").encode()
-    return copied
+    tail = {key: value for key, value in trace.metadata.items() if key not in head}
+    end = b"" if trace.is_list else b"," + msgspec.json.encode(tail)[1:] if tail else b"}"
+    out.write(b"\n]" + end)
 
 
 def _events(
@@ -101,32 +90,21 @@ def _events(
         event = {"ph": "X", "cat": OUR_CATEGORY, "name": title, "pid": _PROCESS, "tid": track}
         return {**event, "ts": at_us, "dur": lasting_us, "args": args}
 
-    for number, (start, end) in enumerate(
-        zip(steps.start.tolist(), steps.end.tolist(), strict=True)
-    ):
+    spans = zip(steps.start.tolist(), steps.end.tolist(), strict=True)
+    for number, (start, end) in enumerate(spans):
         shares = {
             branch: round(float(spent[number]) / max(end - start, 1), 4)
             for branch, spent in timeline.exposed.items()
         }
         yield slice_(_STEPS, f"step {number}" if steps.known else "the trace", start, end, **shares)
     for branch, exposed in timeline.exposed_intervals.items():
-        for row in np.flatnonzero(exposed.end - exposed.start >= _SHORTEST_NS):
-            yield slice_(
-                _EXPOSED, SHARE_LABELS[branch], int(exposed.start[row]), int(exposed.end[row])
-            )
+        drawn = exposed.end - exposed.start >= _SHORTEST_NS
+        columns = exposed.start[drawn].tolist(), exposed.end[drawn].tolist()
+        for start, end in zip(*columns, strict=True):
+            yield slice_(_EXPOSED, SHARE_LABELS[branch], start, end)
     for finding in findings:
         share = finding.share_of_step
         title = finding.check if share is None else f"{finding.check} {share:.0%}"
         evidence = " ".join(finding.evidence)
         first, last = int(steps.start.min()), int(steps.end.max())
         yield slice_(_FINDINGS, title, first, last, evidence=evidence)
-
-
-@contextlib.contextmanager
-def _packed(file: BinaryIO, name: str) -> Iterator[IO[bytes]]:
-    """Yield a stream into the file, compressed if the name ends in .gz."""
-    if not name.endswith(".gz"):
-        yield file
-        return
-    with gzip.GzipFile("", "wb", compresslevel=1, fileobj=file) as stream:
-        yield cast(BinaryIO, stream)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.trace.columns import Ints, Table, Trace
+from torchdoctor.trace.columns import Table, Trace
 from torchdoctor.trace.nesting import innermost, operator_nesting
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps, Timeline
@@ -33,7 +33,8 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
     waits = named(trace, rows, _WAITS.match)
     inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
     names = len(trace.names)
-    operator = np.where(waits & (inside >= 0), _names_of(trace, inside), names)
+    operators = np.append(trace.operators.name, names).astype(np.int64)  # -1: the last, no operator
+    operator = operators[np.where(waits, inside, -1)]
     key, group = np.unique(rows.name.astype(np.int64) * (names + 1) + operator, return_inverse=True)
     calls = np.bincount(group, minlength=len(key))
     spent = np.bincount(group, weights=rows.end - rows.start, minlength=len(key))
@@ -43,8 +44,7 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
         inside_name = trace.names[under] if under < names else None
         own = rows.where(group.reshape(-1) == row)
         threads = np.unique(own.thread)
-        each = [own.where(own.thread == thread) for thread in threads]
-        host_ns = sum(_covered(call, steps) for call in each)
+        host_ns = sum(_covered(own.where(own.thread == thread), steps) for thread in threads)
         listed.append(
             RuntimeCall(
                 name=trace.names[name],
@@ -61,13 +61,6 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
 def _covered(table: Table, steps: Steps) -> float:
     """Return the nanoseconds of the steps in which one of these calls is under way."""
     return float(table.spans().covered(steps.start, steps.end).sum())
-
-
-def _names_of(trace: Trace, rows: Ints) -> Ints:
-    """Return the name of each operator's row; anything for -1."""
-    if not len(trace.operators):
-        return rows
-    return trace.operators.name[np.maximum(rows, 0)].astype(np.int64)
 
 
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchdoctor.trace.columns import Ints, Trace
 from torchdoctor.trace.kinds import KERNEL, is_communication
-from torchdoctor.trace.metadata import text
 from torchdoctor.trace.threads import is_step, named
 from torchdoctor.trace.timeline import HOST_COMMUNICATION, Timeline
 
@@ -29,8 +27,6 @@ _FEWEST = 3
 _SCATTER_NS, _SCATTER_SHARE = 20_000, 0.005  # of a step
 # On the host a thread is woken when the data is there, on a busy machine milliseconds later.
 _HOST_SCATTER_NS, _HOST_SCATTER_SHARE, _HOST_SCATTER_MOST = 2_000_000, 0.02, 0.1
-_ONE_CLOCK_NS = 1e9  # what times of one machine never differ by
-_ANY_HOST = ("", "localhost")  # names that say nothing of the machine
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,6 @@ class Collectives:
     start: Ints
     end: Ints
     base_us: float  # of the times, on the clock of its machine
-    host: str | None = None  # the machine's name
     on_device: bool = True
 
 
@@ -73,16 +68,15 @@ class Unaligned(Enum):
 def collectives(trace: Trace, timeline: Timeline) -> Collectives:
     """Return the collectives of the known steps; none where steps are unknown."""
     table = trace.device if trace.has_device else trace.annotations
+    wanted = named(trace, table, _on_device if trace.has_device else _on_host)
     if trace.has_device:
-        rows = np.flatnonzero((table["kind"] == KERNEL) & named(trace, table, _is_collective))
-    else:
-        rows = np.flatnonzero(named(trace, table, _is_host_collective))
+        wanted &= table["kind"] == KERNEL
+    rows = np.flatnonzero(wanted)
     rows = rows[np.argsort(table.start[rows], kind="stable")]
     number = _step_numbers(trace, timeline)
     index = timeline.steps.index(table.start[rows])
-    rows, index = rows[index >= 0], index[index >= 0]
-    if not len(number):
-        rows, index = rows[:0], index[:0]
+    kept = index >= 0 if len(number) else np.zeros(len(rows), dtype=bool)
+    rows, index = rows[kept], index[kept]
     epoch_ns = trace.metadata.get("baseTimeNanoseconds")
     epoch_us = epoch_ns / 1000 if isinstance(epoch_ns, int) else 0.0
     return Collectives(
@@ -91,16 +85,15 @@ def collectives(trace: Trace, timeline: Timeline) -> Collectives:
         start=table.start[rows],
         end=table.end[rows],
         base_us=trace.base_us + epoch_us,
-        host=text(trace.metadata.get("host_name")),
         on_device=trace.has_device,
     )
 
 
-def _is_collective(name: str) -> bool:
+def _on_device(name: str) -> bool:
     return is_communication(name) and _TOGETHER.search(name) is not None
 
 
-def _is_host_collective(name: str) -> bool:
+def _on_host(name: str) -> bool:
     return name.startswith(HOST_COMMUNICATION) and _TOGETHER.search(name) is not None
 
 
@@ -119,10 +112,7 @@ def _step_numbers(trace: Trace, timeline: Timeline) -> Ints:
 
 
 def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
-    """Align the ranks' clocks.
-
-    The scatter of the ends is judged against the length of a step.
-    """
+    """Align the ranks' clocks; the scatter of the ends is judged against the length of a step."""
     matched = _matched(ranks) if len(ranks) > 1 else []
     if len(matched) < _FEWEST:
         return Unaligned.TOO_FEW
@@ -133,7 +123,10 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
     apart = end - end[0]
     offset = np.median(apart, axis=1)
     scatter = np.median(np.abs(apart - offset[:, None]), axis=1).max()
-    if scatter > _most_scatter(ranks, step_s * 1e9) or _two_clocks(ranks, offset):
+    on_device, step_ns = all(rank.on_device for rank in ranks), step_s * 1e9
+    most = _HOST_SCATTER_NS + _HOST_SCATTER_SHARE * step_ns
+    most = min(most, _HOST_SCATTER_MOST * step_ns)
+    if scatter > (_SCATTER_NS + _SCATTER_SHARE * step_ns if on_device else most):
         return Unaligned.DIFFERENT_RUNS
     arrived = start - offset[:, None]
     wait = arrived.max(axis=0) - arrived
@@ -145,24 +138,8 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
         last_share=(last / rows.shape[1]).tolist(),
         collectives=rows.shape[1],
         scatter_s=float(scatter) / 1e9,
-        on_device=all(rank.on_device for rank in ranks),
+        on_device=on_device,
     )
-
-
-def _most_scatter(ranks: Sequence[Collectives], step_ns: float) -> float:
-    """Return how far the ends of the same collectives may lie apart, in nanoseconds."""
-    if all(rank.on_device for rank in ranks):
-        return _SCATTER_NS + _SCATTER_SHARE * step_ns
-    return min(_HOST_SCATTER_NS + _HOST_SCATTER_SHARE * step_ns, _HOST_SCATTER_MOST * step_ns)
-
-
-def _two_clocks(ranks: Sequence[Collectives], offset: NDArray[np.float64]) -> bool:
-    """Return True if ranks on one machine would need different clocks, as of different runs."""
-    by_host: dict[str, list[float]] = {}
-    for rank, ahead in zip(ranks, offset.tolist(), strict=True):
-        if rank.host is not None and rank.host not in _ANY_HOST:
-            by_host.setdefault(rank.host, []).append(ahead)
-    return any(max(ahead) - min(ahead) > _ONE_CLOCK_NS for ahead in by_host.values())
 
 
 def _matched(ranks: Sequence[Collectives]) -> list[tuple[int, ...]]:

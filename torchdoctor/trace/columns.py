@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.facts.stacks import is_users
-from torchdoctor.trace.events import NO_DURATION, Slice, SliceArgs
+from torchdoctor.trace.events import Slice, SliceArgs
 from torchdoctor.trace.kinds import (
     DEVICE_KINDS,
     OUR_CATEGORY,
@@ -41,64 +41,39 @@ _BYTES = {
 }
 
 
-def whole_column(values: list[Any]) -> NDArray[np.int64]:
+def _whole_column(values: list[int | float | None]) -> NDArray[np.int64]:
     """Return the numbers; -1 stands for None and for what no int64 holds (an id of 2**64 - 1)."""
     try:
         return np.array([-1 if value is None else value for value in values], dtype=np.int64)
     except (OverflowError, ValueError):
-        return np.array(
-            [-1 if v is None or not -(2**63) <= v < 2**63 else int(v) for v in values],
-            dtype=np.int64,
-        )
+        whole = [-1 if v is None or not -(2**63) <= v < 2**63 else int(v) for v in values]
+        return np.array(whole, dtype=np.int64)
 
 
-def device_columns(kind: int, args: Sequence[SliceArgs]) -> dict[str, NDArray[Any]]:
-    """Return the columns of device events of one kind."""
-    return {
-        "kind": np.full(len(args), kind, dtype=np.int8),
-        "correlation": whole_column([arg.correlation for arg in args]),
-        "device": whole_column([arg.device for arg in args]),
-        "stream": whole_column([arg.stream for arg in args]),
-        "bytes": whole_column([arg.bytes for arg in args]),
-    }
-
-
-def payload_column(events: Sequence[Slice], args: Sequence[SliceArgs]) -> NDArray[np.int64]:
+def _payload(name: str, args: SliceArgs) -> int:
     """Return the bytes that a collective exchanges or a gradient has; -1: none, or not recorded.
 
     Of collectives that divide or gather a tensor those of the whole one, where a kernel says so;
     the host's ranges name their input alone.
     """
-    payloads = np.full(len(events), -1, dtype=np.int64)
-    for row, event in enumerate(events):
-        if _has_payload(event.name):
-            payloads[row] = _payload(args[row])
-    return payloads
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _has_payload(name: str) -> bool:
-    return name == ACCUMULATED or is_communication(name) or name.startswith("gloo:")
-
-
-def _payload(args: SliceArgs) -> int:
+    if not (name == ACCUMULATED or is_communication(name) or name.startswith("gloo:")):
+        return -1
     elements = [_decoded(args.sent), _decoded(args.received)]
     if any(isinstance(count, int) for count in elements):
-        size = _size(_decoded(args.dtype))
-        most = max(count for count in elements if isinstance(count, int))
-        return most * size if size else -1
+        size = _element_bytes(_decoded(args.dtype))
+        return max(count for count in elements if isinstance(count, int)) * size if size else -1
     dims, types = _decoded(args.dims) or _decoded(args.dims_2020), _decoded(args.types)
     if not isinstance(dims, list) or not isinstance(types, list):
         return -1
     total = sum(
-        _size(kind) * math.prod(shape)
+        _element_bytes(kind) * math.prod(shape)
         for shape, kind in zip(dims, types, strict=False)
         if isinstance(shape, list) and all(isinstance(side, int) for side in shape)
     )
     return total or -1
 
 
-def _size(dtype: Any) -> int:
+def _element_bytes(dtype: Any) -> int:
     """Return the bytes of one element; 0: no type that is known."""
     return _BYTES.get(str(dtype).lower().removeprefix("c10::"), 0)
 
@@ -111,32 +86,20 @@ def _decoded(raw: msgspec.Raw) -> Any:
 
 
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 _LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
 _FURTHEST_US = 4e15  # from the first event, 127 years: what is further no int64 of ns holds
-_NOTICED = 0.01  # share of the device's events, or of all, without a duration: said from there on
 _NO_ARGS = SliceArgs()
 
 
 class Names(dict[Key, int], Generic[Key]):
-    """Interned values: looking one up gives its number, which is new for a new value."""
+    """Interned values in order: looking one up gives its number, which is new for a new value."""
 
     def __missing__(self, key: Key) -> int:
         number = self[key] = len(self)
         return number
-
-    def values_in_order(self) -> list[Key]:
-        """Return the values; each stands at its number."""
-        return list(self)
-
-
-class _Users(dict[str, bool]):
-    """Whether the frame of a name is the user's; asked once a name."""
-
-    def __missing__(self, name: str) -> bool:
-        is_of_user = self[name] = is_users(name)
-        return is_of_user
 
 
 @dataclass
@@ -172,13 +135,10 @@ class Table:
 
 @dataclass
 class Trace:
-    """A whole trace as columns.
+    """A whole trace as columns; -1 in one of its tables: none, or not recorded.
 
-    `operators` has columns shapes and product (numbers into `shapes` and `products`, -1: none).
-    `runtime` has column
-    correlation (-1: none). `device` has columns kind (KERNEL, MEMCPY, MEMSET), correlation,
-    device, stream, bytes (-1: not recorded). payload, of `operators`, `annotations` and `device`:
-    bytes of a gradient or a collective (-1: none, or not recorded).
+    Columns of tables: shapes and product are numbers into `shapes` and `products`, payload the
+    bytes of a gradient or a collective, kind is KERNEL, MEMCPY or MEMSET.
     """
 
     path: str
@@ -224,6 +184,16 @@ def once(function: Callable[[Trace], Found]) -> Callable[[Trace], Found]:
     return answer
 
 
+_COLUMNS = {
+    "operators": ("shapes", "product", "payload"),
+    "annotations": ("payload",),
+    "runtime": ("correlation",),
+    "device": ("kind", "correlation", "device", "stream", "bytes", "payload"),
+    "spans": (),
+    "python": (),
+}
+
+
 class Columns:
     """Collects blocks of slices; `trace()` gives what was collected."""
 
@@ -233,13 +203,12 @@ class Columns:
         self.shapes: Names[bytes] = Names()
         self.products: Names[ProductInputs] = Names()
         self.base_us: float | None = None
-        self.events = 0
-        self.untimed = 0
+        self.events = self.untimed = 0
         self.unknown: Counter[str] = Counter()  # events by category
         self._parts: dict[str, list[dict[str, NDArray[Any]]]] = defaultdict(list)
         self._table_of: dict[str, str | None] = {}
         # Frames outnumber all other events, and nobody asks for those of libraries.
-        self._users = _Users()
+        self._is_users = functools.cache(is_users)
 
     def add(self, slices: Iterable[Slice]) -> None:
         """Take over the columns of a block; its slices can go afterwards."""
@@ -248,9 +217,11 @@ class Columns:
             by_category[event.cat].append(event)
         for category, events in by_category.items():
             self.events += len(events)
-            table = self._table(category)
-            if table == "python_frames":
-                events = [event for event in events if self._users[event.name]]
+            if category not in self._table_of:
+                self._table_of[category] = table_of(category)
+            table = self._table_of[category]
+            if table == "python":
+                events = [event for event in events if self._is_users(event.name)]
             if table is not None:
                 self._add_events(table, events)
             elif not is_left_out(category):
@@ -259,108 +230,94 @@ class Columns:
     @property
     def of_profiler(self) -> bool:
         """Return True if any of it is an operator, annotation, driver call or work of a device."""
-        return any(
-            self._parts[table] for table in ("operators", "annotations", "runtime", "device")
-        )
-
-    def _table(self, category: str) -> str | None:
-        if category not in self._table_of:
-            self._table_of[category] = table_of(category)
-        return self._table_of[category]
+        return any(self._parts[table] for table, columns in _COLUMNS.items() if columns)
 
     def _add_events(self, table: str, events: list[Slice]) -> None:
         ts = np.array([event.ts for event in events], dtype=np.float64)
-        if self.base_us is None:
-            self.base_us = _first_time(ts)
-        sound = np.abs(ts - (self.base_us or 0.0)) < _FURTHEST_US  # NaN is not
+        finite = ts[np.isfinite(ts)]
+        if self.base_us is None and len(finite):  # without those far from most others
+            near = finite[np.abs(finite - np.median(finite)) < _FURTHEST_US]
+            self.base_us = float(np.floor((near if len(near) else finite).min()))
+        base_us = self.base_us or 0.0
+        sound = np.abs(ts - base_us) < _FURTHEST_US  # NaN is not
         if not sound.all():
             self.untimed += int(len(ts) - sound.sum())
             events = [event for event, kept in zip(events, sound, strict=True) if kept]
             ts = ts[sound]
-        if not events or self.base_us is None:
+        if not events:
             return
+        args = [event.args or _NO_ARGS for event in events]
+        threads = [self.threads[event.pid, event.tid] for event in events]
         columns: dict[str, NDArray[Any]] = {
-            "start": np.rint((ts - self.base_us) * 1000.0).astype(np.int64),
+            "start": np.rint((ts - base_us) * 1000.0).astype(np.int64),
             "dur_us": np.array([event.dur for event in events], dtype=np.float64),
             "name": np.array([self.names[event.name] for event in events], dtype=np.int32),
-            "thread": np.array(
-                [self.threads[event.pid, event.tid] for event in events], dtype=np.int32
-            ),
+            "thread": np.array(threads, dtype=np.int32),
         }
-        args = [event.args or _NO_ARGS for event in events]
-        if table in ("operators", "annotations", *DEVICE_KINDS):
-            columns["payload"] = payload_column(events, args)
-        if table == "operators":
-            columns["shapes"] = self._shape_numbers(args)
-            columns["product"] = self._product_numbers(events, args)
-        elif table == "runtime":
-            columns["correlation"] = whole_column([arg.correlation for arg in args])
-        elif table in DEVICE_KINDS:
-            columns |= device_columns(DEVICE_KINDS.index(table), args)
-            table = "device"
+        kind = DEVICE_KINDS.index(table) if table in DEVICE_KINDS else None
+        table = table if kind is None else "device"
+        for name in _COLUMNS[table]:
+            if name == "payload":
+                payloads = [_payload(e.name, arg) for e, arg in zip(events, args, strict=True)]
+                columns[name] = np.array(payloads, dtype=np.int64)
+            elif name == "shapes":
+                columns[name] = self._shape_numbers(args)
+            elif name == "product":
+                columns[name] = self._product_numbers(events, args)
+            elif name == "kind":
+                columns[name] = np.full(len(args), kind, dtype=np.int8)
+            else:
+                columns[name] = _whole_column([getattr(arg, name) for arg in args])
         self._parts[table].append(columns)
 
     def _shape_numbers(self, args: list[SliceArgs]) -> NDArray[np.int32]:
-        shapes = self.shapes
         # bytes(): a Raw would keep its whole block alive
         texts = [bytes(arg.dims) or bytes(arg.dims_2020) for arg in args]
-        return np.array([shapes[text] if text else -1 for text in texts], dtype=np.int32)
+        return np.array([self.shapes[text] if text else -1 for text in texts], dtype=np.int32)
 
     def _product_numbers(self, events: list[Slice], args: list[SliceArgs]) -> NDArray[np.int32]:
         numbers = np.full(len(events), -1, dtype=np.int32)
-        wanted = [row for row, event in enumerate(events) if event.name in PRODUCT_OPERATORS]
-        for row in wanted:
-            arg = args[row]
-            dims = bytes(arg.dims) or bytes(arg.dims_2020)
-            more = arg.types, arg.strides, arg.concrete, arg.stack
-            inputs = ProductInputs(events[row].name, dims, *map(bytes, more))
-            numbers[row] = self.products[inputs]
+        for row, (event, arg) in enumerate(zip(events, args, strict=True)):
+            if event.name in PRODUCT_OPERATORS:
+                dims = bytes(arg.dims) or bytes(arg.dims_2020)
+                more = arg.types, arg.strides, arg.concrete, arg.stack
+                numbers[row] = self.products[ProductInputs(event.name, dims, *map(bytes, more))]
         return numbers
 
     def trace(self, path: str) -> Trace:
-        """Return all that was added, as one Trace; durations that overflowed become zero."""
+        """Return all that was added, as one Trace; durations that cannot be become zero."""
         doubts = []
         if self.untimed:
             doubts.append(
                 f"{self.untimed} of {self.events} events {'has' if self.untimed == 1 else 'have'} "
                 "no time that can be (none, or over a century from all others); left out."
             )
-        longest = self._longest_plausible_us()
+        longest_us = self._longest_plausible_us()
+        unsound = {}
         tables: dict[str, Any] = {}
-        overflowed = instants = 0
-        for table in ("operators", "annotations", "runtime", "device", "spans", "python_frames"):
-            tables[table], count, without = self._join(table, longest)
-            if table == "device":  # nothing that a device runs is an instant
-                count, without = count + without, 0
-            overflowed, instants = overflowed + count, instants + without
-            if table == "device" and count > _NOTICED * len(tables[table]):
-                doubts.append(
-                    f"{count} of {len(tables[table])} GPU events have no duration that can be: GPU "
-                    "time is too low, and what is said of the GPU and the host with it."
-                )
-        tables["python"] = tables.pop("python_frames")
-        if overflowed:
-            have, they_count = ("has", "it counts") if overflowed == 1 else ("have", "they count")
-            instant = "an instant" if overflowed == 1 else "instants"
+        for table in _COLUMNS:
+            tables[table], unsound[table] = self._join(table, longest_us)
+        if total := sum(unsound.values()):
+            have, they = ("has", "it counts") if total == 1 else ("have", "they count")
+            of_gpu = f"; {unsound['device']} ran on the GPU, whose time is too low"
             doubts.append(
-                f"{counted(overflowed, 'event')} {have} a duration that cannot be (missing on a "
-                f"device, negative, or longer than the trace by far); {they_count} as {instant}."
-            )
-        if instants > _NOTICED * self.events:
-            doubts.append(
-                f"{instants} of {self.events} events have no duration and count as instants: what "
-                "the host did in them is missing."
+                f"{counted(total, 'event')} of {self.events} {have} no duration that can be "
+                f"(missing, negative, or longer than the trace by far); {they} as instants"
+                f"{of_gpu if unsound['device'] else ''}."
             )
         doubts += doubt_about_unknown(self.unknown, self.events)
-        if len(tables["device"]):
-            _tell_copies(tables["device"], self.names)
+        device = tables["device"]
+        if len(device):  # some versions write copies as kernels
+            kinds = np.array([kind_by_name(name) for name in self.names], dtype=np.int8)
+            named = kinds[device.name]
+            device.columns["kind"] = np.where(named >= 0, named, device["kind"])
         return Trace(
             path=path,
             base_us=self.base_us or 0.0,
-            names=self.names.values_in_order(),
-            threads=self.threads.values_in_order(),
-            shapes=self.shapes.values_in_order(),
-            products=self.products.values_in_order(),
+            names=list(self.names),
+            threads=list(self.threads),
+            shapes=list(self.shapes),
+            products=list(self.products),
             annotated=OUR_CATEGORY in self._table_of,
             doubts=doubts,
             **tables,
@@ -373,41 +330,17 @@ class Columns:
         span_ns = max(int(s.max()) for s in starts) - min(int(s.min()) for s in starts)
         return span_ns / 1000.0 + _LONGEST_BEYOND_US
 
-    def _join(self, table: str, longest_us: float) -> tuple[Table, int, int]:
-        """Return a table, and how many durations in it are impossible and how many are missing."""
+    def _join(self, table: str, longest_us: float) -> tuple[Table, int]:
+        """Return a table, and how many durations in it are missing or impossible."""
         parts = self._parts.pop(table, [])
-        extra = {
-            "operators": ("shapes", "product", "payload"),
-            "annotations": ("payload",),
-            "runtime": ("correlation",),
-            "device": ("kind", "correlation", "device", "stream", "bytes", "payload"),
-        }.get(table, ())
 
         def column(name: str) -> NDArray[Any]:
             pieces = [part.pop(name) for part in parts]
             return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
 
         start, dur_us = column("start"), column("dur_us")
-        sound = (dur_us >= 0) & (dur_us <= longest_us)  # NaN and NO_DURATION are unsound too
-        without = int((dur_us == NO_DURATION).sum())
-        dur_us = np.where(sound, dur_us, 0.0)
-        end = start + np.rint(dur_us * 1000.0).astype(np.int64)
-        joined = Table(
-            start, end, column("name"), column("thread"), {name: column(name) for name in extra}
-        )
-        return joined, int(len(sound) - sound.sum()) - without, without
-
-
-def _first_time(ts: NDArray[np.float64]) -> float | None:
-    """Return the earliest time in whole microseconds, without those far from most others."""
-    finite = ts[np.isfinite(ts)]
-    if not len(finite):
-        return None
-    near = finite[np.abs(finite - np.median(finite)) < _FURTHEST_US]
-    return float(np.floor((near if len(near) else finite).min()))
-
-
-def _tell_copies(device: Table, names: Iterable[str]) -> None:
-    """Set the kind of copies that some versions write as kernels."""
-    kinds = np.array([kind_by_name(name) for name in names], dtype=np.int8)[device.name]
-    device.columns["kind"] = np.where(kinds >= 0, kinds, device["kind"])
+        sound = (dur_us >= 0) & (dur_us <= longest_us)  # NaN is not
+        end = start + np.rint(np.where(sound, dur_us, 0.0) * 1000.0).astype(np.int64)
+        more = {name: column(name) for name in _COLUMNS[table]}
+        joined = Table(start, end, column("name"), column("thread"), more)
+        return joined, int(len(sound) - sound.sum())

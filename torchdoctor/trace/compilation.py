@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchdoctor.facts.stacks import FRAME
-from torchdoctor.trace.columns import Ints, Trace
+from torchdoctor.trace.columns import Ints, Mask, Trace
 from torchdoctor.trace.kinds import is_pointwise
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
 from torchdoctor.trace.python import user_frame
@@ -48,15 +49,11 @@ def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | 
 
 def _again(trace: Trace, timeline: Timeline, frames: int) -> int | None:
     """Return the compilations of further versions; None: torch before 2.6 does not say."""
-    table = trace.annotations
-    inside = table.where(timeline.steps.index(table.start) >= 0)
-    versions: dict[str, int] = {}
-    for name in inside.name:
-        match = _VERSION.match(trace.names[name])
-        if match is not None:
-            versions[match.string.partition("compile_id=")[2]] = int(match[1])
-    if frames and not versions:
+    inside = trace.annotations.name[timeline.steps.index(trace.annotations.start) >= 0]
+    matches = [match for name in inside if (match := _VERSION.match(trace.names[name]))]
+    if frames and not matches:
         return None
+    versions = {match.string.partition("compile_id=")[2]: int(match[1]) for match in matches}
     return sum(version > 0 for version in versions.values())
 
 
@@ -65,18 +62,14 @@ def _resumed(trace: Trace) -> list[Location]:
     locations: dict[tuple[str, int], Location] = {}
     for name in np.unique(trace.python.name):
         frame = FRAME.fullmatch(trace.names[name])
-        resumed = _RESUMED.match(frame["function"]) if frame is not None else None
-        if frame is not None and resumed is not None:
-            line = int(resumed[2])
-            locations[frame["file"], line] = Location(
-                file=frame["file"], line=line, function=resumed[1]
-            )
+        if frame is not None and (resumed := _RESUMED.match(frame["function"])):
+            file, line = frame["file"], int(resumed[2])
+            locations[file, line] = Location(file=file, line=line, function=resumed[1])
     return [locations[key] for key in sorted(locations)]
 
 
 _OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
 _LISTED, _OPERATORS = 3, 8
-_FACTOR = np.uint64(1_099_511_628_211)  # odd, so that its powers tell places apart
 
 
 @dataclass(frozen=True)
@@ -115,11 +108,10 @@ def _members(trace: Trace, timeline: Timeline) -> _Members:
     pointwise = named(trace, device, is_pointwise) & (timeline.steps.index(device.start) >= 0)
     pointwise &= ~_by_an_optimizer(trace, call)
     order = np.lexsort((device.start, device["stream"], device["device"]))
-    one_stream = np.ones(len(order), dtype=bool)
+    follows = pointwise[order]
+    follows[1:] &= pointwise[order][:-1]
     for column in ("stream", "device"):
-        one_stream[1:] &= device[column][order][1:] == device[column][order][:-1]
-    follows = pointwise[order].copy()
-    follows[1:] &= pointwise[order][:-1] & one_stream[1:]
+        follows[1:] &= np.diff(device[column][order]) == 0
     follows[:1] = False
     chain = np.cumsum(~follows)  # a new number wherever a kernel does not follow another one
     sizes = np.bincount(chain)
@@ -134,7 +126,7 @@ def _members(trace: Trace, timeline: Timeline) -> _Members:
     return _Members(call[rows], exposed, number.reshape(-1))
 
 
-def _by_an_optimizer(trace: Trace, call: Ints) -> NDArray[np.bool_]:
+def _by_an_optimizer(trace: Trace, call: Ints) -> Mask:
     """Return True for the device events that were launched in an optimizer's step."""
     spans = join(
         *(t.spans(named(trace, t, lambda name: name.startswith(_OPTIMIZER))) for t in trace.ranges)
@@ -147,51 +139,37 @@ def _by_an_optimizer(trace: Trace, call: Ints) -> NDArray[np.bool_]:
 def _costliest(trace: Trace, members: _Members, count: int, steps: int) -> list[PointwiseChain]:
     """Return the chains of equal operators that take most."""
     names = _launching_operators(trace, members.call)
-    first = np.searchsorted(members.chain, np.arange(count))
-    place = (np.arange(len(names)) - first[members.chain]).astype(np.uint64)
-    with np.errstate(over="ignore"):
-        term = (names.astype(np.uint64) + np.uint64(2)) * np.power(_FACTOR, place + np.uint64(1))
-        key = np.add.reduceat(term, first)
-    _, example, kind = np.unique(key, return_index=True, return_inverse=True)
-    kind = kind.reshape(-1)
-    spent = np.bincount(kind[members.chain], weights=members.exposed)
-    times = np.bincount(kind)
-    last = np.append(first[1:], len(names))
-    chains = []
-    for number in np.argsort(-spent, kind="stable")[:_LISTED]:
-        begin, end = first[example[number]], last[example[number]]
-        chains.append(
+    bounds = np.searchsorted(members.chain, np.arange(count + 1)).tolist()
+    equal: dict[bytes, list[int]] = defaultdict(list)
+    for chain, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        equal[names[begin:end].tobytes()].append(chain)
+    spent = np.add.reduceat(members.exposed, bounds[:-1])
+    costliest = sorted(equal.values(), key=lambda chains: -spent[chains].sum())[:_LISTED]
+    listed = []
+    for chains in costliest:
+        begin, end = bounds[chains[0] : chains[0] + 2]
+        call, location = int(members.call[begin]), None
+        if call >= 0:
+            runtime = trace.runtime
+            location = user_frame(trace, int(runtime.thread[call]), int(runtime.start[call]), b"")
+        operators = [trace.names[n] if n >= 0 else "unknown" for n in names[begin:end][:_OPERATORS]]
+        listed.append(
             PointwiseChain(
-                operators=[
-                    trace.names[name] if name >= 0 else "unknown"
-                    for name in names[begin:end][:_OPERATORS]
-                ],
-                kernels=int(end - begin),
-                times_per_step=float(times[number]) / steps,
-                device_s=float(spent[number]) / steps / 1e9,
-                location=_location(trace, int(members.call[begin])),
+                operators=operators,
+                kernels=end - begin,
+                times_per_step=len(chains) / steps,
+                device_s=float(spent[chains].sum()) / steps / 1e9,
+                location=location,
             )
         )
-    return chains
+    return listed
 
 
 def _launching_operators(trace: Trace, call: Ints) -> Ints:
     """Return the name of the innermost operator around each call, or -1."""
-    if not len(trace.runtime) or not len(trace.operators):
+    operators, runtime = trace.operators, trace.runtime
+    if not len(runtime) or not len(operators):
         return np.full(len(call), -1)
-    operators = trace.operators
-    inside = innermost(
-        operators,
-        operator_nesting(trace),
-        trace.runtime.thread[call],
-        trace.runtime.start[call],
-    )
-    known = (call >= 0) & (inside >= 0)
-    return np.where(known, operators.name[np.maximum(inside, 0)].astype(np.int64), -1)
-
-
-def _location(trace: Trace, call: int) -> Location | None:
-    if call < 0:
-        return None
-    thread, start = int(trace.runtime.thread[call]), int(trace.runtime.start[call])
-    return user_frame(trace, thread, start, b"")
+    nesting = operator_nesting(trace)
+    inside = innermost(operators, nesting, runtime.thread[call], runtime.start[call])
+    return np.where((call >= 0) & (inside >= 0), operators.name[inside].astype(np.int64), -1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.trace.columns import Ints, Table, Trace, once
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, once
 from torchdoctor.trace.kinds import (
     COPY_CALL,
     KERNEL,
@@ -32,12 +32,16 @@ _SYNC_CALL = re.compile(
 def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: kernels, synchronisation and tensor cores."""
     steps, count = timeline.steps, len(timeline.steps)
-    device = trace.device.where(steps.index(trace.device.start) >= 0)
-    kernels = device.where(device["kind"] == KERNEL)
+    in_steps = steps.index(trace.device.start) >= 0
+    is_kernel = in_steps & (trace.device["kind"] == KERNEL)
+    kernels = trace.device.where(is_kernel)
     length = kernels.end - kernels.start
-    host = steps.host
-    calls = trace.runtime.where(host.index(trace.runtime.start) >= 0)
+    calls = trace.runtime.where(steps.host.index(trace.runtime.start) >= 0)
     waiting = (calls.end - calls.start)[named(trace, calls, _SYNC_CALL.match)]
+    matrix = named(trace, kernels, is_matrix_work)
+    in_matrix = int(length[matrix].sum())
+    in_tensor = int(length[matrix & named(trace, kernels, uses_tensor_cores)].sum())
+    float32 = is_kernel & named(trace, trace.device, computes_float32)
     return {
         "kernels_per_step": len(kernels) / count,
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
@@ -45,8 +49,8 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "gpu_busy_share": _busy_share(trace.device, steps),
         "sync_s": float(waiting.sum()) / count / 1e9,
         "syncs_per_step": len(waiting) / count,
-        "tensor_core_share": _tensor_core_share(trace, kernels),
-        "float32_matrix_s": _float32_matrix_ns(trace, steps) / count / 1e9,
+        "tensor_core_share": in_tensor / in_matrix if in_matrix else None,
+        "float32_matrix_s": int(device_time(trace)[float32].sum()) / count / 1e9,
     }
 
 
@@ -71,31 +75,12 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
     """Return the share of the steps in which a kernel runs, mean over the devices."""
     if not steps.total:
         return None
-    kernels = device.where(device["kind"] == KERNEL)
-    shares = []
-    for number in np.unique(device["device"]):
-        rows = kernels["device"] == number
-        shares.append(
-            float(kernels.spans(rows).covered(steps.start, steps.end).sum()) / steps.total
-        )
-    return float(np.mean(shares))
-
-
-def _float32_matrix_ns(trace: Trace, steps: Steps) -> int:
-    """Return the device time of matrix kernels without tensor cores; doubles are left out."""
-    device = trace.device
-    wanted = (device["kind"] == KERNEL) & named(trace, device, computes_float32)
-    return int(device_time(trace)[wanted & (steps.index(device.start) >= 0)].sum())
-
-
-def _tensor_core_share(trace: Trace, kernels: Table) -> float | None:
-    """Return the tensor cores' share of the time in matrix kernels; None: there are none."""
-    matrix = named(trace, kernels, is_matrix_work)
-    tensor = named(trace, kernels, uses_tensor_cores)
-    length = kernels.end - kernels.start
-    in_matrix = int(length[matrix].sum())
-    in_tensor = int(length[matrix & tensor].sum())
-    return in_tensor / in_matrix if in_matrix else None
+    spans = (
+        device.spans((device["kind"] == KERNEL) & (device["device"] == number))
+        for number in np.unique(device["device"])
+    )
+    busy = [int(span.covered(steps.start, steps.end).sum()) for span in spans]
+    return float(np.mean(busy)) / steps.total
 
 
 # What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
@@ -113,19 +98,25 @@ def summarise_copies(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     to_device = (sources != "device") & (targets == "device")
     to_host = (sources == "device") & (targets != "device")
     pageable = to_device & (sources == "pageable")
-    held_ns = _held_ns(trace, timeline)
     runtime = trace.runtime
-    blocked = held_ns > 0
-    held = union(runtime.start[blocked] + COPY_LAUNCH_NS, runtime.end[blocked])
+    counts = named(trace, runtime, COPY_CALL.match) & (steps.host.index(runtime.start) >= 0)
+    # How long each call holds the host in a copy, beyond queueing it.
+    held_ns = np.maximum(runtime.end - runtime.start - COPY_LAUNCH_NS, 0) * counts
+    held = union(runtime.start[held_ns > 0] + COPY_LAUNCH_NS, runtime.end[held_ns > 0])
     exposed = intersect(held, timeline.exposed_intervals["runtime"])
 
-    def wait_s(rows: NDArray[np.bool_]) -> float:
+    def wait_s(rows: Mask) -> float:
         calls = np.unique(call[rows & (call >= 0)])
         return float(held_ns[calls].sum()) / count / 1e9
 
+    def bytes_of(rows: Mask) -> int | None:
+        sizes = copies["bytes"][rows]
+        unknown = len(sizes) > 0 and bool((sizes < 0).all())
+        return None if unknown else int(sizes[sizes >= 0].sum()) // count
+
     return {
-        "h2d_bytes": _bytes(copies, to_device, count),
-        "d2h_bytes": _bytes(copies, to_host, count),
+        "h2d_bytes": bytes_of(to_device),
+        "d2h_bytes": bytes_of(to_host),
         "pageable_copies": float(pageable.sum()) / count,
         "pageable_wait_s": wait_s(pageable),
         "d2h_copies": float(to_host.sum()) / count,
@@ -144,19 +135,3 @@ def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[n
         sides.append([side.lower() for side in match.groups() if side] if match else ["", ""])
     table = np.array(sides or [["", ""]])[row]
     return table[:, 0], table[:, 1]
-
-
-def _held_ns(trace: Trace, timeline: Timeline) -> Ints:
-    """Return how long each runtime call holds the host in a copy, beyond queueing it."""
-    runtime = trace.runtime
-    counts = named(trace, runtime, COPY_CALL.match)
-    counts &= timeline.steps.host.index(runtime.start) >= 0
-    return np.where(counts, np.maximum(runtime.end - runtime.start - COPY_LAUNCH_NS, 0), 0)
-
-
-def _bytes(copies: Table, rows: NDArray[np.bool_], steps: int) -> int | None:
-    """Return the bytes of the copies per step; None if no copy says how large it was."""
-    sizes: Ints = copies["bytes"][rows]
-    if len(sizes) and (sizes < 0).all():
-        return None
-    return int(sizes[sizes >= 0].sum()) // steps

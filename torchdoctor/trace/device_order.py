@@ -7,21 +7,21 @@ later than that is a wait of unknown cause and is kept as such.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torchdoctor.trace.columns import Table, Trace
+from torchdoctor.trace.columns import Mask, Table, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, is_communication
 from torchdoctor.trace.nesting import launch_rows
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words.intervals import Ints
 
-# What time can belong to; a what-if takes one of them away. FIXED stays in all of them.
-LOADER, COPY, COMMUNICATION, GPU, CPU, RUNTIME, FIXED = range(7)
 CLOCK_NS = 5_000  # by how much the clocks of host and device may disagree
 UNEXPLAINED_NS = 20_000  # a start this much later than explained waits for something unknown
 _QUEUED_GAP_NS = 20_000  # a longer gap between queued events has a cause of its own
@@ -29,6 +29,12 @@ _LONGEST_LATENCY_NS = 100_000  # of a launch on an idle stream; longer waits for
 LONG_CALL_NS = 20_000  # of a launch; a usual one takes 3 to 10 us
 NEVER = np.iinfo(np.int64).min // 4
 _WAIT_EVENT = re.compile(r"(?:cuda|hip|cu)StreamWaitEvent")
+
+
+class Cost(IntEnum):
+    """What time can belong to; a what-if takes one of them away. FIXED stays in all of them."""
+
+    LOADER, COPY, COMMUNICATION, GPU, CPU, RUNTIME, FIXED = range(7)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +53,17 @@ class DeviceEvents:
     called: Ints  # when that call began; NEVER: no such call
     submitted: Ints  # when the launch reached the queue, inside its call; NEVER: not known
     step: Ints  # of the window, -1: none
-    earlier: NDArray[np.bool_]
+    earlier: Mask
     latency: Ints  # usual time from `submitted` to the start on an idle stream
     gap: Ints  # usual time from the end of the event before
-    delay: Ints  # how much later it started than all of this explains
     stream_first: Ints  # per stream: index of its first event; one more entry ends the last
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def streams(self) -> Iterator[tuple[int, int]]:
+        """Return the first event of each stream, and that of the next one."""
+        return itertools.pairwise(self.stream_first.tolist())
 
     @property
     def previous(self) -> Ints:
@@ -66,9 +75,7 @@ class DeviceEvents:
     def last_called_before(self, times: Ints) -> Ints:
         """Return the last event that was launched before each moment by stream, or -1."""
         last_event = np.full((len(times), len(self.stream_first) - 1), -1)
-        for stream, (first, last) in enumerate(
-            zip(self.stream_first[:-1], self.stream_first[1:], strict=True)
-        ):
+        for stream, (first, last) in enumerate(self.streams()):
             called = np.maximum.accumulate(self.called[first:last])
             place = np.searchsorted(called, times, side="left") - 1
             last_event[:, stream] = np.where(place >= 0, first + place, -1)
@@ -109,7 +116,6 @@ def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> De
         earlier=earlier,
         latency=np.zeros(len(table), dtype=np.int64),
         gap=np.zeros(len(table), dtype=np.int64),
-        delay=np.zeros(len(table), dtype=np.int64),
         stream_first=np.searchsorted(stream, np.arange(int(stream.max(initial=-1)) + 2)),
     )
     return _with_usual_delays(events, table["kind"], returned)
@@ -120,10 +126,11 @@ def _dense(values: Ints) -> Ints:
 
 
 def _cost(trace: Trace, table: Table) -> Ints:
-    collective = named(trace, table, is_communication)
-    kernel = table["kind"] == KERNEL
-    cost = np.where(kernel, GPU, np.where(table["kind"] == MEMCPY, COPY, FIXED))
-    return np.where(kernel & collective, COMMUNICATION, cost)
+    kernel, collective = table["kind"] == KERNEL, named(trace, table, is_communication)
+    copy = table["kind"] == MEMCPY
+    return np.select(
+        [kernel & collective, kernel, copy], [Cost.COMMUNICATION, Cost.GPU, Cost.COPY], Cost.FIXED
+    )
 
 
 def _with_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> DeviceEvents:

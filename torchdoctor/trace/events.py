@@ -1,9 +1,7 @@
 """Trace events as typed structs: decodes a run of comma-separated JSON events, however damaged.
 
-Only complete ("X") events carry fields; flows, memory instants and metadata decode to empty
-structs, which keeps the typed decode fast. A run that does not decode as it stands is repaired
-(bare `nan`, raw control characters, stray escapes, broken UTF-8), and where that does not help,
-read event by event around the damage.
+Only complete ("X") events carry fields; others decode to empty structs, which is fast. A run that
+does not decode is repaired, and if that does not help, read event by event around the damage.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ _EVENT_START = re.compile(rb"\s*,?\s*")
 _PHASES_WITHOUT_FIELDS = "BEiItfsMbenCNODPpRcVvSTFa"
 _CUTS_PER_EVENT = 8  # false cuts inside one event that are tried before it counts as damaged
 MOST_DAMAGED = 1000  # then the rest is given up
-
-
 _ABSENT = msgspec.Raw()
-NO_DURATION = -math.inf  # of an event without one: told from those that cannot be, and as unsound
 
 
 class SliceArgs(msgspec.Struct, gc=False):
@@ -55,28 +50,15 @@ class SliceArgs(msgspec.Struct, gc=False):
 
 
 class Slice(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event. `ts` and `dur` are microseconds; NO_DURATION: it has none."""
+    """A complete event. `ts` and `dur` are microseconds; NaN where the event has none."""
 
     cat: str = ""
     name: str = ""
     pid: int | str = 0
     tid: int | str = 0
     ts: float = math.nan
-    dur: float = NO_DURATION
+    dur: float = math.nan
     args: SliceArgs | None = None
-
-
-class _LooseEvent(msgspec.Struct, gc=False):
-    """An event whose fields have any type, for traces that break the format."""
-
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: Any = None
-    dur: Any = None
-    args: Any = None
 
 
 _PHASES: list[Any] = [
@@ -85,8 +67,7 @@ _PHASES: list[Any] = [
 ]
 # mypy cannot know a union that is made when this file is imported.
 _TYPED: Any = msgspec.json.Decoder(list[functools.reduce(operator.or_, _PHASES, Slice)])  # type: ignore[misc]
-# What else stands in the list is no event, and passed over.
-_LOOSE = msgspec.json.Decoder(list[_LooseEvent | list[Any] | str | float | int | bool | None])
+_ARGUMENTS = msgspec.structs.fields(SliceArgs)
 
 
 @dataclass
@@ -108,7 +89,7 @@ class Salvage:
 
 
 def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
-    """Decode whole events separated by commas, without the array's brackets."""
+    """Decode whole events separated by commas, without the array's brackets; None: damaged."""
     document = b"".join((b"[", run, b"]"))
     try:
         return [event for event in _TYPED.decode(document) if type(event) is Slice]
@@ -117,22 +98,17 @@ def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     try:
-        loose = _LOOSE.decode(document)
+        loose = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    events = [event for event in loose if isinstance(event, _LooseEvent)]
-    return [_typed_slice(event) for event in events if event.ph == "X"]
+    return [_typed(event) for event in loose if isinstance(event, dict) and event.get("ph") == "X"]
 
 
 def repair(run: bytes | bytearray) -> bytes:
     """Mend what writers of traces are known to break, without touching the structure."""
-    text = bytes(run).translate(_CONTROL_TO_SPACE)
-    text = _NOT_A_NUMBER.sub(rb"\1null", text)
-    text = _BEYOND_FLOATS.sub(rb"1e308", text)
-    text = _ESCAPE.sub(_valid_escape, text)
-    text = _LONE_SURROGATE.sub(_paired, text)
-    text = _LAST_COMMA.sub(b"", text)
-    return text.decode("utf-8", "replace").encode()
+    text = _NOT_A_NUMBER.sub(rb"\1null", bytes(run).translate(_CONTROL_TO_SPACE))
+    text = _ESCAPE.sub(lambda match: match[0] if match[1] else b"\\\\", text)
+    return _LAST_COMMA.sub(b"", text).decode("utf-8", "replace").encode()
 
 
 def salvage(run: bytes, more_follows: bool) -> Salvage:
@@ -169,82 +145,55 @@ def salvage(run: bytes, more_follows: bool) -> Salvage:
 
 def _furthest_good_cut(run: bytes, start: int, cuts: list[int], first: int) -> int | None:
     """Return the index of the last cut up to which the run decodes; None: not one event does."""
-    good = next(
-        (
-            cut
-            for cut in range(first, min(first + _CUTS_PER_EVENT, len(cuts)))
-            if decode_run(run[start : cuts[cut]]) is not None
-        ),
-        None,
-    )
+
+    def is_damaged(cut: int) -> bool:
+        return decode_run(run[start : cuts[cut]]) is None
+
+    tried = range(first, min(first + _CUTS_PER_EVENT, len(cuts)))
+    good = next((cut for cut in tried if not is_damaged(cut)), None)
     if good is None:
         return None
     later = range(good + 1, len(cuts))  # damage is rare and may lie far away
-    return good + bisect.bisect_left(
-        later, True, key=lambda cut: decode_run(run[start : cuts[cut]]) is None
-    )
+    return good + bisect.bisect_left(later, True, key=is_damaged)
 
 
-def _typed_slice(event: _LooseEvent) -> Slice:
+def _typed(event: dict[str, Any]) -> Slice:
     """Return the event with the fields that fit; a time that is no number becomes NaN."""
-    args = event.args if isinstance(event.args, dict) else {}
-    dims = args.get("Input Dims", args.get("Input dims"))
-    texts = {"types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs"}
-    texts |= {"stack": "Call stack", "dtype": "dtype"}
-    texts |= {"sent": "In msg nelems", "received": "Out msg nelems"}
+    args: dict[str, Any] = {}
+    given = event.get("args")
+    for field in _ARGUMENTS:
+        value = given.get(field.encode_name) if isinstance(given, dict) else None
+        if value is not None:
+            is_raw = field.type is msgspec.Raw
+            args[field.name] = msgspec.Raw(msgspec.json.encode(value)) if is_raw else _whole(value)
+    pid, tid = event.get("pid"), event.get("tid")
     return Slice(
-        cat=event.cat if isinstance(event.cat, str) else "",
-        name=str(event.name or ""),
-        pid=event.pid if isinstance(event.pid, int) else str(event.pid),
-        tid=event.tid if isinstance(event.tid, int) else str(event.tid),
-        ts=_number(event.ts, math.nan),
-        dur=NO_DURATION if event.dur is None else _number(event.dur, math.nan),
-        args=SliceArgs(
-            correlation=_whole(args.get("correlation")),
-            stream=_whole(args.get("stream")),
-            device=_whole(args.get("device")),
-            bytes=_whole(args.get("bytes")),
-            dims=_raw(dims),
-            **{name: _raw(args.get(key)) for name, key in texts.items()},
-        ),
+        cat=str(event.get("cat") or ""),
+        name=str(event.get("name") or ""),
+        pid=pid if isinstance(pid, int) else str(pid),
+        tid=tid if isinstance(tid, int) else str(tid),
+        ts=_number(event.get("ts")),
+        dur=_number(event.get("dur")),
+        args=SliceArgs(**args),
     )
 
 
-def _raw(value: Any) -> msgspec.Raw:
-    return _ABSENT if value is None else msgspec.Raw(msgspec.json.encode(value))
-
-
-def _number(value: Any, otherwise: float) -> float:
+def _number(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):  # a whole number that no float holds
-        return otherwise
+        return math.nan
 
 
 def _whole(value: Any) -> int | None:
     if isinstance(value, str) and value[:2].lower() == "0x":
         with contextlib.suppress(ValueError):
             return int(value, 16)
-    number = _number(value, math.nan)
+    number = _number(value)
     return int(number) if math.isfinite(number) else None
 
 
-def _valid_escape(match: re.Match[bytes]) -> bytes:
-    return match.group(0) if match.group(1) else b"\\\\"
-
-
-def _paired(match: re.Match[bytes]) -> bytes:
-    return match.group(0) if match.group(1) else b"\\ufffd"
-
-
 _NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
-_BEYOND_FLOATS = re.compile(
-    rb"(?<=[:,\[ ])\d[.\d]*[eE]\+?(?:\d{4,}|[4-9]\d\d|3[1-9]\d)(?=\s*[,}\]])"
-)
-# What is escaped already, a pair, or half of one: Python's json writes and reads it, JSON has none.
-_LONE_SURROGATE = re.compile(
-    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
 _LAST_COMMA = re.compile(rb"(?<=[}\]\"0-9]),(?=\s*(?:[}\]]|\Z))")  # Chrome's format allows it
 _ESCAPE = re.compile(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\")
 # Raw newlines and tabs inside strings are invalid JSON; outside strings a space does as well.

@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torchdoctor.trace.columns import ACCUMULATED, Ints, Trace
+from torchdoctor.trace.columns import ACCUMULATED, Ints, Mask, Trace
 from torchdoctor.trace.kinds import KERNEL, is_communication
 from torchdoctor.trace.metadata import dictionary, whole_number
 from torchdoctor.trace.nesting import innermost, launch_rows, nest
@@ -32,13 +31,15 @@ class _Collectives:
     """Those that began in the steps, in order of time; `payload` is -1 where it is not known."""
 
     step: Ints
-    start: Ints
     length_ns: Ints
     kind: list[str]
     payload: Ints
 
-    def of(self, *kinds: str) -> NDArray[np.bool_]:
+    def of(self, *kinds: str) -> Mask:
         return np.array([kind in kinds for kind in self.kind], dtype=bool)
+
+    def bytes(self, rows: Mask) -> float:
+        return float(np.maximum(self.payload[rows], 0).sum())
 
 
 def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | None:
@@ -50,18 +51,16 @@ def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | No
     if backward_s is None:
         return None
     exchanged = _collectives(trace, steps)
-    sharded = _bytes(exchanged, exchanged.of("reduce-scatter")) > _bytes(
-        exchanged, exchanged.of("all-reduce")
-    )
-    kind = "reduce-scatter" if sharded else "all-reduce"
-    rows = exchanged.of(kind)
+    reduced, scattered = exchanged.of("all-reduce"), exchanged.of("reduce-scatter")
+    sharded = exchanged.bytes(scattered) > exchanged.bytes(reduced)
+    kind, rows = ("reduce-scatter", scattered) if sharded else ("all-reduce", reduced)
     known_from: str | None = kind
-    total: float | None = _bytes(exchanged, rows)
+    total = exchanged.bytes(rows)
     if not total or (exchanged.payload[rows] < 0).any():
         total = _accumulated(trace, steps)
         known_from = "backward" if total else None
     exchanging = exchanged.of(kind, "all-gather") if sharded else rows
-    other = ~exchanged.of(kind, "broadcast", *(["all-gather"] if sharded else []))
+    other = ~exchanging & ~exchanged.of("broadcast")
     ranks = whole_number(dictionary(trace.metadata.get("distributedInfo")).get("world_size"))
     mean, best = _bandwidths(exchanged, rows, ranks or 1, kind)
     count = len(steps)
@@ -71,10 +70,8 @@ def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | No
         gradient_bytes=total / count if total else None,
         last_bytes=_last(exchanged, rows),
         backward_s=backward_s,
-        exchange_s=float(exchanged.length_ns[exchanging].sum()) / count / 1e9
-        if rows.any()
-        else None,
-        other_s=float(exchanged.length_ns[other].sum()) / count / 1e9,
+        exchange_s=exchanged.length_ns[exchanging].sum() / count / 1e9 if rows.any() else None,
+        other_s=exchanged.length_ns[other].sum() / count / 1e9,
         mean_bytes_per_s=mean,
         best_bytes_per_s=best,
     )
@@ -84,11 +81,7 @@ def _backward_s(trace: Trace, steps: Steps) -> float | None:
     """Return the time from the first to the last kernel of the backward pass; None: no kernel."""
     table, runtime, device = trace.operators, trace.runtime, trace.device
     table = table.where(named(trace, table, _BACKWARD.search))
-    within = np.zeros(len(runtime), dtype=bool)
-    for thread in np.unique(table.thread):
-        own = table.where(table.thread == thread)
-        calls = np.flatnonzero(runtime.thread == thread)
-        within[calls] = own.spans().contain(runtime.start[calls])
+    within = innermost(table, nest(table), runtime.thread, runtime.start) >= 0
     launch = launch_rows(trace)
     if not within.any() or not len(launch):
         return None
@@ -113,12 +106,8 @@ def _collectives(trace: Trace, steps: Steps) -> _Collectives:
     rows, index = rows[index >= 0], index[index >= 0]
     ranges = trace.annotations.where(named(trace, trace.annotations, is_communication))
     launch = launch_rows(trace)[rows] if len(rows) else rows
-    asked = np.maximum(launch, 0)
-    runtime = trace.runtime
-    around = np.full(len(rows), -1)
-    if len(runtime):
-        around = innermost(ranges, nest(ranges), runtime.thread[asked], runtime.start[asked])
-    around = np.where(launch >= 0, around, -1)
+    thread, start = (np.append(x, -1)[launch] for x in (trace.runtime.thread, trace.runtime.start))
+    around = innermost(ranges, nest(ranges), thread, start)
     payload, kind = device["payload"][rows].copy(), []
     for at, (row, call) in enumerate(zip(rows.tolist(), around.tolist(), strict=True)):
         names = [trace.names[device.name[row]]]
@@ -127,8 +116,7 @@ def _collectives(trace: Trace, steps: Steps) -> _Collectives:
             if payload[at] < 0:
                 payload[at] = ranges["payload"][call]
         kind.append(_kind(names))
-    lengths = device.end[rows] - device.start[rows]
-    return _Collectives(index, device.start[rows], lengths, kind, payload)
+    return _Collectives(index, device.end[rows] - device.start[rows], kind, payload)
 
 
 def _kind(names: list[str]) -> str:
@@ -142,22 +130,17 @@ def _kind(names: list[str]) -> str:
     return "other"
 
 
-def _bytes(exchanged: _Collectives, rows: NDArray[np.bool_]) -> float:
-    return float(np.maximum(exchanged.payload[rows], 0).sum())
-
-
 def _accumulated(trace: Trace, steps: Steps) -> float:
     """Return the bytes of all gradients that the backward passes accumulate; 0: not known."""
     table = trace.operators
     rows = np.flatnonzero(named(trace, table, lambda name: name == ACCUMULATED))
-    inside = Steps(steps.host_start, steps.host_end, steps.host_start, steps.host_end, True)
-    payload = table["payload"][rows[inside.index(table.start[rows]) >= 0]]
+    payload = table["payload"][rows[steps.host.index(table.start[rows]) >= 0]]
     if not len(payload) or (payload >= 0).mean() < _NEARLY_ALL:
         return 0.0
     return float(np.maximum(payload, 0).sum())
 
 
-def _last(exchanged: _Collectives, rows: NDArray[np.bool_]) -> float | None:
+def _last(exchanged: _Collectives, rows: Mask) -> float | None:
     """Return the mean bytes of the collective that begins last in its step."""
     last = {int(exchanged.step[row]): row for row in np.flatnonzero(rows)}
     sizes = [int(exchanged.payload[row]) for row in last.values()]
@@ -165,7 +148,7 @@ def _last(exchanged: _Collectives, rows: NDArray[np.bool_]) -> float | None:
 
 
 def _bandwidths(
-    exchanged: _Collectives, rows: NDArray[np.bool_], ranks: int, kind: str
+    exchanged: _Collectives, rows: Mask, ranks: int, kind: str
 ) -> tuple[float | None, float | None]:
     """Return the bus bandwidth of all together, and of the fastest large one; None: not known."""
     large = rows & (exchanged.payload >= _LARGE_BYTES) & (exchanged.length_ns > 0)

@@ -35,11 +35,9 @@ BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the ca
 _LARGEST_HEAD = 64 << 20  # of what stands before the events
 _BORDER_WINDOW = 1 << 16
 _PASS_A_TRACE = "pass a file that torch.profiler's export_chrome_trace wrote"
-GZIP_MAGIC = b"\x1f\x8b"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
+GZIP_MAGIC, _BYTE_ORDER_MARK = b"\x1f\x8b", b"\xef\xbb\xbf"
+_LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # after a byte order mark, or without one
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
-_BEGINNING = re.compile(rb"\"ph\"\s*:\s*\"[Bb]\"")
 _EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
 
 
@@ -52,11 +50,8 @@ def events_start(head: bytes | bytearray) -> int | None:
 class TraceFile:
     """One pass over a trace: iterate `slices()` or `runs()`, then read `metadata` and `doubts`.
 
-    What of the metadata stands before the events is known from the first block on.
-
-    Args:
-        stream: binary, at the start of the trace; only `read(n)` is used.
-        name: what messages call it.
+    What of the metadata stands before the events is known from the first block on. `stream` is
+    binary, at the start of the trace; messages call it `name`.
     """
 
     def __init__(self, stream: BinaryIO, name: str, block_bytes: int = BLOCK_BYTES) -> None:
@@ -64,16 +59,12 @@ class TraceFile:
         self.metadata: dict[str, Any] = {}  # deviceProperties, distributedInfo, baseTimeNanoseconds
         self.doubts: list[str] = []
         self.damaged = 0
-        self.halves = False  # there are events of two halves, a beginning and an end
         self.is_list = False  # the root is a list of events, which has no metadata
         self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
 
     def slices(self) -> Iterator[list[Slice]]:
         """Yield the complete events in blocks."""
-        for run in self.runs():
-            if not run.slices and not self.halves:
-                self.halves = _BEGINNING.search(run.text) is not None
-            yield run.slices
+        return (run.slices for run in self.runs())
 
     def runs(self) -> Iterator[Run]:
         """Yield all that can be read in blocks: valid JSON, and the complete events in it.
@@ -92,7 +83,7 @@ class TraceFile:
                 text = repair(buffer[:end])
                 run = decode_run(text)
             if run is not None:
-                rest = _after_comma(buffer, end)
+                rest = buffer[buffer.index(b",", end) + 1 :]
                 yield Run(text, run)
                 buffer = rest
                 continue
@@ -107,7 +98,7 @@ class TraceFile:
             if self.damaged >= MOST_DAMAGED:
                 self.doubts.append(f"{self.name} is too damaged: reading it was given up.")
                 return
-            buffer = _after_comma(rest, 0) if salvaged.read == len(mended) else rest
+            buffer = rest[rest.index(b",") + 1 :] if salvaged.read == len(mended) else rest
         yield from self._last_runs(bytes(buffer))
 
     def _skip_head(self) -> bytearray:
@@ -115,15 +106,13 @@ class TraceFile:
         buffer = bytearray()
         for chunk in self._chunks:
             buffer += chunk
-            if buffer.startswith(_BYTE_ORDER_MARK):
-                del buffer[: len(_BYTE_ORDER_MARK)]
             end = events_start(buffer)
             if end is not None:
                 self.is_list = _LIST_ROOT.match(buffer) is not None
                 if not self.is_list:
-                    self._keep_metadata(bytes(buffer[:end]) + b"]}")
+                    self._keep_metadata(bytes(buffer[:end]).removeprefix(_BYTE_ORDER_MARK) + b"]}")
                 return buffer[end:]
-            started = _ROOT.match(buffer) or _BYTE_ORDER_MARK.startswith(buffer.strip())
+            started = _ROOT.match(buffer) or len(buffer) < 1 + len(_BYTE_ORDER_MARK)
             if not started or len(buffer) > _LARGEST_HEAD:
                 break
         if not buffer.strip():
@@ -216,47 +205,38 @@ def _unzipped_chunks(
 def trace_paths(path: Path) -> list[Path]:
     """Return the files that a path stands for: itself, or those of a folder in order of name.
 
-    In a folder, what is no file (a pipe has no end) is left out, and so is a link to a file beside
-    it. Raise UsageError if there is nothing to read.
+    In a folder, what is no file (a pipe has no end) is left out. Raise UsageError if there is
+    nothing to read.
     """
     try:
         if not path.exists():
             raise UsageError(f"{path} does not exist: pass a trace file or a folder of traces.")
-        files = _files_in(path) if path.is_dir() else [path]
+        if not path.is_dir():
+            return [path]
+        files = sorted(
+            file
+            for file in path.iterdir()
+            if file.name.endswith((".json", ".json.gz"))
+            and (file.is_file() or not file.exists())  # a link into nowhere: a rank is missing
+        )
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read ({error.strerror or error}): pass a file that you may read."
         ) from error
     if not files:
         raise UsageError(f"{path} holds no .json or .json.gz file: pass a folder of traces.")
-    return files
-
-
-def _files_in(folder: Path) -> list[Path]:
-    files = sorted(
-        file
-        for file in folder.iterdir()
-        if file.name.endswith((".json", ".json.gz"))
-        and (file.is_file() or not file.exists())  # a link into nowhere is a rank that is missing
-    )
     by_place: dict[str, Path] = {}
     for file in sorted(files, key=Path.is_symlink):  # the file's own name, where it has one here
         by_place.setdefault(os.path.realpath(file), file)
     return sorted(by_place.values())
 
 
-def _after_comma(buffer: bytearray, end: int) -> bytearray:
-    return buffer[buffer.index(b",", end) + 1 :]
-
-
 def _last_event_end(buffer: bytearray) -> int | None:
     """Return where the last event ends that another one follows; None: nowhere in the buffer."""
-    window = _BORDER_WINDOW
-    while True:
+    window, start = _BORDER_WINDOW, len(buffer)
+    while start:
         start = max(0, len(buffer) - window)
-        ends = [match.end() for match in EVENT_END.finditer(buffer, start)]
-        if ends:
+        if ends := [match.end() for match in EVENT_END.finditer(buffer, start)]:
             return ends[-1]
-        if start == 0:
-            return None
         window *= 8
+    return None

@@ -2,29 +2,22 @@
 
 Points are launches, waits, step borders, and the moments where one thread goes on for another
 (the main thread sleeps in backward() while the autograd thread works). The runtime does not record
-what a call waited for: stream order, what was launched before, and the times decide. An event that
-ends after the call has returned was not waited for.
+what a call waited for: stream order, what was launched before, and the times decide.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.trace.columns import Trace
-from torchdoctor.trace.device_order import (
-    CLOCK_NS,
-    COPY,
-    CPU,
-    FIXED,
-    LOADER,
-    LONG_CALL_NS,
-    RUNTIME,
-    DeviceEvents,
-)
+from torchdoctor.trace.columns import Mask, Trace
+from torchdoctor.trace.device_order import CLOCK_NS, LONG_CALL_NS, Cost, DeviceEvents
 from torchdoctor.trace.kinds import COPY_CALL
 from torchdoctor.trace.threads import is_loader, main_thread, named
 from torchdoctor.trace.timeline import Timeline
@@ -46,40 +39,24 @@ class HostWaits:
     event: Ints  # index into the device events
     cost: Ints  # class of the time after the wait, and of the wait itself
 
-    def __len__(self) -> int:
-        return len(self.call)
-
 
 def host_waits(trace: Trace, events: DeviceEvents, rows: Ints) -> HostWaits:
     """Return what the calls `rows` of `trace.runtime` wait for on the device."""
-    waits = [
-        _synchronisations(trace, events, rows),
-        _event_synchronisations(trace, events, rows),
-        _copies(trace, events),
-        _full_queues(trace, events),
-    ]
-    call, event = (np.concatenate(parts) for parts in zip(*(f[:2] for f in waits), strict=True))
-    cost = np.concatenate([np.full(len(f[0]), f[2]) for f in waits])
-    return HostWaits(call, event, cost)
+    waits = {
+        Cost.COPY: _copies(trace, events),
+        Cost.CPU: _full_queues(trace, events),
+        Cost.RUNTIME: _synchronisations(trace, events, rows),
+    }
+    calls, awaited = (np.concatenate(column) for column in zip(*waits.values(), strict=True))
+    costs = np.repeat(list(waits), [len(call) for call, _ in waits.values()])
+    return HostWaits(calls, awaited, costs)
 
 
-def stuck_ns(trace: Trace, events: DeviceEvents, rows: Ints, waits: HostWaits) -> int:
-    """Return how long the calls `rows` waited although nothing ran that they could wait for."""
-    runtime = trace.runtime
-    wanted = np.zeros(len(rows), dtype=bool)
-    for pattern in (_STREAM_SYNC, _DEVICE_SYNC, _EVENT_SYNC, COPY_CALL):
-        wanted |= _matching(trace, rows, pattern)
-    done = runtime.start.copy()
-    np.maximum.at(done, waits.call, events.end[waits.event])
-    left = (runtime.end - done)[rows[wanted]]
-    return int(left[left > _WAKE_UP_NS].sum())
-
-
-def _matching(trace: Trace, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+def _matching(trace: Trace, rows: Ints, pattern: re.Pattern[str]) -> Mask:
     return named(trace, trace.runtime, pattern.match)[rows]
 
 
-def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[Ints, Ints, int]:
+def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[Ints, Ints]:
     """Return the waits of calls that synchronise, some on the way to something else (cudaFree)."""
     runtime = trace.runtime
     stream_only = _matching(trace, rows, _STREAM_SYNC)
@@ -93,12 +70,13 @@ def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[I
     if stream_only.any():
         waited &= ~stream_only[:, None] | _awaited_streams(trace, events, calls, last, ended)
     which, stream = np.nonzero(waited)
-    return calls[which], last[which, stream], RUNTIME
+    of_event = _event_synchronisations(trace, events, rows)
+    return np.append(calls[which], of_event[0]), np.append(last[which, stream], of_event[1])
 
 
 def _awaited_streams(
     trace: Trace, events: DeviceEvents, calls: Ints, last: Ints, ended: Ints
-) -> NDArray[np.bool_]:
+) -> Mask:
     """Return which streams each stream synchronisation may wait for, as no trace says which.
 
     That of the thread's last launch; and where the call returned right after an event of another
@@ -107,23 +85,18 @@ def _awaited_streams(
     runtime = trace.runtime
     begin, end = runtime.start[calls][:, None], runtime.end[calls][:, None]
     called = np.where(last >= 0, events.called[last], -1)
-    same_thread = np.where(
-        events.call[last] >= 0,
-        runtime.thread[events.call[last]] == runtime.thread[calls][:, None],
-        False,
-    )
+    own_thread = runtime.thread[calls][:, None]
+    same_thread = (events.call[last] >= 0) & (runtime.thread[events.call[last]] == own_thread)
     rank = np.where(last >= 0, called + same_thread * (1 << 60), -1)
     latest = rank == rank.max(axis=1, initial=0, keepdims=True)
     explains = (ended > begin) & (ended <= end + CLOCK_NS) & (ended >= end - _WAKE_UP_NS)
     explains &= end - begin >= LONG_CALL_NS
     own_explains = (latest & explains).any(axis=1, keepdims=True)
-    awaited: NDArray[np.bool_] = latest | (explains & ~own_explains)
+    awaited: Mask = latest | (explains & ~own_explains)
     return awaited
 
 
-def _event_synchronisations(
-    trace: Trace, events: DeviceEvents, rows: Ints
-) -> tuple[Ints, Ints, int]:
+def _event_synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[Ints, Ints]:
     """Return the waits of cudaEventSynchronize: for the event that ended right before."""
     runtime = trace.runtime
     calls = rows[_matching(trace, rows, _EVENT_SYNC)]
@@ -135,28 +108,26 @@ def _event_synchronisations(
     good[good] = events.end[event[good]] >= np.maximum(
         runtime.end[calls[good]] - _WAKE_UP_NS, runtime.start[calls[good]]
     )
-    return calls[good], event[good], RUNTIME
+    return calls[good], event[good]
 
 
-def _copies(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints, int]:
+def _copies(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
     """Return the copy calls that return when their copy is done, or (pageable) well under way."""
     runtime = trace.runtime
-    copies = np.flatnonzero((events.cost == COPY) & (events.call >= 0))
+    copies = np.flatnonzero((events.cost == Cost.COPY) & (events.call >= 0))
     call = events.call[copies]
     is_copy_call = _matching(trace, call, COPY_CALL)
-    pageable = np.array(
-        ["ageable" in trace.names[name] for name in events.name[copies]], dtype=bool
-    )
+    pageable = np.array(["ageable" in trace.names[name] for name in events.name[copies]], bool)
     done = events.end[copies] <= runtime.end[call]  # exactly: most calls return just before
     under_way = pageable & (events.start[copies] <= runtime.end[call])
     good = is_copy_call & (done | under_way)
-    return call[good], copies[good], COPY
+    return call[good], copies[good]
 
 
-def _full_queues(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints, int]:
+def _full_queues(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
     """Return the launch calls that block because the queue is full: an earlier event must begin."""
     runtime = trace.runtime
-    launched = np.flatnonzero((events.call >= 0) & (events.cost != COPY))
+    launched = np.flatnonzero((events.call >= 0) & (events.cost != Cost.COPY))
     call = events.call[launched]
     length = runtime.end[call] - runtime.start[call]
     launched = launched[length >= LONG_CALL_NS]
@@ -168,12 +139,13 @@ def _full_queues(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints, int]:
         if event - begun >= _FULL_QUEUE and begun > first:
             calls.append(int(events.call[event]))
             waited.append(begun - 1)
-    return np.array(calls, dtype=np.int64), np.array(waited, dtype=np.int64), CPU
+    return np.array(calls, dtype=np.int64), np.array(waited, dtype=np.int64)
 
 
-CLASSES = FIXED + 1
-# Kinds of points, in the order in which those of one moment follow each other.
-WAIT_END, RESUME, STEP_END, STEP_START, WAIT_START, LAUNCH, HAND_OVER = range(7)
+class Point(IntEnum):
+    """Kinds of points, in the order in which those of one moment follow each other."""
+
+    WAIT_END, RESUME, STEP_END, STEP_START, WAIT_START, LAUNCH, HAND_OVER = range(7)
 
 
 @dataclass
@@ -194,6 +166,12 @@ class HostPoints:
     def __len__(self) -> int:
         return len(self.time)
 
+    def of(self, kind: Point, refs: Ints) -> Ints:
+        """Return the points of a kind that have these references."""
+        rows = np.flatnonzero(self.kind == kind)
+        rows = rows[np.argsort(self.ref[rows], kind="stable")]
+        return rows[np.searchsorted(self.ref[rows], refs)]
+
 
 def host_points(
     trace: Trace,
@@ -211,23 +189,23 @@ def host_points(
     waiting = np.unique(waits.call)
     borders = np.arange(first, last + 1)
     parts = [
-        (events.submitted[at], runtime.thread[launches], LAUNCH, launches),
-        (runtime.start[waiting], runtime.thread[waiting], WAIT_START, waiting),
-        (runtime.end[waiting], runtime.thread[waiting], WAIT_END, waiting),
-        (steps.host_start[borders], np.full(len(borders), main), STEP_START, borders - first),
-        (steps.host_end[borders], np.full(len(borders), main), STEP_END, borders - first),
+        (events.submitted[at], runtime.thread[launches], Point.LAUNCH, launches),
+        (runtime.start[waiting], runtime.thread[waiting], Point.WAIT_START, waiting),
+        (runtime.end[waiting], runtime.thread[waiting], Point.WAIT_END, waiting),
+        (steps.host_start[borders], np.full(len(borders), main), Point.STEP_START, borders - first),
+        (steps.host_end[borders], np.full(len(borders), main), Point.STEP_END, borders - first),
     ]
     time = np.concatenate([part[0] for part in parts])
     thread = np.concatenate([part[1] for part in parts]).astype(np.int64)
     kind = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
     ref = np.concatenate([part[3] for part in parts])
     bursts = _bursts(trace, timeline, window, main, time, thread)
-    hands = np.concatenate([bursts.from_main, bursts.to_main])
-    is_from = np.arange(len(hands)) < len(bursts.from_main)
-    hands, keep = np.unique(hands * 2 + is_from, return_index=True)
-    time = np.concatenate([time, hands // 2])
+    hands = {(burst.silent, Point.HAND_OVER) for burst in bursts}
+    hands |= {(burst.back, Point.RESUME) for burst in bursts}
+    of_hands = np.array(sorted(hands), dtype=np.int64).reshape(-1, 2)
+    time = np.concatenate([time, of_hands[:, 0]])
     thread = np.concatenate([thread, np.full(len(hands), main)])
-    kind = np.concatenate([kind, np.where(is_from[keep], HAND_OVER, RESUME)])
+    kind = np.concatenate([kind, of_hands[:, 1]])
     ref = np.concatenate([ref, np.full(len(hands), -1)])
     order = np.lexsort((kind, time, thread))
     points = _chained(trace, time[order], thread[order], kind[order], ref[order])
@@ -238,9 +216,8 @@ def host_points(
 def _chained(trace: Trace, time: Ints, thread: Ints, kind: Ints, ref: Ints) -> HostPoints:
     count = len(time)
     chain = np.arange(count) - 1
-    fresh = np.concatenate(([True], thread[1:] != thread[:-1])) if count else np.zeros(0, bool)
-    chain[fresh] = -1
-    between = np.zeros((count, CLASSES))
+    chain[np.diff(thread, prepend=-1) != 0] = -1
+    between = np.zeros((count, len(Cost)))
     begin = np.where(chain >= 0, time[chain], time)
     for number in np.unique(thread):
         rows = np.flatnonzero(thread == number)
@@ -248,8 +225,8 @@ def _chained(trace: Trace, time: Ints, thread: Ints, kind: Ints, ref: Ints) -> H
         for cost, spent in _spent(trace, int(number)).items():
             between[rows, cost] = spent.covered(begin[rows], time[rows])
             left = left - between[rows, cost]
-        between[rows, CPU] = left
-    between[kind == WAIT_END] = 0  # the wait's own node says how long that takes
+        between[rows, Cost.CPU] = left
+    between[kind == Point.WAIT_END] = 0  # the wait's own node says how long that takes
     return HostPoints(time, thread, kind, ref, chain, between, [])
 
 
@@ -262,88 +239,69 @@ def _spent(trace: Trace, thread: int) -> dict[int, Intervals]:
     own = runtime.thread == thread
     copies = named(trace, runtime, COPY_CALL.match)
     launches = named(trace, runtime, lambda name: "Launch" in name or "Memset" in name)
-    copying, other = runtime.spans(own & copies), runtime.spans(own & ~copies & ~launches)
-    copying = subtract(copying, loading)
-    return {LOADER: loading, COPY: copying, RUNTIME: subtract(subtract(other, loading), copying)}
+    copying = subtract(runtime.spans(own & copies), loading)
+    other = subtract(runtime.spans(own & ~copies & ~launches), join(loading, copying))
+    return {Cost.LOADER: loading, Cost.COPY: copying, Cost.RUNTIME: other}
 
 
-@dataclass(frozen=True)
-class _Bursts:
-    """What another thread does within one silence of the main thread; one entry per burst.
+class _Burst(NamedTuple):
+    """What another thread does within one silence of the main thread."""
 
-    first, last: points (before ordering); begins: it does not go on with what it did before;
-    ends: it is idle when the main thread goes on; asleep: the main thread waits for it.
-    """
-
-    first: Ints
-    last: Ints
-    from_main: Ints  # when the main thread fell silent
-    to_main: Ints  # when it went on
-    begins: NDArray[np.bool_]
-    asleep: NDArray[np.bool_]
+    first: int  # points, before ordering
+    last: int
+    silent: int  # when the main thread fell silent, and when it went on
+    back: int
+    begins: bool  # it does not go on with what it did before
+    asleep: bool  # the main thread waits for it
 
 
 def _bursts(
     trace: Trace, timeline: Timeline, window: tuple[int, int], main: int, time: Ints, thread: Ints
-) -> _Bursts:
-    none = np.zeros(0, dtype=np.int64)
-    if (thread == main).all():
-        return _Bursts(none, none, none, none, none.astype(bool), none.astype(bool))
+) -> list[_Burst]:
+    bursts: list[_Burst] = []
     begin = timeline.steps.host_start[window[0]]
     tables = (trace.operators, trace.annotations, trace.runtime)
     rows = [t.where((t.thread == main) & (t.end >= begin)) for t in tables]
     edges = np.unique(np.concatenate([part for t in rows for part in (t.start, t.end)]))
     edges = edges[edges >= begin]
-    busy = join(
-        trace.runtime.spans(trace.runtime.thread == main),
-        _spent(trace, main)[LOADER],
-    )
-    parts: list[tuple[Ints, Ints, Ints, Ints, NDArray[np.bool_], NDArray[np.bool_]]] = []
+    calls = trace.runtime.spans(trace.runtime.thread == main)
+    busy = join(calls, _spent(trace, main)[Cost.LOADER])
     for number in np.unique(thread[thread != main]):
         own = np.flatnonzero(thread == number)
         own = own[np.argsort(time[own], kind="stable")]
         gap = np.searchsorted(edges, time[own], side="right")
         own, gap = own[(gap > 0) & (gap < len(edges))], gap[(gap > 0) & (gap < len(edges))]
-        is_first = np.concatenate(([True], gap[1:] != gap[:-1])) if len(gap) else none.astype(bool)
-        is_last = np.concatenate((is_first[1:], [True])) if len(gap) else is_first
-        silent, back = edges[gap[is_first] - 1], edges[gap[is_first]]
+        changes = np.diff(gap) != 0
+        first, last = np.append(True, changes)[: len(gap)], np.append(changes, True)[: len(gap)]
+        silent, back = edges[gap[first] - 1], edges[gap[first]]
         works = join(*(t.spans(t.thread == number) for t in (trace.operators, trace.runtime)))
         begins = ~works.contain(silent)
         asleep = ~works.contain(back) & ~busy.contain(silent)
-        parts.append((own[is_first], own[is_last], silent, back, begins, asleep))
-    return _Bursts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        columns = (own[first], own[last], silent, back, begins, asleep)
+        bursts += map(_Burst, *(column.tolist() for column in columns))
+    return bursts
 
 
-def _hand_over(points: HostPoints, bursts: _Bursts, place: Ints, main: int) -> None:
+def _hand_over(points: HostPoints, bursts: Sequence[_Burst], place: Ints, main: int) -> None:
     """Put bursts after the main thread's last point, and its next point after them."""
     on_main = {
-        (int(points.time[i]), int(points.kind[i])): int(i)
-        for i in np.flatnonzero((points.thread == main) & (points.kind != LAUNCH))
+        (int(points.time[row]), int(points.kind[row])): int(row)
+        for row in np.flatnonzero((points.thread == main) & (points.kind != Point.LAUNCH))
     }
-    resumed: dict[int, int] = {}
-    for first, last, silent, back, begins, asleep in zip(
-        place[bursts.first].tolist(),
-        place[bursts.last].tolist(),
-        bursts.from_main.tolist(),
-        bursts.to_main.tolist(),
-        bursts.begins.tolist(),
-        bursts.asleep.tolist(),
-        strict=True,
-    ):
-        if begins:
-            points.chain[first] = on_main[silent, HAND_OVER]
+    resumed: dict[int, int] = {}  # the last point of other threads that each is after
+    for burst in bursts:
+        first, last = int(place[burst.first]), int(place[burst.last])
+        if burst.begins:
+            points.chain[first] = on_main[burst.silent, Point.HAND_OVER]
             points.between[first] = 0
-            cost = CPU if asleep else FIXED
-            points.between[first, cost] = points.time[first] - silent
-        if asleep:
-            point = on_main[back, RESUME]
-            if point in resumed and points.time[resumed[point]] >= points.time[last]:
-                points.also_after.append((point, last, int(back - points.time[last])))
-                continue
-            if point in resumed:
-                earlier = resumed[point]
-                points.also_after.append((point, earlier, int(back - points.time[earlier])))
-            resumed[point] = last
-            points.chain[point] = last
+            cost = Cost.CPU if burst.asleep else Cost.FIXED
+            points.between[first, cost] = points.time[first] - burst.silent
+        if burst.asleep:
+            point = on_main[burst.back, Point.RESUME]
+            latest = max(last, resumed.get(point, last), key=lambda row: points.time[row])
+            for other in {last, resumed.get(point, last)} - {latest}:
+                points.also_after.append((point, other, int(burst.back - points.time[other])))
+            resumed[point] = latest
+            points.chain[point] = latest
             points.between[point] = 0
-            points.between[point, CPU] = back - points.time[last]
+            points.between[point, Cost.CPU] = burst.back - points.time[latest]

@@ -28,7 +28,7 @@ _TABLE_OF = {
     "hpu_op": "kernel",
     "user_annotation": "annotations",
     "trace": "spans",
-    "python_function": "python_frames",
+    "python_function": "python",
 }
 # Known, and nothing of it is counted: what the profiler itself cost, instants, marks on GPU tracks.
 _LEFT_OUT = frozenset(

@@ -7,6 +7,7 @@ itself; the outermost working operators are what the user's code asked for and w
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Any
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.trace.columns import Ints, Table, Trace
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace
 from torchdoctor.trace.device import device_time
 from torchdoctor.trace.nesting import Nesting, innermost, launch_rows, nest
 from torchdoctor.trace.product_sizes import product_sizes
@@ -39,7 +40,7 @@ _BY_ELEMENT = re.compile(
 )
 
 
-def too_small(trace: Trace, table: Table) -> NDArray[np.bool_]:
+def too_small(trace: Trace, table: Table) -> Mask:
     """Return True for each row whose recorded sizes rule out that it computes much."""
     rows = np.column_stack([table.name, table["shapes"], table["product"]]).astype(np.int64)
     kinds, kind = np.unique(rows, axis=0, return_inverse=True)
@@ -52,8 +53,7 @@ def too_small(trace: Trace, table: Table) -> NDArray[np.bool_]:
         elif shapes >= 0 and by_element[name]:
             elements = _broadcast(trace.shapes[shapes])
             small[number] = elements is not None and elements < _FEWEST_ELEMENTS
-    result: NDArray[np.bool_] = small[kind.reshape(-1)]
-    return result
+    return np.take(small, kind.reshape(-1))
 
 
 def _broadcast(text: bytes) -> int | None:
@@ -64,19 +64,15 @@ def _broadcast(text: bytes) -> int | None:
         return None
     if not any(shapes):
         return None
-    longest = max(map(len, shapes))
-    padded = [[1] * (longest - len(shape)) + shape for shape in shapes]
-    elements: int = math.prod(max(sizes) for sizes in zip(*padded, strict=True))
-    return elements
+    aligned = itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
+    return math.prod(map(max, aligned))
 
 
 LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
 _WORKING_SHARE = 0.5
 _WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
 _INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
-_GATHERS = re.compile(
-    r"^aten::_?(embedding|index|gather|scatter|take)"
-)  # no arithmetic to speak of
+_GATHERS = re.compile(r"aten::_?(embedding|index|gather|scatter|take)")  # hardly any arithmetic
 _LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take between two operators
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
 
@@ -84,9 +80,10 @@ _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Ope
 def summarise_operators(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: what ran on the host inside the steps, and between."""
     steps, count = timeline.steps, len(timeline.steps)
-    host = steps.host
-    table = _true_operators(trace)
-    table = table.where(host.index(table.start) >= 0)
+    host, table = steps.host, trace.operators
+    operators = ~named(trace, table, lambda name: name.startswith(_ANNOTATION_PREFIXES))
+    operators &= ~of_fetching_thread(trace, table)
+    table = table.where(operators & (host.index(table.start) >= 0))
     idle, outside = (ns / count / 1e9 for ns in _python_time(trace, timeline, host, table))
     if not len(table):
         return {"python_s": idle, "outside_s": outside}
@@ -99,17 +96,16 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     large[large] &= ~too_small(trace, table.where(large))
     in_large, in_all = table.spans(large), table.spans(working)
     device_ns = _device_time(trace, timeline, table, nesting)
-    gathers = np.array([bool(_GATHERS.match(name)) for name in trace.names], bool)
+    gathers = named(trace, table, _GATHERS.match)
     if device_ns is None:
-        rows = large & gathers[table.name]
-        gather_s = _inside(union(table.start[rows], table.end[rows]), host) / count / 1e9
+        gather_ns = _inside(table.spans(large & gathers), host)
     else:
-        gather_s = float(device_ns[gathers].sum()) / count / 1e9
+        gather_ns = device_ns[np.unique(table.name[gathers])].sum()
     return {
         "operator_calls_per_step": len(lengths) / count,
         "operator_median_us": float(np.median(lengths)) / 1000 if len(lengths) else None,
         "compute_s": _inside(in_large, host) / count / 1e9,
-        "gather_s": gather_s,
+        "gather_s": float(gather_ns) / count / 1e9,
         "small_operator_s": (_inside(in_all, host) - _inside(in_large, host)) / count / 1e9,
         "python_s": idle,
         "outside_s": outside,
@@ -117,23 +113,14 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _true_operators(trace: Trace) -> Table:
-    """Return the operators of the steps, without those of threads that only fetch."""
-    table = trace.operators
-    annotation = named(trace, table, lambda name: name.startswith(_ANNOTATION_PREFIXES))
-    return table.where(~annotation & ~of_fetching_thread(trace, table))
-
-
 def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> tuple[int, int]:
     """Return the time of the steps' host spans in no operator, runtime call, loader or collective.
 
     The second value is that in long stretches (ns).
     """
-    known = [union(table.start, table.end), timeline.branches["runtime"]]
-    known.append(timeline.branches["data_loader"])
-    if not trace.has_device:
-        known.append(timeline.branches["communication"])
-    idle = subtract(union(host.start, host.end), join(*known))
+    branches = ["runtime", "data_loader"] + ["communication"] * (not trace.has_device)
+    known = join(table.spans(), *(timeline.branches[branch] for branch in branches))
+    idle = subtract(union(host.start, host.end), known)
     length = idle.end - idle.start
     return int(length.sum()), int(length[length >= _LONG_IDLE_NS].sum())
 
@@ -142,7 +129,7 @@ def _inside(intervals: Intervals, steps: Steps) -> int:
     return int(intervals.covered(steps.start, steps.end).sum())
 
 
-def _outermost_working(table: Table, nesting: Nesting, steps: Steps) -> NDArray[np.bool_]:
+def _outermost_working(table: Table, nesting: Nesting, steps: Steps) -> Mask:
     length = table.end - table.start
     working = nesting.leaves | (nesting.self_ns >= _WORKING_SHARE * length)
     working &= nesting.leaves | (length < _WHOLE_STEP_SHARE * steps.total / len(steps))
@@ -155,17 +142,15 @@ def _outermost_working(table: Table, nesting: Nesting, steps: Steps) -> NDArray[
         inner = handed
 
 
-def _usual_length(table: Table, working: NDArray[np.bool_]) -> NDArray[Any]:
+def _usual_length(table: Table, working: Mask) -> NDArray[Any]:
     """Return each row's median length (ns) over working operators of its name and input sizes.
 
     On a machine that others use too, a 2 us operator now and then takes a whole time slice.
     """
     rows = np.flatnonzero(working)
     usual = np.zeros(len(table))
-    if not len(rows):
-        return usual
     shapes = table["shapes"][rows].astype(np.int64)
-    kind = table.name[rows].astype(np.int64) * (int(shapes.max()) + 2) + shapes + 1
+    kind = table.name[rows].astype(np.int64) * (int(shapes.max(initial=0)) + 2) + shapes + 1
     length = (table.end - table.start)[rows]
     order = np.lexsort((length, kind))
     _, first, group, count = np.unique(
@@ -177,11 +162,7 @@ def _usual_length(table: Table, working: NDArray[np.bool_]) -> NDArray[Any]:
 
 
 def _top_operators(
-    trace: Trace,
-    table: Table,
-    nesting: Nesting,
-    device_ns: NDArray[Any] | None,
-    steps: int,
+    trace: Trace, table: Table, nesting: Nesting, device_ns: NDArray[Any] | None, steps: int
 ) -> list[Operator]:
     names = len(trace.names)
     calls = np.bincount(table.name, minlength=names)
@@ -205,18 +186,14 @@ def _device_time(
     trace: Trace, timeline: Timeline, table: Table, nesting: Nesting
 ) -> NDArray[Any] | None:
     """Return the device time by the name of the operator that launched it; overlaps count once."""
-    device = trace.device
     if not trace.has_device:
         return None
-    added = device_time(trace)
-    call = launch_rows(trace)
-    wanted = (call >= 0) & (timeline.steps.index(device.start) >= 0)
-    call = call[wanted]
-    runtime = trace.runtime
+    call, runtime = launch_rows(trace), trace.runtime
+    rows = np.flatnonzero((call >= 0) & (timeline.steps.index(trace.device.start) >= 0))
+    call = call[rows]
     operator = innermost(table, nesting, runtime.thread[call], runtime.start[call])
-    inside = operator >= 0
-    weights = added[wanted][inside].astype(np.float64)
-    return np.bincount(table.name[operator[inside]], weights=weights, minlength=len(trace.names))
+    names, spent = table.name[operator[operator >= 0]], device_time(trace)[rows[operator >= 0]]
+    return np.bincount(names, weights=spent, minlength=len(trace.names))
 
 
 def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -> str | None:

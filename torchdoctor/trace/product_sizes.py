@@ -1,7 +1,6 @@
 """Recorded input sizes of one call of a matrix operator -> its arithmetic, bytes and dimensions.
 
-Counted as in torch.utils.flop_counter: two operations per multiplication and addition, attention
-without regard to a causal mask, five products in the backward of fused attention.
+Counted as in torch.utils.flop_counter: attention without regard to a causal mask.
 """
 
 from __future__ import annotations
@@ -9,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 Shape = tuple[int, ...]
-_FUSED = ("flash", "efficient", "cudnn")
+_FUSED, _FUSED_BY = "aten::_scaled_dot_product_", ("flash", "efficient", "cudnn")
 # Where input, gradient of the output, and weight stand.
 _BACKWARD_INPUTS = {
     "aten::convolution_backward": (1, 0, 2),
@@ -65,14 +65,9 @@ class _Call:
         strides = self.strides[index] if index < len(self.strides) else ()
         return len(strides) > 1 and strides[-2] == 1 and strides[-1] != 1
 
-    def numbers(self, index: int) -> list[int] | None:
-        """Return an argument that is a list of numbers, such as a stride."""
-        try:
-            values = msgspec.json.decode(self.concrete[index].encode())
-        except (IndexError, msgspec.DecodeError):
-            return None
-        whole = isinstance(values, list) and all(isinstance(value, int) for value in values)
-        return values if whole else None
+    def numbers(self, index: int) -> list[int]:
+        """Return an argument that is a list of numbers, such as a stride; else DecodeError."""
+        return msgspec.json.decode(self.concrete[index].encode(), type=list[int])
 
 
 def product_sizes(
@@ -84,28 +79,25 @@ def product_sizes(
     `convolution_output`.
     """
     call = _Call(
-        shapes=[_shape(entry) for entry in _entries(inputs.dims)],
-        types=[str(entry) for entry in _entries(inputs.types)],
-        strides=[_shape(entry) for entry in _entries(inputs.strides)],
-        concrete=[str(entry) for entry in _entries(inputs.concrete)],
+        shapes=_shapes(inputs.dims),
+        types=list(map(str, _entries(inputs.types))),
+        strides=_shapes(inputs.strides),
+        concrete=list(map(str, _entries(inputs.concrete))),
         gradients=gradients,
         outputs=outputs,
     )
     try:
         return PRODUCT_OPERATORS[inputs.operator](call)
-    except (IndexError, ValueError, TypeError):
+    except (IndexError, ValueError, TypeError, msgspec.DecodeError):
         return None
 
 
 def convolution_output(inputs: ProductInputs) -> tuple[tuple[Shape, Shape], Shape] | None:
     """Return ((input, weight), output) sizes, which the backward of a convolution names."""
-    place = _BACKWARD_INPUTS.get(inputs.operator)
-    if place is None:
+    shapes = _shapes(inputs.dims)
+    if inputs.operator not in _BACKWARD_INPUTS or len(shapes) < 3:
         return None
-    shapes = [_shape(entry) for entry in _entries(inputs.dims)]
-    if len(shapes) < 3:
-        return None
-    image, output, weight = (shapes[index] for index in place)
+    image, output, weight = (shapes[index] for index in _BACKWARD_INPUTS[inputs.operator])
     return (image, weight), output
 
 
@@ -117,9 +109,12 @@ def _entries(text: bytes) -> list[Any]:
     return entries if isinstance(entries, list) else []
 
 
-def _shape(entry: Any) -> Shape:
-    whole = isinstance(entry, list) and all(isinstance(size, int) for size in entry)
-    return tuple(entry) if whole else ()
+def _shapes(text: bytes) -> list[Shape]:
+    """Return the sizes of each input; () where it has none."""
+    return [
+        tuple(entry) if isinstance(entry, list) and all(isinstance(x, int) for x in entry) else ()
+        for entry in _entries(text)
+    ]
 
 
 def _product(
@@ -133,21 +128,18 @@ def _product(
     elements = many * (rows * inner + inner * columns + rows * columns)
     # The sizes that cuBLAS documents for its tensor core kernels: those along which factors and
     # result lie in memory.
-    sizes = {"rows": rows} if turned[0] else {}
-    if not turned[0] or turned[1]:
-        sizes["inner"] = inner
-    sizes["columns"] = columns
+    sizes = {"rows": rows, "inner": inner, "columns": columns}
+    if not turned[0]:
+        del sizes["rows"]
+    elif not turned[1]:
+        del sizes["inner"]
     return ProductSizes(2.0 * many * rows * inner * columns, float(elements), sizes, dtype)
 
 
-def _at(first: int) -> Callable[[_Call], ProductSizes | None]:
-    """Return a reader of products whose left factor is input `first`, its right one the next."""
-
-    def sizes(call: _Call) -> ProductSizes | None:
-        turned = call.transposed(first), call.transposed(first + 1)
-        return _product(call.shapes[first], call.shapes[first + 1], call.dtype(first), turned)
-
-    return sizes
+def _matrices(first: int, call: _Call) -> ProductSizes | None:
+    """Return the sizes of a product whose left factor is input `first`, its right one the next."""
+    turned = call.transposed(first), call.transposed(first + 1)
+    return _product(call.shapes[first], call.shapes[first + 1], call.dtype(first), turned)
 
 
 def _linear(call: _Call) -> ProductSizes | None:
@@ -160,13 +152,11 @@ def _convolution(call: _Call) -> ProductSizes | None:
     if call.concrete[6:7] == ["True"]:  # transposed: every input meets every weight of its channel
         return _convolved(image, image, weight, 1, call.dtype(0))
     output = call.outputs.get((image, weight)) or _output(call, image, weight)
-    return _convolved(image, output, weight, 1, call.dtype(0)) if output else None
+    return _convolved(image, output, weight, 1, call.dtype(0))
 
 
-def _output(call: _Call, image: Shape, weight: Shape) -> Shape | None:
+def _output(call: _Call, image: Shape, weight: Shape) -> Shape:
     stride, padding, dilation = (call.numbers(index) for index in (3, 4, 5))
-    if stride is None or padding is None or dilation is None:
-        return None
     sizes = []
     for axis, (size, kernel) in enumerate(zip(image[2:], weight[2:], strict=True)):
         step, pad, apart = (each[min(axis, len(each) - 1)] for each in (stride, padding, dilation))
@@ -200,34 +190,29 @@ def _cudnn_convolution_backward(call: _Call) -> ProductSizes | None:
     return _convolved(image, output, weight, call.gradients or 2, call.dtype(0))
 
 
-def _attention(first: int, products: float) -> Callable[[_Call], ProductSizes | None]:
-    """Return a reader of fused attention; `products`: 1 for each of the forward's two."""
-
-    def sizes(call: _Call) -> ProductSizes | None:
-        query, key, value = call.shapes[first : first + 3]
-        if len(query) < 3 or not math.prod(query):
-            return None
-        scores = math.prod(query[:-1]) * key[-2]
-        flops = 2.0 * scores * (query[-1] + value[-1]) * products
-        moved = 2 * math.prod(query) + math.prod(key) + math.prod(value)
-        return ProductSizes(flops, products * moved, {}, call.dtype(first))
-
-    return sizes
+def _attention(first: int, products: float, call: _Call) -> ProductSizes | None:
+    """Return the sizes of fused attention; `products`: 1 for each of the forward's two."""
+    query, key, value = call.shapes[first : first + 3]
+    if len(query) < 3 or not math.prod(query):
+        return None
+    flops = 2.0 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1]) * products
+    moved = 2 * math.prod(query) + math.prod(key) + math.prod(value)
+    return ProductSizes(flops, products * moved, {}, call.dtype(first))
 
 
 # An operator that calls another one of these is left to it: autocast and dispatch lie between.
 PRODUCT_OPERATORS: dict[str, Callable[[_Call], ProductSizes | None]] = {
-    "aten::mm": _at(0),
-    "aten::bmm": _at(0),
-    "aten::_scaled_mm": _at(0),
-    "aten::addmm": _at(1),
-    "aten::baddbmm": _at(1),
-    "aten::addbmm": _at(1),
+    "aten::mm": partial(_matrices, 0),
+    "aten::bmm": partial(_matrices, 0),
+    "aten::_scaled_mm": partial(_matrices, 0),
+    "aten::addmm": partial(_matrices, 1),
+    "aten::baddbmm": partial(_matrices, 1),
+    "aten::addbmm": partial(_matrices, 1),
     "aten::linear": _linear,
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
     "aten::cudnn_convolution_backward": _cudnn_convolution_backward,
-    "aten::scaled_dot_product_attention": _attention(0, 1.0),
-    **{f"aten::_scaled_dot_product_{how}_attention": _attention(0, 1.0) for how in _FUSED},
-    **{f"aten::_scaled_dot_product_{how}_attention_backward": _attention(1, 2.5) for how in _FUSED},
+    "aten::scaled_dot_product_attention": partial(_attention, 0, 1.0),
+    **{f"{_FUSED}{how}_attention": partial(_attention, 0, 1.0) for how in _FUSED_BY},
+    **{f"{_FUSED}{how}_attention_backward": partial(_attention, 1, 2.5) for how in _FUSED_BY},
 }

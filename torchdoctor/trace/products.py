@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from torchdoctor.trace.product_sizes import ProductSizes, convolution_output, pr
 from torchdoctor.trace.python import user_frame
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
-from torchdoctor.words import Gpu, Location, MatrixProduct, MatrixWork
+from torchdoctor.words import MatrixProduct, MatrixWork
 from torchdoctor.words.traced import KNOWN_ENOUGH, UnevenSize
 
 _PRECISION = {"double": "float64", "float": "float32", "half": "float16", "bfloat16": "bfloat16"}
@@ -61,31 +61,24 @@ def uneven_sizes(
 ) -> list[UnevenSize]:
     """Return the sizes that are no multiple of what tensor cores want: 8 for float16, 4 for tf32.
 
-    Where none is, those that are no multiple of 64 (tf32: 32) on a GPU that likes that better.
-    Sizes below the multiple are left out: padding them would multiply the work.
+    If none is, those that are no multiple of 64 (tf32: 32) on a GPU that likes that better. Sizes
+    below the multiple are left out: padding them would multiply the work.
     """
     if precision not in _BYTES or precision == "float64":
         return []
-    width = _BYTES[precision]
-    uneven = _no_multiples(sizes.dimensions, _ALIGNED_BYTES // width)
-    if not uneven and capability >= _WITH_BEST:
-        uneven = _no_multiples(sizes.dimensions, _BEST_BYTES // width)
+    uneven: list[UnevenSize] = []
+    for alignment in (_ALIGNED_BYTES, _BEST_BYTES)[: 1 + (capability >= _WITH_BEST)]:
+        multiple = alignment // _BYTES[precision]
+        uneven = uneven or [
+            UnevenSize(dimension=name, size=size, multiple=multiple)
+            for name, size in sizes.dimensions.items()
+            if size > multiple and size % multiple
+        ]
     return uneven
 
 
-def _no_multiples(dimensions: dict[str, int], multiple: int) -> list[UnevenSize]:
-    return [
-        UnevenSize(dimension=name, size=size, multiple=multiple)
-        for name, size in dimensions.items()
-        if size > multiple and size % multiple
-    ]
-
-
 _LISTED = 12
-_GRADIENTS = (
-    "aten::cudnn_convolution_backward_input",
-    "aten::cudnn_convolution_backward_weight",
-)
+_GRADIENTS = {f"aten::cudnn_convolution_backward_{part}" for part in ("input", "weight")}
 _SAYS_ENOUGH = 0.95  # of the FLOPs must have a peak, or there is no MFU
 
 
@@ -105,13 +98,20 @@ def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
     calls = _calls(trace, timeline) if trace.has_device and timeline.steps.total else None
     if calls is None or not any(calls.sizes):
         return None
-    named = gpus(trace)
-    sheet = _sheet(named)
-    products = _products(trace, calls, sheet, _capability(named), len(timeline.steps))
+    used = gpus(trace)
+    sheets = [data_sheet(gpu.name) for gpu in used]
+    sheet = sheets[0] if sheets and all(sheet == sheets[0] for sheet in sheets) else None
+    versions = [(gpu.compute_capability or "0.0").split(".") for gpu in used]
+    capability = min(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
+    products = _products(trace, calls, sheet, capability, len(timeline.steps))
     step_s = timeline.steps.total / len(timeline.steps) / 1e9
     devices = len(np.unique(trace.device["device"][trace.device["kind"] == KERNEL]))
     peak_s = _at_peak_s(products, sheet) if calls.known_share >= KNOWN_ENOUGH else None
     device_s = sum(product.device_s for product in products)
+    bound_s: dict[bool | None, float] = defaultdict(float)
+    for product in products:
+        bound_s[product.compute_bound] += product.device_s
+    is_told = any(product.compute_bound is not None for product in products)
     return MatrixWork(
         flops=sum(product.flops for product in products),
         device_s=device_s,
@@ -120,8 +120,8 @@ def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
         source=sheet.source if sheet else None,
         mfu=None if peak_s is None else peak_s / step_s / devices,
         peak_share=None if peak_s is None or not device_s else peak_s / device_s,
-        compute_bound_s=_bound_s(products, True),
-        memory_bound_s=_bound_s(products, False),
+        compute_bound_s=bound_s[True] if is_told else None,
+        memory_bound_s=bound_s[False] if is_told else None,
         products=products[:_LISTED],
     )
 
@@ -139,31 +139,25 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
     inside = innermost(table, nesting, runtime.thread[call[asked]], runtime.start[call[asked]])
     launched, row = asked[inside >= 0], inside[inside >= 0]
     added = device_time(trace)[is_kernel].astype(np.float64)
-    tensor = named(trace, kernels, uses_tensor_cores)
     matrix = named(trace, kernels, is_matrix_work)
 
-    def per_call(wanted: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-        spent = added[launched]
-        if wanted is not None:
-            spent = spent * wanted[launched]
-        total: NDArray[np.float64] = np.bincount(row, spent, len(table)).astype(np.float64)
-        return total
+    def per_call(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(row, weights[launched], len(table)).astype(np.float64)
 
-    count = np.bincount(row, minlength=len(table))
-    sizes = [
-        sizes_of_call if number else None
-        for sizes_of_call, number in zip(_sizes(trace, table, nesting), count.tolist(), strict=True)
-    ]
+    launches = np.bincount(row, minlength=len(table)).tolist()
+    every = zip(_sizes(trace, table, nesting), launches, strict=True)
+    sizes = [sizes_of_call if number else None for sizes_of_call, number in every]
     # Kernels that only prepare or finish a product count for it, but are no arithmetic of its own.
-    in_matrix = per_call(matrix)
+    in_matrix = per_call(added * matrix)
     known = np.array([sizes_of_call is not None for sizes_of_call in sizes], dtype=bool)
-    every = float(added[in_steps & matrix].sum())
+    total = float(added[in_steps & matrix].sum())
+    in_tensor = per_call(added * named(trace, kernels, uses_tensor_cores))
     return _Calls(
         table=table,
-        device_ns=per_call(),
-        tensor_share=per_call(tensor) / np.maximum(in_matrix, 1.0),
+        device_ns=per_call(added),
+        tensor_share=in_tensor / np.maximum(in_matrix, 1.0),
         sizes=sizes,
-        known_share=min(float(in_matrix[known].sum()) / every, 1.0) if every else 1.0,
+        known_share=min(float(in_matrix[known].sum()) / total, 1.0) if total else 1.0,
     )
 
 
@@ -173,13 +167,12 @@ def _sizes(trace: Trace, table: Table, nesting: Nesting) -> list[ProductSizes | 
     inside = innermost(table, nesting, parts.thread, parts.start)
     gradients = np.bincount(inside[inside >= 0], minlength=len(table))
     outputs = dict(filter(None, map(convolution_output, trace.products)))
-    kinds: dict[tuple[int, int], ProductSizes | None] = {}
-    sizes = []
-    for kind in zip(table["product"].tolist(), gradients.tolist(), strict=True):
-        if kind not in kinds:
-            kinds[kind] = product_sizes(trace.products[kind[0]], kind[1], outputs)
-        sizes.append(kinds[kind])
-    return sizes
+
+    @functools.cache
+    def sizes(product: int, computed: int) -> ProductSizes | None:
+        return product_sizes(trace.products[product], computed, outputs)
+
+    return list(map(sizes, table["product"].tolist(), gradients.tolist()))
 
 
 def _products(
@@ -190,43 +183,40 @@ def _products(
     steps: int,
 ) -> list[MatrixProduct]:
     """Return calls of one operator, sizes and precision together; the longest first."""
+    table = calls.table
     groups: dict[tuple[str, str, str | None, bool], list[int]] = defaultdict(list)
     for row, sizes in enumerate(calls.sizes):
         if sizes is not None:
-            inputs = trace.products[calls.table["product"][row]]
+            inputs = trace.products[table["product"][row]]
             tensor = bool(calls.tensor_share[row] > 0.5)
             precision = precision_of(sizes.dtype, tensor, sheet)
             groups[inputs.operator, _written(inputs.dims), precision, tensor].append(row)
-    grouped = []
-    for (operator, written, precision, tensor), rows in groups.items():
+    ranking = sorted(groups, key=lambda group: -calls.device_ns[groups[group]].sum())
+    products = []
+    for place, group in enumerate(ranking):
+        (operator, written, precision, tensor), rows = group, groups[group]
         every = [sizes for row in rows if (sizes := calls.sizes[row]) is not None]
         device_s = float(calls.device_ns[rows].sum()) / 1e9 / steps
         flops = sum(sizes.flops for sizes in every) / steps
         peak = sheet.peak(precision) if sheet and precision else None
-        product = MatrixProduct(
-            operator=operator,
-            sizes=written,
-            precision=precision,
-            calls_per_step=len(rows) / steps,
-            flops=flops,
-            device_s=device_s,
-            peak_share=flops / peak / device_s if peak and device_s else None,
-            compute_bound=compute_bound(every[0], precision, sheet),
-            uneven=uneven_sizes(every[0], precision, capability) if tensor else [],
+        longest = max(rows, key=lambda row: calls.device_ns[row])
+        stack = trace.products[table["product"][longest]].stack
+        at = int(table.thread[longest]), int(table.start[longest])
+        products.append(
+            MatrixProduct(
+                operator=operator,
+                sizes=written,
+                precision=precision,
+                calls_per_step=len(rows) / steps,
+                flops=flops,
+                device_s=device_s,
+                peak_share=flops / peak / device_s if peak and device_s else None,
+                compute_bound=compute_bound(every[0], precision, sheet),
+                uneven=uneven_sizes(every[0], precision, capability) if tensor else [],
+                location=user_frame(trace, *at, stack) if place < _LISTED else None,
+            )
         )
-        grouped.append((product, max(rows, key=lambda row: calls.device_ns[row])))
-    grouped.sort(key=lambda pair: -pair[0].device_s)
-    return [
-        replace(product, location=_location(trace, calls.table, row))
-        if place < _LISTED
-        else product
-        for place, (product, row) in enumerate(grouped)
-    ]
-
-
-def _location(trace: Trace, table: Table, row: int) -> Location | None:
-    stack = trace.products[table["product"][row]].stack
-    return user_frame(trace, int(table.thread[row]), int(table.start[row]), stack)
+    return products
 
 
 def _at_peak_s(products: Sequence[MatrixProduct], sheet: DataSheet | None) -> float | None:
@@ -238,23 +228,6 @@ def _at_peak_s(products: Sequence[MatrixProduct], sheet: DataSheet | None) -> fl
     if known < _SAYS_ENOUGH * sum(flops for flops, _ in peaks):
         return None
     return sum(flops / peak for flops, peak in peaks if peak)
-
-
-def _bound_s(products: Sequence[MatrixProduct], by_compute: bool) -> float | None:
-    if all(product.compute_bound is None for product in products):
-        return None
-    return sum(product.device_s for product in products if product.compute_bound is by_compute)
-
-
-def _sheet(devices: Sequence[Gpu]) -> DataSheet | None:
-    """Return the data sheet of all GPUs; None if one is not listed, or they differ."""
-    sheets = [data_sheet(gpu.name) for gpu in devices]
-    return sheets[0] if sheets and all(sheet == sheets[0] for sheet in sheets) else None
-
-
-def _capability(devices: Sequence[Gpu]) -> tuple[int, int]:
-    versions = [(gpu.compute_capability or "0.0").split(".") for gpu in devices]
-    return min(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
 
 
 @functools.lru_cache(1024)

@@ -25,20 +25,14 @@ _WORTH = 0.01  # of the step
 
 def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
     """Return the places that take most exposed host time, at most five; [] without stacks."""
-    table = trace.python
+    table = trace.python.where(trace.python.thread == main_thread(trace))
     if not len(table):
         return []
-    table = table.where(table.thread == main_thread(trace))
-    if not len(table):
-        return []
-    parent = nest(table).parent
-    names, steps = len(trace.names), len(timeline.steps)
+    parent, steps = nest(table).parent, len(timeline.steps)
     by_branch = {}
-    intervals = timeline.exposed_intervals
     for branch in HOST_BRANCHES:
-        own = _own_time(table, parent, intervals[branch])
-        spent = np.bincount(table.name, weights=own, minlength=names)
-        by_branch[branch] = spent / steps / 1e9
+        own_ns = _own_time(table, parent, timeline.exposed_intervals[branch])
+        by_branch[branch] = np.bincount(table.name, weights=own_ns / steps / 1e9)
     total = np.sum(list(by_branch.values()), axis=0)
     step_s = timeline.steps.total / steps / 1e9
     places = []

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchdoctor.trace.clocks import Collectives, collectives
-from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.files import trace_paths
 from torchdoctor.trace.metadata import dictionary, gpus, text, whole_number
 from torchdoctor.trace.reader import read_trace
@@ -69,13 +68,12 @@ def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
         if len(unread) == 1:
             raise unread[0]
         raise UsageError(f"None of {len(unread)} files is a trace that can be read: {unread[0]}")
-    doubts = [f"{trace.what}; it was passed over." for trace in unread]
+    passed_over = [trace.what for trace in unread]
     if not all(trace.annotated for trace in traces):
         copies = [trace.statistics.path for trace in traces if trace.annotated]
-        doubts += [
-            f"{path} is an annotated copy of a trace; it was passed over." for path in copies
-        ]
+        passed_over += [f"{path} is an annotated copy of a trace" for path in copies]
         traces = [trace for trace in traces if not trace.annotated]
+    doubts = [f"{reason}; it was passed over." for reason in passed_over]
     return Ranks(sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)), doubts)
 
 
@@ -110,32 +108,22 @@ def _read(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
         trace = read_trace(source if isinstance(source, Path) else sys.stdin.buffer)
     except NoTrace as error:
         return error
-    return _summary(trace, timelines)
-
-
-def _summary(trace: Trace, timelines: bool) -> RankTrace:
-    timeline = build_timeline(trace)
-    distributed = dictionary(trace.metadata.get("distributedInfo"))
+    timeline, metadata = build_timeline(trace), trace.metadata
+    distributed = dictionary(metadata.get("distributedInfo"))
     rank = whole_number(distributed.get("rank"))
     if rank is None and (match := _RANK_IN_NAME.search(Path(trace.path).name)):
         rank = int(match[1])
     return RankTrace(
         statistics=summarise(trace, timeline),
-        environment=_environment(trace),
+        environment=Environment(  # of the trace: nothing of the machine that reads it
+            torch=text(metadata.get("torch_version")),
+            cuda=text(metadata.get("cuda_version")),
+            gpus=gpus(trace),
+        ),
         rank=rank,
         world_size=whole_number(distributed.get("world_size")),
         start_us=trace.base_us,
         collectives=collectives(trace, timeline),
         annotated=trace.annotated,
         timeline=timeline if timelines else None,
-    )
-
-
-def _environment(trace: Trace) -> Environment:
-    """Return what the trace itself says; nothing of the machine that reads it."""
-    metadata = trace.metadata
-    return Environment(
-        torch=text(metadata.get("torch_version")),
-        cuda=text(metadata.get("cuda_version")),
-        gpus=gpus(trace),
     )

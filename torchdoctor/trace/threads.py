@@ -54,11 +54,11 @@ def main_thread(trace: Trace) -> int:
 @once
 def fetching_threads(trace: Trace) -> NDArray[np.bool_]:
     """Return True for each thread that iterates a loader and does not do the steps."""
-    loading = _threads_of(trace, is_loader)
+    loading = threads_of(trace, is_loader)
     if not loading.any():
         return loading
     for wanted in (is_step, lambda name: name.startswith(_OPTIMIZER)):
-        stepping = _threads_of(trace, wanted)
+        stepping = threads_of(trace, wanted)
         if stepping.any():
             return loading & ~stepping
     return loading & ~_working_threads(trace)
@@ -69,7 +69,8 @@ def of_fetching_thread(trace: Trace, table: Table) -> NDArray[np.bool_]:
     return fetching_threads(trace)[table.thread] if len(table) else np.zeros(0, dtype=bool)
 
 
-def _threads_of(trace: Trace, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+def threads_of(trace: Trace, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Return True for the threads that have a range with such a name."""
     threads = np.zeros(len(trace.threads), dtype=bool)
     for table in trace.ranges:
         threads[table.thread[named(trace, table, wanted)]] = True

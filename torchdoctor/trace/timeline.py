@@ -1,9 +1,7 @@
 """Columns -> steps and the exposed time of each branch in them.
 
-A moment belongs to the first of kernel, memcpy, memset, runtime, data loader and CPU operators
-that covers it, else to "other": a wait hidden under a kernel counts as kernel. What only
-collective kernels cover is the branch "communication". docs/decisions/trace-shares.md
-gives the reasons.
+A moment belongs to the first branch in the order of `BRANCHES` that covers it, else to "other": a
+wait hidden under a kernel counts as kernel. docs/decisions/trace-shares.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from torchdoctor.trace.columns import Ints, Table, Trace
+from torchdoctor.trace.columns import Ints, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, is_communication
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
 from torchdoctor.trace.threads import is_loader, is_step, named, of_fetching_thread
@@ -24,9 +22,7 @@ from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtr
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
 BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader", "cpu")
 _LONG_CALL, _LONG_CALL_NS = 0.05, 50_000_000  # of the trace; and in any case
-_OVERLAP = 0.1  # of a step mark's length, from where on it is said that the next one begins in it
-_MOSTLY_GAP, _STRAY, _FEWEST_TO_STRAY = 0.9, 0.01, 5  # of the trace; of its events; events
-_DAY_S = 86_400.0
+_OVERLAP = 0.1  # of a step mark's length: so far the next one may begin in it
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
 HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
 
@@ -96,37 +92,28 @@ def find_steps(trace: Trace) -> Steps:
     end = np.concatenate([mark.end for mark in marks])
     name = np.concatenate([mark.name for mark in marks])
     order = np.lexsort((-end, start))
-    kept: list[int] = []
+    rows: list[int] = []
     ended: dict[int, int] = {}  # by name: a step that two threads mark counts once
     for row in order[end[order] > start[order]].tolist():
         if start[row] >= ended.get(int(name[row]), start[row]):
-            kept.append(row)
+            rows.append(row)
             ended[int(name[row])] = int(end[row])
-    if not kept:
+    if not rows:
         return _whole_trace(trace)
-    host_start, host_end, doubts = _one_after_the_other(start[kept], end[kept])
-    steps = _with_device_work(trace, host_start, host_end)
-    return replace(steps, doubts=[*doubts, *steps.doubts])
-
-
-def _one_after_the_other(start: Ints, end: Ints) -> tuple[Ints, Ints, list[str]]:
-    """Return the marks in order, without those around several others, each ended by the next."""
-    marks = len(start)
-    beyond = np.append(end, [np.iinfo(np.int64).max] * 2)
-    covering = (beyond[1:-1] <= end) & (beyond[2:] <= end)
-    start, end = start[~covering], end[~covering]
-    inside = np.append(False, end[1:] <= np.maximum.accumulate(end)[:-1])
-    start, end = start[~inside], end[~inside]
-    over = end - np.append(start[1:], end[-1])
-    late = over > _OVERLAP * (end - start)
-    odd = marks - len(start) + int(late.sum())
-    if not odd:
-        return start, end, []
+    kept: list[int] = []
+    free = -np.inf
+    for row in sorted(rows, key=lambda row: end[row]):  # so that none around several others is kept
+        if start[row] >= free:
+            kept.append(row)
+            free = end[row] - _OVERLAP * (end[row] - start[row])
+    steps = _with_device_work(trace, start[kept], end[kept])
+    if len(kept) == len(rows):
+        return steps
     doubt = (
-        f"{odd} of {marks} step marks overlap others (several profilers, or a range named like a "
-        "step): a mark around several others is no step, and each other ends where the next begins."
+        f"{len(rows) - len(kept)} of {len(rows)} step marks overlap others (several profilers, or "
+        "a range named like a step) and were left out."
     )
-    return start, end - np.where(late, over, 0), [doubt]
+    return replace(steps, doubts=[doubt, *steps.doubts])
 
 
 def _whole_trace(trace: Trace) -> Steps:
@@ -141,32 +128,8 @@ def _whole_trace(trace: Trace) -> Steps:
         "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
         "is meant."
     )
-    doubts = [doubt, *_stray(tables), *_start_up(trace, int((end - start)[0]))]
+    doubts = [doubt, *_start_up(trace, int((end - start)[0]))]
     return Steps(start, end, start, end, known=False, doubts=doubts)
-
-
-def _stray(tables: list[Table]) -> list[str]:
-    """Return a doubt if a few events are so far from all others that the span is mostly a gap."""
-    start = np.concatenate([table.start for table in tables] or [EMPTY.start])
-    end = np.concatenate([table.end for table in tables] or [EMPTY.end])
-    if len(start) < _FEWEST_TO_STRAY:
-        return []
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    gap = start[1:] - reach[:-1]
-    widest = int(gap.argmax())
-    few = min(widest + 1, len(start) - widest - 1)
-    span_ns = int(reach[-1] - start[0])
-    if gap[widest] < _MOSTLY_GAP * span_ns or few > max(1, _STRAY * len(start)):
-        return []
-    verb = "lie" if few > 1 else "lies"
-    apart_s = float(gap[widest]) / 1e9
-    apart = f"{apart_s:.3g} s" if apart_s < _DAY_S else f"{apart_s / _DAY_S:.0f} days"
-    return [
-        f"{few} of {len(start)} events of the host {verb} {apart} from all others: "
-        f"{gap[widest] / span_ns:.0%} of the trace is the gap between, so no share of it says "
-        "anything of the program."
-    ]
 
 
 def _start_up(trace: Trace, length_ns: int) -> list[str]:
@@ -181,9 +144,8 @@ def _start_up(trace: Trace, length_ns: int) -> list[str]:
     holds = "holds" if len(long) == 1 else "hold"
     return [
         f"{counted(len(long), 'call')} ({', '.join(names)}) {holds} the host for "
-        f"{total_ns / 1e6:.0f} ms, "
-        f"{total_ns / length_ns:.0%} of the trace, as start-up does: where it is no part of "
-        "training, record after a few steps (`schedule=` with wait and warmup)."
+        f"{total_ns / 1e6:.0f} ms, {total_ns / length_ns:.0%} of the trace, as start-up does: if "
+        "it is no part of training, record after a few steps (`schedule=` with wait and warmup)."
     ]
 
 
@@ -210,10 +172,9 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
     doubts = []
     if keep < len(count):
         left = len(count) - keep
-        which, have, they = ("last", "has", "it") if left == 1 else (f"last {left}", "have", "they")
         doubts.append(
-            f"The {which} of {len(count)} steps {have} no or too few device events (the recording "
-            f"ended before {they} did); left out."
+            f"The recording ended within the last {left} of {len(count)} steps, which have no or "
+            "too few device events; left out."
         )
     return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
 
@@ -276,5 +237,5 @@ def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Int
     """Return the collectives where no operator computes and no loader waits."""
     if not len(collectives):
         return collectives
-    leaves = operator_nesting(trace).leaves
-    return subtract(collectives, join(loading, trace.operators.spans(leaves)))
+    computing = trace.operators.spans(operator_nesting(trace).leaves)
+    return subtract(collectives, join(loading, computing))

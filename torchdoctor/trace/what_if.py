@@ -7,24 +7,13 @@ everything else follows from what waits for what. docs/decisions/upper-bounds.md
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.trace.columns import Table, Trace
-from torchdoctor.trace.dependencies import NO_LAG, Dependencies, dependencies
-from torchdoctor.trace.device_order import (
-    COMMUNICATION,
-    COPY,
-    CPU,
-    FIXED,
-    GPU,
-    LOADER,
-    RUNTIME,
-    UNEXPLAINED_NS,
-)
-from torchdoctor.trace.host_chain import CLASSES
+from torchdoctor.trace.dependencies import Dependencies, dependencies
+from torchdoctor.trace.device_order import NEVER, UNEXPLAINED_NS, Cost
 from torchdoctor.trace.timeline import Steps, Timeline
 from torchdoctor.words.intervals import Ints
 from torchdoctor.words.traced import BranchReplay, WhatIf
@@ -32,68 +21,51 @@ from torchdoctor.words.traced import BranchReplay, WhatIf
 Times = NDArray[np.float64]
 
 
-class Delays(Enum):
-    """How late device events start beyond what the graph explains."""
-
-    NONE = "none"
-    UNEXPLAINED = "unexplained"  # only waits too long to be chance; launches take the usual time
-    MEASURED = "measured"  # each event as late as it was
-
-
 def replay(
-    graph: Dependencies,
-    kept: Mapping[int, float] | None = None,
-    delays: Delays = Delays.UNEXPLAINED,
+    graph: Dependencies, kept: Mapping[Cost, float] | None = None, delay: Times | None = None
 ) -> Times:
     """Return the length of each step in nanoseconds.
 
-    `kept` is the share of each class of cost that stays; classes that are not named stay whole.
+    `kept` is the share of each class of cost that stays, all of it if not named; `delay` by how
+    much later than the graph explains each node ends, for None waits too long to be chance.
     """
-    keep = np.ones(CLASSES)
+    keep = np.ones(len(Cost))
     for cost, share in (kept or {}).items():
         keep[cost] = share
-    return _step_lengths(graph, _done_times(graph, keep, delays))
+    return _step_lengths(graph, _done_times(graph, keep, _waits(graph) if delay is None else delay))
 
 
-def _done_times(graph: Dependencies, keep: Times, delays: Delays) -> Times:
+def _waits(graph: Dependencies) -> Times:
+    """Return the delays that are too long to be chance; launches take the usual time."""
+    return np.where(graph.delay > UNEXPLAINED_NS, graph.delay, 0.0)
+
+
+def _done_times(graph: Dependencies, keep: Times, delay: Times) -> Times:
     """Return when each node is done: it begins after all that it needs."""
-    takes = graph.takes * keep[graph.takes_cost]
-    late = graph.delay
-    if delays is not Delays.MEASURED:
-        wanted = (late > UNEXPLAINED_NS) & (delays is Delays.UNEXPLAINED)
-        late = np.where(wanted, late, 0)
+    takes, needs = graph.takes * keep[graph.takes_cost], graph.needs
     gone = keep == 0
-    gone[FIXED] = False
+    gone[Cost.FIXED] = False
     # A lag below zero runs within the device event that is waited for: it shrinks when that does.
     # (After a host point it is a device clock that runs ahead.)
-    least = np.full(len(graph), float(NO_LAG))
+    least = np.full(len(graph), float(NEVER))
     least[graph.device] = -takes[graph.device]
     after = np.maximum(graph.between @ keep, least[graph.chain])
-    behind = np.maximum(graph.other_lag.astype(np.float64), least[graph.other])
-    behind[graph.other_lag == NO_LAG] = NO_LAG
-    behind[gone[graph.other_cost]] = NO_LAG
-    more: dict[int, list[tuple[int, float]]] = {}
-    for node, needed, lag, cost in graph.more:
-        if not gone[cost]:
-            more.setdefault(node, []).append((needed, max(float(lag), least[needed])))
-    rows = zip(
-        graph.chain.tolist(),
-        after.tolist(),
-        graph.other.tolist(),
-        behind.tolist(),
-        (takes + late).tolist(),
-        strict=True,
-    )
-    done = [0.0] * len(graph)
+    left = ~gone[needs.cost]
+    lag = np.maximum(needs.lag, least[needs.needed])[left]
+    needed = list(zip(needs.needed[left].tolist(), lag.tolist(), strict=True))
+    ends = np.searchsorted(needs.node[left], np.arange(len(graph)), side="right").tolist()
+    rows = zip(graph.chain.tolist(), after.tolist(), (takes + delay).tolist(), ends, strict=True)
     next(rows)  # the root is done at 0
-    for node, (chain, lag, other, other_lag, length) in enumerate(rows, start=1):
-        begin = done[chain] + lag
-        alternative = done[other] + other_lag
-        if alternative > begin:
-            begin = alternative
-        if node in more:
-            for needed, further in more[node]:
-                begin = max(begin, done[needed] + further)
+    done = [0.0] * len(graph)
+    first = 0
+    for node, (chain, wait, length, last) in enumerate(rows, start=1):
+        begin = done[chain] + wait
+        while first < last:
+            before, further = needed[first]
+            alternative = done[before] + further
+            if alternative > begin:
+                begin = alternative
+            first += 1
         done[node] = begin + length
     return np.array(done)
 
@@ -113,12 +85,12 @@ def _step_lengths(graph: Dependencies, done: Times) -> Times:
 
 
 COSTS = {
-    "data_loader": LOADER,
-    "memcpy": COPY,
-    "communication": COMMUNICATION,
-    "gpu": GPU,
-    "cpu": CPU,
-    "runtime": RUNTIME,
+    "data_loader": Cost.LOADER,
+    "memcpy": Cost.COPY,
+    "communication": Cost.COMMUNICATION,
+    "gpu": Cost.GPU,
+    "cpu": Cost.CPU,
+    "runtime": Cost.RUNTIME,
 }
 # A replay takes well under a second up to here: device events, and host events by a tenth.
 _EVENTS = 25_000
@@ -143,27 +115,27 @@ def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> Wha
     first, last = window
     graph = dependencies(trace, timeline, first, last)
     measured = _seconds(steps.end[first : last + 1] - steps.start[first : last + 1])
-    delays = Delays.UNEXPLAINED
+    delay = _waits(graph)
     replayed = _seconds(replay(graph))
-    if abs(replayed - measured) > _USUAL_DELAYS_WITHIN * measured:
-        delays = Delays.MEASURED
-        replayed = _seconds(replay(graph, delays=delays))
-    explained = min(replayed, _seconds(replay(graph, delays=Delays.NONE)))
+    own_delays = abs(replayed - measured) > _USUAL_DELAYS_WITHIN * measured
+    if own_delays:
+        delay = graph.delay.astype(np.float64)
+        replayed = _seconds(replay(graph, delay=delay))
     prediction = WhatIf(
         steps=last - first + 1 if steps.known else 0,
         of_steps=len(steps) if steps.known else 0,
         measured_s=measured,
         replayed_s=replayed,
-        explained_s=explained,
-        own_delays=delays is Delays.MEASURED,
+        explained_s=min(replayed, _seconds(replay(graph, delay=np.zeros(len(graph))))),
+        own_delays=own_delays,
         branches={
-            branch: _without(graph, cost, delays, replayed)
+            branch: _without(graph, cost, delay, replayed)
             if _can_say(trace, timeline, branch)
             else None
             for branch, cost in COSTS.items()
         },
     )
-    prediction.doubts.extend([*_doubts(timeline, prediction, graph), *doubts])
+    prediction.doubts.extend([*_doubts(timeline, prediction), *doubts])
     return prediction
 
 
@@ -204,17 +176,16 @@ def _can_say(trace: Trace, timeline: Timeline, branch: str) -> bool:
     return trace.has_device or branch == "data_loader"
 
 
-def _without(graph: Dependencies, cost: int, delays: Delays, replayed: float) -> BranchReplay:
+def _without(graph: Dependencies, cost: Cost, delay: Times, replayed: float) -> BranchReplay:
     if not graph.costs(cost):
         return BranchReplay(step_s=replayed, lowest_s=replayed)
     # Without the work that delays its start the first step may count from earlier, and be longer.
-    step = min(replayed, _seconds(replay(graph, {cost: 0.0}, delays)))
-    return BranchReplay(
-        step_s=step, lowest_s=min(step, _seconds(replay(graph, {cost: 0.0}, Delays.NONE)))
-    )
+    step = min(replayed, _seconds(replay(graph, {cost: 0.0}, delay)))
+    lowest = min(step, _seconds(replay(graph, {cost: 0.0}, np.zeros(len(graph)))))
+    return BranchReplay(step_s=step, lowest_s=lowest)
 
 
-def _doubts(timeline: Timeline, prediction: WhatIf, graph: Dependencies) -> list[str]:
+def _doubts(timeline: Timeline, prediction: WhatIf) -> list[str]:
     doubts = []
     whole = "step" if timeline.steps.known else "trace"
     if not timeline.steps.known:
@@ -236,16 +207,5 @@ def _doubts(timeline: Timeline, prediction: WhatIf, graph: Dependencies) -> list
         doubts.append(
             f"{unexplained:.0%} of the {whole} are waits of the device for something that the "
             "trace does not show (other ranks, other processes, lost events); what-ifs keep them."
-        )
-    stuck = graph.stuck_ns / (prediction.measured_s * 1e9 * max(prediction.steps, 1))
-    if stuck > _UNEXPLAINED_SHARE:
-        doubts.append(
-            f"For {stuck:.0%} of the {whole} the host is held by synchronisation or copies "
-            "although the trace shows nothing to wait for (lost events, or clocks of "
-            "host and device that disagree); what-ifs keep it."
-        )
-    if graph.broken:
-        doubts.append(
-            f"{graph.broken} dependencies contradict the measured times and were left out."
         )
     return doubts
