@@ -19,7 +19,7 @@ ONLY_IN = {
     "psutil": {"machine", "launch", "pairs"},
     "pynvml": {"machine"},
     "tensorboard": {"reports/tensorboard"},
-    "matplotlib": {"reports/tensorboard/drawing.py"},
+    "matplotlib": {"reports/tensorboard/images.py"},
 }
 
 

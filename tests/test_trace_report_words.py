@@ -205,9 +205,9 @@ def test_a_single_event_has_its_verb(tmp_path: Path) -> None:
 
 def test_a_trace_has_no_launches_that_alternate(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from torchdoctor.reports.tensorboard.images import _images
+    from torchdoctor.reports.tensorboard.images import images
     from torchdoctor.reports.tensorboard.measured import Measured
 
     report = of_steps(tmp_path, 1, 1, 1, 1)
-    said = {tag: description for tag, _, description in _images(report, Measured())}
+    said = {image.tag: image.description for image in images(report, Measured())}
     assert "aunches" not in said["step_time/over_the_run"]

@@ -22,7 +22,7 @@ class EventFile:
     @classmethod
     @contextmanager
     def into(cls, folder: Path) -> Iterator[EventFile]:
-        """Return a file that is whole at the end."""
+        """Yield a file that is whole at the end."""
         folder.mkdir(parents=True, exist_ok=True)
         writer = cls(folder)
         try:
@@ -34,44 +34,42 @@ class EventFile:
         self, tag: str, value: float | None, step: int = 0, wall_s: float | None = None
     ) -> None:
         """Write a point at a wall time (default: now); None and NaN are no point."""
-        if value is None or not math.isfinite(value):
-            return
         import numpy as np
-        from tensorboard.plugins.scalar.metadata import create_summary_metadata
+        from tensorboard.plugins.scalar import metadata
 
-        metadata = create_summary_metadata(display_name="", description="")
-        self._add(tag, np.float32(value), metadata, step, wall_s)
+        if value is not None and math.isfinite(value):
+            about = metadata.create_summary_metadata(display_name="", description="")
+            self._add(tag, np.float32(value), about, step, wall_s)
 
     def text(self, tag: str, text: str) -> None:
-        """Markdown, shown as such."""
+        """Write Markdown, shown as such."""
         import numpy as np
-        from tensorboard.plugins.text.metadata import create_summary_metadata
+        from tensorboard.plugins.text import metadata
 
-        metadata = create_summary_metadata(display_name="", description="")
-        self._add(tag, np.array(text.encode(), dtype=object), metadata)
+        about = metadata.create_summary_metadata(display_name="", description="")
+        self._add(tag, np.array(text.encode(), dtype=object), about)
 
     def image(self, tag: str, png: bytes, width: int, height: int, description: str) -> None:
         """Write an image; width and height in pixels; the description is Markdown."""
         import numpy as np
-        from tensorboard.plugins.image.metadata import create_summary_metadata
+        from tensorboard.plugins.image import metadata
 
-        metadata = create_summary_metadata(display_name=None, description=description)
+        about = metadata.create_summary_metadata(display_name=None, description=description)
         parts = [str(width).encode(), str(height).encode(), png]
-        self._add(tag, np.array(parts, dtype=object), metadata)
+        self._add(tag, np.array(parts, dtype=object), about)
 
-    def summary(self, summary: Any) -> None:
+    def summary(self, summary: Any, step: int = 0, wall_s: float | None = None) -> None:
         """Write a summary that a plugin made itself."""
         from tensorboard.compat.proto.event_pb2 import Event
 
-        self._file.add_event(Event(wall_time=self._now, step=0, summary=summary))
+        wall = self._now if wall_s is None else wall_s
+        self._file.add_event(Event(wall_time=wall, step=step, summary=summary))
 
     def _add(
         self, tag: str, value: Any, metadata: Any, step: int = 0, wall_s: float | None = None
     ) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.util.tensor_util import make_tensor_proto
 
         entry = Summary.Value(tag=tag, tensor=make_tensor_proto(value), metadata=metadata)
-        wall = self._now if wall_s is None else wall_s
-        self._file.add_event(Event(wall_time=wall, step=step, summary=Summary(value=[entry])))
+        self.summary(Summary(value=[entry]), step, wall_s)

@@ -18,17 +18,10 @@ from torchdoctor.words import Report
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Launches with their steps; all empty for a diagnosed trace."""
+    """Launches with their steps; `kinds`: "baseline" and "recommended", those that were timed."""
 
     observed: Observed | None = None
-    baseline: list[LaunchSteps] = field(default_factory=list)
-    recommended: list[LaunchSteps] = field(default_factory=list)
-
-    @property
-    def kinds(self) -> dict[str, list[LaunchSteps]]:
-        """Return the timed launches that were measured, by what they ran."""
-        both = {"baseline": self.baseline, "recommended": self.recommended}
-        return {kind: launches for kind, launches in both.items() if launches}
+    kinds: dict[str, list[LaunchSteps]] = field(default_factory=dict)
 
 
 def read_measured(report: Report) -> Measured:
@@ -38,10 +31,13 @@ def read_measured(report: Report) -> Measured:
     folder = Path(report.run_folder)
     launches = timed_launches(folder)
     chosen = [(fix.fix, fix.settings) for fix in report.recommendation.fixes]
+    kinds = {
+        "baseline": [launch for launch in launches if launch.name == BASELINE],
+        "recommended": [x for x in launches if chosen and same_fixes(x.fixes, chosen)],
+    }
     return Measured(
         observed=observed(folder, report.steps.boundary),
-        baseline=[launch for launch in launches if launch.name == BASELINE],
-        recommended=[launch for launch in launches if chosen and same_fixes(launch.fixes, chosen)],
+        kinds={kind: timed for kind, timed in kinds.items() if timed},
     )
 
 

@@ -13,7 +13,6 @@ from torchdoctor.reports.tensorboard.event_file import EventFile
 from torchdoctor.reports.tensorboard.measured import Measured
 from torchdoctor.words import Report
 
-_GB = 1e9
 _MOST_POINTS = 5000  # of one curve; TensorBoard itself shows a thousand
 
 
@@ -45,15 +44,11 @@ def write_observed(writer: EventFile, measured: Measured) -> None:
     launch = measured.observed
     if launch is None:
         return
-    offset = launch.wall_offset_ns
     edges = launch.events.t_ns[launch.edges]
-    for number in _thinned(len(edges) - 1):
-        seconds = float(edges[number + 1] - edges[number]) / 1e9
-        at = _wall_s(int(edges[number + 1]), offset)
-        writer.scalar("step_time/observed_s", seconds, number, at)
+    _write_steps(writer, "step_time/observed_s", edges[1:], np.diff(edges) / 1e9, measured)
     steps = np.searchsorted(edges, [at for at, _ in launch.rates])
     for (at_ns, rate), step in zip(launch.rates, steps.tolist(), strict=True):
-        writer.scalar("samples_per_s/observed", rate, step, _wall_s(at_ns, offset))
+        writer.scalar("samples_per_s/observed", rate, step, _wall_s(at_ns, measured))
     curves = sensor_curves(launch.sensors) if launch.sensors is not None else {}
     for name, (wall_s, values) in curves.items():
         for row in _thinned(len(values)):
@@ -62,22 +57,28 @@ def write_observed(writer: EventFile, measured: Measured) -> None:
 
 
 def write_launches(folder: Path, measured: Measured) -> None:
-    """Steps of the timed launches: a TensorBoard run for each kind, so that one chart has both."""
-    offset = measured.observed.wall_offset_ns if measured.observed else None
+    """Write steps of the timed launches, a TensorBoard run for each kind: one chart has both."""
     for kind, launches in measured.kinds.items():
         with EventFile.into(folder / kind) as writer:
             ends = np.concatenate([launch.edges_ns[1:] for launch in launches])
-            seconds = np.concatenate([launch.step_s for launch in launches])
-            for number in _thinned(len(seconds)):
-                at = _wall_s(int(ends[number]), offset)
-                writer.scalar("step_time/measured_s", float(seconds[number]), number, at)
+            step_s = np.concatenate([launch.step_s for launch in launches])
+            _write_steps(writer, "step_time/measured_s", ends, step_s, measured)
+
+
+def _write_steps(
+    writer: EventFile, tag: str, ends_ns: np.ndarray, step_s: np.ndarray, measured: Measured
+) -> None:
+    for number in _thinned(len(step_s)):
+        at = _wall_s(int(ends_ns[number]), measured)
+        writer.scalar(tag, float(step_s[number]), number, at)
 
 
 def _gb(value: float | None) -> float | None:
-    return None if value is None else value / _GB
+    return None if value is None else value / 1e9
 
 
-def _wall_s(t_ns: int, offset_ns: int | None) -> float | None:
+def _wall_s(t_ns: int, measured: Measured) -> float | None:
+    offset_ns = measured.observed.wall_offset_ns if measured.observed else None
     return None if offset_ns is None else (t_ns + offset_ns) / 1e9
 
 

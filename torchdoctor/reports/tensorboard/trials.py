@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +14,25 @@ from torchdoctor.words import Interval, Report
 from torchdoctor.words.figures import MISSING, clean, settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    fix: str
-    settings: str
-    verdict: str
-    training: str
-    speedup: Interval | None
-    peak_memory_bytes: int | None = None
-
-
 def write_trials(report: Report, folder: Path) -> None:
     """Write a session `<folder>/<nn>-<fix>` for each measured or failed trial, and the A/A."""
     from tensorboard.plugins.hparams import summary_v2 as hparams
 
     # No config of an experiment: TensorBoard would take one report's for all in the log folder.
-    for number, row in enumerate(_rows(report), 1):
-        name = f"{number:02d}-{''.join(c if c.isalnum() else '-' for c in row.fix)}"
-        columns: dict[str, bool | float | str] = {
-            "fix": row.fix,
-            "settings": row.settings or MISSING,
-            "verdict": row.verdict,
-            "training": row.training or MISSING,
-        }
+    for number, (columns, speedup, memory) in enumerate(_rows(report), 1):
+        fix = columns["fix"]
+        name = f"{number:02d}-{''.join(c if c.isalnum() else '-' for c in fix)}"
         with EventFile.into(folder / name) as writer:
             # TensorBoard makes one row of all that have the same id, also of other reports.
-            title = f"{number:02d} {row.fix} {folder.parent.name}"
-            writer.summary(hparams.hparams_pb(columns, trial_id=title))
-            if row.speedup is not None:
-                writer.scalar("speedup", row.speedup.estimate)
-                writer.scalar("speedup_low", row.speedup.low)
-                writer.scalar("speedup_high", row.speedup.high)
-            memory = row.peak_memory_bytes
+            title = f"{number:02d} {fix} {folder.parent.name}"
+            shown = {column: value or MISSING for column, value in columns.items()}
+            writer.summary(hparams.hparams_pb(shown, trial_id=title))
+            if speedup is not None:
+                writer.scalar("speedup", speedup.estimate)
+                writer.scalar("speedup_low", speedup.low)
+                writer.scalar("speedup_high", speedup.high)
             writer.scalar("peak_memory_GB", None if memory is None else memory / 1e9)
-            writer.summary(_session_end(failed=row.speedup is None))
+            writer.summary(_session_end(failed=speedup is None))
 
 
 def _session_end(failed: bool) -> Any:
@@ -67,30 +51,25 @@ def _session_end(failed: bool) -> Any:
     return Summary(value=[entry])
 
 
-def _rows(report: Report) -> Iterator[_Row]:
-    """Yield the trials in the report's order, then the recommended set and the A/A."""
+def _rows(report: Report) -> Iterator[tuple[dict[str, str], Interval | None, int | None]]:
+    """Yield the trials in the report's order, then the recommended set and the A/A.
+
+    Each with its columns, its speed-up and its peak memory in bytes.
+    """
     for trial in report.trials:
         if trial.speedup is not None or trial.verdict == "failed":
-            yield _Row(
-                fix=clean(trial.fix),
-                settings=settings(trial.settings),
-                verdict=trial.verdict,
-                training=TRAINING.get(trial.numerics, trial.numerics),
-                speedup=trial.speedup,
-                peak_memory_bytes=trial.peak_memory_bytes,
-            )
+            training = TRAINING.get(trial.numerics, trial.numerics)
+            shown = _columns(clean(trial.fix), settings(trial.settings), trial.verdict, training)
+            yield shown, trial.speedup, trial.peak_memory_bytes
     together = report.recommendation
     if together.speedup is not None and len(together.fixes) > 1:
-        numerics = together.numerics or ""
-        yield _Row(
-            fix="all recommended together",
-            settings=", ".join(clean(fix.fix) for fix in together.fixes),
-            verdict="recommended",
-            training=TRAINING.get(numerics, numerics),
-            speedup=together.speedup,
-            peak_memory_bytes=together.peak_memory_bytes,
-        )
+        fixes = ", ".join(clean(fix.fix) for fix in together.fixes)
+        training = TRAINING.get(together.numerics or "", together.numerics or "")
+        shown = _columns("all recommended together", fixes, "recommended", training)
+        yield shown, together.speedup, together.peak_memory_bytes
     if report.noise_floor is not None:
-        yield _Row(
-            fix=A_A, settings="", verdict="noise floor", training="", speedup=report.noise_floor
-        )
+        yield _columns(A_A, "", "noise floor", ""), report.noise_floor, None
+
+
+def _columns(fix: str, settings: str, verdict: str, training: str) -> dict[str, str]:
+    return {"fix": fix, "settings": settings, "verdict": verdict, "training": training}

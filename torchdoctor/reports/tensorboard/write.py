@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import socket
 import time
 from pathlib import Path
 
@@ -9,14 +12,15 @@ from torchdoctor.reports import markdown
 from torchdoctor.reports.formats import document
 from torchdoctor.reports.tensorboard.event_file import EventFile
 from torchdoctor.reports.tensorboard.images import write_images
-from torchdoctor.reports.tensorboard.measured import read_measured
-from torchdoctor.reports.tensorboard.profile_folder import write_traces
+from torchdoctor.reports.tensorboard.measured import read_measured, trace_files
 from torchdoctor.reports.tensorboard.scalars import write_figures, write_launches, write_observed
 from torchdoctor.reports.tensorboard.trials import write_trials
 from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
 
 _RUN = "run"
+_NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")  # as torch's tensorboard_trace_handler names it
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def write_tensorboard(report: Report, folder: Path) -> list[str]:
@@ -43,7 +47,7 @@ def write_tensorboard(report: Report, folder: Path) -> list[str]:
             notes = write_images(writer, report, measured)
         write_launches(folder / when, measured)
         write_trials(report, folder / when / "trials")
-        write_traces(report, folder / "plugins" / "profile" / when)
+        _write_traces(report, folder / "plugins" / "profile" / when)
     except OSError as error:
         raise UsageError(
             f"Cannot write the TensorBoard folder {folder} ({error.strerror or error}): name "
@@ -61,3 +65,34 @@ def _unused(folder: Path, created: str) -> str:
     while (folder / name).exists():
         name, number = f"{when}-{number}", number + 1
     return name
+
+
+def _write_traces(report: Report, folder: Path) -> None:
+    """Copy each trace to `<folder>/<worker>.<time>.pt.trace.json[.gz]`; its content stays.
+
+    The worker is `<host>_<pid>` for a trace of our own launches. A trace that was given keeps its
+    name where that is such a name, else the worker is `<its name>_<rank>`: the profiler plugin
+    tells a job's ranks by their workers.
+    """
+    ranks = {rank.path: rank.rank for rank in report.ranks}
+    for number, path in enumerate(trace_files(report)):
+        folder.mkdir(parents=True, exist_ok=True)
+        name = _name(path, bool(report.run_folder), ranks.get(str(path), number))
+        target = folder / name
+        if target.exists():  # two folders of ranks may repeat a name
+            target = folder / f"{number}_{name}"
+        shutil.copyfile(path, target)
+
+
+def _name(path: Path, own: bool, rank: int) -> str:
+    if not own and _NAMED.fullmatch(path.name):
+        return path.name
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP_MAGIC
+    if own:  # trace-<pid>.json.gz
+        worker = f"{socket.gethostname()}_{path.name.removeprefix('trace-').partition('.')[0]}"
+    else:
+        worker = f"{path.name.removesuffix('.gz').removesuffix('.json')}_{rank}"
+    worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)
+    written_ns = path.stat().st_mtime_ns
+    return f"{worker}.{written_ns}.pt.trace.json{'.gz' if packed else ''}"
