@@ -21,24 +21,16 @@ from torchdoctor.machine.environment import environment
 from torchdoctor.observe.shares import shares, with_inline_preparation
 from torchdoctor.observe.window import choose_window
 from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.measurement import ProgramLaunches
+from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials import compare
-from torchdoctor.trials.arm_specs import ArmSpecs
-from torchdoctor.trials.arms import Fixes, FixFacts, label
-from torchdoctor.trials.fix_facts import fix_facts
+from torchdoctor.trials.arm_specs import ArmSpecs, Fixes, label
+from torchdoctor.trials.arms import FixFacts, fix_facts
+from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.trials.run_trials import run_trials
-from torchdoctor.trials.schedule import Budget
-from torchdoctor.trials.search import SearchSettings
-from torchdoctor.trials.timed_launch import (
-    SwitchedTrials,
-    TimedLaunch,
-    launches_of,
-    turns_of_trials,
-)
+from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.words import Candidate, Interval, Pair, Recording
 from torchdoctor.words.errors import Inconclusive
 from torchdoctor.words.specs import FixSpec
@@ -87,7 +79,7 @@ class Workload:
     def _launches(self) -> ProgramLaunches:
         """Return how launches are made: side by side where they can be."""
         turns = turns_of_trials(self.seen, self.window)
-        return launches_of(
+        return ProgramLaunches.of_trials(
             self.recorder,
             self.seen,
             self.window,
@@ -105,24 +97,16 @@ class Workload:
 
     def search(self, tried: list[Candidate], budget_s: float, seed: int) -> TrialResults:
         """These candidates alone, as a run searches."""
-        budget = Budget(budget_s)
-        launches, specs = self._launches(), self._specs()
-        launch = TimedLaunch(launches, specs, budget.left, self.recording)
         return run_trials(
-            launch,
+            Engine(self._launches(), random.Random(seed)),
+            self._specs(),
             tried,
-            {ident: self._null_facts(module) for ident, module in self.modules.items()},
-            budget=budget,
+            {x: FixFacts(keeps_results=fix.keeps_results) for x, fix in self.modules.items()},
+            budget=Budget(budget_s),
             settings=SearchSettings(
-                steps=replace(self.seen.steps, warmup_steps=self.window.warmup_steps),
-                seed=seed,
-                both_at_once=launch.both_at_once,
-                switching=SwitchedTrials(launches, specs, budget.left) if launches.blocks else None,
+                steps=replace(self.seen.steps, warmup_steps=self.window.warmup_steps), seed=seed
             ),
         )
-
-    def _null_facts(self, fix: FixSpec) -> FixFacts:
-        return FixFacts(keeps_results=fix.keeps_results, switches=fix.when == "between steps")
 
     def _facts(self, ident: str) -> FixFacts:
         return fix_facts(self.modules[ident], self.recording)

@@ -16,11 +16,11 @@ from statistics import fmean
 
 import numpy as np
 
-from torchdoctor.pairs.pair_times import Estimator
+from torchdoctor.pairs.pair_times import Estimator, switched_differences, untouched_differences
 from torchdoctor.trials import compare
-from torchdoctor.trials.rounds import BASELINE, Round, Slot, a_a_differences, differences
-from torchdoctor.words import LaunchTiming
+from torchdoctor.words import Block
 
+BASELINE, CANDIDATE = 0, 1  # other arms have higher numbers
 SPEEDUP = math.log(1.07)
 NOISE = {  # log units: offset of a launch, random walk and steady drift per launch, spikes
     "quiet": (0.004, 0.002, 0.000, 0.00),
@@ -36,26 +36,32 @@ class Machine:
         self.offset, self.walk, self.slope, self.spikes = NOISE[level]
         self.rng, self.drift, self.launches = rng, 0.0, 0
 
-    def launch(self, arm: str, gain: float = SPEEDUP) -> Slot:
-        """One launch; its time per sample is the median step of one step."""
+    def launch(self, arm: int, number: int = 0, gain: float = SPEEDUP) -> Block:
+        """One launch of a round; its time per sample is the median step of one step."""
         self.drift += self.rng.normal(0.0, self.walk) + self.slope
         log = self.drift + self.rng.normal(0.0, self.offset)
         if self.rng.random() < self.spikes:
             log += self.rng.exponential(0.05)
-        if arm == "candidate":
+        if arm == CANDIDATE:
             log -= gain
         self.launches += 1
-        timing = LaunchTiming(ended="measured", step_s=[math.exp(log)], window_s=math.exp(log))
-        at = float(self.launches)
-        return Slot(arm=arm, timing=timing, began_s=at, ended_s=at + 1.0, phase="confirm")
+        at, step_s = float(self.launches), math.exp(log)
+        return Block(
+            arm=arm, round=number, step_s=[step_s], window_s=step_s, began_s=at, ended_s=at + 1.0
+        )
 
 
 MEDIAN = Estimator()
 
 
-def seconds(timing: LaunchTiming) -> float | None:
-    """Return the time per step of a simulated launch."""
-    return MEDIAN.seconds(timing)
+def log_of(launch: Block) -> float:
+    """Return the logarithm of the time per step of a simulated launch."""
+    return math.log(MEDIAN.seconds(launch) or 1.0)
+
+
+def gains(launches: list[list[Block]]) -> list[float]:
+    """Return the differences of the candidate in these rounds."""
+    return switched_differences([x for each in launches for x in each], CANDIDATE, MEDIAN)
 
 
 class Idle(Machine):
@@ -66,41 +72,37 @@ class Idle(Machine):
         self.slope = self.spikes = self.walk = 0.0
         self.loaded, self.on = loaded, rng.random() < loaded
 
-    def launch(self, arm: str, gain: float = 0.0) -> Slot:
+    def launch(self, arm: int, number: int = 0, gain: float = 0.0) -> Block:
         """One launch; under load it takes 42 % longer."""
         if self.rng.random() < 0.6:
             self.on = self.rng.random() < self.loaded
         self.drift = self.rng.normal(0.35, 0.05) if self.on else 0.0
-        return super().launch(arm, 0.0)
+        return super().launch(arm, number, 0.0)
 
 
-def block(machine: Machine, arms: int) -> Round:
-    """Baseline, `arms` candidates in random order, baseline."""
-    names = ["candidate", *(f"other{i}" for i in range(arms - 1))]
-    order = [BASELINE, *machine.rng.permutation(names), BASELINE]
-    flip = bool(machine.rng.integers(2))
-    return Round(
-        phase="confirm", shape="block", flip=flip, slots=[machine.launch(str(a)) for a in order]
-    )
+def block(machine: Machine, arms: int, number: int) -> list[Block]:
+    """Baseline, `arms` candidates in random order, baseline; round `number` or the one after it."""
+    order = [BASELINE, *machine.rng.permutation(range(1, arms + 1)), BASELINE]
+    number = 2 * number + int(machine.rng.integers(2))  # decides the sign of the A/A candidate
+    return [machine.launch(int(arm), number) for arm in order]
 
 
-def abba(machine: Machine) -> Round:
+def abba(machine: Machine, number: int) -> list[Block]:
     """Baseline, candidate, candidate, baseline, or the reverse."""
-    order = [BASELINE, "candidate", "candidate", BASELINE]
+    order = [BASELINE, CANDIDATE, CANDIDATE, BASELINE]
     if machine.rng.integers(2):
-        order = ["candidate", BASELINE, BASELINE, "candidate"]
-    flip = bool(machine.rng.integers(2))
-    return Round(phase="confirm", shape="abba", flip=flip, slots=[machine.launch(a) for a in order])
+        order = [CANDIDATE, BASELINE, BASELINE, CANDIDATE]
+    number = 2 * number + int(machine.rng.integers(2))
+    return [machine.launch(arm, number) for arm in order]
 
 
-def against(rounds: list[Round], how: str) -> list[float]:
+def against(rounds: list[list[Block]], how: str) -> list[float]:
     """Other pairings of a block: with its first baseline, or the plain mean of both."""
     found = []
-    for one in rounds:
-        logs = [(s.arm, math.log(seconds(s.timing) or 1.0)) for s in one.slots]
-        baselines = [log for arm, log in logs if arm == BASELINE]
+    for launches in rounds:
+        baselines = [log_of(x) for x in launches if x.arm == BASELINE]
         reference = baselines[0] if how == "first" else fmean(baselines)
-        found += [reference - log for arm, log in logs if arm == "candidate"]
+        found += [reference - log_of(x) for x in launches if x.arm == CANDIDATE]
     return found
 
 
@@ -108,19 +110,15 @@ def chained(machine: Machine, rounds: int) -> list[float]:
     """A closing baseline opens the next round as well: cheaper, but neighbours share it."""
     opening, found = machine.launch(BASELINE), []
     for _ in range(rounds):
-        candidate, closing = machine.launch("candidate"), machine.launch(BASELINE)
-        one = Round(phase="confirm", shape="block", slots=[opening, candidate, closing])
-        found += differences([one], "candidate", MEDIAN)
+        candidate, closing = machine.launch(CANDIDATE), machine.launch(BASELINE)
+        found += gains([[opening, candidate, closing]])
         opening = closing
     return found
 
 
 def sequential(machine: Machine, pairs: int) -> list[float]:
     """All of the baseline, then all of the candidate."""
-    logs = [
-        [math.log(seconds(machine.launch(a).timing) or 1.0) for _ in range(pairs)]
-        for a in (BASELINE, "candidate")
-    ]
+    logs = [[log_of(machine.launch(arm)) for _ in range(pairs)] for arm in (BASELINE, CANDIDATE)]
     return [b - c for b, c in zip(*logs, strict=True)]
 
 
@@ -128,20 +126,20 @@ def designs(pairs: int) -> dict[str, tuple[Callable[[Machine], list[float]], flo
     """Name -> (differences of the candidate on a machine, launches paid)."""
 
     def blocks(arms: int) -> Callable[[Machine], list[float]]:
-        return lambda m: differences([block(m, arms) for _ in range(pairs)], "candidate", MEDIAN)
+        return lambda m: gains([block(m, arms, n) for n in range(pairs)])
 
     def a_a(m: Machine) -> list[float]:
-        rounds = [block(m, 4) for _ in range(pairs)]
-        return [d + SPEEDUP for d in a_a_differences(rounds, MEDIAN)]
+        launches = [x for n in range(pairs) for x in block(m, 4, n)]
+        return [d + SPEEDUP for d in untouched_differences(launches, MEDIAN)]
 
     return {
         "sequential": (lambda m: sequential(m, pairs), 2 * pairs),
         "block of 4, first baseline": (
-            lambda m: against([block(m, 4) for _ in range(pairs)], "first"),
+            lambda m: against([block(m, 4, n) for n in range(pairs)], "first"),
             6 * pairs,
         ),
         "block of 4, mean of both": (
-            lambda m: against([block(m, 4) for _ in range(pairs)], "mean"),
+            lambda m: against([block(m, 4, n) for n in range(pairs)], "mean"),
             6 * pairs,
         ),
         "block of 4, interpolated": (blocks(4), 6 * pairs),
@@ -149,7 +147,7 @@ def designs(pairs: int) -> dict[str, tuple[Callable[[Machine], list[float]], flo
         "block of 1, interpolated": (blocks(1), 3 * pairs),
         "block of 1, chained": (lambda m: chained(m, pairs), 2 * pairs + 1),
         "ABBA": (
-            lambda m: differences([abba(m) for _ in range(pairs // 2)], "candidate", MEDIAN),
+            lambda m: gains([abba(m, n) for n in range(pairs // 2)]),
             2 * pairs,
         ),
         "A/A of a block of 4": (a_a, 0),
@@ -174,7 +172,7 @@ def false_winners(loaded: float, pairs: int, runs: int, seed: int = 0) -> float:
     rng, hits = np.random.default_rng(seed), 0
     for _ in range(runs):
         machine = Idle(loaded, rng)
-        found = differences([abba(machine) for _ in range(pairs // 2)], "candidate", MEDIAN)
+        found = gains([abba(machine, n) for n in range(pairs // 2)])
         hits += fmean(found) > max(compare.half_width(found), math.log1p(0.01))
     return hits / runs
 

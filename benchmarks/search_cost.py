@@ -33,11 +33,11 @@ from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window, choose_window
 from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.measurement import ProgramLaunches
 from torchdoctor.pairs.pair_times import Estimator, switched_differences
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials import compare
 from torchdoctor.trials.arm_specs import ArmSpecs
-from torchdoctor.trials.timed_launch import launches_of
 from torchdoctor.words import Environment, Pair, Recording
 from torchdoctor.words.figures import fix_with_settings
 
@@ -183,7 +183,8 @@ class Comparison:
 
     def by_launches(self, most_rounds: int, seed: int) -> Progress:
         """Measure pairs of fresh launches until all are known well enough."""
-        engine = Engine(launches_of(self.recorder, self.seen, self.window), random.Random(seed))
+        launches = ProgramLaunches.of_trials(self.recorder, self.seen, self.window)
+        engine = Engine(launches, random.Random(seed))
         began = time.monotonic()
         done = Progress({name: [] for name in self.arms})
         for _ in range(most_rounds):
@@ -199,7 +200,9 @@ class Comparison:
 
     def by_blocks(self, rounds: int, seed: int) -> Progress:
         """Measure one launch of so many rounds."""
-        launches = launches_of(self.recorder, self.seen, self.window, loaders=self.loaders)
+        launches = ProgramLaunches.of_trials(
+            self.recorder, self.seen, self.window, loaders=self.loaders
+        )
         engine, arms = Engine(launches, random.Random(seed)), list(self.arms.values())
         assert all(map(engine.can_switch, arms)), "the benchmark's own program can be switched"
         switched = engine.switch(arms, rounds)

@@ -36,7 +36,7 @@ from observed_workload import Workload
 from row_log import append, rows_of
 
 from torchdoctor.cli.arguments import parse_duration
-from torchdoctor.trials.arms import Fixes, label
+from torchdoctor.trials.arm_specs import Fixes, label
 from torchdoctor.words import Candidate
 from torchdoctor.words.errors import TorchdoctorError
 from torchdoctor.words.specs import FixSpec

@@ -11,7 +11,8 @@ import pytest
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.facts.lookup import training_loaders
-from torchdoctor.trials.fix_facts import fix_facts
+from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.arms import fix_facts
 from torchdoctor.words import (
     Binding,
     Boundary,
@@ -242,7 +243,10 @@ def test_one_worker_repeats_nothing_of_an_iterable_dataset(shards: bool | None) 
 
 def test_loader_settings_are_switched_where_a_second_loader_can_be_had() -> None:
     def switched(ident: str = "loader-workers", **seen: Any) -> bool:
-        return fix_facts(FIXES[ident], recording(**{"loader": {}, **seen})).switches
+        return switches(ident, recording(**{"loader": {}, **seen}))
+
+    def switches(ident: str, program: Recording) -> bool:
+        return ArmSpecs(FIXES, program).of([(ident, {})]).switching is not None
 
     assert switched() and switched("prefetch-factor", loader={"num_workers": 2})
     assert not switched("persistent-workers"), "it gains where an epoch begins"
@@ -251,8 +255,7 @@ def test_loader_settings_are_switched_where_a_second_loader_can_be_had() -> None
     # 60 batches in 12 epochs, of 1 s or 2 s each.
     assert switched(loader={"iterators": 12}, mean_s=2.0)
     assert not switched(loader={"iterators": 15}), "workers start again too often to be left out"
-    anew = fix_facts(FIXES["loader-workers"], _made(0, 1, 2))
-    assert not anew.switches
+    assert not switches("loader-workers", _made(0, 1, 2)), "a loader made anew each epoch"
 
 
 def test_persistent_workers_need_several_epochs() -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from partial_recordings import recording
 from probed import run_probed
 
 from torchdoctor.advice import catalogue
-from torchdoctor.launch.launch_spec import FixFile, plan_entries
+from torchdoctor.launch.launch_spec import LaunchSpec, plan_entries
+from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.launch_timing import launch_timing
-from torchdoctor.trials.launches import Launcher
-from torchdoctor.trials.schedule import Budget
-from torchdoctor.trials.training_trials import Advice, run_training_trials
+from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.log import Budget, Log
+from torchdoctor.trials.training_trials import Advice, TrainingTrials
 from torchdoctor.words import Boundary, LaunchTiming, TrainingTrial
 
 pytestmark = pytest.mark.slow
@@ -44,21 +46,19 @@ RANGE = Advice(fix="lr-schedule", kind="range test", settings=FACTORS)
 
 @dataclass
 class Programs:
-    """Starts a program in the place of `trials.timed_launch.TimedLaunch`."""
+    """Starts a program in the place of `ProgramLaunches`."""
 
     program: str
     folder: Path
     started: list[str] = field(default_factory=list)
+    side_by_side, blocks, expected_s = False, None, 0.0
 
-    def __call__(
-        self, fixes: list[tuple[str, dict[str, Any]]], *, seed_offset: int = 0
-    ) -> LaunchTiming:
+    def alone(self, arm: LaunchSpec, most_s: float) -> LaunchTiming:
         folder = self.folder / f"{len(self.started)}"
         folder.mkdir()
         (folder / "train.py").write_text(self.program)
-        self.started.append("+".join(fix for fix, _ in fixes))
+        self.started.append("+".join(fix.id for fix in arm.fixes))
         boundary = Boundary(kind="optimizer")
-        files = [FixFile(fix, Path(catalogue.fixes()[fix].file), one) for fix, one in fixes]
         ran = run_probed(
             ["train.py"],
             folder,
@@ -69,9 +69,9 @@ class Programs:
             boundary={"kind": "optimizer", "ident": 0, "every": 1, "learned_by": "backward"},
             warmup_steps=10,
             measure_steps=STEPS - 10,
-            fixes=plan_entries(files),
+            fixes=plan_entries(arm.fixes),
             seed=0,
-            seed_offset=seed_offset,
+            seed_offset=arm.seed_offset,
             fingerprint_batches=5,
         )
         assert not ran.said()
@@ -91,8 +91,11 @@ def tried(
 
 
 def _tried(programs: Programs, advice: Advice) -> TrainingTrial:
-    launcher = Launcher(programs, Budget(None), order=random.Random(0))
-    return run_training_trials(launcher, [advice], steps=STEPS).trials[0]
+    engine: Any = Engine(programs, random.Random(0))  # type: ignore[arg-type]
+    specs = ArmSpecs(catalogue.fixes(), recording({}))
+    return (
+        TrainingTrials(Log(engine, Budget(None)), specs, [advice], steps=STEPS).results().trials[0]
+    )
 
 
 @pytest.mark.parametrize(("deviation", "rate"), [(1.0, 0.01), (4.0, 0.001), (0.25, 0.3)])

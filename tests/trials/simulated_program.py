@@ -7,13 +7,16 @@ import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.trials.arm_specs import PATCH, label
 from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ceilings import CeilingTrial
-from torchdoctor.trials.run_trials import run_trials
-from torchdoctor.trials.schedule import Budget
-from torchdoctor.trials.search import SearchSettings
+from torchdoctor.trials.log import Budget
+from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.words import (
     AppliedFix,
     Block,
@@ -157,9 +160,17 @@ class SimulatedSwitching:
     ahead: bool = False
     launched: list[list[str]] = field(default_factory=list)
 
-    def rounds_within(self, arms: Sequence[Any], seconds: float) -> int:
-        """As many as fit."""
-        return max(int((seconds - self.setup_s) / (self.block_s * (len(arms) + 2))), 0)
+    def of(self, arms: Sequence[Any]) -> SimulatedSwitching:
+        """Blocks are alike for all arms."""
+        return self
+
+    def has_room(self, arms: Sequence[Any], rounds: int) -> bool:
+        """As long as ten minutes."""
+        return self.launch_s(arms, rounds) <= 600.0
+
+    def launch_s(self, arms: Sequence[Any], rounds: int) -> float:
+        """Seconds of a launch."""
+        return self.setup_s + rounds * self.block_s * (len(arms) + 2)
 
     def __call__(
         self, arms: Sequence[list[tuple[str, dict[str, Any]]]], *, rounds: int, seed: int
@@ -312,20 +323,111 @@ def observed(**fields: Any) -> StepStatistics:
     return StepStatistics(boundary=Boundary(kind="loader"), how_found="", **{**known, **fields})
 
 
+Fixes = Sequence[tuple[str, dict[str, Any]]]
+
+
+def _no_patch(fixes: Fixes) -> str | None:
+    return None
+
+
+@dataclass
+class SimulatedStarts:
+    """Starts the launches of an engine: by themselves, side by side, or switching."""
+
+    program: Any  # called with fixes
+    pairs: Any = None  # called with the fixes of both
+    blocks: Any = None  # called with the fixes of each arm
+    expected_s: float = 0.0
+
+    @property
+    def side_by_side(self) -> bool:
+        return self.pairs is not None
+
+    def alone(self, arm: LaunchSpec, most_s: float) -> LaunchTiming:
+        return self.program(fixes_of(arm), seed_offset=arm.seed_offset)
+
+    def together(
+        self, arms: tuple[LaunchSpec, LaunchSpec], chance: random.Random, most_s: float
+    ) -> tuple[LaunchTiming, LaunchTiming]:
+        return self.pairs(fixes_of(arms[0]), fixes_of(arms[1]), chance, most_s)[:2]
+
+    def switch(
+        self, arms: Sequence[LaunchSpec], rounds: int, most_s: float, seed: int
+    ) -> SwitchedLaunch:
+        return self.blocks([fixes_of(arm) for arm in arms], rounds=rounds, seed=seed)
+
+    def warmup_steps(self, arm: LaunchSpec, beside: bool) -> int:
+        return 0
+
+
+@dataclass
+class SimulatedSpecs:
+    """Makes the arms of a simulated program.
+
+    Attributes:
+        setup_s: one-time cost that is announced, by fix id.
+        switched: ids of fixes that can be switched within one launch.
+        make_patch: takes the fixes; says why there is no patch.
+    """
+
+    setup_s: Mapping[str, float] = field(default_factory=dict)
+    switched: Sequence[str] = ()
+    make_patch: Callable[[Fixes], str | None] = _no_patch
+
+    def of(self, fixes: Fixes) -> LaunchSpec:
+        switches = all(fix in self.switched or fix.startswith("no-") for fix, _ in fixes)
+        return LaunchSpec(
+            name=label(fixes) or BASELINE,
+            fixes=tuple(FixFile(fix, Path(), settings) for fix, settings in fixes),
+            setup_s=sum(self.setup_s.get(fix, 0.0) for fix, _ in fixes),
+            switching=Switching() if switches else None,
+        )
+
+    def patch(self, fixes: Fixes) -> tuple[Any, str | None]:
+        return "a patch", self.make_patch(fixes)
+
+    def patched(self, patch: Any, fixes: Fixes) -> LaunchSpec:
+        return LaunchSpec(name=PATCH, fixes=(FixFile(PATCH, Path(), {}),))
+
+    def unsettled(self, fixes: Fixes, warmup_steps: int) -> list[str]:
+        return []
+
+
+def fixes_of(arm: LaunchSpec) -> list[tuple[str, dict[str, Any]]]:
+    """Fixes of an arm with their settings."""
+    return [(fix.id, fix.settings) for fix in arm.fixes]
+
+
+def engine_of(program: Any, seed: int = 0, **more: Any) -> Engine:
+    """An engine on the program's clock; `more`: of `SimulatedStarts`."""
+    starts = SimulatedStarts(program, **{"expected_s": 5.0, **more})
+    return Engine(starts, random.Random(seed), clock=program.clock)  # type: ignore[arg-type]
+
+
 def try_all(
     program: Simulated, names: list[str], budget_s: float | None = None, **more: Any
 ) -> Any:
     """`run_trials` on a simulated program; `could_gain`: by fix, a speed-up at most.
 
-    `more`: `facts` by fix, `progress`, and fields of `SearchSettings`.
+    `more`: `facts` by fix, `progress`, fields of `SimulatedSpecs` and of `SearchSettings`;
+    `pairs`: starts them side by side; `switching`: starts launches that switch.
     """
     facts, could_gain = more.pop("facts", {}), more.pop("could_gain", None)
+    fields = ("make_patch", "setup_s", "switched")
+    specs: Any = SimulatedSpecs(**{name: more.pop(name) for name in fields if name in more})
+    pairs, blocks = more.pop("pairs", None), more.pop("switching", None)
+    engine = engine_of(
+        program, more.get("seed", 0), pairs=pairs, blocks=blocks, expected_s=program.launch_s
+    )
+    tried = candidates(*names, ceilings=could_gain)
+    tried = more.pop("tried", tried)
     known = {part.split()[0]: FixFacts() for name in names for part in name.split(" & ")}
     progress = more.pop("progress", None)
-    settings = {"steps": observed(), "expected_launch_s": program.launch_s, **more}
+    settings = {"steps": observed(), "patch": specs.make_patch is not _no_patch, **more}
     return run_trials(
-        program,
-        candidates(*names, ceilings=could_gain),
+        engine,
+        specs,
+        tried,
         {**known, **facts},
         budget=Budget(budget_s, program.clock),
         settings=SearchSettings(**settings),

@@ -69,7 +69,7 @@ def block(arm: int) -> Block:
 def test_a_launch_that_ran_out_of_time_is_no_ceilings_fault(
     ended: str, blocks: list[int], blamed: bool
 ) -> None:
-    arm = Arm(key="ceiling")
+    arm = Arm(key="ceiling", spec=LaunchSpec(name="ceiling"))
     found = SwitchedLaunch(
         ended=ended, reason="why", blocks=[block(n) for n in blocks], failed_in=1
     )

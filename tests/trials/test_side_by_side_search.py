@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from simulated_program import Simulated, SimulatedPairs, seeds, try_all
+from simulated_program import Simulated, SimulatedPairs, SimulatedSpecs, engine_of, seeds, try_all
 
-from torchdoctor.trials.arms import Arm, FixFacts
-from torchdoctor.trials.launches import Launcher, SideBySide
-from torchdoctor.trials.schedule import Budget
+from torchdoctor.launch.launch_spec import UNTOUCHED
+from torchdoctor.trials.arms import FixFacts
 
 ROUGH = (0.06, 0.0, 0.0)  # a pair side by side differs from the next by 8 %
 SHARED = (0.01, 0.15, 0.1)  # noise of a machine that others use: launches differ by 15 %
@@ -27,7 +24,7 @@ def found(seed: int, beside: bool) -> list[str]:
     program = Simulated(gains={"fused": 1.12}, noise=SHARED, seed=seed)
     pairs = SimulatedPairs(program) if beside else None
     names = ["a", "fused", "b", "c"]
-    return recommended(try_all(program, names, 240.0, both_at_once=pairs))
+    return recommended(try_all(program, names, 240.0, pairs=pairs))
 
 
 @pytest.mark.slow
@@ -45,7 +42,7 @@ def test_fixes_that_do_nothing_are_not_recommended():
     for seed in searches:
         program = Simulated(noise=SHARED, seed=seed)
         names = ["a", "b", "c", "d", "e", "f"]
-        results = try_all(program, names, 300.0, both_at_once=SimulatedPairs(program))
+        results = try_all(program, names, 300.0, pairs=SimulatedPairs(program))
         false += bool(results.recommendation.fixes)
     assert false <= max(1, len(searches) * 7 // 80)
 
@@ -53,7 +50,7 @@ def test_fixes_that_do_nothing_are_not_recommended():
 def test_the_best_set_is_found_in_pairs():
     program = Simulated(gains={"workers": 2.0, "fused": 1.2}, noise=SHARED)
     pairs = SimulatedPairs(program)
-    results = try_all(program, ["workers", "fused", "a"], both_at_once=pairs)
+    results = try_all(program, ["workers", "fused", "a"], pairs=pairs)
     assert recommended(results) == ["workers", "fused"]
     assert results.recommendation.speedup.estimate == pytest.approx(2.4, rel=0.04)
     assert len(program.launched) == 2 * len(pairs.pairs) == results.launches
@@ -64,7 +61,7 @@ def test_what_cannot_run_beside_itself_is_launched_alone():
     """A fixed port, a lock file: every pair fails, no launch by itself does."""
     program = Simulated(gains={"fused": 1.3})
     pairs = SimulatedPairs(program, alone=("all",))
-    results = try_all(program, ["fused", "a"], both_at_once=pairs)
+    results = try_all(program, ["fused", "a"], pairs=pairs)
     assert recommended(results) == ["fused"]
     assert any("could not run side by side with itself" in one for one in results.doubts)
     assert len(pairs.pairs) <= 2  # it is not tried again and again
@@ -73,7 +70,7 @@ def test_what_cannot_run_beside_itself_is_launched_alone():
 def test_a_fix_that_fails_alone_too_has_failed_and_the_others_go_on_in_pairs():
     program = Simulated(gains={"fused": 1.3}, ends={"broken": "out-of-memory"})
     pairs = SimulatedPairs(program)
-    results = try_all(program, ["broken", "fused", "a"], both_at_once=pairs)
+    results = try_all(program, ["broken", "fused", "a"], pairs=pairs)
     assert row(results, "broken").verdict == "failed"
     assert recommended(results) == ["fused"]
     assert not any("side by side" in one for one in results.doubts)
@@ -83,7 +80,7 @@ def test_a_fix_that_fails_alone_too_has_failed_and_the_others_go_on_in_pairs():
 def test_a_fix_that_has_no_room_beside_another_is_measured_by_itself():
     """Twice in memory is too much for it alone: everybody else stays in pairs until it is fine."""
     program = Simulated(gains={"large": 1.5})
-    results = try_all(program, ["large", "a"], both_at_once=SimulatedPairs(program, ("large",)))
+    results = try_all(program, ["large", "a"], pairs=SimulatedPairs(program, ("large",)))
     assert recommended(results) == ["large"]
     assert results.recommendation.speedup.estimate == pytest.approx(1.5, rel=0.03)
 
@@ -95,7 +92,7 @@ def test_a_fix_that_breaks_down_after_its_first_blocks_is_no_gain(how, said):
     """It was twice as fast until it crashed, or stood still for ever, and was recommended."""
     program = Simulated(gains={"leaky": 2.0, "fused": 1.3})
     pairs = SimulatedPairs(program, crashes={"leaky": how})
-    results = try_all(program, ["leaky", "fused", "a"], both_at_once=pairs)
+    results = try_all(program, ["leaky", "fused", "a"], pairs=pairs)
     assert recommended(results) == ["fused"]
     assert row(results, "leaky").verdict == "failed" and said in row(results, "leaky").reason
     assert not any("side by side" in one for one in results.doubts)
@@ -118,7 +115,7 @@ def test_one_block_that_does_not_end_costs_a_fix_that_pair_and_no_more():
         program = Simulated(gains={"fused": 1.3})
         pairs = Hangs(program)
         pairs.in_pairs = in_pairs
-        results = try_all(program, ["fused"], both_at_once=pairs)
+        results = try_all(program, ["fused"], pairs=pairs)
         assert row(results, "fused").verdict == verdict
     assert recommended(results) == []
 
@@ -127,7 +124,7 @@ def test_a_crash_that_the_untouched_program_had_not_come_to_is_repeated_first():
     """It may be the program's own; the third is the fix's."""
     program = Simulated(gains={"leaky": 2.0})
     pairs = SimulatedPairs(program, crashes={"leaky": "failed"}, first=True)
-    results = try_all(program, ["leaky"], both_at_once=pairs)
+    results = try_all(program, ["leaky"], pairs=pairs)
     assert row(results, "leaky").verdict == "failed"
     assert [names[1] for names in pairs.pairs].count("leaky") == 3
 
@@ -136,7 +133,7 @@ def test_the_untouched_programs_own_crash_is_no_fixs():
     """It dies at an epoch's end beyond what was observed; by lot the fix comes there first."""
     program = Simulated(gains={"fused": 1.3})
     pairs = SimulatedPairs(program, crashes={"fused": "failed", "": "failed"}, first=True)
-    results = try_all(program, ["fused"], both_at_once=pairs)
+    results = try_all(program, ["fused"], pairs=pairs)
     assert recommended(results) == ["fused"]
     [doubt] = [one for one in results.doubts if "itself failed" in one]
     assert "after 100 iterations" in doubt
@@ -146,7 +143,7 @@ def test_a_long_pause_of_the_program_in_its_first_block_is_no_failure_of_a_fix()
     """An evaluation of minutes, which the fix came to first: it was "given up" and gone."""
     program = Simulated(gains={"fused": 1.3})
     pairs = SimulatedPairs(program, crashes={"fused": "paused"})
-    results = try_all(program, ["fused", "a"], both_at_once=pairs)
+    results = try_all(program, ["fused", "a"], pairs=pairs)
     assert row(results, "fused").verdict == "faster"
     assert "its first block of steps did not end" in (row(results, "fused").reason or "")
 
@@ -155,7 +152,7 @@ def test_a_set_that_fails_beside_the_best_one_costs_the_best_one_nothing():
     """The one that had only been stopped was launched alone from then on, and all others too."""
     program = Simulated(gains={"fused": 1.5, "nice": 1.02}, noise=SHARED)
     pairs = SimulatedPairs(program, alone=("nice",))
-    results = try_all(program, ["fused", "nice", "a"], both_at_once=pairs)
+    results = try_all(program, ["fused", "nice", "a"], pairs=pairs)
     assert recommended(results) == ["fused"]
     assert row(results, "fused").reason is None
     assert not any("could not run side by side" in one for one in results.doubts)
@@ -164,36 +161,26 @@ def test_a_set_that_fails_beside_the_best_one_costs_the_best_one_nothing():
 def test_one_that_has_no_room_beside_another_leaves_the_others_side_by_side():
     program = Simulated(gains={"large": 1.5, "fused": 1.3})
     pairs = SimulatedPairs(program, alone=("large",))
-    results = try_all(program, ["fused", "large", "a"], both_at_once=pairs)
+    results = try_all(program, ["fused", "large", "a"], pairs=pairs)
     assert not any("could not run side by side" in one for one in results.doubts)
     after = [names for names in pairs.pairs if "large" not in names[1]]
     assert after
 
 
-def launcher_of(program: Simulated, budget_s: float) -> Launcher:
-    return Launcher(
-        program,
-        Budget(budget_s, program.clock),
-        order=random.Random(0),
-        expected_launch_s=program.launch_s,
-        side_by_side=SideBySide.of(SimulatedPairs(program)),
-    )
-
-
 def test_what_a_fix_compiles_is_not_charged_to_the_untouched_program():
     """Half of it was: one pair of 100 s made every pair after it look as dear, and none fitted."""
     program = Simulated(setup_s={"compile": 90.0})
-    launcher = launcher_of(program, 300.0)
-    compiled = Arm(key="c", fixes=[("compile", {})], facts=FixFacts(setup_s=15.0))
-    launcher.abba(compiled, "confirm", 1)
-    assert launcher.expected_s(launcher.baseline) == pytest.approx(5.0)
-    assert launcher.expected_s(Arm(key="b", fixes=[("b", {})])) == pytest.approx(5.0)
-    assert compiled.cost_s == pytest.approx(95.0)
+    engine, specs = engine_of(program, pairs=SimulatedPairs(program)), SimulatedSpecs()
+    specs.setup_s = {"compile": 15.0}
+    pair = engine.pair(specs.of([("compile", {})]))
+    assert engine.expected_launch_s(UNTOUCHED) == pytest.approx(5.0)
+    assert engine.expected_launch_s(specs.of([("b", {})])) == pytest.approx(5.0)
+    assert pair.seconds == pytest.approx((5.0, 95.0))
 
 
 def test_a_fix_that_refuses_is_told_from_one_that_fails():
     program = Simulated(states={"picky": "refused"})
-    results = try_all(program, ["picky", "a"], both_at_once=SimulatedPairs(program))
+    results = try_all(program, ["picky", "a"], pairs=SimulatedPairs(program))
     assert row(results, "picky").verdict == "refused"
     assert row(results, "picky").reason == "picky says why"
     assert [one for one, _ in program.launched].count("picky") == 1
@@ -202,7 +189,7 @@ def test_a_fix_that_refuses_is_told_from_one_that_fails():
 @pytest.mark.parametrize("budget_s", [12.0, 30.0, 45.0, 80.0, 150.0])
 def test_the_budget_holds(budget_s):
     program = Simulated(gains={"fused": 1.3})
-    results = try_all(program, ["fused", "a", "b"], budget_s, both_at_once=SimulatedPairs(program))
+    results = try_all(program, ["fused", "a", "b"], budget_s, pairs=SimulatedPairs(program))
     assert program.now <= budget_s
     if budget_s >= 80:
         members = recommended(results)
@@ -211,7 +198,7 @@ def test_the_budget_holds(budget_s):
 
 def test_ctrl_c_keeps_what_was_measured():
     program = Simulated(gains={"fused": 1.3}, interrupt_at=5)
-    results = try_all(program, ["fused", "a"], both_at_once=SimulatedPairs(program))
+    results = try_all(program, ["fused", "a"], pairs=SimulatedPairs(program))
     assert results.interrupted and sum(one.pairs for one in results.trials) >= 1
 
 
@@ -220,7 +207,7 @@ def test_a_plain_gain_gets_the_pairs_that_a_look_at_the_others_would_take():
     program = Simulated(gains={"big": 1.6}, noise=ROUGH)
     pairs = SimulatedPairs(program)
     known = {"could_gain": {"big": 3.0}, "facts": {"big": FixFacts(p_helps=0.8)}}
-    results = try_all(program, ["big", "a", "b", "c"], 52.0, both_at_once=pairs, **known)
+    results = try_all(program, ["big", "a", "b", "c"], 52.0, pairs=pairs, **known)
     assert recommended(results) == ["big"]
     assert program.now <= 52.0
 
@@ -232,6 +219,6 @@ def test_what_ends_the_same_wait_is_not_put_together_unmeasured():
     facts = {"cache": waits, "workers": waits, "fused": FixFacts()}
     for budget_s in (75.0, 90.0, 120.0):
         pairs = SimulatedPairs(program)
-        try_all(program, ["cache", "workers", "fused"], budget_s, both_at_once=pairs, facts=facts)
+        try_all(program, ["cache", "workers", "fused"], budget_s, pairs=pairs, facts=facts)
         sets = [name for pair in pairs.pairs for name in pair if " + " in name]
         assert not any("cache" in name and "workers" in name for name in sets), budget_s

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from partial_recordings import recording
-from simulated_program import Simulated, observed
+from simulated_program import Simulated, try_all
 
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import FixFile, LaunchSpec
@@ -19,9 +19,6 @@ from torchdoctor.observe.window import Window
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arms import FixFacts
-from torchdoctor.trials.run_trials import run_trials
-from torchdoctor.trials.schedule import Budget
-from torchdoctor.trials.search import SearchSettings
 from torchdoctor.words import AppliedFix, Candidate, LaunchTiming
 
 FIX = catalogue.fixes()["larger-batch"]
@@ -60,17 +57,14 @@ class Limited(Simulated):
 
 def searched(program: Limited, what: Any, budget_s: float = 1000.0) -> Any:
     (first,) = FIX.settings(what)
-    return run_trials(
+    return try_all(
         program,
-        [Candidate(fix="larger-batch", settings=first)],
-        {"larger-batch": FixFacts(keeps_results="changes training")},
-        budget=Budget(budget_s, program.clock),
-        settings=SearchSettings(
-            steps=observed(),
-            expected_launch_s=program.launch_s,
-            allow_training_changes=True,
-            growing={"larger-batch": functools.partial(FIX.next_settings, recording=what)},
-        ),
+        [],
+        budget_s,
+        tried=[Candidate(fix="larger-batch", settings=first)],
+        facts={"larger-batch": FixFacts(keeps_results="changes training")},
+        allow_training_changes=True,
+        growing={"larger-batch": functools.partial(FIX.next_settings, recording=what)},
     )
 
 

@@ -22,10 +22,8 @@ from torchdoctor.trials.ceilings import CeilingTrial
 NAMES = ["workers n=2", "threads n=1", "tf32", "amp", "threads n=2", "workers n=4", "none"]
 GAINS = {"workers n=2": 1.4, "workers n=4": 1.8, "threads n=2": 1.25, "amp": 1.3, "tf32": 0.9}
 WINNERS = {"workers": {"n": 4}, "amp": {}, "threads": {"n": 2}}
-SWITCHED = {
-    **{name: FixFacts(switches=True) for name in ("threads", "tf32", "amp", "none")},
-    "workers": FixFacts(p_helps=0.8),
-}
+SWITCHED = ("threads", "tf32", "amp", "none")
+FACTS = {"workers": FixFacts(p_helps=0.8)}
 COULD_GAIN = {"workers": 3.0, "amp": 2.0, "threads": 2.0}
 
 
@@ -38,7 +36,8 @@ def search(
         program,
         names or NAMES,
         budget_s,
-        facts=SWITCHED,
+        facts=FACTS,
+        switched=SWITCHED,
         switching=switching,
         could_gain=COULD_GAIN,
     )
@@ -59,7 +58,7 @@ def recommended(results: Any) -> list[tuple[str, dict[str, int]]]:
 @pytest.mark.parametrize("seed", range(2))
 def test_the_same_winners_with_fewer_launches(noise: tuple[float, ...], seed: int) -> None:
     plain = Simulated(gains=GAINS, noise=noise, seed=seed)  # type: ignore[arg-type]
-    by_launches = try_all(plain, NAMES, facts=SWITCHED, could_gain=COULD_GAIN)
+    by_launches = try_all(plain, NAMES, facts=FACTS, switched=SWITCHED, could_gain=COULD_GAIN)
     program = Simulated(gains=GAINS, noise=noise, seed=seed)  # type: ignore[arg-type]
     switched, _ = search(program)
     assert set(WINNERS) >= {fix for fix, _ in recommended(by_launches)}
@@ -191,7 +190,7 @@ def test_ctrl_c_in_the_switching_launch() -> None:
             raise KeyboardInterrupt
 
     program = Simulated(gains=GAINS)
-    results = try_all(program, NAMES, facts=SWITCHED, switching=Stops(program))
+    results = try_all(program, NAMES, facts=FACTS, switched=SWITCHED, switching=Stops(program))
     assert results.interrupted and recommended(results) == []
 
 
@@ -203,7 +202,9 @@ def test_null_candidates_are_rarely_recommended(budget_s: float | None) -> None:
         program = Simulated(noise=TYPICAL, seed=7000 + seed)
         names = ["amp", "tf32", "threads n=1", "threads n=2", "none", "workers n=2", "workers n=4"]
         switching = SimulatedSwitching(program)
-        results = try_all(program, names, budget_s, facts=SWITCHED, switching=switching, seed=seed)
+        results = try_all(
+            program, names, budget_s, facts=FACTS, switched=SWITCHED, switching=switching, seed=seed
+        )
         false += bool(results.recommendation.fixes)
     assert false <= max(1, len(runs) * 6 // 100)
 
@@ -224,7 +225,8 @@ def with_ceilings(
         program,
         names,
         budget_s,
-        facts=SWITCHED,
+        facts=FACTS,
+        switched=SWITCHED,
         switching=SimulatedSwitching(program, **more),
         ceilings=ceilings,
         could_gain=COULD_GAIN,
@@ -303,7 +305,7 @@ def test_a_program_that_fails_after_ceilings_were_on_is_tried_without_them() -> 
 
 def test_a_program_without_comparable_blocks_says_so() -> None:
     program = Simulated(gains=GAINS)
-    results = try_all(program, NAMES, facts=SWITCHED, ceilings=[NO_LOADER])
+    results = try_all(program, NAMES, facts=FACTS, switched=SWITCHED, ceilings=[NO_LOADER])
     (one,) = results.ceilings
     assert (one.verdict, one.speedup) == ("not-tried", None) and "several processes" in one.reason
 
@@ -321,9 +323,11 @@ def test_batches_that_arrive_in_bursts_are_judged_by_the_mean_of_their_blocks() 
             return replace(block, step_s=steps, samples=256.0, window_s=sum(steps))
 
     program = Simulated(gains={"workers": 0.9, "amp": 1.3})
-    facts = {**SWITCHED, "workers": FixFacts(switches=True)}
     results = try_all(
-        program, ["workers n=4", "amp", "none"], facts=facts, switching=Bursts(program)
+        program,
+        ["workers n=4", "amp", "none"],
+        switched=(*SWITCHED, "workers"),
+        switching=Bursts(program),
     )
     assert recommended(results) == [("amp", {})]
     assert row(results, "workers").speedup.estimate == pytest.approx(0.9, rel=0.05)
@@ -336,10 +340,14 @@ def test_more_values_of_what_is_switched_are_seen_in_the_same_launch() -> None:
     ladder = Ladder(setting="n", least=1, most=32, today=0)
     switching = SimulatedSwitching(program)
     names = ["workers n=1", "workers n=2", "workers n=4", "none"]
-    likely = FixFacts(switches=True, ladder=ladder, p_helps=0.8)
-    facts = {"none": FixFacts(switches=True), "workers": likely}
-    could_gain = {"workers": 4.0}
-    results = try_all(program, names, facts=facts, switching=switching, could_gain=could_gain)
+    results = try_all(
+        program,
+        names,
+        facts={"workers": FixFacts(ladder=ladder, p_helps=0.8)},
+        switched=("none", "workers"),
+        switching=switching,
+        could_gain={"workers": 4.0},
+    )
     assert {"workers n=8", "workers n=16"} <= set(switching.launched[0])
     assert recommended(results) == [("workers", {"n": 8})]
     launched = {name for name, _ in program.launched if name and "switching" not in name}

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torchdoctor.advice import catalogue
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.window import Window
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.measurement import ProgramLaunches
 from torchdoctor.pairs.pair_times import Estimator, switched_differences
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.ceilings import abandon
-from torchdoctor.trials.timed_launch import SwitchedTrials, launches_of
 from torchdoctor.words import Environment, Recording, SwitchedLaunch
 
 pytestmark = pytest.mark.slow
@@ -66,10 +69,12 @@ def launched(
         recording = Recording(
             workload=workload, environment=Environment(), steps=seen.steps, processes=seen.processes
         )
-        launches = launches_of(recorder, seen, window, loaders=loaders)
+        launches = ProgramLaunches.of_trials(recorder, seen, window, loaders=loaders)
         assert launches.blocks is not None and (text is not SCRIPT or seen.steps.cycle_steps == 4)
-        trials = SwitchedTrials(launches, ArmSpecs(catalogue.fixes(), recording), lambda: 240.0)
-        return trials(arms, rounds=3, seed=0)
+        specs = ArmSpecs(catalogue.fixes(), recording)
+        return Engine(launches, random.Random(0)).switch(
+            [specs.of(fixes) for fixes in arms], 3, most_s=240.0
+        )
     finally:
         recorder.close()
         sandbox.close()
@@ -106,7 +111,7 @@ def test_who_was_on_when_the_program_failed_is_known(tmp_path: Path) -> None:
     found = launched(tmp_path, check, arms)
     assert (found.ended, found.failed_in) == ("failed", 2)
     assert found.reason is not None and "stale" in found.reason
-    baseline, waits = (Arm(key=key) for key in ("none", "waits"))
+    baseline, waits = (Arm(key=key, spec=LaunchSpec(name=key)) for key in ("none", "waits"))
     assert abandon(found, [baseline, waits], [waits], enough=3)
     assert "did not go on with it" in (waits.refused or "") and baseline.refused is None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,16 +10,16 @@ import numpy as np
 import pytest
 from made_specs import made_fix
 from partial_recordings import recording
+from simulated_program import SimulatedSpecs, engine_of
 
 from torchdoctor.advice import catalogue
-from torchdoctor.trials.launches import Launcher
-from torchdoctor.trials.schedule import NO_TIME, Budget
+from torchdoctor.trials.log import NO_TIME, Budget, Log
 from torchdoctor.trials.training_trials import (
     Advice,
     TrainingResults,
+    TrainingTrials,
     advised,
     most_launches,
-    run_training_trials,
     training_window,
 )
 from torchdoctor.words import AppliedFix, LaunchTiming
@@ -96,10 +95,16 @@ class Program:
         return [None, *losses], {"own_rate": 1e-3, "updates": [0, *range(1, count + 1)]}
 
 
+def trials(
+    program: Program, advice: list[Advice], seconds: float | None = None, **more: Any
+) -> TrainingTrials:
+    specs: Any = SimulatedSpecs()
+    log = Log(engine_of(program), Budget(seconds, program.clock))
+    return TrainingTrials(log, specs, advice, **more)
+
+
 def tried(program: Program, advice: list[Advice], seconds: float | None = None) -> TrainingResults:
-    budget = Budget(seconds, program.clock)
-    launcher = Launcher(program, budget, order=random.Random(0), expected_launch_s=5.0)
-    found = run_training_trials(launcher, advice, steps=STEPS)
+    found = trials(program, advice, seconds, steps=STEPS).results()
     assert [one.fix for one in found.trials] == [one.fix for one in advice]
     assert all(one.sentence.endswith(".") for one in found.trials)
     return found
@@ -166,8 +171,7 @@ def test_a_program_that_gives_up_at_the_divergence_has_shown_it() -> None:
 
 def test_a_program_with_few_steps_is_not_launched_for_a_range_test() -> None:
     program = Program()
-    launcher = Launcher(program, Budget(None), order=random.Random(0))
-    few = run_training_trials(launcher, [RANGE], steps=100, updates_per_step=0.3)
+    few = trials(program, [RANGE], steps=100, updates_per_step=0.3).results()
     assert few.trials[0].verdict == "not-tried"
     assert "30 optimizer steps are too few" in few.trials[0].sentence
     assert program.launched == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +11,13 @@ import pytest
 from simulated_program import observed
 
 from torchdoctor.advice import catalogue
+from torchdoctor.facts.hardware import load_during_trials
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.machine.sensors import LoadBeside
 from torchdoctor.observe.window import Window, choose_window
-from torchdoctor.pairs.measurement import Pace
-from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
-from torchdoctor.trials.timed_launch import TimedLaunch, launches_of, turns_of_trials
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.measurement import Pace, ProgramLaunches, turns_of_trials
+from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.words import (
-    AppliedFix,
     Environment,
     LaunchTiming,
     LoaderFacts,
@@ -74,15 +73,6 @@ def test_launches_follow_each_other_where_both_at_once_would_do_harm_or_mislead(
     assert isinstance(chosen(0.05, total_steps_seen=25, program_ended=True)[0], str)
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests are no load of the machine."""
-    monkeypatch.setattr(LoadBeside, "cpus", lambda self: 0.1)
-
-
-MEASURED = LaunchTiming(ended="measured", step_s=[0.02])
-
-
 def launched(
     loader: dict[str, Any],
     fix: str = "decoded-cache",
@@ -99,7 +89,6 @@ def launched_and_doubted(
     fix: str = "decoded-cache",
     settings: dict[str, Any] | None = None,
     patched: bool = False,
-    timing: LaunchTiming = MEASURED,
     **more: Any,
 ) -> tuple[int, list[str]]:
     """Likewise, and what is doubted for it."""
@@ -115,23 +104,22 @@ def launched_and_doubted(
 
     def time(arm: LaunchSpec, *_: Any, **__: Any) -> LaunchTiming:
         warmups.append(arm.plan["warmup_steps"])
-        return timing
+        return LaunchTiming(ended="measured", step_s=[0.02])
 
     seen: Any = SimpleNamespace(steps=steps, start_s=4.0, logs_phases=False)
     recorder: Any = SimpleNamespace(time=time)
     window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
     arms = ArmSpecs(catalogue.fixes(), recording)
-    launch = TimedLaunch(launches_of(recorder, seen, window), arms, lambda: 100.0, recording)
+    engine = Engine(ProgramLaunches.of_trials(recorder, seen, window), random.Random(0))
     fixes = [("set-to-none", {}), (fix, settings or {"limit_bytes": 1})]
-    if patched:
-        launch.make_patch(fixes)
-        assert launch.patch is not None
-    for _ in range(2):
-        launch([(PATCH, {})] if patched else fixes)
-    return warmups[0], launch.doubts
+    patch = arms.patch(fixes)[0] if patched else None
+    arm = arms.of(fixes) if patch is None else arms.patched(patch, fixes)
+    engine.launch(arm, most_s=100.0)
+    assert engine.warmup_steps(arm) == warmups[0]
+    return warmups[0], arms.unsettled(fixes, warmups[0])
 
 
-def test_load_that_came_after_the_observation_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_that_came_after_the_observation_is_a_doubt() -> None:
     """Fewer threads were 6.3x faster beside a load that the observed launch had not met."""
     environment = Environment(usable_cpus=2.0)
 
@@ -140,9 +128,7 @@ def test_load_that_came_after_the_observation_is_a_doubt(monkeypatch: pytest.Mon
         recording = Recording(
             workload=Workload(command=[], cwd=""), environment=environment, sensors=sensors
         )
-        monkeypatch.setattr(LoadBeside, "cpus", lambda self: tried_cpus)
-        launches: Any = SimpleNamespace()
-        return TimedLaunch(launches, ArmSpecs({}, recording), lambda: 100.0, recording).doubts
+        return load_during_trials(recording, tried_cpus)
 
     assert doubts(0.1, 0.1) == []
     (said,) = doubts(0.1, 0.9)
@@ -160,15 +146,6 @@ def test_a_warm_up_that_was_too_short_for_a_fix_is_a_doubt() -> None:
     (said,) = launched_and_doubted(long, **many)[1]
     assert said.startswith("loader-workers was measured with batches in stock")
     assert launched_and_doubted(long, "loader-workers", {"num_workers": 2})[1] == []
-
-
-def test_a_fix_that_was_not_measured_leaves_no_doubt_of_its_measurement() -> None:
-    """A refused cache was called "measured while it still filled"."""
-    long = {"dataset_length": 96_000, "batch_size": 16}
-    failed = LaunchTiming(ended="failed")
-    refused = replace(MEASURED, fixes=[AppliedFix(fix="decoded-cache", state="refused")])
-    for timing in (failed, refused):
-        assert launched_and_doubted(long, timing=timing)[1] == []
 
 
 def test_a_cache_is_measured_once_it_is_filled() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,33 +21,29 @@ from torchdoctor.checkup.report_assembly import (
     workload_record,
 )
 from torchdoctor.checkup.run_settings import RunSettings
+from torchdoctor.facts.hardware import load_during_trials
 from torchdoctor.facts.slow_reads import stays_cold
 from torchdoctor.facts.stacks import outside_share, unseen_forward_share
 from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import environment
+from torchdoctor.machine.sensors import LoadBeside
 from torchdoctor.observe.observation import Observation, Profiled
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.observe.window import Window, choose_window
 from torchdoctor.pairs.block_plan import TurnBlocks
-from torchdoctor.pairs.measurement import ProgramLaunches
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
-from torchdoctor.trials.fix_facts import fix_facts
+from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.trials.run_trials import run_trials
-from torchdoctor.trials.schedule import Budget
-from torchdoctor.trials.search import SearchSettings
-from torchdoctor.trials.timed_launch import (
-    SwitchedTrials,
-    TimedLaunch,
-    launches_of,
-    turns_of_trials,
-)
-from torchdoctor.trials.training_launches import try_advice
+from torchdoctor.trials.search import SearchSettings, run_trials
+from torchdoctor.trials.training_trials import try_advice
 from torchdoctor.words import (
     Diagnosis,
     ProgressEvent,
@@ -282,23 +279,21 @@ class _Checkup:
             return
         window = self._window(observation)
         launches, why_in_turns = self._launches(observation, window)
-        arms = ArmSpecs(modules, self._recording)
-        launch = TimedLaunch(launches, arms, self._left, self._recording)
+        load = LoadBeside()
         self._trials = run_trials(
-            launch,
+            Engine(launches, random.Random(self._settings.seed)),
+            ArmSpecs(modules, self._recording),
             chosen,
             {ident: fix_facts(fix, self._recording) for ident, fix in modules.items()},
             budget=Budget(self._left()),
             progress=self._relay,
             settings=SearchSettings(
                 steps=replace(observation.steps, warmup_steps=window.warmup_steps),
-                expected_launch_s=launches.expected_s,
                 seed=self._settings.seed,
                 allow_training_changes=self._settings.allow_training_changes,
                 low_precision=trains_in_low_precision(self._recording),
-                make_patch=launch.make_patch,
-                both_at_once=launch.both_at_once or why_in_turns,
-                switching=SwitchedTrials(launches, arms, self._left) if launches.blocks else None,
+                patch=True,
+                why_in_turns=why_in_turns,
                 ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
                 growing={
                     ident: functools.partial(fix.next_settings, recording=self._recording)
@@ -307,9 +302,10 @@ class _Checkup:
                 },
             ),
         )
-        self._patch = launch.patch
+        self._patch = self._trials.source_patch
         self._interrupted = self._trials.interrupted
-        self._doubts += [*self._trials.doubts, *launch.doubts]
+        self._doubts += self._trials.doubts
+        self._doubts += load_during_trials(self._recording, load.cpus())
 
     def _launches(
         self, observation: Observation, window: Window
@@ -327,7 +323,7 @@ class _Checkup:
                 left_s=self._left(),
             )
         why = turns if isinstance(turns, str) else None
-        launches = launches_of(
+        launches = ProgramLaunches.of_trials(
             self._recorder,
             observation,
             window,

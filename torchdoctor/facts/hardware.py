@@ -97,6 +97,19 @@ def load_of(launches: Sequence[SensorStatistics], usable: float | None) -> str |
     return load_words(max((x for x in loads if x is not None), default=None), usable)
 
 
+def load_during_trials(recording: Recording, cpus: float | None) -> list[str]:
+    """Return the doubt that other programs kept so many CPUs busy while fixes were tried."""
+    usable = recording.environment.cpus
+    load = load_words(cpus, usable)
+    if load is None or load_of([recording.sensors], usable) is not None:
+        return []  # the observed launch had it too, and its doubt says so
+    return [
+        f"Other programs kept {load} busy while fixes were tried: speed-ups, above all of "
+        "thread counts and workers, may be those of a busy machine. Measure on a quiet one "
+        "before changing anything for good."
+    ]
+
+
 def backend_by_host(recording: Recording) -> str | None:
     """Return the backend by which GPUs exchange gradients through host memory; None: none does.
 

@@ -30,7 +30,7 @@ _SLOW = 4.0  # times as long as the untouched program: a block is cut short, its
 _MUCH_LONGER = 2  # times as many steps: worth doing without whole cycles
 _HANDOVER_S = 0.03
 _MEMORY_TO_SPARE = 1.1
-_MANY_ROUNDS = 1000
+_LONGEST_S = 600.0  # a launch that switches
 
 
 def _block_steps(steps: StepStatistics, fewest: int) -> int | None:
@@ -212,14 +212,11 @@ class SwitchBlocks:
             return self.shorter
         return self
 
-    def rounds_within(self, arms: Sequence[LaunchSpec], seconds: float) -> int:
-        """Return how many whole rounds of these arms a launch of so many seconds has room for."""
-        rounds: float = _MANY_ROUNDS
-        if not math.isinf(seconds):
-            rounds = (seconds - self.setup_s) / self.round_s(arms)
-        if self.steps_left is not None:
-            rounds = min(rounds, self.steps_left / self._round_steps(arms))
-        return max(int(rounds), 0)
+    def has_room(self, arms: Sequence[LaunchSpec], rounds: int) -> bool:
+        """Return True if the program goes on for so many rounds, and they take ten minutes."""
+        if self.steps_left is not None and rounds * self._round_steps(arms) > self.steps_left:
+            return False
+        return self.launch_s(arms, rounds) <= _LONGEST_S
 
     def round_s(self, arms: Sequence[LaunchSpec]) -> float:
         """Return seconds of a round: each arm once and the untouched program twice.

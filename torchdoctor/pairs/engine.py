@@ -114,11 +114,6 @@ class Engine:
         """Return True if an arm can be switched on and off within one launch."""
         return self._starts.blocks is not None and arm.switching is not None
 
-    def rounds_within(self, arms: Sequence[LaunchSpec], seconds: float) -> int:
-        """Return how many rounds of these arms a launch of so many seconds has room for."""
-        blocks = self._starts.blocks
-        return blocks.of(arms).rounds_within(arms, seconds) if blocks is not None else 0
-
     def switch(
         self, arms: Sequence[LaunchSpec], rounds: int, *, most_s: float = math.inf
     ) -> SwitchedLaunch:
@@ -146,9 +141,11 @@ class Engine:
         return max(own[1:], default=self._plain_s() + CACHED * self.once_s(arm))
 
     def expected_switch_s(self, arms: Sequence[LaunchSpec], rounds: int) -> float:
-        """Return seconds of a launch that switches."""
-        blocks = self._starts.blocks
-        return blocks.of(arms).launch_s(arms, rounds) if blocks is not None else math.inf
+        """Return seconds of a launch that switches; infinite: none has room for these rounds."""
+        blocks = self._starts.blocks.of(arms) if self._starts.blocks is not None else None
+        if blocks is None or not blocks.has_room(arms, rounds):
+            return math.inf
+        return blocks.launch_s(arms, rounds)
 
     def once_s(self, arm: LaunchSpec) -> float:
         """Return seconds that an arm's first launch takes beyond the others: compiling."""
@@ -156,6 +153,10 @@ class Engine:
         if not arm.setup_s or not own:
             return arm.setup_s
         return max(0.0, own[0] - self._plain_s())
+
+    def warmup_steps(self, arm: LaunchSpec) -> int:
+        """Return the iterations before those that are measured of an arm."""
+        return self._starts.warmup_steps(arm, self.runs_beside(arm))
 
     def _plain_s(self) -> float:
         plain = self._seconds[UNTOUCHED.name]

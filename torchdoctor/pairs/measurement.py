@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,24 @@ from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.running_launch import Poll
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.block_plan import SwitchBlocks, TurnBlocks
+from torchdoctor.pairs.block_plan import (
+    SwitchBlocks,
+    TurnBlocks,
+    choose_switch_blocks,
+    choose_turns,
+    too_large,
+    why_in_turns,
+)
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.pairs.turns import Start, take_turns_by_lot
-from torchdoctor.words import Boundary, LaunchTiming, SwitchedLaunch
+from torchdoctor.words import Boundary, LaunchTiming, LoaderFacts, SwitchedLaunch
+
+# A fix may need more than the untouched program: larger batches, samples kept.
+_MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
+_TOO_LONG = "steps are so long that blocks of them would cost more than launches"
+_FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
+_DEARER = 1.5  # times two launches that follow each other
+_MANY_PAIRS = 16  # if the time is for fewer pairs, each is made shorter
 
 
 class Starts(Protocol):
@@ -45,6 +60,9 @@ class Starts(Protocol):
         self, arms: Sequence[LaunchSpec], rounds: int, most_s: float, seed: int
     ) -> SwitchedLaunch:
         """Launch the program once; the arms take turns with the untouched program."""
+
+    def warmup_steps(self, arm: LaunchSpec, beside: bool) -> int:
+        """Return the warm-up of an arm by itself, or beside the untouched program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +112,27 @@ class ProgramLaunches:
     turns: TurnBlocks | None = None
     blocks: SwitchBlocks | None = None
     cold: bool = False
+
+    @classmethod
+    def of_trials(
+        cls,
+        recorder: Recorder,
+        observed: Observation,
+        window: Window,
+        turns: TurnBlocks | None = None,
+        *,
+        loaders: Sequence[LoaderFacts] = (),
+        cold: bool = False,
+    ) -> ProgramLaunches:
+        """Return the launches of a run's trials; `loaders`: the main process's."""
+        return cls(
+            recorder=recorder,
+            pace=Pace.of(observed),
+            window=window,
+            turns=turns,
+            blocks=choose_switch_blocks(observed.steps, window, observed.start_s, loaders),
+            cold=cold,
+        )
 
     @property
     def side_by_side(self) -> bool:
@@ -163,12 +202,11 @@ class ProgramLaunches:
         spec = self._with(LaunchSpec(name="switch"), plan)
         return self.recorder.switch(spec, [len(arm.fixes) for arm in arms], limit_s)
 
-    def warmup_steps(self, *arms: LaunchSpec) -> int:
-        """Return the warm-up of one arm by itself, or of each of two at once, in iterations."""
-        if len(arms) == 1:
-            return self._window_of(arms[0]).warmup_steps
-        assert self.turns is not None
-        return self._turns_of(self.turns, arms).warmup_steps
+    def warmup_steps(self, arm: LaunchSpec, beside: bool) -> int:
+        """Return the warm-up of an arm; see `Starts`."""
+        if beside and self.turns is not None:
+            return self._turns_of(self.turns, [arm]).warmup_steps
+        return self._window_of(arm).warmup_steps
 
     def _window_of(self, arm: LaunchSpec) -> Window:
         settled = self._settled_after(arm, self.window.measure_steps)
@@ -190,3 +228,50 @@ class ProgramLaunches:
 def _timeout_s(expected_s: float, most_s: float) -> float:
     """Compilation may take a minute; a fix that makes training 4x slower has lost anyway."""
     return max(min(4 * expected_s + 120.0, most_s + expected_s), expected_s + 10.0)
+
+
+def turns_of_trials(
+    observed: Observation,
+    window: Window,
+    *,
+    sandbox: str = "overlay",
+    cold: bool = False,
+    steps: int | None = None,
+    left_s: float = math.inf,
+) -> TurnBlocks | str:
+    """Choose blocks of pairs side by side, which cost about as much as two launches do.
+
+    Args:
+        observed: the untouched program.
+        window: of a launch by itself.
+        sandbox: its mode.
+        cold: files are read from the disk anew by each launch.
+        steps: measured iterations of each side, where the user says so.
+        left_s: for all pairs: where it is short, more pairs of fewer blocks decide more than few
+            pairs of many.
+
+    Returns:
+        Half a sentence where launches have to follow each other.
+    """
+    if cold:
+        return "files are read from the disk anew by each"
+    if sandbox == "none":
+        return "without the sandbox both would write to the same files"
+    if too_large([observed, observed], _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE) is not None:
+        return "memory for both at the same time, and for what a fix may need, is not sure"
+    most_s = 2 * Pace.of(observed).launch_s(window)
+    cycle = observed.steps.cycle_steps or 1
+    for dearer in (1.0, _DEARER):
+        turns = choose_turns(observed.steps, window, observed.start_s, dearer * most_s, steps)
+        if turns is None:
+            return why_in_turns(observed.steps)
+        if turns.pair_s > _DEARER * most_s:
+            return _TOO_LONG
+        # The end of an epoch may cost a single fix time (workers that start again).
+        whole = turns.block_steps % cycle == 0
+        if not whole and window.measure_steps % cycle == 0:
+            return "an epoch is too long for a block of steps"
+        if turns.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1):
+            short = steps is None and left_s < _MANY_PAIRS * turns.pair_s
+            return turns.shortened(_FEWEST_BLOCKS) if short else turns
+    return _TOO_LONG

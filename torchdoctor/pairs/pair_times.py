@@ -7,6 +7,7 @@ logarithm of the time of `against` minus that of the arm: above 0 the arm is fas
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from statistics import fmean, median
 from torchdoctor.words import Block, LaunchTiming, Pair
 
 MEASURED = ("measured", "program-ended")  # `LaunchTiming.ended` of a launch that can be used
+# Variance of an arm minus interpolated baselines (1.5) over baseline minus baseline (2).
+_SCALE = math.sqrt(1.5 / 2.0)
 TRIMMED = 0.25  # share of a pair's blocks left out at either end, where medians of steps decide
 
 
@@ -112,28 +115,50 @@ def switched_differences(blocks: Sequence[Block], arm: int, how: Estimator) -> l
         arm: the number of the arm.
         how: makes one time of a block.
     """
-    rounds: dict[int, list[Block]] = {}
-    for block in blocks:
-        if block.arm in (0, arm):
-            rounds.setdefault(block.round, []).append(block)
     differences: list[float] = []
-    for in_round in rounds.values():
-        order = [block.arm for block in in_round]
-        if order in ([0, arm, arm, 0], [arm, 0, 0, arm]):
+    for in_round in _rounds(block for block in blocks if block.arm in (0, arm)):
+        if _is_abba(in_round):
             for neighbours in (in_round[:2], in_round[2:]):
-                logs = {block.arm: log_s(block, how) for block in neighbours}
-                if (untouched := logs[0]) is not None and (own := logs[arm]) is not None:
+                both = {block.arm: _log_s(block, how) for block in neighbours}
+                if (untouched := both[0]) is not None and (own := both[arm]) is not None:
                     differences.append(untouched - own)
             continue
-        known = [(x.arm, _middle_s(x), log) for x in in_round if (log := log_s(x, how)) is not None]
-        untouched_logs = [(at, log) for number, at, log in known if number == 0]
-        for number, at, log in known:
-            if number == arm and untouched_logs:
-                differences.append(interpolated(untouched_logs, at) - log)
+        logs = [(x, log) for x in in_round if (log := _log_s(x, how)) is not None]
+        untouched_logs = [(_middle_s(x), log) for x, log in logs if x.arm == 0]
+        if untouched_logs:
+            differences += [
+                _interpolated(untouched_logs, _middle_s(x)) - log for x, log in logs if x.arm == arm
+            ]
     return differences
 
 
-def interpolated(untouched: Sequence[tuple[float, float]], at: float) -> float:
+def untouched_differences(blocks: Sequence[Block], how: Estimator) -> list[float]:
+    """Return the differences of the untouched program with itself, one for each whole round.
+
+    They vary as an arm's differences do. Their sign changes from round to round, so that a drift is
+    not taken for noise.
+    """
+    noise: list[float] = []
+    for in_round in _rounds(blocks):
+        logs = [log for x in in_round if x.arm == 0 and (log := _log_s(x, how)) is not None]
+        if len(logs) > 1:
+            scale = 1.0 if _is_abba(in_round) else _SCALE
+            noise.append((logs[0] - logs[1]) * scale * (-1.0 if in_round[0].round % 2 else 1.0))
+    return noise
+
+
+def _rounds(blocks: Iterable[Block]) -> list[list[Block]]:
+    return [list(in_round) for _, in_round in itertools.groupby(blocks, lambda block: block.round)]
+
+
+def _is_abba(in_round: Sequence[Block]) -> bool:
+    """Return True where one arm took turns with the untouched program alone."""
+    order = [block.arm for block in in_round]
+    arm = max(order)
+    return order in ([0, arm, arm, 0], [arm, 0, 0, arm])
+
+
+def _interpolated(untouched: Sequence[tuple[float, float]], at: float) -> float:
     """Return the log time that the untouched program had at some time, by its first and last.
 
     Args:
@@ -145,7 +170,7 @@ def interpolated(untouched: Sequence[tuple[float, float]], at: float) -> float:
     return first * (1.0 - weight) + last * weight
 
 
-def log_s(steps: LaunchTiming | Block, how: Estimator) -> float | None:
+def _log_s(steps: LaunchTiming | Block, how: Estimator) -> float | None:
     """Return the logarithm of the time per sample; None where there is none."""
     value = how.seconds(steps)
     return math.log(value) if value else None

@@ -12,7 +12,7 @@ from torchdoctor.advice.wording import SourcePatch, source_patch
 from torchdoctor.facts.lookup import allows_second_loader, training_loaders
 from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
 from torchdoctor.observe.window import prepared_ahead
-from torchdoctor.words import LaunchTiming, LoaderFacts, Recording
+from torchdoctor.words import LoaderFacts, Recording
 from torchdoctor.words.figures import fix_with_settings
 from torchdoctor.words.specs import FixSpec, SwitchSpec
 
@@ -21,6 +21,11 @@ CEILING = "ceiling-"
 _DRAINED = 2.0  # times the stock, as it is filled while it is used
 
 Fixes = Sequence[tuple[str, dict[str, Any]]]
+
+
+def label(fixes: Fixes) -> str:
+    """Return fixes with settings, such as "loader-workers (num_workers=4) + set-to-none"."""
+    return " + ".join(fix_with_settings(fix, settings) for fix, settings in fixes)
 
 
 class ArmSpecs:
@@ -50,7 +55,7 @@ class ArmSpecs:
                 variables |= self._fixes[fix].environment(settings)
         return LaunchSpec(
             # The engine tells arms apart by their names, so settings are part of them.
-            name=self._kind + ("+".join(fix_with_settings(*fix) for fix in fixes) or BASELINE),
+            name=self._kind + (label(fixes) or BASELINE),
             fixes=tuple(
                 FixFile(fix, Path(self._specs[fix].file), settings) for fix, settings in fixes
             ),
@@ -76,13 +81,10 @@ class ArmSpecs:
             return patch, "the patched source can be run in the overlay sandbox alone"
         return patch, None
 
-    def unsettled(self, fixes: Fixes, warmup_steps: int, timing: LaunchTiming) -> list[str]:
+    def unsettled(self, fixes: Fixes, warmup_steps: int) -> list[str]:
         """Return sentences about fixes of which a warm-up was too short to show how they work."""
-        missing = {fix.fix for fix in timing.fixes if fix.state in ("refused", "failed")}
         sentences = []
         for fix in fixes:
-            if fix[0] in missing:
-                continue
             if self._filled_after([fix]) > warmup_steps:
                 sentences.append(
                     f"{fix[0]} was measured while it still filled, as its first epoch does not fit "

@@ -1,21 +1,20 @@
-"""The arms of a trial: the untouched program, a candidate, or several fixes together."""
+"""The arms of a search: the untouched program, a candidate, or several fixes together."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchdoctor.pairs.pair_times import usable
+from torchdoctor.facts.lookup import training_loaders
+from torchdoctor.launch.launch_spec import BASELINE, LaunchSpec
+from torchdoctor.trials.arm_specs import ArmSpecs, label
 from torchdoctor.trials.numerics import RISKS
-from torchdoctor.trials.rounds import Slot
 from torchdoctor.trials.samples import Preparation
-from torchdoctor.words import Candidate, LaunchTiming
-from torchdoctor.words.figures import fix_with_settings
-
-Fixes = list[tuple[str, dict[str, Any]]]
+from torchdoctor.words import Candidate, LaunchTiming, Recording
+from torchdoctor.words.specs import FixSpec
 
 _WIDE_GAP = 8  # times: two named values so far apart have one between them tried
 
@@ -50,10 +49,8 @@ class FixFacts:
     """The facts of a fix that its trials need."""
 
     keeps_results: str = "within rounding"  # as in its `FixSpec`
-    setup_s: float = 0.0  # one-time cost that is expected before its first launch
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
     phases: frozenset[str] = frozenset()  # of the step, that it works on; empty: not known
-    switches: bool = False  # on and off in a running program (`FixSpec.when`)
     ladder: Ladder | None = None  # a setting of which more values may be tried
     how: Preparation = field(default_factory=Preparation)  # how it prepares samples
     doubted: bool = False  # `doubt`: recommended only if it was measured to train the same
@@ -64,16 +61,48 @@ class FixFacts:
         """Return 0 for the same result, 1 rounding or order, 2 precision, 3 changed training."""
         return RISKS[self.keeps_results]
 
+    @staticmethod
+    def together(facts: Iterable[FixFacts]) -> FixFacts:
+        """Return the facts of fixes that are switched on together: the riskiest's promise."""
+        known = list(facts)
+        return replace(
+            max(known, key=lambda each: each.risk),
+            includes=frozenset().union(*(each.includes for each in known)),
+            phases=known[0].phases,
+            how=Preparation.together(each.how for each in known),
+            doubted=any(each.doubted for each in known),
+            p_helps=known[0].p_helps,
+        )
+
+
+def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
+    """Return the facts of a fix for this program."""
+    loaders = training_loaders(recording)
+    values = fix.ladder(recording) if fix.refuses(recording) is None else None
+    return FixFacts(
+        keeps_results=fix.keeps_results,
+        includes=frozenset(fix.includes(recording)),
+        phases=frozenset(fix.phases),
+        ladder=None if values is None else Ladder(**values),
+        how=Preparation(
+            draws_random=loaders[0].draws_random if loaders else None,
+            elsewhere=fix.prepares_elsewhere,
+            reorders=fix.reorders,
+        ),
+        doubted=fix.doubt(recording) is not None,
+        p_helps=fix.p_helps,
+    )
+
 
 @dataclass(kw_only=True)
 class Arm:
     """The untouched program, a candidate, or several fixes together."""
 
     key: str
-    fixes: Fixes = field(default_factory=list)
+    spec: LaunchSpec
     facts: FixFacts = field(default_factory=FixFacts)
     candidate: Candidate | None = None
-    slots: list[Slot] = field(default_factory=list)  # with the program's own seed
+    timings: list[LaunchTiming] = field(default_factory=list)  # usable, with the program's seed
     cost_s: float = 0.0
     failed: str | None = None
     refused: str | None = None
@@ -86,32 +115,68 @@ class Arm:
         return self.failed is None and self.refused is None
 
     @property
-    def timings(self) -> list[LaunchTiming]:
-        """Return its launches that can be used."""
-        return [slot.timing for slot in self.slots if usable(slot.timing)]
+    def fixes(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return its fixes with their settings."""
+        return [(fix.id, fix.settings) for fix in self.spec.fixes]
 
     @property
     def ids(self) -> list[str]:
         """Return the ids of its fixes."""
-        return [fix for fix, _ in self.fixes]
+        return [fix.id for fix in self.spec.fixes]
 
     @property
-    def usable_before(self) -> int:
-        """Return how many of its launches could be used."""
-        return len(self.timings)
+    def label(self) -> str:
+        """Return its name for users."""
+        return label(self.fixes) or (
+            "the untouched program" if self.key == BASELINE else self.spec.name
+        )
 
-    def with_settings(self, key: str, settings: dict[str, Any], further: bool = False) -> Arm:
+    def with_settings(
+        self, specs: ArmSpecs, key: str, settings: dict[str, Any], further: bool = False
+    ) -> Arm:
         """Return a new candidate whose first fix has these settings."""
         assert self.candidate is not None
         return Arm(
             key=key,
-            fixes=[(self.fixes[0][0], settings), *self.fixes[1:]],
+            spec=specs.of([(self.ids[0], settings), *self.fixes[1:]]),
             facts=self.facts,
             candidate=replace(self.candidate, settings=settings),
             further=further,
         )
 
 
-def label(fixes: Fixes) -> str:
-    """Return fixes with settings, such as "loader-workers (num_workers=4) + set-to-none"."""
-    return " + ".join(fix_with_settings(fix, settings) for fix, settings in fixes)
+def candidate_arms(
+    specs: ArmSpecs, candidates: Sequence[Candidate], facts: dict[str, FixFacts]
+) -> list[Arm]:
+    """Return the arms of the candidates and, after those of a fix with a ladder, more values."""
+    arms = [
+        Arm(
+            key=f"candidate-{number}",
+            spec=specs.of([(candidate.fix, dict(candidate.settings)), *candidate.also.items()]),
+            facts=FixFacts.together(
+                facts.get(fix, FixFacts()) for fix in [candidate.fix, *candidate.also]
+            ),
+            candidate=candidate,
+        )
+        for number, candidate in enumerate(candidates)
+    ]
+    for fix in dict.fromkeys(arm.ids[0] for arm in arms):
+        alike = [arm for arm in arms if arm.ids == [fix]]
+        ladder = alike[0].facts.ladder if alike else None
+        if ladder is None:
+            continue
+        last, settings = alike[-1], alike[-1].fixes[0][1]
+        named = [int(arm.fixes[0][1][ladder.setting]) for arm in alike]
+        for value in ladder.further(named):
+            values = {**settings, ladder.setting: value}
+            more = last.with_settings(specs, f"{last.key}-{value}", values, further=True)
+            arms.insert(arms.index(last) + 1, more)
+    return arms
+
+
+def together(specs: ArmSpecs, members: Sequence[Arm], key: str, setup_s: float) -> Arm:
+    """Return the arm of a set: each fix once, as the first member has it."""
+    fixes = {fix: settings for arm in reversed(members) for fix, settings in reversed(arm.fixes)}
+    ordered = [(fix, fixes[fix]) for fix in dict.fromkeys(f for arm in members for f in arm.ids)]
+    facts = FixFacts.together(arm.facts for arm in members)
+    return Arm(key=key, spec=replace(specs.of(ordered), setup_s=setup_s), facts=facts)

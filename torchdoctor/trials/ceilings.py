@@ -9,10 +9,10 @@ from statistics import fmean, median
 
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import BASELINE
-from torchdoctor.trials.arm_specs import CEILING
-from torchdoctor.trials.arms import Arm, Fixes
+from torchdoctor.trials.arm_specs import CEILING, ArmSpecs, Fixes
+from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.rounds import Round
+from torchdoctor.trials.log import Series
 from torchdoctor.words import Interval, Recording, StepStatistics, SwitchedLaunch, TriedCeiling
 
 _NOTHING = 1.02  # an interval that ends below this is no gain
@@ -38,9 +38,9 @@ class CeilingTrial:
     share: float | None = None  # of the step
     whole: bool = True  # the cost is all of its branch
 
-    def arm(self) -> Arm:
+    def arm(self, specs: ArmSpecs) -> Arm:
         """Return the arm that takes turns with the fixes, and is never a candidate."""
-        return Arm(key=f"ceiling-{self.ceiling}", fixes=self.fixes)
+        return Arm(key=CEILING + self.ceiling, spec=specs.of(self.fixes))
 
 
 def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
@@ -70,7 +70,7 @@ def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
 def abandon(
     launch: SwitchedLaunch, arms: Sequence[Arm], ceilings: Sequence[Arm], enough: int
 ) -> bool:
-    """Give up the ceilings that did not come off in this launch, each with its reason.
+    """Give up arms that were refused, and ceilings that did not come off, each with its reason.
 
     Args:
         launch: the launch.
@@ -82,10 +82,10 @@ def abandon(
         True if a ceiling, or what it left behind, ended the program: then the launch is worth
         repeating without that ceiling.
     """
-    for number, arm in enumerate(arms):
-        states = launch.arms[number] if number < len(launch.arms) else []
-        lacking = next((x for x in states if x.state in ("refused", "failed")), None)
-        if arm in ceilings and lacking is not None:
+    for arm, states in zip(arms, launch.arms, strict=False):
+        states_of_no_use = ("refused", "failed") if arm in ceilings else ("refused",)
+        lacking = next((x for x in states if x.state in states_of_no_use), None)
+        if lacking is not None:
             arm.refused = lacking.reason or "It could not be tried."
     if launch.failed_in is None or not ceilings:
         return False
@@ -145,21 +145,20 @@ def tried(
                 verdict=verdict,
                 whole=trial.whole,
                 reason=reason,
-                pairs=len(evidence.paired(arm, "switch")) if speedup is not None else 0,
+                pairs=len(evidence.switched(arm)) if speedup is not None else 0,
             )
         )
     return outcomes
 
 
-def conditions(rounds: Sequence[Round], steps: StepStatistics | None) -> float | None:
+def conditions(switched: Sequence[Series], steps: StepStatistics | None) -> float | None:
     """Return the untouched step in blocks of one launch / the observed step; None: not known.
 
     The median step within a block would mislead: a program that does not wait for its GPU is ahead
     of it, and the last step of the block makes up for that. So blocks count by their mean steps.
     """
     typical = fmean if steps is not None and steps.two_modes else median
-    blocks = [x.timing.step_s for each in rounds for x in each.slots if x.arm == BASELINE]
-    times = [fmean(block) for block in blocks if block]
+    times = [fmean(x.step_s) for each in switched for x in each.of(BASELINE) if x.step_s]
     if steps is None or not times:
         return None
     observed_s = steps.mean_s if steps.two_modes else steps.median_s

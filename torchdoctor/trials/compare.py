@@ -10,9 +10,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials.claims import claim_interval
-from torchdoctor.words import Interval, LaunchTiming, StepStatistics
+from torchdoctor.words import Block, Interval, LaunchTiming, StepStatistics
 from torchdoctor.words.report import TWO_MODES
 
 SMALLEST_DELTA = 0.02  # smaller differences are "the same" even on a quiet machine
@@ -21,9 +20,9 @@ CONFIDENCE = 0.95
 _POWER = 0.8  # how often a true difference of the size that is `visible` is then seen
 
 
-def has_two_modes(timings: Sequence[LaunchTiming]) -> bool:
-    """Return True if mean and median step differ by over 15 % in the typical launch."""
-    gaps = [fmean(t.step_s) / median(t.step_s) - 1.0 for t in timings if usable(t)]
+def has_two_modes(timings: Sequence[LaunchTiming | Block]) -> bool:
+    """Return True if mean and median step differ by over 15 % in the typical launch or block."""
+    gaps = [fmean(t.step_s) / median(t.step_s) - 1.0 for t in timings if sum(t.step_s) > 0]
     return bool(gaps) and abs(median(gaps)) > TWO_MODES
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from torchdoctor.launch.launch_spec import BASELINE
-from torchdoctor.pairs.pair_times import TRIMMED, Estimator
+from torchdoctor.pairs.pair_times import TRIMMED, Estimator, untouched_differences
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import BlockGain
-from torchdoctor.trials.launches import Launcher
+from torchdoctor.trials.log import Log, Series
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
-from torchdoctor.trials.rounds import Round, a_a_differences, differences
-from torchdoctor.words import Interval, LaunchTiming, StepStatistics
+from torchdoctor.words import Block, Interval, LaunchTiming, Pair, StepStatistics
 
 _SIZE_ERROR = 0.1  # error of a launch between two untouched launches that followed each other
 _ONE_BLOCK = 0.1  # spread of blocks if each arm had a single block
@@ -28,7 +27,7 @@ class Measured:
     arm: Arm
     differences: list[float]
     other: list[float]  # by the mean if the median decides, and the reverse
-    phase: str  # "switch", "screen" (sizes), "confirm", "patch" or "" if nothing was paired
+    by: str  # "pairs", "sizes", "blocks" of one launch, or "" if nothing was measured
     numerics: Numerics
 
     @property
@@ -38,24 +37,22 @@ class Measured:
 
 
 class Evidence:
-    """Reads the launcher's log, and keeps nothing that the log does not hold.
+    """Reads the log, and keeps nothing that the log does not hold.
 
     Args:
-        launcher: holds the log.
+        log: holds all that was measured.
         steps: steps of the observed launch.
         low_precision: the untouched program computes in bfloat16, float16 or TF32.
     """
 
-    def __init__(
-        self, launcher: Launcher, steps: StepStatistics | None, low_precision: bool
-    ) -> None:
-        self._launcher, self._steps, self._low_precision = launcher, steps, low_precision
+    def __init__(self, log: Log, steps: StepStatistics | None, low_precision: bool) -> None:
+        self._log, self._steps, self._low_precision = log, steps, low_precision
         self._known: dict[tuple[str, int, int, int], Numerics] = {}
 
     @property
     def baselines(self) -> list[LaunchTiming]:
         """Return the launches of the untouched program that can be used."""
-        return self._launcher.baseline.timings
+        return self._log.baseline.timings
 
     @property
     def per_step(self) -> bool:
@@ -72,20 +69,19 @@ class Evidence:
         # If means decide, all blocks count: the long steps may lie in a few of them.
         return Estimator(by=by, trimmed=TRIMMED if by == "median" else 0.0, per_step=per_step)
 
-    def noise(self, by: str | None = None) -> list[float]:
-        """Return the differences of the A/A candidate by launches, or else by blocks."""
-        by, launched = by or self.decided_by(), self._launcher.rounds
-        # Pairs side by side see far less noise than launches one after the other.
-        beside = [each for each in launched if each.shape == "turns"]
-        for rounds in (beside, launched, self._launcher.switched):
-            noise = a_a_differences(rounds, self.estimator(by))
+    def noise(self) -> list[float]:
+        """Return the differences of the untouched program with itself, by launches or by blocks."""
+        how = self.estimator(self.decided_by())
+        launched = [_abba(pairs, first) for first, pairs in enumerate(self._log.pairs.values())]
+        for log in (launched, [series.blocks for series in self._log.switched]):
+            noise = [x for blocks in log for x in untouched_differences(blocks, how)]
             if len(noise) > 1:
-                return noise
+                break
         return noise
 
     def numerics(self, arm: Arm) -> Numerics:
         """Return the verdict on whether training changed in this arm."""
-        baselines, seeds = self.baselines, self._launcher.seeds
+        baselines, seeds = self.baselines, self._log.seeds
         # The log only grows, so equal lengths mean that nothing was launched since.
         state = (arm.key, len(arm.timings), len(baselines), len(seeds))
         if state not in self._known:
@@ -96,7 +92,7 @@ class Evidence:
         steps = self._steps
         untouched = Untouched(
             baselines=self.baselines,
-            seeds=self._launcher.seeds,
+            seeds=self._log.seeds,
             warmup_steps=steps.warmup_steps if steps else 0,
             backwards_per_step=steps.backwards_per_step if steps else 1.0,
             low_precision=self._low_precision,
@@ -104,27 +100,38 @@ class Evidence:
         facts = arm.facts
         return compare_training(arm.timings, untouched, facts.keeps_results, facts.how)
 
-    def paired(self, arm: Arm, phase: str) -> list[float]:
-        """Return the deciding differences of a phase."""
-        return self._differences(arm, phase, self._by(arm))
-
-    def _differences(self, arm: Arm, phase: str, by: str) -> list[float]:
+    def paired(self, arm: Arm, by: str | None = None) -> list[float]:
+        """Return the differences of an arm's own pairs with the untouched program, in order."""
         if not self.can_judge(arm):
             return []
-        return differences(self._rounds(phase), arm.key, self.estimator(by, arm))
+        how = self.estimator(by or self._by(arm), arm)
+        differences = map(how.difference, self._log.pairs.get(arm.key, []))
+        return [difference for difference in differences if difference is not None]
 
-    def paired_by_the_other_figure(self, arm: Arm, phase: str) -> list[float]:
-        """Return the differences by the median if the mean decides, and the reverse."""
-        return self._differences(arm, phase, _other(self._by(arm)))
+    def switched(self, arm: Arm, by: str | None = None) -> list[float]:
+        """Return the differences of an arm's blocks within one launch."""
+        return self._in_series(self._log.switched, arm, by)
+
+    def sized(self, arm: Arm, by: str | None = None) -> list[float]:
+        """Return the difference of an arm's launch while sizes were searched."""
+        return self._in_series(self._log.sizes, arm, by)
+
+    def _in_series(self, log: Sequence[Series], arm: Arm, by: str | None) -> list[float]:
+        if not self.can_judge(arm):
+            return []
+        how = self.estimator(by or self._by(arm), arm)
+        return [x for series in log for x in series.differences(arm.key, how)]
 
     def ceiling(self, arm: Arm) -> Interval | None:
         """Return the speed-up within one launch of an arm that takes a cost away."""
-        return None if arm.refused else compare.interval(self.paired(arm, "switch"))
+        return None if arm.refused else compare.interval(self.switched(arm))
 
     def measured_how(self) -> str | None:
         """Return how launches were compared: "side by side" or "in turns"; None: none were."""
-        shapes = {each.shape for each in self._launcher.rounds if each.slots}
-        return None if not shapes else "side by side" if "turns" in shapes else "in turns"
+        pairs = [pair for of_arm in self._log.pairs.values() for pair in of_arm]
+        if any(pair.side_by_side for pair in pairs):
+            return "side by side"
+        return "in turns" if pairs or self._log.sizes else None
 
     def can_judge(self, arm: Arm) -> bool:
         """Return False if a fix may change the batch and batches have no known size."""
@@ -132,15 +139,14 @@ class Evidence:
 
     def measured(self, arm: Arm) -> Measured:
         """Return the differences that the report shows: fresh ones where there are any."""
-        for phase in ("patch", "confirm", "screen", "switch"):
-            paired = self.paired(arm, phase)
-            if paired:
-                break
+        sources = {"pairs": self.paired, "sizes": self.sized, "blocks": self.switched}
+        by = next((name for name, differences in sources.items() if differences(arm)), "")
+        other = "median" if self._by(arm) == "mean" else "mean"
         return Measured(
             arm=arm,
-            differences=paired,
-            other=self.paired_by_the_other_figure(arm, phase) if paired else [],
-            phase=phase if paired else "",
+            differences=sources[by](arm) if by else [],
+            other=sources[by](arm, other) if by else [],
+            by=by,
             numerics=self.numerics(arm),
         )
 
@@ -149,10 +155,9 @@ class Evidence:
         gains = {
             arm.key: BlockGain(gain=median(sized), error=_SIZE_ERROR)
             for arm in arms
-            if (sized := self.paired(arm, "screen"))
+            if (sized := self.sized(arm))
         }
-        blocks = {arm.key: self.paired(arm, "switch") for arm in arms}
-        blocks = {key: rounds for key, rounds in blocks.items() if rounds}
+        blocks = {arm.key: rounds for arm in arms if (rounds := self.switched(arm))}
         spread = _spread(list(blocks.values()))
         return gains | {key: BlockGain.of(rounds, spread) for key, rounds in blocks.items()}
 
@@ -162,17 +167,23 @@ class Evidence:
         if arm.timings:
             return "mean" if compare.has_two_modes(arm.timings) else self.decided_by()
         # Blocks make untouched steps uneven too: a program ahead of its GPU waits in the last step.
-        sides = [self._in_blocks(key) for key in (arm.key, BASELINE)]
-        two_modes = any(compare.has_two_modes(timings) for timings in sides)
-        return "mean" if two_modes else self.decided_by()
+        for key in (arm.key, BASELINE):
+            if compare.has_two_modes([x for each in self._log.switched for x in each.of(key)]):
+                return "mean"
+        return self.decided_by()
 
-    def _in_blocks(self, key: str) -> list[LaunchTiming]:
-        slots = [slot for each in self._launcher.switched for slot in each.slots]
-        return [slot.timing for slot in slots if slot.arm == key]
 
-    def _rounds(self, phase: str) -> list[Round]:
-        log = [*self._launcher.rounds, *self._launcher.switched]
-        return [each for each in log if each.phase == phase]
+def _abba(pairs: Sequence[Pair], first: int) -> list[Block]:
+    """Return launches that followed each other as blocks; `first`: the number of their round."""
+    blocks: list[Block] = []
+    for number, pair in enumerate(pairs):
+        if not pair.side_by_side:
+            sides = [
+                replace(timing.whole, arm=arm, round=first + number // 2)
+                for arm, timing in enumerate(pair.launches)
+            ]
+            blocks += sides[::-1] if number % 2 else sides
+    return blocks
 
 
 def _spread(groups: Sequence[Sequence[float]]) -> float:
@@ -182,10 +193,6 @@ def _spread(groups: Sequence[Sequence[float]]) -> float:
         return _ONE_BLOCK
     rounds = max(len(group) for group in groups)
     return 1.4826 * median(rest) * math.sqrt(rounds / (rounds - 1))
-
-
-def _other(by: str) -> str:
-    return "median" if by == "mean" else "mean"
 
 
 def _has_samples(arm: Arm) -> bool:

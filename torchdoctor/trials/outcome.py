@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.pairs.pair_times import seconds_per_sample
 from torchdoctor.trials import compare
-from torchdoctor.trials.arms import Arm, label
+from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import Members
 from torchdoctor.trials.claims import LogInterval
 from torchdoctor.trials.evidence import Evidence, Measured
-from torchdoctor.trials.schedule import NO_TIME
+from torchdoctor.trials.log import NO_TIME
 from torchdoctor.trials.search_policy import SINGLE_GAINS, WORTH, SearchPolicy
 from torchdoctor.words import (
     Interval,
@@ -46,6 +47,7 @@ class TrialResults:
         measured: "side by side" or "in turns", None where no pairs were launched.
         decided_by: "mean" or "median" of the steps.
         launches: how many were started and ended.
+        source_patch: makes the recommended fixes permanent.
         ceilings: speed-ups without single costs; no candidates.
     """
 
@@ -61,6 +63,7 @@ class TrialResults:
     interrupted: bool = False
     launches: int = 0
     patch: PatchTrial | None = None
+    source_patch: SourcePatch | None = None
     ceilings: list[TriedCeiling] = field(default_factory=list)
 
 
@@ -105,7 +108,7 @@ class Judgement:
         measured, beliefs = self.measured[members], self.policy.beliefs
         if not measured.differences or not measured.arm.alive:
             return None
-        if measured.phase == "confirm":
+        if measured.by == "pairs":
             claim = beliefs.claim(members)
             return as_speedup(claim) if claim is not None else None
         blocks = beliefs.results.blocks.get(measured.arm.key)
@@ -185,7 +188,7 @@ def trial(judgement: Judgement, members: Members, baseline: Arm, why: str | None
     if arm.candidate is not None and not arm.candidate.also:
         fix, settings = arm.candidate.fix, dict(arm.candidate.settings)
     else:
-        fix = " + ".join(name for name, _ in arm.fixes)
+        fix = " + ".join(arm.ids)
         settings = dict(arm.fixes)
     change = None if memory is None or memory_before is None else round(memory - memory_before)
     return Trial(
@@ -224,7 +227,7 @@ def reason(judgement: Judgement, members: Members, ended: str | None) -> str | N
         return None
     if pairs == 0:
         parts.append(_why_not_measured(judgement, members, ended))
-    elif measured.phase == "switch":
+    elif measured.by == "blocks":
         blocks = counted(pairs, "pair")
         parts.append(f"measured in one launch only ({blocks} of blocks), not in fresh launches")
     elif pairs == 1:
@@ -355,13 +358,13 @@ def _doubts_of(judgement: Judgement) -> list[str]:
         return doubts
     if best.numerics.classification == "not-comparable":
         doubts.append(
-            f"Whether {label(best.arm.fixes)} changes training could not be checked: "
+            f"Whether {best.arm.label} changes training could not be checked: "
             f"{best.numerics.reason}"
         )
     members = next(key for key, measured in judgement.measured.items() if measured is best)
     if (bound := judgement.at_most(members)) is not None:
         doubts.append(
-            f"{label(best.arm.fixes)} measured {math.exp(best.gain):.2f}x. The share of the step "
+            f"{best.arm.label} measured {math.exp(best.gain):.2f}x. The share of the step "
             f"that it works on allows {bound:.2f}x at most, so part of this is noise or another "
             "load on the machine."
         )

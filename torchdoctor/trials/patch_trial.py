@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from torchdoctor.trials.arm_specs import PATCH
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.claims import Floats, claim_interval
 from torchdoctor.trials.evidence import Evidence
@@ -14,16 +11,6 @@ from torchdoctor.words import Interval, PatchTrial
 from torchdoctor.words.figures import counted
 
 _MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same
-
-
-def patch_arm(like: Arm, setup_s: float) -> Arm:
-    """Return the arm of the patched program, which needs no fix.
-
-    Args:
-        like: the fixes that it makes permanent.
-        setup_s: what starting them takes by now: what was compiled lies in the cache.
-    """
-    return Arm(key=PATCH, fixes=[(PATCH, {})], facts=replace(like.facts, setup_s=setup_s))
 
 
 def patch_result(

@@ -14,10 +14,10 @@ from functools import cache, cached_property
 
 import numpy as np
 
+from torchdoctor.pairs.engine import CACHED
 from torchdoctor.trials.beliefs import SAMPLES, Beliefs, Members
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, Floats, LogInterval, error_density
-from torchdoctor.trials.launch_costs import CACHED
-from torchdoctor.trials.schedule import SEED_LAUNCHES
+from torchdoctor.trials.log import SEED_LAUNCHES
 
 WORTH = 0.01  # log speed-up that one more edit has to gain
 LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.pairs.pair_times import seconds_per_sample, usable
+from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.launches import Launcher, Plan
-from torchdoctor.trials.rounds import Round
+from torchdoctor.trials.log import Log, Series
+from torchdoctor.words import LaunchTiming
 
 PHASE = "screen"  # each size is launched once, between two baselines
 _SHARE = 0.4  # part of the budget left that the whole search may take
@@ -32,45 +34,52 @@ class Tried:
 NextSettings = Callable[[Sequence[Tried]], dict[str, Any] | None]
 
 
-def search_sizes(launcher: Launcher, arms: list[Arm], first: Arm, following: NextSettings) -> None:
+def search_sizes(
+    log: Log, specs: ArmSpecs, arms: list[Arm], first: Arm, following: NextSettings
+) -> None:
     """Launch `first`, then each setting that `following` names, once each.
 
     A launch that runs out of memory is a failed trial of its size, and the search goes on below.
     Afterwards `arms` holds an arm for each size tried.
 
     Raises:
-        Stopped, Interrupted, KeyboardInterrupt: as `Launcher.run`.
+        Stopped, KeyboardInterrupt: as `Log.launch`.
     """
-    least_s = (1.0 - _SHARE) * launcher.budget.left()
-    sizes = Round(phase=PHASE, shape="block")
+    least_s = (1.0 - _SHARE) * log.budget.left()
+    sizes = Series(keys=[BASELINE], blocks=[])
 
     def affords(arm: Arm) -> bool:
-        expected_s = launcher.expected_s(arm) + launcher.expected_s(launcher.baseline)
-        return launcher.budget.left() - expected_s >= least_s
+        expected_s = log.expected_s(arm) + log.expected_s(log.baseline)
+        return log.budget.left() - expected_s >= least_s
 
-    if not affords(first) or first.candidate is None:
+    def launch(arm: Arm) -> LaunchTiming:
+        began_s = log.budget.clock()
+        timing = log.launch(arm, PHASE)
+        if usable(timing):
+            block = replace(timing.whole, arm=sizes.keys.index(arm.key), began_s=began_s)
+            sizes.blocks.append(replace(block, ended_s=log.budget.clock()))
+        return timing
+
+    if not affords(first):
         return
-    launcher.rounds.append(sizes)
-    sides = [launcher.baseline, first]
-    launcher.plan = Plan(phase=PHASE, most=_MOST_LAUNCHES + 2, arms=sides)
-    sizes.slots.append(launcher.run(launcher.baseline, PHASE))
-    tried = [_tried({}, launcher.baseline)]
-    arm: Arm | None = first
-    while arm is not None and len(tried) <= _MOST_LAUNCHES and affords(arm):
-        sizes.slots.append(launcher.run(arm, PHASE))
-        tried.append(_tried(dict(arm.fixes[0][1]), arm))
-        ended = sizes.slots[-1].timing.ended
+    log.sizes.append(sizes)
+    launch(log.baseline)
+    tried, arm = [_tried({}, log.baseline)], first
+    while True:
+        sizes.keys.append(arm.key)
+        timing = launch(arm)
+        tried.append(_tried(arm.fixes[0][1], arm))
         # After any other failure than memory, a smaller size would fail as well.
-        goes_on = arm.alive or (arm.failed is not None and ended == "out-of-memory")
-        settings = following(tried) if goes_on else None
-        arm = None
-        if settings is not None:
-            arm = first.with_settings(f"{first.key}-{len(tried)}", settings)
-        if arm is not None:
-            arms.insert(arms.index(first) + len(tried) - 1, arm)
-    if arm is not None and not arm.slots and arm is not first:
-        arms.remove(arm)  # no time was left for it
-    sizes.slots.append(launcher.run(launcher.baseline, PHASE))
+        goes_on = arm.alive or (arm.failed is not None and timing.ended == "out-of-memory")
+        settings = following(tried) if goes_on and len(tried) <= _MOST_LAUNCHES else None
+        if settings is None:
+            break
+        following_arm = first.with_settings(specs, f"{first.key}-{len(tried)}", settings)
+        if not affords(following_arm):
+            break
+        arms.insert(arms.index(arm) + 1, following_arm)
+        arm = following_arm
+    launch(log.baseline)
 
 
 def best_sizes(arms: Sequence[Arm], per_step: bool) -> list[Arm]:
@@ -93,8 +102,8 @@ def _tried(settings: dict[str, Any], arm: Arm) -> Tried:
 def _seconds(arm: Arm, per_step: bool) -> float | None:
     times = [
         seconds
-        for slot in arm.slots
-        if usable(slot.timing) and (slot.timing.samples or per_step)
-        if (seconds := seconds_per_sample(slot.timing, "mean", per_step)) is not None
+        for timing in arm.timings
+        if timing.samples or per_step
+        if (seconds := seconds_per_sample(timing, "mean", per_step)) is not None
     ]
     return median(times) if times else None

@@ -6,26 +6,31 @@ docs/decisions/training.md says what is compared and when it shows something.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
+from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.failures import failure, refusal
+from torchdoctor.pairs.measurement import ProgramLaunches
 from torchdoctor.pairs.pair_times import usable
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.launches import Launcher, Stopped
+from torchdoctor.trials.log import NO_TIME, Budget, BudgetEnded, Log, Stopped
 from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
 from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, range_test, words
-from torchdoctor.trials.schedule import NO_TIME, BudgetEnded
 from torchdoctor.words import (
     LaunchTiming,
+    ProgressEvent,
     RangeTest,
     Recording,
     StepStatistics,
     TrainingTrial,
 )
-from torchdoctor.words.errors import Interrupted
 from torchdoctor.words.specs import FixSpec
 
 PHASE = "training"
@@ -104,161 +109,182 @@ def training_window(
     )
 
 
-def run_training_trials(
-    launcher: Launcher,
-    advice: Sequence[Advice],
-    *,
-    steps: int,
-    backwards_per_step: float = 1.0,
-    updates_per_step: float = 1.0,
+def try_advice(
+    recorder: Recorder,
+    observed: Observation,
+    fixes: Mapping[str, FixSpec],
+    recording: Recording,
+    left: Callable[[], float],
+    progress: Callable[[ProgressEvent], None],
 ) -> TrainingResults:
-    """Try each piece of advice, within the budget.
+    """Try the advice on training that this program calls for, with the time that is left.
 
     Args:
-        launcher: starts the program, for `steps` iterations each time.
+        recorder: starts the program.
+        observed: the untouched program.
+        fixes: by id, those that the user wants.
+        recording: what was observed.
+        left: seconds of the budget.
+        progress: told before and after each launch.
+    """
+    advice = advised(recording, fixes)
+    window = training_window(observed.steps, observed.start_s, most_launches(advice), left())
+    stepping = sum(x.steps > 0 for x in recording.main.optimizers)
+    launches = ProgramLaunches.of_trials(recorder, observed, window)
+    run = TrainingTrials(
+        Log(Engine(launches, random.Random(recorder.seed)), Budget(left()), progress),
+        ArmSpecs(fixes, recording, kind="training-"),
+        advice,
+        steps=window.warmup_steps + window.measure_steps,
+        backwards_per_step=observed.steps.backwards_per_step,
+        updates_per_step=observed.steps.optimizer_steps_per_step / max(stepping, 1),
+    )
+    return run.results()
+
+
+@dataclass
+class _Tried:
+    """What was measured of a piece of advice."""
+
+    advice: Advice
+    arm: Arm
+    timings: list[LaunchTiming] = field(default_factory=list)
+    # Without and with the fix, with the same seed.
+    pairs: list[tuple[LaunchTiming, LaunchTiming]] = field(default_factory=list)
+    cut_short: bool = False  # the budget's end stopped its last launch
+
+
+class TrainingTrials:
+    """Tries each piece of advice, within the budget.
+
+    Args:
+        log: starts the program, for `steps` iterations each time.
+        specs: makes arms of fixes.
         advice: those with `untried` come back as they are.
         steps: iterations of a launch.
         backwards_per_step: of one iteration.
         updates_per_step: steps of one optimizer in an iteration.
     """
-    run = _Run(launcher, advice, steps, backwards_per_step, updates_per_step)
-    interrupted = run.all()
-    return TrainingResults(trials=[run.result(piece) for piece in advice], interrupted=interrupted)
-
-
-class _Run:
-    """The launches of all advice, and their timings so far."""
 
     def __init__(
         self,
-        launcher: Launcher,
+        log: Log,
+        specs: ArmSpecs,
         advice: Sequence[Advice],
+        *,
         steps: int,
-        backwards_per_step: float,
-        updates_per_step: float,
+        backwards_per_step: float = 1.0,
+        updates_per_step: float = 1.0,
     ) -> None:
-        self._launcher, self._per_step = launcher, backwards_per_step
+        self._log, self._advice, self._per_step = log, advice, backwards_per_step
         rates = max(2, round(steps * updates_per_step))
-        self._arms = {
-            piece.fix: Arm(key=piece.fix, fixes=[(piece.fix, _with_steps(piece, rates))])
-            for piece in advice
-            if piece.untried is None
-        }
-        self._advice = {piece.fix: piece for piece in advice}
-        self._timings: dict[str, list[LaunchTiming]] = {fix: [] for fix in self._arms}
-        self._pairs: dict[str, list[tuple[LaunchTiming, LaunchTiming]]] = {
-            fix: [] for fix in self._arms
-        }
-        self._cut_short: dict[str, int] = {}  # number of the launch that the budget's end stopped
+        self._tried = {}
+        for piece in advice:
+            if piece.untried is None:
+                tested = {"steps": rates} if piece.kind == "range test" else {}
+                spec = specs.of([(piece.fix, {**piece.settings, **tested})])
+                self._tried[piece.fix] = _Tried(piece, Arm(key=piece.fix, spec=spec))
         self._ended = NO_TIME
 
-    def all(self) -> bool:
-        """Run the range tests, then rounds of losses; return True if Ctrl-C ended them."""
+    def results(self) -> TrainingResults:
+        """Run the range tests, then rounds of losses; Ctrl-C keeps what was measured."""
+        interrupted = False
         try:
-            for fix, arm in self._arms.items():
-                if self._advice[fix].kind == "range test":
-                    self._range_test(fix, arm)
-            compared = [fix for fix in self._arms if self._advice[fix].kind == "loss"]
+            for tried in self._tried.values():
+                if tried.advice.kind == "range test":
+                    self._range_test(tried)
+            compared = [x for x in self._tried.values() if x.advice.kind == "loss"]
             compared = compared[: self._affordable(len(compared))]
             for offset in range(ENOUGH_PAIRS):
                 self._round(compared, offset)
         except BudgetEnded:
             pass
-        except (KeyboardInterrupt, Interrupted):
-            self._ended = "interrupted"
-            return True
+        except KeyboardInterrupt:
+            self._ended, interrupted = "interrupted", True
         except Stopped as stop:
             self._ended = str(stop).rstrip(".")
-        return False
+        trials = [self._result(piece) for piece in self._advice]
+        return TrainingResults(trials=trials, interrupted=interrupted)
 
     def _affordable(self, compared: int) -> int:
         """Return how many fixes get all their pairs; the first is begun in any case."""
-        launches = self._launcher.budget.left() / ENOUGH_PAIRS
-        launches /= max(self._launcher.expected_s(self._launcher.baseline), 1e-3)
+        launches = self._log.budget.left() / ENOUGH_PAIRS
+        launches /= max(self._log.expected_s(self._log.baseline), 1e-3)
         return compared if math.isinf(launches) else min(compared, max(int(launches) - 1, 1))
 
-    def _range_test(self, fix: str, arm: Arm) -> None:
-        rates = arm.fixes[0][1]["steps"]
-        if rates < FEWEST_RATES:
-            arm.refused = f"{rates} optimizer steps are too few for a range test"
-            return
+    def _range_test(self, tried: _Tried) -> None:
+        settings = tried.arm.fixes[0][1]
+        if settings["steps"] < FEWEST_RATES:
+            tried.arm.refused = f"{settings['steps']} optimizer steps are too few for a range test"
         for offset in range(RANGE_LAUNCHES):
-            timing = self._launcher.run(arm, PHASE, offset).timing
-            arm.refused = refusal(arm.ids, timing)
-            # The test leads to a NaN: a program that fails there has shown its rate.
-            tested = RateLosses.of(timing, arm.fixes[0][1])
-            shows = tested is not None and not isinstance(range_test(tested), str)
-            arm.failed = None if shows else failure(timing, arm.usable_before)
-            if not arm.alive:
-                self._note_cut(arm, timing)
-                return
-            self._timings[fix].append(timing)
+            if tried.arm.alive:
+                timing = self._log.launch(tried.arm, PHASE, offset)
+                # The test leads to a NaN: a program that fails there has shown its rate.
+                losses = RateLosses.of(timing, settings)
+                shows = losses is not None and not isinstance(range_test(losses), str)
+                self._judge(tried, timing, may_fail=shows)
 
-    def _round(self, compared: Sequence[str], offset: int) -> None:
-        """Launch the untouched program and each fix once, with one seed, in random order."""
-        launcher = self._launcher
-        alive = [self._arms[fix] for fix in compared if self._arms[fix].alive]
+    def _round(self, compared: Sequence[_Tried], offset: int) -> None:
+        """Launch the untouched program and each fix once, with one seed, in changing order."""
+        alive = [tried for tried in compared if tried.arm.alive]
         if not alive:
             return
-        order = launcher.order.sample([launcher.baseline, *alive], len(alive) + 1)
-        timings: dict[str, LaunchTiming] = {}
+        sides = [None, *alive]
+        first = offset % len(sides)
+        without, timings = None, []
         try:
-            for arm in order:
-                timings[arm.key] = timing = launcher.run(arm, PHASE, offset).timing
-                if arm is not launcher.baseline:
-                    self._judge(arm, timing)
-                elif not usable(timing):
-                    why = timing.reason or timing.ended
-                    raise Stopped(f"The untouched program could not be measured ({why})")
+            for tried in sides[first:] + sides[:first]:
+                if tried is None:
+                    without = self._log.launch(self._log.baseline, PHASE, offset)
+                    if not usable(without):
+                        why, without = without.reason or without.ended, None
+                        raise Stopped(f"The untouched program could not be measured ({why})")
+                else:
+                    timing = self._log.launch(tried.arm, PHASE, offset)
+                    self._judge(tried, timing)
+                    timings.append((tried, timing))
         finally:
-            without = timings.get(launcher.baseline.key)
-            for arm in alive:
-                both = without is not None and usable(without) and arm.key in timings
-                if without is not None and both and arm.alive:
-                    self._pairs[arm.key].append((without, timings[arm.key]))
+            for tried, timing in timings:
+                if without is not None and tried.arm.alive:
+                    tried.pairs.append((without, timing))
 
-    def _judge(self, arm: Arm, timing: LaunchTiming) -> None:
+    def _judge(self, tried: _Tried, timing: LaunchTiming, *, may_fail: bool = False) -> None:
+        arm = tried.arm
         arm.refused = refusal(arm.ids, timing)
-        arm.failed = failure(timing, arm.usable_before)
+        arm.failed = None if may_fail else failure(timing, len(tried.timings))
         if arm.alive:
-            self._timings[arm.key].append(timing)
-        else:
-            self._note_cut(arm, timing)
+            tried.timings.append(timing)
+        else:  # that the budget's end stopped a launch says nothing against the fix
+            tried.cut_short = timing.ended == "timed-out" and self._log.budget.left() <= 0
 
-    def _note_cut(self, arm: Arm, timing: LaunchTiming) -> None:
-        """Note that the budget's end stopped a launch, which says nothing against the fix."""
-        if timing.ended == "timed-out" and self._launcher.budget.left() <= 0:
-            self._cut_short[arm.key] = len(self._timings[arm.key]) + 1
-
-    def result(self, advice: Advice) -> TrainingTrial:
+    def _result(self, advice: Advice) -> TrainingTrial:
         """Return the trial of a piece of advice as the report shows it."""
         blank = TrainingTrial(fix=advice.fix, kind=advice.kind, verdict="not-tried", sentence="")
         if advice.untried is not None:
             return replace(blank, sentence=advice.untried)
-        arm = self._arms[advice.fix]
-        timings = self._timings[advice.fix]
+        tried = self._tried[advice.fix]
         blank = replace(
             blank,
-            settings=arm.fixes[0][1],
-            launches=len(timings),
-            cost_s=arm.cost_s,
-            details=_details(advice.fix, timings),
+            settings=tried.arm.fixes[0][1],
+            launches=len(tried.timings),
+            cost_s=tried.arm.cost_s,
+            details=_details(advice.fix, tried.timings),
         )
-        measured = self._pairs[advice.fix] if advice.kind == "loss" else timings
-        if not measured or not arm.alive:
-            return self._without(blank, arm)
+        if not tried.arm.alive or not (tried.pairs if advice.kind == "loss" else tried.timings):
+            return self._without(blank, tried)
         if advice.kind == "range test":
-            return self._tested(blank, timings)
-        shown = compare_losses(self._pairs[advice.fix], self._per_step)
+            return _tested(blank, tried.timings)
+        shown = compare_losses(tried.pairs, self._per_step)
         sentence = shown.sentence[0].upper() + shown.sentence[1:]
         return replace(blank, verdict=shown.verdict, sentence=sentence, comparison=shown.comparison)
 
-    def _without(self, blank: TrainingTrial, arm: Arm) -> TrainingTrial:
+    def _without(self, blank: TrainingTrial, tried: _Tried) -> TrainingTrial:
+        arm = tried.arm
         if arm.refused is not None:
             return replace(blank, sentence=_whole(arm.refused))
-        if arm.key in self._cut_short:
-            number = self._cut_short[arm.key]
-            sentence = f"The budget ended during its {_ORDINALS.get(number, f'{number}th')} launch."
+        if tried.cut_short:
+            number = len(tried.timings) + 1
+            sentence = f"The budget ended during its {_ORDINALS[number]} launch."
             return replace(blank, verdict="not-decided", sentence=sentence)
         if arm.failed is not None:
             return replace(blank, verdict="failed", sentence=_whole(arm.failed))
@@ -267,29 +293,24 @@ class _Run:
             sentence += f" With --fixes {blank.fix} the whole budget is for it."
         return replace(blank, sentence=sentence)
 
-    def _tested(self, blank: TrainingTrial, timings: Sequence[LaunchTiming]) -> TrainingTrial:
-        nothing = replace(blank, verdict="shows-nothing")
-        agreed_test: RangeTest | None = None
-        for timing in timings:
-            losses = RateLosses.of(timing, blank.settings)
-            test = range_test(losses) if losses is not None else "no optimizer stepped"
-            both = test
-            if agreed_test is not None and not isinstance(test, str):
-                both = agreed(agreed_test, test)
-            if isinstance(both, str):
-                sentence = _whole(f"The range test shows nothing: {both}")
-                before = None if isinstance(test, str) else agreed_test
-                return replace(nothing, sentence=sentence, range_test=before)
-            agreed_test = both
-        assert agreed_test is not None
-        verdict = "found" if agreed_test.max_rate is not None else "shows-nothing"
-        return replace(blank, verdict=verdict, sentence=words(agreed_test), range_test=agreed_test)
 
-
-def _with_steps(advice: Advice, rates: int) -> dict[str, Any]:
-    if advice.kind != "range test":
-        return dict(advice.settings)
-    return {**advice.settings, "steps": rates}
+def _tested(blank: TrainingTrial, timings: Sequence[LaunchTiming]) -> TrainingTrial:
+    """Return the outcome of a range test, on which all its launches have to agree."""
+    agreed_test: RangeTest | None = None
+    for timing in timings:
+        losses = RateLosses.of(timing, blank.settings)
+        test = range_test(losses) if losses is not None else "no optimizer stepped"
+        both = test
+        if agreed_test is not None and not isinstance(test, str):
+            both = agreed(agreed_test, test)
+        if isinstance(both, str):
+            sentence = _whole(f"The range test shows nothing: {both}")
+            before = None if isinstance(test, str) else agreed_test
+            return replace(blank, verdict="shows-nothing", sentence=sentence, range_test=before)
+        agreed_test = both
+    assert agreed_test is not None
+    verdict = "found" if agreed_test.max_rate is not None else "shows-nothing"
+    return replace(blank, verdict=verdict, sentence=words(agreed_test), range_test=agreed_test)
 
 
 def _details(fix: str, timings: Sequence[LaunchTiming]) -> dict[str, Any]:

@@ -1,0 +1,207 @@
+"""The log of a search: it measures arms through the engine, never beyond the budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from torchdoctor.launch.launch_spec import BASELINE, UNTOUCHED
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.failures import Failed, Lost, Refused
+from torchdoctor.pairs.pair_times import Estimator, switched_differences, usable
+from torchdoctor.trials.arms import Arm
+from torchdoctor.words import Block, LaunchTiming, Pair, ProgressEvent, SwitchedLaunch
+from torchdoctor.words.errors import TorchdoctorError
+from torchdoctor.words.figures import counted
+
+SEED_LAUNCHES = 2  # with other seeds, if only they tell whether training changed
+NO_TIME = "the budget left no time for more"  # why a search ended, as reports say it
+
+
+class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
+    """The next launch would not end within the budget."""
+
+
+class Stopped(Exception):  # noqa: N818 - a turn of events, not an error
+    """No further launch makes sense; the message says why."""
+
+
+class Budget:
+    """Wall time for everything that is left to do.
+
+    Args:
+        seconds: None for no limit.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self.clock = clock
+        self._began = clock()
+
+    def elapsed(self) -> float:
+        """Return the seconds since the budget began."""
+        return self.clock() - self._began
+
+    def left(self) -> float:
+        """Return the seconds left, infinite without a limit; may be negative."""
+        return math.inf if self.seconds is None else self.seconds - self.elapsed()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Blocks of several arms and of the untouched program, in the order they ran.
+
+    keys: of the arms; the first is the untouched program's. `Block.arm` is a place in it.
+    """
+
+    keys: list[str]
+    blocks: list[Block]
+
+    def of(self, key: str) -> list[Block]:
+        """Return the blocks of an arm."""
+        return [block for block in self.blocks if self.keys[block.arm] == key]
+
+    def differences(self, key: str, how: Estimator) -> list[float]:
+        """Return the log speed-ups of an arm, one for each block of it."""
+        if key not in self.keys:
+            return []
+        return switched_differences(self.blocks, self.keys.index(key), how)
+
+
+class Log:
+    """Measures arms, and keeps what was measured.
+
+    Args:
+        engine: starts the launches.
+        budget: for all launches together.
+        progress: told before and after each launch.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        budget: Budget,
+        progress: Callable[[ProgressEvent], None] | None = None,
+    ) -> None:
+        self.engine, self.budget, self._progress = engine, budget, progress
+        self.baseline = Arm(key=BASELINE, spec=UNTOUCHED)
+        self.pairs: dict[str, list[Pair]] = defaultdict(list)  # by the key of the arm
+        self.seeds: list[LaunchTiming] = []  # of the untouched program with other seeds
+        self.sizes: list[Series] = []  # each block is a launch
+        self.switched: list[Series] = []  # blocks within a launch
+        self.best: str | None = None
+
+    def expected_s(self, arm: Arm) -> float:
+        """Return seconds that the next launch of this arm takes at most."""
+        return self.engine.expected_launch_s(arm.spec)
+
+    def affords(self, *arms: Arm) -> bool:
+        """Return True if one launch of each of these ends within the budget."""
+        left = self.budget.left()
+        return left > 0 and sum(map(self.expected_s, arms)) <= left
+
+    def launch(self, arm: Arm, phase: str, seed_offset: int = 0) -> LaunchTiming:
+        """Launch once.
+
+        Raises:
+            BudgetEnded: it would not end in time; nothing was launched.
+            Stopped: the untouched program cannot be measured (any more).
+            KeyboardInterrupt: the user wants to stop.
+        """
+        if not self.affords(arm):
+            raise BudgetEnded
+        message = arm.label + (f", seed + {seed_offset}" if seed_offset else "")
+        spec = replace(arm.spec, seed_offset=seed_offset)
+        with self._measuring(phase, message, arm):
+            timing = self.engine.launch(spec, most_s=self.budget.left())
+        if seed_offset:
+            return timing
+        if usable(timing):
+            arm.timings.append(timing)
+        outcome = self.engine.failures.after_launch(arm.spec, timing)
+        if isinstance(outcome, Failed | Refused):
+            self._is_out(arm, outcome)
+        return timing
+
+    def pair(self, arm: Arm, phase: str) -> None:
+        """Measure a pair of the untouched program and an arm.
+
+        Raises:
+            BudgetEnded: it would not end in time, or was lost and there is no time for another.
+            Stopped, KeyboardInterrupt: as `launch`.
+        """
+        if not self.affords(self.baseline, arm):
+            raise BudgetEnded
+        beside = " side by side with " if self.engine.side_by_side else " and "
+        with self._measuring(phase, f"{arm.label}{beside}{self.baseline.label}", arm):
+            outcome = self.engine.pair(arm.spec, most_s=self.budget.left())
+        remarks = self.engine.remarks(arm.spec.name)
+        arm.remarks += [remark for remark in remarks if remark not in arm.remarks]
+        if isinstance(outcome, Lost):
+            raise BudgetEnded
+        if not isinstance(outcome, Pair):
+            self._is_out(arm, outcome)
+            return
+        self.pairs[arm.key].append(outcome)
+        arm.cost_s -= outcome.seconds[0]
+        for side, timing in zip((self.baseline, arm), outcome.launches, strict=True):
+            if usable(timing):
+                side.timings.append(timing)
+
+    def switch(self, arms: Sequence[Arm], rounds: int) -> SwitchedLaunch:
+        """Launch once with several arms that take turns.
+
+        Raises:
+            Stopped, KeyboardInterrupt: as `launch`.
+        """
+        fixes = sum(arm.candidate is not None for arm in arms)
+        parts = [counted(fixes, "fix", "fixes")] if fixes else []
+        if len(arms) > fixes:
+            parts.append(f"{counted(len(arms) - fixes, 'cost')} taken away")
+        message = f"{' and '.join(parts)}, switched on and off within one launch"
+        with self._measuring("switch", message, *arms):
+            specs = [arm.spec for arm in arms]
+            return self.engine.switch(specs, rounds, most_s=self.budget.left())
+
+    def tell(self, phase: str, message: str) -> None:
+        """Tell how far the search has come."""
+        if self._progress is not None:
+            event = ProgressEvent(
+                phase=phase,
+                message=message,
+                launches_done=self.engine.launches,
+                elapsed_s=self.budget.elapsed(),
+                budget_s=self.budget.seconds,
+                best=self.best,
+            )
+            self._progress(event)
+
+    @contextmanager
+    def _measuring(self, phase: str, message: str, *arms: Arm) -> Iterator[None]:
+        """Tell of a measurement before and after, and charge its time to these arms."""
+        self.tell(phase, message)
+        began_s = self.budget.clock()
+        try:
+            yield
+        except TorchdoctorError as error:
+            raise Stopped(f"Trials stopped: {error}") from error
+        finally:
+            for arm in arms:
+                arm.cost_s += (self.budget.clock() - began_s) / len(arms)
+        self.tell(phase, message)
+
+    def _is_out(self, arm: Arm, outcome: Failed | Refused) -> None:
+        if outcome.name == BASELINE:
+            raise Stopped(
+                "Trials stopped: the untouched program could not be measured twice in a row "
+                f"({outcome.reason})."
+            )
+        if isinstance(outcome, Refused):
+            arm.refused = outcome.reason
+        else:
+            arm.failed = outcome.reason
