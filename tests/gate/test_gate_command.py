@@ -19,9 +19,8 @@ from left_behind import left_in
 from repository import TRAIN, git
 
 from torchdoctor.gate.decision import state
-from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.settings import program_folder, tolerances
-from torchdoctor.gate.versions import Reference
+from torchdoctor.gate.versions import Reference, elsewhere
 from torchdoctor.reports import gate as formats
 from torchdoctor.words import Environment, Interval, Workload, WorkloadRecord
 from torchdoctor.words.errors import UsageError

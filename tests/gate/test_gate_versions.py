@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from repository import git, state
 
-from torchdoctor.gate.elsewhere import elsewhere
-from torchdoctor.gate.versions import Reference
+from torchdoctor.gate.versions import Reference, elsewhere
 from torchdoctor.launch.launch_environment import PROBE
 from torchdoctor.launch.sandbox_entry import replace_contents
 from torchdoctor.words import Workload

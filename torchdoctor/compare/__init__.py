@@ -3,8 +3,4 @@
 May import: words, advice, trials.
 """
 
-from __future__ import annotations
-
-from torchdoctor.compare.compare import compare
-
-__all__ = ["compare"]
+from torchdoctor.compare.compare import compare as compare

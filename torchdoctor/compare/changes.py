@@ -55,13 +55,9 @@ def parts(a: Side, b: Side) -> tuple[str, list[PartChange]]:
 
 
 def _same_shares(a: Report, b: Report) -> bool:
-    """Return True if both measured the same branches in the same way.
-
-    Without a profiler window what is called a branch is another part of the step.
-    """
-    old, new = asdict(a.baseline.shares), asdict(b.baseline.shares)
-    alike = all((old[name] is None) == (new[name] is None) for name in old)
-    return alike and (a.trace is None) == (b.trace is None)
+    """Return True if both measured the same branches, and both or neither by a profiler window."""
+    known = [[x is None for x in asdict(side.baseline.shares).values()] for side in (a, b)]
+    return known[0] == known[1] and (a.trace is None) == (b.trace is None)
 
 
 def _phases(report: Report) -> dict[str, float | None]:

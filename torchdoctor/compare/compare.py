@@ -30,12 +30,7 @@ _MOST, _MORE_THAN_ALL = 0.5, 1.05  # of the change
 
 
 def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Comparison:
-    """Return what changed from A to B.
-
-    Args:
-        a: the earlier report, or what is compared with.
-        b: the other.
-        names: what to call the two, e.g. their files.
+    """Return what changed from A to B, called by these names (e.g. their files).
 
     Raises:
         Inconclusive: one of them has no step time.

@@ -71,13 +71,9 @@ def sides(a: Report, b: Report, names: tuple[str, str]) -> tuple[Side, Side, Int
 
 
 def verdict(a: Side, b: Side, interval: Interval | None, load: str | None) -> str:
-    """Return "slower", "faster", "same" or "unclear" of B.
+    """Return "slower", "faster", "same" or "unclear" of B, by its speed-up's interval if any.
 
-    Args:
-        a: what is compared with.
-        b: what is compared.
-        interval: the speed-up of B with its interval, where there is one.
-        load: from `other_load`.
+    `load` is from `other_load`.
     """
     ratio = b.time.step_s / a.time.step_s
     if interval is None:

@@ -69,13 +69,7 @@ def workload(a: Side, b: Side) -> list[Difference]:
 
 
 def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> list[str]:
-    """Return what makes the two no versions of one workload; empty where nothing is known.
-
-    Args:
-        a: what is compared with.
-        b: what is compared.
-        differences: from `environment`.
-    """
+    """Return what makes the two no versions of one workload; `differences` are of `environment`."""
     reasons, runs = [], not (a.is_trace or b.is_trace)
     old, new = (side.report.workload for side in (a, b))
     names = script_name(old.command), script_name(new.command)

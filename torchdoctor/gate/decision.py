@@ -30,10 +30,8 @@ _BASELINE_CONFIDENCE = 0.999  # of the prediction interval: one false alarm in a
 def look(differences: Sequence[float], tolerance: float, final: bool = False) -> str:
     """Return "slower", "not slower", or "more": not decided yet.
 
-    Args:
-        differences: of the pairs so far.
-        tolerance: slow-down that is accepted, as a share (0.02: 2 %).
-        final: the time is up: "not slower" then only says that no slow-down is proven.
+    `tolerance` is the slow-down that is accepted, as a share (0.02: 2 %). `final`: the time is up,
+    so that "not slower" only says that no slow-down is proven.
     """
     pairs = len(differences)
     if pairs < FEWEST_PAIRS or (pairs not in LOOKS and not final):
@@ -56,10 +54,7 @@ def ratio_of(differences: Sequence[float]) -> Interval | None:
 
 
 def blind_spot(ratio: Interval | None) -> float | None:
-    """Return the largest slow-down that is not ruled out, as a share; None: not known.
-
-    The upper end of the 95 % interval; 0 where that is faster.
-    """
+    """Return the largest slow-down that the interval does not rule out, as a share, or None."""
     return None if ratio is None else max(ratio.high - 1.0, 0.0)
 
 
@@ -78,11 +73,8 @@ def state(
 ) -> str:
     """Return the word for the step time's row: "ok" only if pairs could have shown the tolerance.
 
-    Args:
-        verdict: of the rule.
-        ratio: new / reference with its interval; None: fewer than two pairs.
-        tolerance: accepted slow-down, as a share.
-        mean: the same of the mean step, where typical steps decide.
+    `ratio` is new / reference, None below two pairs; `mean` that of the mean step, where typical
+    steps decide.
 
     Returns:
         "worse", "ok", "not measured"; of a pass that proves little "perhaps slower" (no change lies
@@ -98,12 +90,7 @@ def state(
 
 
 def pairs_for(differences: Sequence[float], slowdown: float) -> int | None:
-    """Return the pairs that prove it four times in five; None: more than a gate makes.
-
-    Args:
-        differences: of the pairs so far, two or more: how much one pair varies.
-        slowdown: as a share, above 0.
-    """
+    """Return the pairs that prove a slow-down (a share) four times in five; None: too many."""
     spread = stdev(differences)
     counts = range(FEWEST_PAIRS, LOOKS[-1] + 1)
     return next((n for n in counts if visible(spread, n, FAIL_FINAL) <= slowdown), None)
@@ -128,12 +115,9 @@ class StoredComparison:
 def against_stored(
     stored_s: Sequence[float], now_s: Sequence[float], tolerance: float
 ) -> StoredComparison:
-    """Compare launches of now with those of a stored report, by a prediction interval.
+    """Compare times per sample of launches of now with stored ones, by a prediction interval.
 
-    Args:
-        stored_s: time per sample of each launch of the stored run; at least two.
-        now_s: of the launches of now.
-        tolerance: slow-down that is accepted, as a share.
+    At least two are stored; `tolerance` is the slow-down that is accepted, as a share.
     """
     before, now = [math.log(x) for x in stored_s], [math.log(x) for x in now_s]
     spread = stdev(before) * math.sqrt(1 / len(before) + 1 / len(now))
@@ -162,10 +146,7 @@ def grown(reference: Sequence[float], new: Sequence[float], tolerance: float) ->
 def too_few_pairs(pairs: int, spent_s: float, pair_s: float) -> str:
     """Return why a gate ended undecided, and how much time would have decided it.
 
-    Args:
-        pairs: that were measured.
-        spent_s: before the first pair.
-        pair_s: that one pair takes.
+    `spent_s` was spent before the first pair; one pair takes `pair_s`.
     """
     takes, budget = _time_and_budget(spent_s + FEWEST_PAIRS * pair_s)
     return (
@@ -179,13 +160,8 @@ def decides(
 ) -> str:
     """Return what would decide a pass that proves little; "" where that cannot be computed.
 
-    Args:
-        differences: of the pairs.
-        tolerance: accepted slow-down, as a share.
-        state: "perhaps slower" (asks for pairs that prove the measured slow-down) or "not seen
-            well enough" (for those that prove one of the tolerance).
-        spent_s: before the first pair.
-        pair_s: that one pair takes.
+    "perhaps slower" asks for pairs that prove the measured slow-down, "not seen well enough" for
+    those that prove one of the tolerance. `spent_s` and `pair_s` as of `too_few_pairs`.
     """
     if len(differences) < 2 or state not in ("perhaps slower", "not seen well enough"):
         return ""

@@ -20,9 +20,7 @@ def estimator(observed: Sequence[tuple[StepStatistics, float | None]]) -> Estima
 
     Means are of the middle half of blocks that hold whole cycles, else of all blocks, so that rare
     stalls count; but where the machine was shared the long steps are those that others interrupted.
-
-    Args:
-        observed: of each version its steps, and CPUs that other programs kept busy meanwhile.
+    Each version's steps come with the CPUs that other programs kept busy meanwhile.
     """
     two_kinds = [steps for steps, _ in observed if steps.two_modes]
     if not two_kinds:
@@ -36,10 +34,7 @@ def estimator(observed: Sequence[tuple[StepStatistics, float | None]]) -> Estima
 
 @dataclass
 class Measured:
-    """Everything that was measured of both versions: pairs of (reference, new).
-
-    how: what makes one time of the blocks of a pair.
-    """
+    """Pairs of (reference, new), and what makes one time of the blocks of a pair."""
 
     how: Estimator
     pairs: list[Pair] = field(default_factory=list)
@@ -61,12 +56,9 @@ class Measured:
 
     @property
     def mean_ratio(self) -> Interval | None:
-        """Return new / reference of the mean step, every block counted, beside what decides.
+        """Return new / reference of the mean step, every block counted; None if it decides.
 
         Medians and trimmed means are blind for work that a few steps do: a checkpoint, a log.
-
-        Returns:
-            With its 95 % interval; None where it decides itself, and below two pairs.
         """
         every = Estimator(by="mean", trimmed=0.0)
         return None if self.how == every else ratio_of(self.differences(every))
@@ -80,11 +72,8 @@ def metrics(
 ) -> list[GateMetric]:
     """Return a row for each metric.
 
-    Args:
-        measured: pairs of both versions.
-        tolerances: accepted growth by metric.
-        verdict: of the rule on the pairs' differences.
-        observed: statistics of observing launches (reference, new), once for each order.
+    `verdict` is the rule's on the pairs; `observed` has the steps of observing launches
+    (reference, new), once for each order.
     """
     times, ratio = measured.times(), ratio_of(measured.differences())
     accepted = tolerances.get("step_time")
@@ -156,10 +145,7 @@ def waiting(
 ) -> GateMetric:
     """Return the row of the time spent waiting for data: worse only where it grew in each order.
 
-    Args:
-        observed: of launches (reference, new), once for each order; one order judges nothing, as
-            who is launched first reads from a cold disk.
-        tolerances: accepted growth by metric.
+    One order judges nothing, because the first to be launched reads from a cold disk.
     """
     shares = [
         [x.data_wait_s / x.mean_s if x.mean_s > 0 else 0.0 for x in both] for both in observed

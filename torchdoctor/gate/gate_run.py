@@ -11,13 +11,12 @@ from statistics import fmean
 
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, decides, look, state, too_few_pairs
-from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.figures import Measured, estimator, metrics
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.session import GateSession, Observed, observe_both
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.sources import changed, digests, unloaded_doubts
-from torchdoctor.gate.versions import Reference
+from torchdoctor.gate.versions import Reference, elsewhere
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import choose_window
 from torchdoctor.pairs.block_plan import TurnBlocks, choose_turns, too_large, why_in_turns
@@ -35,14 +34,7 @@ _FORGIVEN = 2  # failures of one version; a third says that it cannot be measure
 
 
 class GateRun:
-    """State of one gate against a commit.
-
-    Args:
-        workload: the program in the working tree.
-        ref: the commit to compare with.
-        settings: what the user asked for.
-        progress: told whenever something begins.
-    """
+    """State of one gate of the working tree's program against the commit `ref`."""
 
     def __init__(
         self,
@@ -83,7 +75,13 @@ class GateRun:
             engine = Engine(launches, chance, patience=_FORGIVEN)
             kinds = [(x.steps, x.sensors.other_load_cpus) for x in observed.versions]
             measured = Measured(how=estimator(kinds))
-            verdict = self._verdict(engine, launches, observed, measured)
+            try:
+                verdict = self._decide(engine, launches, observed, measured)
+            except KeyboardInterrupt:
+                self._interrupted, verdict = True, "inconclusive"
+                self._why = "It was interrupted: only what was measured until then."
+            except Inconclusive as error:
+                verdict, self._why = "inconclusive", str(error)
             if why := changed(sources, folders[0]):
                 verdict, self._why = "inconclusive", why
             self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]
@@ -142,19 +140,6 @@ class GateRun:
         return ProgramLaunches(
             recorder=self._session.recorder, pace=pace, window=window, turns=turns
         )
-
-    def _verdict(
-        self, engine: Engine, launches: ProgramLaunches, observed: Observed, measured: Measured
-    ) -> str:
-        """Return the verdict, also where Ctrl-C or a version that fails ends the gate."""
-        try:
-            return self._decide(engine, launches, observed, measured)
-        except KeyboardInterrupt:
-            self._interrupted = True
-            self._why = "It was interrupted: only what was measured until then."
-        except Inconclusive as error:
-            self._why = str(error)
-        return "inconclusive"
 
     def _decide(
         self, engine: Engine, launches: ProgramLaunches, observed: Observed, measured: Measured
@@ -246,8 +231,9 @@ def _failure_doubts(engine: Engine) -> list[str]:
 
 def _given_up(failed: Failed) -> TorchdoctorError:
     """Return the error: the working tree's own failures are the user's to see."""
-    name = "new" if failed.name == NEW.name else "reference"
-    message = f"The {name} version could not be measured {_FORGIVEN + 1} times: {failed.reason}"
-    if name == "new" and failed.kind in ("failed", "out-of-memory", "late"):
-        return ProgramFailed(message)
-    return Inconclusive(message)
+    new = failed.name == NEW.name
+    own = new and failed.kind in ("failed", "out-of-memory", "late")
+    return (ProgramFailed if own else Inconclusive)(
+        f"The {'new' if new else 'reference'} version could not be measured {_FORGIVEN + 1} "
+        f"times: {failed.reason}"
+    )

@@ -36,14 +36,7 @@ class Basis:
 def sentence(
     rows: Sequence[GateMetric], verdict: str, reference: str, basis: Basis = Basis()
 ) -> str:
-    """Return the verdict in words.
-
-    Args:
-        rows: of the table, step time first.
-        verdict: of the gate.
-        reference: what to call it.
-        basis: what else is known.
-    """
+    """Return the verdict in words; `rows` are those of the table, step time first."""
     so_far = _times(rows[0].ratio, "the step time")
     if verdict == "inconclusive":
         why = f": {basis.why}" if basis.why else "."

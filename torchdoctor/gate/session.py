@@ -32,13 +32,7 @@ _OBSERVE_S = 5.0
 
 
 class GateSession:
-    """One gate while it runs; as a context it ends everything that it began.
-
-    Args:
-        workload: the program in the working tree.
-        settings: what the user asked for.
-        progress: told whenever something begins.
-    """
+    """One gate while it runs; as a context it ends everything that it began."""
 
     recorder: Recorder
     sandbox: Sandbox
@@ -86,12 +80,9 @@ class GateSession:
         self._tell(event)
 
     def observe(self, arm: LaunchSpec, message: str, *, may_fail: bool = False) -> Observation:
-        """Observe one version in a launch of its own.
+        """Tell of a version and observe it in a launch of its own.
 
-        Args:
-            arm: the version.
-            message: what to tell of it.
-            may_fail: after enough steps; else such a failure is an error, for it is no pass.
+        If it may not fail, a failure after enough steps is an error too, for it is no pass.
 
         Raises:
             ProgramFailed, NoStepFound, TimedOut: of the program.
@@ -139,12 +130,7 @@ def undecided(
 ) -> GateReport:
     """Return a result without figures, so that readers of the files learn the reason.
 
-    Args:
-        workload: what was to be compared.
-        reference: with what.
-        why: it could not be; a sentence.
-        interrupted: by Ctrl-C.
-        broken: it is the working tree's program that cannot be measured.
+    `broken`: it is the working tree's program that cannot be measured.
     """
     return GateReport(
         torchdoctor_version=__version__,
@@ -163,8 +149,7 @@ def undecided(
 class Observed:
     """What the launches before the first pair showed, each of (reference, new).
 
-    arms: how they are launched, their boundaries known.
-    waits: their steps, once for each order in which they were observed.
+    `arms` know their boundaries; `waits` are the steps, once for each order of observing.
     """
 
     arms: tuple[LaunchSpec, LaunchSpec]
@@ -175,11 +160,6 @@ class Observed:
 
 def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref: str) -> Observed:
     """Observe the working tree, then the reference; in the other order too if waiting is judged.
-
-    Args:
-        session: launches them.
-        arms: reference, working tree.
-        ref: what to call the reference.
 
     Raises:
         ProgramFailed, NoStepFound, TimedOut: of the working tree's version.

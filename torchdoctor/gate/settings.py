@@ -38,11 +38,10 @@ def program_folder(workload: Workload) -> str:
 
 
 def tolerances(folder: str, given: str | None) -> dict[str, float]:
-    """Return accepted growth by metric, as shares.
+    """Return accepted growth by metric, as shares: of pyproject.toml, then of the command line.
 
-    Args:
-        folder: the nearest pyproject.toml from here upwards is read.
-        given: "step_time=5%,peak_memory=10%" of the command line.
+    The nearest pyproject.toml from the folder upwards is read; `given` is such as
+    "step_time=5%,peak_memory=10%".
 
     Raises:
         UsageError: an unknown metric, or a value that is no share.

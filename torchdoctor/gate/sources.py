@@ -15,12 +15,7 @@ _NAMED = 3
 
 
 def digests(sources: Iterable[str], root: Path) -> dict[Path, bytes | None]:
-    """Return digests of the files below the repository's root; None: it cannot be read.
-
-    Args:
-        sources: paths of files (`ProcessFacts.sources`).
-        root: what lies elsewhere is nobody's working tree.
-    """
+    """Return digests of the files that lie below the repository's root; None: it cannot be read."""
     made: dict[Path, bytes | None] = {}
     for path in filter(lambda path: path.is_relative_to(root), map(Path, sources)):
         try:
@@ -48,10 +43,7 @@ def unloaded_doubts(
 ) -> list[str]:
     """Return sentences on what of the difference between the versions was perhaps not measured.
 
-    Args:
-        folders: where the versions lay, symbolic links resolved.
-        differing: paths below each that differ.
-        sources: files that the programs loaded (`ProcessFacts.sources`).
+    `differing` are paths below each of the versions' folders; `sources` files that were loaded.
     """
     loaded, differ = set(sources), list(differing)
     python = [path for path in differ if path.endswith(".py")]

@@ -48,13 +48,6 @@ def gate_against_report(
 ) -> GateReport:
     """Launch the program a few times and compare with a stored report's launches.
 
-    Args:
-        workload: the program of now.
-        stored: of an earlier `run` of the same program on the same machine.
-        name: what to call it.
-        settings: as of a gate against a commit.
-        progress: told whenever something begins.
-
     Raises:
         Inconclusive: another machine, driver, torch or workload, or too few stored launches.
         ProgramFailed, NoStepFound, TimedOut: of the program.
@@ -82,10 +75,6 @@ def gate_against_report(
 
 def launched(session: GateSession, observed: Observation) -> list[LaunchTiming]:
     """Time five launches, or as many as there is time for: never fewer than three.
-
-    Args:
-        session: launches the program.
-        observed: of its observing launch.
 
     Raises:
         Inconclusive: so many failed that three cannot be measured.
@@ -123,13 +112,6 @@ def stored_report(
     timings: list[LaunchTiming],
 ) -> GateReport:
     """Return verdict, sentence and rows; the caller adds what was run, and where.
-
-    Args:
-        stored: the report that is compared with.
-        name: what to call it.
-        settings: what the user asked for.
-        observed: launches of now.
-        timings: timed launches of now.
 
     Raises:
         Inconclusive: the size of a batch is known then or now only, or the stored launches differ
@@ -215,14 +197,7 @@ def read_stored(path: Path) -> Report:
 def not_comparable(
     workload: Workload, now: Environment, steps: StepStatistics, stored: Report
 ) -> str | None:
-    """Return what differs from the stored run, in words, or None.
-
-    Args:
-        workload: the program of now.
-        now: the machine and its software.
-        steps: of the program of now.
-        stored: the report.
-    """
+    """Return what differs between the stored run and the program and machine of now, or None."""
     before = stored.environment
     if stored.workload.command[1:] != workload.command[1:]:
         return "it is of another command"

@@ -62,12 +62,7 @@ _UNPROVEN = "No speed-up is proven yet"
 
 
 def screen(report: Report, folder: str) -> list[Section]:
-    """Return the sections of the first screen.
-
-    Args:
-        report: what is shown.
-        folder: that the reader stands in: commands name paths from there.
-    """
+    """Return the sections of the first screen; commands name paths from the reader's folder."""
     return sections(
         ("", [*sentences(wording.failure(report), tone="bad"), *_cause(report)]),
         ("", [*_answer(report, folder), *_ranks(report)]),

@@ -45,14 +45,10 @@ def _program(command: list[str], folder: str) -> str:
 def rendered(
     report: Report, format: str, full: bool = True, width: int = terminal.WIDTH, folder: str = ""
 ) -> str:
-    """Return a report in a format, ending with a newline.
+    """Return a report in one of `FORMATS`, ending with a newline.
 
-    Args:
-        report: what is shown.
-        format: one of `FORMATS`.
-        full: whether the details are wanted, where the format may leave them out.
-        width: columns, for the terminal.
-        folder: that the reader stands in.
+    If not `full`, formats that may leave out the details do. `width` is in columns; commands name
+    paths from the reader's folder.
 
     Raises:
         UsageError: there is no such format.

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from torchdoctor.reports.document import (
-    Bars,
-    Block,
-    Code,
-    Document,
-    KeyFigures,
-    Section,
-    Sentence,
-    Table,
-)
+from torchdoctor.reports import document as blocks
+from torchdoctor.reports.document import Block, Document, Section
 from torchdoctor.words import Note
 from torchdoctor.words.figures import clean
 
@@ -67,16 +59,16 @@ def _class(tone: str) -> str:
 
 def _written(block: Block) -> str:
     match block:
-        case Sentence():
+        case blocks.Sentence():
             return f"<p{_class(block.tone)}>{_text(block.text)}</p>"
         case Note():
             beware = "<b>Beware:</b> " if block.severity == "beware" else ""
             return f"<ul><li>{beware}{_text(block.sentence)}</li></ul>"
-        case KeyFigures():
+        case blocks.KeyFigures():
             rows = "".join(f"<li>{_text(' '.join(row))}</li>" for row in block.rows)
             title = _text(f"{block.title} {block.figure}".strip())
             return f"<p{_class(block.tone)}>{title}</p>" + (f"<ul>{rows}</ul>" if rows else "")
-        case Table():
+        case blocks.Table():
             head = "".join(f'<th scope="col">{_text(name)}</th>' for name in block.columns)
             rows = "".join(
                 f"<tr{_class(row.tone)}>"
@@ -84,13 +76,13 @@ def _written(block: Block) -> str:
                 for row in block.rows
             )
             return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        case Bars():
+        case blocks.Bars():
             return _bars(block)
-        case Code():
+        case blocks.Code():
             return f"<pre><code>{_text(block.text)}</code></pre>"
 
 
-def _bars(block: Bars) -> str:
+def _bars(block: blocks.Bars) -> str:
     whole = ", ".join(f"{bar.label} {bar.text}" for bar in block.bars)
     parts = legend = ""
     for bar in block.bars:

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchdoctor.reports.document import (
-    Bars,
-    Block,
-    Code,
-    Document,
-    KeyFigures,
-    Section,
-    Sentence,
-    Table,
-)
+from torchdoctor.reports import document as blocks
+from torchdoctor.reports.document import Block, Document, Section
 from torchdoctor.words import Note
 from torchdoctor.words.figures import clean
 
@@ -47,24 +39,24 @@ def _section(section: Section) -> str:
 
 def _written(block: Block) -> str:
     match block:
-        case Sentence():
+        case blocks.Sentence():
             mark = _MARKS.get(block.tone, "")
             return f"{mark}{_escape(block.text)}{mark}"
         case Note():
             beware = "**Beware:** " if block.severity == "beware" else ""
             return f"- {beware}{_escape(block.sentence)}"
-        case KeyFigures():
+        case blocks.KeyFigures():
             title = _escape(f"{block.title} {block.figure}".strip())
             points = [": ".join(_escape(x) for x in row if x) for row in block.rows]
             points = [f"- {point}" for point in points]
             return "\n\n".join([f"**{title}**", "\n".join(points)]).strip()
-        case Table():
+        case blocks.Table():
             return _table(block.columns, [row.cells for row in block.rows])
-        case Bars():
+        case blocks.Bars():
             columns = 2 + any(bar.note for bar in block.bars)
             rows = [(bar.label, bar.text, bar.note)[:columns] for bar in block.bars]
             return _table(("part", "share", "tried")[:columns], rows)
-        case Code():
+        case blocks.Code():
             language = "" if block.language == "shell" else block.language
             return f"````{language}\n{clean(block.text)}\n````"
 

@@ -40,11 +40,7 @@ def remarks_on(
 ) -> list[str]:
     """Return what was measured of these fixes, where to apply their diff and what it lacks.
 
-    Args:
-        report: that shows them.
-        fixes: all that were asked for.
-        made: ids of those in the diff.
-        folder: that the diff is to be applied in; None: there is no diff.
+    `made` are the ids of those in the diff, which belongs into the folder; None: there is no diff.
     """
     lines = [_APPLY.format(clean(folder))] if folder is not None else []
     together = _measured_together(report, fixes) if len(fixes) > 1 else ""
@@ -62,11 +58,7 @@ def remarks_on(
 
 
 def edit_of(report: Report, ident: str) -> RecommendedFix:
-    """Return the fix of this id, recommended or offered beside.
-
-    Raises:
-        UsageError: the report shows no such fix.
-    """
+    """Return the fix of this id, recommended or offered. Raises UsageError where none is shown."""
     recommended = report.recommendation
     shown: dict[str, RecommendedFix] = {}
     for fix in (*recommended.fixes, *recommended.also_offered):

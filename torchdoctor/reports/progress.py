@@ -17,13 +17,7 @@ _TICK_S = 1.0
 
 
 class Progress:
-    """Shows `ProgressEvent`s on standard error.
-
-    The clock goes on between two events, on a pipe by a line now and then.
-
-    Args:
-        quiet: show nothing.
-    """
+    """Shows `ProgressEvent`s on standard error; the clock goes on between two events."""
 
     def __init__(self, quiet: bool = False) -> None:
         # Standard error may be closed (2>&-).

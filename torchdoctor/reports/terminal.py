@@ -13,16 +13,8 @@ from rich.syntax import Syntax
 from rich.table import Table as Grid
 from rich.text import Text
 
-from torchdoctor.reports.document import (
-    Bars,
-    Block,
-    Code,
-    Document,
-    KeyFigures,
-    Section,
-    Sentence,
-    Table,
-)
+from torchdoctor.reports import document as blocks
+from torchdoctor.reports.document import Block, Document, Section
 from torchdoctor.words import Interval, Note
 from torchdoctor.words.figures import clean
 
@@ -66,14 +58,7 @@ def show(document: Document, details: bool = False) -> None:
 def render(
     document: Document, width: int = WIDTH, details: bool = True, colours: str | None = None
 ) -> str:
-    """Return the document as text.
-
-    Args:
-        document: what is said.
-        width: columns.
-        details: whether all of it is wanted, or the first screen alone.
-        colours: rich's name of the terminal's colour system; None: no colour.
-    """
+    """Return the document as text of so many columns; `colours` is a colour system of rich."""
     stream = io.StringIO()
     console = Console(
         file=stream,
@@ -113,7 +98,7 @@ def _indented(part: RenderableType, columns: int = _MARGIN) -> Padding:
 def _drawn(block: Block, width: int) -> list[RenderableType]:
     """Return what rich lays out, or a Text that is neither broken nor indented."""
     match block:
-        case Sentence():
+        case blocks.Sentence():
             return [_indented(Text(clean(block.text), style=_TONES.get(block.tone, "")))]
         case Note():
             beware = block.severity == "beware"
@@ -121,17 +106,17 @@ def _drawn(block: Block, width: int) -> list[RenderableType]:
             bullet = Text("Beware:", style="bold") if beware else Text("-")
             grid.add_row(bullet, Text(clean(block.sentence)))
             return [_indented(grid)]
-        case KeyFigures():
+        case blocks.KeyFigures():
             return [_indented(_key_figures(block, width))]
-        case Table():
+        case blocks.Table():
             return [_indented(_table(block, width))]
-        case Bars():
+        case blocks.Bars():
             return _bars(block, width)
-        case Code():
+        case blocks.Code():
             return [_code(block)]
 
 
-def _key_figures(block: KeyFigures, width: int) -> RenderableType:
+def _key_figures(block: blocks.KeyFigures, width: int) -> RenderableType:
     style = _TONES.get(block.tone, "")
     if not block.rows:
         return Text(clean(f"{block.title} {block.figure}".strip()), style=style)
@@ -146,7 +131,7 @@ def _key_figures(block: KeyFigures, width: int) -> RenderableType:
     return grid
 
 
-def _table(block: Table, width: int) -> Grid:
+def _table(block: blocks.Table, width: int) -> Grid:
     columns, rows = list(block.columns), [list(map(clean, row.cells)) for row in block.rows]
     drawn = [row.interval for row in block.rows if row.interval is not None]
     if drawn and width >= _MARKED_FROM - 2 * _MARGIN:
@@ -192,7 +177,7 @@ def _mark(interval: Interval, lowest: float, highest: float) -> str:
     return "".join(cells)
 
 
-def _bars(block: Bars, width: int) -> list[RenderableType]:
+def _bars(block: blocks.Bars, width: int) -> list[RenderableType]:
     bar, lines, drawn, exact = Text(), [Text()], 0, 0.0
     for part in block.bars:
         exact += min(max(part.share, 0.0), 1.0) * width  # a file may say anything
@@ -209,7 +194,7 @@ def _bars(block: Bars, width: int) -> list[RenderableType]:
     return [_indented(part) for part in (bar, *lines)]
 
 
-def _code(block: Code) -> Text:
+def _code(block: blocks.Code) -> Text:
     if block.language == "diff":
         # Neither indented nor broken: a line in two would be another diff.
         text = Syntax("", "diff", background_color="default").highlight(block.text)

@@ -128,10 +128,7 @@ def _at_most(interval: Interval) -> str:
 
 
 def replayed_gains(report: Report) -> dict[str, float]:
-    """Return the speed-up without each branch by replay of the trace, the largest first.
-
-    Empty where the replay is not believed.
-    """
+    """Return the speed-up without each branch by a believed replay, the largest first."""
     replay = report.trace.what_if if report.trace else None
     if replay is None or not replay.reproduced or unlike_profiled(report.steps, report.trace):
         return {}

@@ -61,10 +61,7 @@ def measured(report: Report) -> list[Trial]:
 
 
 def not_measured(report: Report) -> dict[tuple[str, str], list[str]]:
-    """Return (verdict, reason) of the trials without a measurement -> the fixes, in order.
-
-    The verdict is "not tried", "failed" or "refused".
-    """
+    """Return ("not tried", "failed" or "refused"; reason) -> the fixes that were not measured."""
     rows: dict[tuple[str, str], list[str]] = {}
     for verdict in ("not tried", "failed", "refused"):
         for trial in report.trials:
@@ -119,12 +116,7 @@ def _remarks(trial: Trial, cwd: str) -> Iterator[str]:
 
 
 def compilation(trial: Trial, cwd: str) -> list[str]:
-    """Return sentences on what torch.compile did in a trial; none where nothing was compiled.
-
-    Args:
-        trial: with the details of its first launch.
-        cwd: files below it are named by their path from there.
-    """
+    """Return sentences on what torch.compile did in a trial; paths are relative to `cwd`."""
     details = trial.details
     if "compile_s" not in details:
         return []

@@ -151,10 +151,7 @@ def patch(report: Report) -> str:
 def patch_commands(report: Report, fixes: Sequence[RecommendedFix], folder: str = "") -> list[str]:
     """Return shell commands that apply the edits of these fixes: one for the recommended set.
 
-    Args:
-        report: of a run.
-        fixes: whose edits are wanted.
-        folder: that the reader stands in: the report is named by its path from there.
+    They name the report by its path from the reader's folder.
     """
     if not report.run_folder:
         return []
