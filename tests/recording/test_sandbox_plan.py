@@ -1,4 +1,4 @@
-from torchdoctor.launch.sandbox_plan import EXPAND_AT_MOST, Planner, _Entry
+from torchdoctor.launch.sandbox_plan import EXPAND_AT_MOST, Entry, Planner
 from torchdoctor.machine.mounts import Mount, read_mounts
 
 MOUNTINFO = """\
@@ -20,9 +20,9 @@ def entries(**folders):
             return None
         prefix = folder.rstrip("/")
         return [
-            _Entry(path=f"{prefix}/{name.rstrip('>')}", kind="link", target="usr/bin")
+            Entry(path=f"{prefix}/{name.rstrip('>')}", kind="link", target="usr/bin")
             if name.endswith(">")
-            else _Entry(
+            else Entry(
                 path=f"{prefix}/{name.rstrip('/')}", kind="folder" if name.endswith("/") else "file"
             )
             for name in names
@@ -125,5 +125,5 @@ def test_a_folder_with_too_many_entries_to_take_apart_is_shown_read_only():
 
 
 def test_what_an_ordinary_user_must_have_in_the_layer_beforehand_is_part_of_its_step():
-    steps = plan([], userns=True, foreign=lambda path: ["shared"] if path == "/home" else [])
+    steps = plan([], userns=True, foreign=frozenset({"/home/shared"}))
     assert steps["/home"][4] == ["shared"]

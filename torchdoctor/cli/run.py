@@ -59,7 +59,7 @@ def run(
     """Observe, diagnose, try fixes, rank."""
     from torchdoctor.checkup.run import checkup
     from torchdoctor.checkup.run_settings import RunSettings
-    from torchdoctor.launch.launch import workload_of
+    from torchdoctor.launch.workload import workload_of
     from torchdoctor.reports.formats import show
     from torchdoctor.reports.progress import Progress
     from torchdoctor.reports.wording import program_failed

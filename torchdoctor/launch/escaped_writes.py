@@ -5,90 +5,88 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 LOOK_AT_MOST = 20_000
 LOOK_AT_MOST_S = 2.0
 
 
+def walk(
+    folders: Iterable[str], most: int, seconds: float, skip: Collection[str] = ()
+) -> Iterator[os.DirEntry[str] | None]:
+    """Yield what lies in folders and all below them; None where something is left out.
+
+    Folders in `skip` are not looked into. After `most` entries or `seconds` it ends.
+    """
+    waiting = sorted({os.path.realpath(path) for path in folders})
+    count, deadline, visited = 0, time.monotonic() + seconds, set(skip)
+    while waiting:
+        folder = waiting.pop(0)
+        if folder in visited:
+            continue
+        visited.add(folder)
+        if count >= most or time.monotonic() > deadline:
+            yield None
+            return
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    yield entry
+        except OSError:
+            yield None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """Time of change and size of every file below some folders; `whole`: none was left out."""
 
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
-    whole: bool = True
+    files: dict[str, tuple[int, int]]
+    whole: bool
 
     def changed_since(self, before: Snapshot) -> list[str]:
         """Return files that are new, changed or gone; of what was left out nothing is said."""
-        new = {path for path, facts in self.files.items() if before.files.get(path) != facts}
-        gone = set(before.files) - set(self.files) if self.whole else set()
+        changed = {path for path, facts in self.files.items() if before.files.get(path) != facts}
         if not before.whole:
-            new = {path for path in new if path in before.files}
-        return sorted(new | gone)
+            changed &= before.files.keys()
+        return sorted(changed | (before.files.keys() - self.files.keys() if self.whole else set()))
 
 
 def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
     """Look at folders and all below, but for those in `skip`, within bounds of number and time."""
-    files: dict[str, tuple[int, int]] = {}
-    whole = True
+    files, whole = {}, True
     left_out = {os.path.realpath(path) for path in skip}
-    waiting = sorted({os.path.realpath(path) for path in folders})
-    deadline = time.monotonic() + LOOK_AT_MOST_S
-    looked_at: set[str] = set()
-    while waiting:
-        folder = waiting.pop(0)
-        if folder in looked_at or folder in left_out:
-            continue
-        looked_at.add(folder)
-        if len(files) >= LOOK_AT_MOST or time.monotonic() > deadline:
-            whole = False
-            break
+    for entry in walk(folders, LOOK_AT_MOST, LOOK_AT_MOST_S, left_out):
         try:
-            _look(folder, files, waiting)
-        except OSError:
-            whole = False
-    return Snapshot(files=files, whole=whole)
-
-
-def _look(folder: str, files: dict[str, tuple[int, int]], below: list[str]) -> None:
-    """Add what lies in a folder; what comes before an OSError is in."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                below.append(entry.path)
-            else:
+            if entry is not None and not entry.is_dir(follow_symlinks=False):
                 facts = entry.stat(follow_symlinks=False)
                 files[entry.path] = (facts.st_mtime_ns, facts.st_size)
+        except OSError:
+            whole = False
+        whole = whole and entry is not None
+    return Snapshot(files=files, whole=whole)
 
 
 def named_by_probe(channel: Path) -> tuple[list[str], list[str]]:
     """Return paths written outside the redirection and programs started, as the probe saw them."""
-    paths: set[str] = set()
-    programs: set[str] = set()
-    for file in sorted(channel.glob("escaped-*.json")):
+    entries: set[str] = set()
+    for file in channel.glob("escaped-*.json"):
         try:
-            entries = json.loads(file.read_text(encoding="utf-8"))
+            entries |= set(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue
-        for entry in entries:
-            if entry.startswith("program: "):
-                programs.add(entry.removeprefix("program: "))
-            else:
-                paths.add(entry)
-    return sorted(paths), sorted(programs)
+    programs = {entry for entry in entries if entry.startswith("program: ")}
+    return sorted(entries - programs), sorted(x.removeprefix("program: ") for x in programs)
 
 
-def escape_doubt(escaped: Sequence[str], mode: str) -> list[str]:
-    """Return one doubt where writes reached the user's files in spite of the sandbox, else none.
-
-    Args:
-        escaped: their paths.
-        mode: of the sandbox.
-    """
+def escape_doubt(escaped: Collection[str], mode: str) -> list[str]:
+    """Return one doubt where writes reached these files in spite of a sandbox, else none."""
     if not escaped:
         return []
-    named = ", ".join(escaped[:5])
+    named = ", ".join(list(escaped)[:5])
     noun = "writes" if len(escaped) > 1 else "write"
     return [f"{len(escaped)} {noun} reached your files in spite of the '{mode}' sandbox: {named}."]

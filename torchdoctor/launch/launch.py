@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,13 +25,11 @@ from torchdoctor.launch.running_launch import (
     RunningLaunch,
     WindowDone,
     end,
-    exit_code,
     no_interrupts,
     until_end,
 )
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Command, Started
-from torchdoctor.launch.workload import workload_of
 from torchdoctor.machine import processes
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import TorchdoctorError, UsageError
@@ -38,16 +37,6 @@ from torchdoctor.words.errors import TorchdoctorError, UsageError
 if TYPE_CHECKING:
     from torchdoctor.machine.sensor_columns import SensorColumns
     from torchdoctor.machine.sensors import Sensors
-
-__all__ = [
-    "LaunchResult",
-    "Poll",
-    "Program",
-    "RunningLaunch",
-    "child_environment",
-    "launch",
-    "workload_of",
-]
 
 TAIL_BYTES = 16_384
 
@@ -116,33 +105,30 @@ def launch(
         TorchdoctorError: the sandbox could not be set up.
         OSError: the launch's folder cannot be written.
     """
-    sandbox, cache = program.sandbox, program.compile_cache
+    cache = program.compile_cache
     channel = folder / "channel"
     channel.mkdir(parents=True, exist_ok=True)
-    scratch = sandbox.new_scratch()
+    scratch = program.sandbox.new_scratch()
     plan = spec.plan_content(program.seed) | {"channel": str(channel.absolute()), "redirect": None}
-    if sandbox.mode == "redirect":
+    if program.sandbox.mode == "redirect":
         kept = [str(cache.absolute())] if cache else []
         plan["redirect"] = {"scratch": str(scratch / "redirect"), "exempt": kept}
         (scratch / "redirect").mkdir()
     plan_file = (folder / "plan.json").absolute()
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
-    environment = child_environment(plan_file, sandbox, folder, scratch, cache, plan["seed"])
-    for name, value in spec.variables.items():
-        if value is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = value
+    # In an overlay the launch's own folder is thrown away as everything is.
+    away = folder.absolute() if program.sandbox.mode == "overlay" else scratch
+    environment = child_environment(plan_file, away / "trackers", cache, plan["seed"])
+    if program.sandbox.mode == "redirect":
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    changed = {**environment, **spec.variables}
     watch = _Watch(
         program=program,
         spec=spec,
         workload=spec.workload or program.workload,
-        sandbox=sandbox,
         folder=folder,
         scratch=scratch,
-        kept=[path.absolute() for path in (channel, cache) if path is not None],
-        channel=channel,
-        environment=environment,
+        environment={name: value for name, value in changed.items() if value is not None},
     )
     with processes.adopting_orphans():
         return watch.run(timeout_s, poll or WindowDone(), sensors)
@@ -155,26 +141,24 @@ class _Watch:
     program: Program
     spec: LaunchSpec
     workload: Workload
-    sandbox: Sandbox
     folder: Path
     scratch: Path
-    kept: list[Path]
-    channel: Path
     environment: dict[str, str]
 
     def run(self, timeout_s: float | None, poll: Poll, sensors: Sensors | None) -> LaunchResult:
-        before = self._outside()
+        # An overlay's files and its /dev/shm are its own.
+        open_to_writes = self.program.sandbox.mode != "overlay"
+        files = self._snapshot() if open_to_writes else None
+        segments = shared_memory.segments()
         oom_before = _oom_kills()
-        output_file = self.folder / "output.txt"
+        output_file, channel = self.folder / "output.txt", self.folder / "channel"
         begin = time.monotonic()
         started = self._start(output_file)
-        running = RunningLaunch(
-            started=started, channel=self.channel, folder=self.folder, begin_s=begin
-        )
+        running = RunningLaunch(started=started, channel=channel, folder=self.folder, begin_s=begin)
         tree = processes.Tree(
             started.popen.pid, ("TORCHDOCTOR_PLAN", self.environment["TORCHDOCTOR_PLAN"])
         )
-        ended = "interrupted"
+        ended, columns = "interrupted", None
         try:
             ended = until_end(running, tree, timeout_s, poll, sensors)
         except KeyboardInterrupt:
@@ -185,102 +169,76 @@ class _Watch:
                 wall_s = running.elapsed_s
                 # What a program prints while it is being ended is not its own story.
                 said_bytes = output_file.stat().st_size
-                held = self._held(tree)
+                held = shared_memory.mapped(x.pid for x in tree.now()) if open_to_writes else set()
                 clean = end(running, tree, grace_s=0.0 if ended == "exited" else STOP_GRACE_S)
                 started.read_status()
-                doubts = self._after(tree, clean, before, held)
-                self.sandbox.discard(started)
+                if open_to_writes:
+                    shared_memory.remove_left(segments, tree.every_pid, held)
+                self.program.sandbox.discard(started)
         self._refuse(started)
-        code = exit_code(started) if ended == "exited" else None
+        code = started.code() if ended == "exited" else None
+        escaped, programs = escaped_writes.named_by_probe(channel)
+        if files is not None:
+            escaped += self._snapshot().changed_since(files)
         return LaunchResult(
             ended=ended,
             exit_code=code,
             wall_s=wall_s,
-            channel=self.channel,
+            channel=channel,
             output_file=output_file,
             output_tail=_tail(output_file, None if ended == "exited" else said_bytes),
             oom_killed=ended == "exited" and _ran_out_of_memory(code, oom_before),
-            escaped_writes=self._escaped(before),
-            doubts=doubts,
+            escaped_writes=sorted(set(escaped)),
+            doubts=_doubts(clean, programs),
             sensors=columns,
             began_s=begin,
         )
 
     def _start(self, output_file: Path) -> Started:
+        kept = (self.folder / "channel", self.program.compile_cache)
         with contextlib.ExitStack() as files:
-            output = files.enter_context(output_file.open("wb"))
             given = self.program.stdin_file
-            stdin = files.enter_context(given.open("rb")) if given else None
             command = Command(
                 words=self.workload.command,
                 cwd=self.workload.cwd,
                 environment=self.environment,
-                stdin=stdin or subprocess.DEVNULL,
-                output=output,
+                stdin=files.enter_context(given.open("rb")) if given else subprocess.DEVNULL,
+                output=files.enter_context(output_file.open("wb")),
             )
-            return self.sandbox.start(
+            return self.program.sandbox.start(
                 command,
                 self.scratch,
-                real=self.kept,
+                real=[path.absolute() for path in kept if path is not None],
                 interest=named_places(self.workload),
                 contents=self.spec.contents,
             )
 
-    def _outside(self) -> tuple[escaped_writes.Snapshot, set[str]] | None:
-        if self.sandbox.mode == "overlay" and self.sandbox.pidns:
-            return None
-        return self._snapshot(), shared_memory.segments()
-
     def _snapshot(self) -> escaped_writes.Snapshot:
-        if self.sandbox.mode == "overlay":
-            return escaped_writes.Snapshot()
         folders = [self.workload.cwd]
         if self.workload.script:
             folders.append(str(Path(self.workload.script).parent))
         return escaped_writes.snapshot(folders, skip=[str(self.folder)])
 
-    def _escaped(self, before: tuple[escaped_writes.Snapshot, set[str]] | None) -> list[str]:
-        if before is None:
-            return []
-        changed = self._snapshot().changed_since(before[0])
-        return sorted({*changed, *escaped_writes.named_by_probe(self.channel)[0]})
-
-    def _held(self, tree: processes.Tree) -> set[shared_memory.Segment]:
-        if self.sandbox.mode == "overlay":
-            return set()  # its /dev/shm is its own
-        return shared_memory.mapped(process.pid for process in tree.now())
-
-    def _after(
-        self,
-        tree: processes.Tree,
-        clean: bool,
-        before: tuple[escaped_writes.Snapshot, set[str]] | None,
-        held: set[shared_memory.Segment],
-    ) -> list[str]:
-        doubts = []
-        if not clean:
-            doubts.append("A process of the program could not be ended.")
-        programs = escaped_writes.named_by_probe(self.channel)[1]
-        if programs:
-            doubts.append(
-                f"It started {', '.join(programs)}, and what another program writes cannot be held "
-                "back by redirection."
-            )
-        if before is not None and self.sandbox.mode != "overlay":
-            shared_memory.remove_left(before[1], tree.every_pid, held)
-        return doubts
-
     def _refuse(self, started: Started) -> None:
-        if started.failure is None:
-            return
         if started.exec_errno is not None:
             raise UsageError(
                 f"The command '{self.workload.command[0]}' cannot be started: {started.failure}."
             )
-        raise TorchdoctorError(
-            f"The sandbox for the program could not be set up: {started.failure}. "
-            "Try again, or run with --no-sandbox."
+        if started.failure is not None:
+            raise TorchdoctorError(
+                f"The sandbox for the program could not be set up: {started.failure}. "
+                "Try again, or run with --no-sandbox."
+            )
+
+
+def _doubts(clean: bool, programs: Sequence[str]) -> list[str]:
+    doubts = [] if clean else ["A process of the program could not be ended."]
+    if programs:
+        doubts.append(
+            f"It started {', '.join(programs)}, and what another program writes cannot be held "
+            "back by redirection."
         )
+    return doubts
 
 
 def _oom_kills() -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 from torchdoctor.launch.launch import LaunchResult
 from torchdoctor.words import LaunchTiming
@@ -29,34 +28,25 @@ def how_it_ended(result: LaunchResult) -> str:
 def with_ending(
     timing: LaunchTiming, result: LaunchResult, peak_memory_bytes: int | None
 ) -> LaunchTiming:
-    """Add how the launch ended, and why where it gave no measurement."""
-    more: dict[str, Any] = {"wall_s": result.wall_s}
+    """Return the timing with how the launch ended, and why where it gave no measurement."""
+    timing = replace(timing, wall_s=result.wall_s)
     if not timing.gpu_memory and peak_memory_bytes is not None:
-        more["peak_memory_bytes"] = peak_memory_bytes
+        timing = replace(timing, peak_memory_bytes=peak_memory_bytes)
     if timing.ended == "measured":
-        return replace(timing, **more)
+        return timing
+    ended, reason = _ending(result, len(timing.step_s))
+    return replace(timing, ended=ended, reason=reason)
+
+
+def _ending(result: LaunchResult, steps: int) -> tuple[str, str | None]:
     if result.ended == "timed-out":
-        return replace(
-            timing,
-            ended="timed-out",
-            reason=f"It did not finish its window in {result.wall_s:.0f} s.",
-            **more,
-        )
+        return "timed-out", f"It did not finish its window in {result.wall_s:.0f} s."
     if result.ended == "interrupted":
-        return replace(timing, ended="interrupted", reason="Interrupted.", **more)
-    if result.oom_killed or _says_out_of_memory(result.output_tail):
-        return replace(timing, ended="out-of-memory", reason="It ran out of memory.", **more)
-    if result.exit_code == 0 and len(timing.step_s) >= _FEWEST_STEPS:
-        return replace(timing, ended="program-ended", reason=None, **more)
-    return replace(timing, ended="failed", reason=_last_line(result), **more)
-
-
-def _last_line(result: LaunchResult) -> str:
+        return "interrupted", "Interrupted."
+    if result.oom_killed or _NO_MEMORY.search(result.output_tail):
+        return "out-of-memory", "It ran out of memory."
+    if result.exit_code == 0 and steps >= _FEWEST_STEPS:
+        return "program-ended", None
     lines = [line.strip() for line in result.output_tail.splitlines() if line.strip()]
     last = f": {lines[-1][:200]}" if lines else ""
-    return f"The program ended with {how_it_ended(result)}{last}"
-
-
-def _says_out_of_memory(output: str) -> bool:
-    """Return whether a failed program's output says so, in the words of any allocator."""
-    return bool(_NO_MEMORY.search(output))
+    return "failed", f"The program ended with {how_it_ended(result)}{last}"

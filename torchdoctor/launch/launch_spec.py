@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ class LaunchSpec:
         """Return the content of the plan file; `seed` is given to a program that sets none."""
         plan: dict[str, Any] = {
             "purpose": "time",
-            "boundary": None,
+            "boundary": None if self.boundary is None else asdict(self.boundary),
             "fixes": plan_entries(self.fixes),
             "seed": seed,
             "seed_offset": self.seed_offset,
@@ -91,13 +91,6 @@ class LaunchSpec:
             "batches_learn": False,
             "files_read": None,
         }
-        if self.boundary is not None:
-            plan["boundary"] = {
-                "kind": self.boundary.kind,
-                "ident": self.boundary.ident,
-                "every": self.boundary.every,
-                "learned_by": self.boundary.learned_by,
-            }
         return {**plan, **self.plan}
 
 

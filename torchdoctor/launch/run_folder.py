@@ -47,12 +47,10 @@ def keep_stdin(folder: Path) -> Path | None:
     """Keep what is piped into us, so that each launch reads the same; None: nothing is."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return None
-
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
-        regular = stat.S_ISREG(kind)
         # A pipe that nobody writes to would be waited for until it closes.
-        ready = regular or bool(select.select([sys.stdin], [], [], 0.2)[0])
+        ready = stat.S_ISREG(kind) or select.select([sys.stdin], [], [], 0.2)[0]
         data = sys.stdin.buffer.read() if ready and not stat.S_ISCHR(kind) else b""
     except (OSError, ValueError):
         return None

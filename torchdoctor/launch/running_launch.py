@@ -50,19 +50,14 @@ class RunningLaunch:
     def root_pid(self) -> int | None:
         """Return the program's first process as seen from outside; None while it starts."""
         self.started.read_status()
-        if self._root is None and self.started.program_pid is not None:
-            self._root = self._outer_pid(self.started.program_pid)
-        return self._root
-
-    def _outer_pid(self, pid: int) -> int | None:
-        if self.started.init_pid is None:
-            return pid
-        for process in processes.tree(self.started.init_pid):
+        init, program = self.started.init_pid, self.started.program_pid
+        if init is None:
+            return program
+        for process in processes.tree(init) if self._root is None and program is not None else ():
             with contextlib.suppress(OSError):
-                outer: int = process.pid
-                if processes.inner_pid(outer) == pid:
-                    return outer
-        return None
+                if processes.inner_pid(process.pid) == program:
+                    self._root = process.pid
+        return self._root
 
 
 Poll = Callable[[RunningLaunch], bool]
@@ -80,17 +75,16 @@ def until_end(
     Raises:
         OSError: the disk of the channel is full, so that its window's end would never be seen.
     """
-    popen = running.started.popen
-    measuring = sensors is None
+    popen, waiting = running.started.popen, sensors
     look_at_s = disk_at_s = 0.0
     with _end_of(popen) as ended:
         while popen.poll() is None:
             running.started.read_status()
             if timeout_s is not None and running.elapsed_s > timeout_s:
                 return "timed-out"
-            if not measuring and sensors is not None and running.root_pid is not None:
-                sensors.start(running.root_pid)
-                measuring = True
+            if waiting is not None and running.root_pid is not None:
+                waiting.start(running.root_pid)
+                waiting = None
             if poll(running):
                 return "stopped" if popen.poll() is None else "exited"
             if running.elapsed_s > disk_at_s:
@@ -138,18 +132,12 @@ def end(running: RunningLaunch, tree: processes.Tree, grace_s: float) -> bool:
     root = running.root_pid if started.popen.poll() is None and grace_s > 0 else None
     if root is not None:
         with contextlib.suppress(psutil.Error):
-            process = psutil.Process(root)
-            process.terminate()
+            psutil.Process(root).terminate()
             processes.wait_until(lambda: started.popen.poll() is not None, grace_s)
     if started.popen.poll() is None:
         # The kernel ends all other processes of the namespace before the entry's wait returns.
         processes.kill_quietly(started.init_pid)
     return started.wait_s(END_WITHIN_S)
-
-
-def exit_code(started: Started) -> int | None:
-    """Return the program's own, negative for a signal."""
-    return started.exit_code if started.exit_code is not None else started.popen.returncode
 
 
 @contextlib.contextmanager
@@ -159,11 +147,10 @@ def no_interrupts() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
     before = {
-        n: signal.signal(n, lambda number, frame: came.append(number))
-        for n in numbers
-        if n is not None
+        number: signal.signal(number, lambda number, frame: came.append(number))
+        for name in ("SIGINT", "SIGTERM", "SIGHUP")
+        if (number := getattr(signal, name, None)) is not None
     }
     try:
         yield
@@ -178,41 +165,25 @@ class WindowDone:
     """True once every process that trains has a done file, or one has had it for some seconds."""
 
     def __init__(self) -> None:
-        self._steps: dict[str, tuple[int, bool]] = {}  # pid -> (time of change, has stepped)
+        self._stepped: set[str] = set()  # pids
         self._first_done_s: float | None = None
 
     def __call__(self, running: RunningLaunch) -> bool:
         """Return whether the launch is over: see `launch`'s `poll`."""
-        done, facts = _files(running.channel)
+        done = set(_files_by_pid(running.channel, "done"))
         if not done:
             return False
         if self._first_done_s is None:
             self._first_done_s = running.elapsed_s
         if running.elapsed_s - self._first_done_s > LAST_WAIT_S:
             return True
-        training = {pid for pid, entry in facts.items() if self._has_stepped(pid, entry)}
-        return training <= done
-
-    def _has_stepped(self, pid: str, path: Path) -> bool:
-        try:
-            changed = path.stat().st_mtime_ns
-            if self._steps.get(pid, (0, False))[0] != changed:
-                content = json.loads(path.read_bytes())
-                self._steps[pid] = (changed, content.get("first_step_s") is not None)
-        except (OSError, ValueError):
-            return False
-        return self._steps[pid][1]
+        for pid, path in _files_by_pid(running.channel, "process").items():
+            with contextlib.suppress(OSError, ValueError):
+                if json.loads(path.read_bytes()).get("first_step_s") is not None:
+                    self._stepped.add(pid)
+        return self._stepped <= done
 
 
-def _files(channel: Path) -> tuple[set[str], dict[str, Path]]:
-    """Return pids with a done file, and the process files by pid."""
-    done, facts = set(), {}
-    with os.scandir(channel) as entries:
-        for entry in entries:
-            kind, _, rest = entry.name.partition("-")
-            pid = rest.removesuffix(".json")
-            if pid.isdecimal() and kind == "done":
-                done.add(pid)
-            elif pid.isdecimal() and kind == "process":
-                facts[pid] = Path(entry.path)
-    return done, facts
+def _files_by_pid(channel: Path, kind: str) -> dict[str, Path]:
+    files = {path.stem.partition("-")[2]: path for path in channel.glob(f"{kind}-*")}
+    return {pid: path for pid, path in files.items() if pid.isdecimal()}

@@ -12,18 +12,17 @@ import contextlib
 import os
 import shutil
 import stat
-import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchdoctor.launch import scratch, shared_memory
-from torchdoctor.launch.foreign_files import ForeignFiles
+from torchdoctor.launch.foreign_files import foreign_files
 from torchdoctor.launch.sandbox_plan import Planner, Step
-from torchdoctor.launch.started import Command, Started, start_entry
+from torchdoctor.launch.started import Command, Started, start_directly, start_entry
 from torchdoctor.machine.mounts import mounts_now
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
@@ -60,13 +59,12 @@ class Sandbox:
     """
 
     mode: str
+    store: scratch.Scratch
     reason: str | None = None
     doubts: list[str] = field(default_factory=list)
     userns: bool = False
     pidns: bool = False
     on_disk: bool = False
-    store: scratch.Scratch | None = None
-    _found: dict[tuple[str, ...], ForeignFiles] = field(default_factory=dict)
 
     @classmethod
     def choose(
@@ -88,18 +86,20 @@ class Sandbox:
         parent, on_disk = scratch.choose(beside, mounts_now(), cwd)
         store = scratch.Scratch(parent)
         reason: str | None = None
-        if mode in ("auto", "overlay"):
-            try:
-                sandbox, reason = _first_that_works(store, on_disk, workload)
-            except BaseException:
-                store.close()
-                raise
-            if sandbox is not None:
-                return sandbox
+        try:
+            for overlay in _overlays(store, on_disk) if mode in ("auto", "overlay") else ():
+                problem = trial(overlay, workload)
+                if problem is None:
+                    return overlay
+                reason = reason or problem
+            if mode in ("auto", "overlay"):
+                reason = reason or "only Linux has the namespaces that it needs."
             if mode == "overlay":
-                store.close()
                 raise UsageError(f"No overlay sandbox is possible here: {reason}")
-        return cls(mode="none" if mode == "none" else "redirect", reason=reason, store=store)
+        except BaseException:
+            store.close()
+            raise
+        return cls(mode="none" if mode == "none" else "redirect", store=store, reason=reason)
 
     @property
     def doubt(self) -> str | None:
@@ -121,13 +121,10 @@ class Sandbox:
 
     def close(self) -> None:
         """Remove the scratch folder."""
-        if self.store is not None:
-            self.store.close()
+        self.store.close()
 
     def new_scratch(self) -> Path:
         """Return an empty folder for one launch, removed by `discard`."""
-        if self.store is None:
-            raise RuntimeError("this sandbox has no scratch folder")
         return self.store.new()
 
     def start(
@@ -145,14 +142,12 @@ class Sandbox:
             folder: of `new_scratch`.
             real: folders that it may really write to.
             interest: files and folders that the command names, where it may want to write.
-            contents: of files by path, None: no such file, that this launch alone sees instead of
-                the real ones; needs layers.
+            contents: of files, that this launch alone sees; needs layers.
         """
         if contents and self.mode != "overlay":
             raise ValueError("other contents for files need the overlay sandbox")
         if sys.platform != "linux":
-            popen = subprocess.Popen(command.words, **command.surroundings())
-            return Started(popen=popen, status_fd=None, folder=folder, program_pid=popen.pid)
+            return start_directly(command, folder)
         settings: dict[str, Any] = {
             "command": command.words,
             "cwd": command.cwd,
@@ -160,36 +155,32 @@ class Sandbox:
             "isolate": self.mode == "overlay",
         }
         if self.mode == "overlay":
-            settings |= self._layers(folder, real, [command.cwd, *interest])
-            settings["contents"] = {
-                path: base64.b64encode(data).decode() if isinstance(data, bytes) else data
-                for path, data in (contents or {}).items()
+            for name in ("root", "memory", "upper"):
+                (folder / name).mkdir()
+            settings |= {
+                "userns": self.userns,
+                "pidns": self.pidns,
+                "ipcns": not _uses_mps(),
+                "root": str(folder / "root"),
+                "memory": str(folder / "memory"),
+                "upper": str(folder / "upper") if self.on_disk else None,
+                "steps": self._steps(folder, real, (command.cwd, *interest)),
+                "contents": {
+                    path: base64.b64encode(data).decode() if isinstance(data, bytes) else data
+                    for path, data in (contents or {}).items()
+                },
+                "links": [p for p, data in (contents or {}).items() if isinstance(data, str)],
             }
-            settings["links"] = [p for p, data in (contents or {}).items() if isinstance(data, str)]
         return start_entry(settings, command, folder)
 
-    def _layers(self, folder: Path, real: Sequence[Path], interest: list[str]) -> dict[str, Any]:
-        for name in ("root", "memory", "upper"):
-            (folder / name).mkdir()
-        return {
-            "userns": self.userns,
-            "pidns": self.pidns,
-            "ipcns": not _uses_mps(),
-            "root": str(folder / "root"),
-            "memory": str(folder / "memory"),
-            "upper": str(folder / "upper") if self.on_disk else None,
-            "steps": self._steps(folder, real, interest),
-        }
-
-    def _steps(self, folder: Path, real: Sequence[Path], interest: list[str]) -> list[Step]:
+    def _steps(self, folder: Path, real: Sequence[Path], interest: tuple[str, ...]) -> list[Step]:
         mounts = mounts_now()
-        planner = Planner(
+        steps = Planner(
             mounts=mounts,
             scratch=str(folder.resolve()),
             userns=self.userns,
-            foreign=self._foreign(tuple(interest)).below if self.userns else lambda path: [],
-        )
-        steps = planner.plan()
+            foreign=foreign_files(interest) if self.userns else frozenset(),
+        ).plan()
         if self.pidns:
             masked = [m.path for m in mounts if m.path.startswith("/proc/")]
             steps.append(["proc", "/proc", masked])
@@ -197,16 +188,9 @@ class Sandbox:
             steps.append(["view", "/proc", [], False])
         if not _uses_mps() and Path("/dev/shm").is_dir():
             steps += shared_memory.private_steps()
-        if self.store is not None:
-            steps.append(["empty", str(self.store.folder.resolve()), 4096, 0o700])
-        steps += [["view", path, [], False] for path in _meeting_points()]
-        return steps + [["view", str(path.resolve()), [], False] for path in real]
-
-    def _foreign(self, interest: tuple[str, ...]) -> ForeignFiles:
-        # Looked for once: a launch leaves everything as it was.
-        if interest not in self._found:
-            self._found[interest] = ForeignFiles(interest)
-        return self._found[interest]
+        steps.append(["empty", str(self.store.folder.resolve()), 4096, 0o700])
+        shown = [*_meeting_points(), *(str(path.resolve()) for path in real)]
+        return steps + [["view", path, [], False] for path in shown]
 
     def discard(self, started: Started) -> bool:
         """Remove what a launch wrote, after its end. False: something could not be removed."""
@@ -214,58 +198,47 @@ class Sandbox:
         return scratch.remove_tree(started.folder)
 
 
-def _uses_mps() -> bool:
-    """Return whether CUDA's multi-process service runs: clients meet it in the real /dev/shm."""
-    return (_mps_folder() / "control").exists()
+def _overlays(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
+    """Yield overlays with the namespaces that may be possible here, the strongest first."""
+    free, folder, doubts = shutil.disk_usage(store.folder).free, store.folder.parent, []
+    if not on_disk:
+        doubts = ["No disk here can hold a layer: what a launch writes is kept in memory."]
+    elif free < ROOM_BYTES:
+        doubts = [f"Only {free / 2**30:.1f} GiB are free in {folder} for what a launch writes."]
+    for userns in (False, True) if sys.platform == "linux" and os.geteuid() == 0 else (True,):
+        for pidns in (True, False) if sys.platform == "linux" else ():
+            yield Sandbox(
+                mode="overlay",
+                store=store,
+                doubts=list(doubts),
+                userns=userns,
+                pidns=pidns,
+                on_disk=on_disk,
+            )
 
 
 def _mps_folder() -> Path:
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
 
 
+def _uses_mps() -> bool:
+    """Return whether CUDA's multi-process service runs: clients meet it in the real /dev/shm."""
+    return (_mps_folder() / "control").exists()
+
+
 def _meeting_points() -> list[str]:
     """Return sockets that somebody listens on: through a layer they could not be reached."""
-    sockets = [str(_mps_folder())] if _uses_mps() else []
+    sockets = {str(_mps_folder())} if _uses_mps() else set()
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()[1:]:
             columns = line.split(maxsplit=7)
             if len(columns) < 8 or not columns[7].startswith("/") or columns[3] != "00010000":
                 continue
             with contextlib.suppress(OSError):
-                path = columns[7]
-                if stat.S_ISSOCK(Path(path).stat().st_mode) and os.access(path, os.W_OK):
-                    sockets.append(str(Path(path).resolve()))
-    return sorted(set(sockets))[:64]
-
-
-def _little_room(store: scratch.Scratch, on_disk: bool) -> list[str]:
-    if not on_disk:
-        return ["No disk here can hold a layer: what a launch writes is kept in memory."]
-    free = shutil.disk_usage(store.folder).free
-    if free >= ROOM_BYTES:
-        return []
-    return [
-        f"Only {free / 2**30:.1f} GiB are free in {store.folder.parent} for what a launch writes."
-    ]
-
-
-def _first_that_works(
-    store: scratch.Scratch, on_disk: bool, workload: Workload | None
-) -> tuple[Sandbox | None, str | None]:
-    if sys.platform != "linux":
-        return None, "only Linux has the namespaces that it needs."
-    reason: str | None = None
-    for userns in (False, True) if os.geteuid() == 0 else (True,):
-        for pidns in (True, False):
-            tried = Sandbox(
-                mode="overlay", userns=userns, pidns=pidns, on_disk=on_disk, store=store
-            )
-            problem = trial(tried, workload)
-            if problem is None:
-                doubts = [*tried.doubts, *_little_room(store, on_disk)]
-                return replace(tried, doubts=doubts), None
-            reason = reason or problem
-    return None, reason
+                path = Path(columns[7])
+                if stat.S_ISSOCK(path.stat().st_mode) and os.access(path, os.W_OK):
+                    sockets.add(str(path.resolve()))
+    return sorted(sockets)[:64]
 
 
 def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
@@ -277,9 +250,8 @@ def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
     folders = {folder for folder in folders if os.access(folder, os.W_OK)}
     name = f".torchdoctor-trial-{os.getpid()}-{threading.get_ident()}"
     folder = sandbox.new_scratch()
-    answer = folder / "answer"
     words = [sys.executable, "-I", "-S", "-c", _TRIAL, name, *sorted(folders)]
-    with answer.open("w+b") as output:
+    with (folder / "answer").open("w+b") as output:
         command = Command(words=words, cwd=cwd, environment=os.environ, output=output)
         started = sandbox.start(command, folder)
         try:
@@ -288,42 +260,25 @@ def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
             started.popen.kill()
             started.popen.wait()
         output.seek(0)
-        text = output.read().decode(errors="replace").strip()
+        lines = output.read().decode(errors="replace").strip().splitlines()
     escaped = [f for f in folders if Path(f, name).exists()]
     for place in escaped:
         Path(place, name).unlink()
-    problem = _trial_problem(started, ended, escaped, text, cwd)
-    if problem is None:
-        sandbox.doubts += [
-            f"Not writable in the sandbox: {limit}" for limit in _worth_saying(started)
-        ]
     sandbox.discard(started)
-    return problem
-
-
-def _trial_problem(
-    started: Started, ended: bool, escaped: list[str], text: str, cwd: str
-) -> str | None:
     if started.failure is not None:
         return f"{started.failure}."
     if not ended:
         return "the trial program did not end."
     if escaped:
         return f"what was written to {escaped[0]} stayed there."
-    # Without a PID namespace the entry became the program, whose exit code nobody else tells.
-    exit_code = started.popen.returncode if started.exit_code is None else started.exit_code
-    if exit_code != 0:
-        return (text.splitlines() or ["the trial program failed"])[-1] + "."
-    if text.splitlines() != [str(os.getuid()), os.path.realpath(cwd)]:
+    if started.code() != 0:
+        return (lines or ["the trial program failed"])[-1] + "."
+    if lines != [str(os.getuid()), os.path.realpath(cwd)]:
         return "the trial program saw another user or folder."
+    # Folders without a layer that the user could write to outside.
+    sandbox.doubts += [
+        f"Not writable in the sandbox: {limit}"
+        for limit in started.limits
+        if os.access(limit.partition(": ")[0], os.W_OK)
+    ]
     return None
-
-
-def _worth_saying(started: Started) -> list[str]:
-    """Return the folders without a layer that the user could write to outside."""
-    limits = []
-    for limit in started.limits:
-        path = limit.partition(": ")[0]
-        if os.access(path, os.W_OK):
-            limits.append(limit)
-    return limits

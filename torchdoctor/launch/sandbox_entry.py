@@ -45,11 +45,8 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
 
 
 def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def _unshare(settings: dict[str, Any]) -> None:
@@ -85,21 +82,22 @@ class Root:
         return self.top + path
 
     def build(self, steps: list[list[Any]]) -> None:
-        """Carry out the plan. A step that fails is replaced by a read-only view and named."""
-        for name, path, *rest in steps:
-            try:
-                getattr(self, f"do_{name}")(path, *rest)
-            except OSError as error:
-                self.say(event="limited", step=name, path=path, reason=str(error))
-                if name == "overlay":
-                    self.read_only_instead(path)
+        """Carry out the plan; a step that fails is named.
 
-    def read_only_instead(self, path: str) -> None:
-        """Show a folder read-only: nothing may be written where no layer can be laid."""
+        A folder is shown read-only then: nothing may be written where no layer can be laid.
+        """
+        for name, path, *rest in steps:
+            if not self.attempt(name, path, *rest) and name == "overlay":
+                self.attempt("view", path, [], True)
+
+    def attempt(self, name: str, path: str, *rest: Any) -> bool:
+        """Carry out one step; return False, and say why, where it fails."""
         try:
-            self.do_view(path, [], True)
+            getattr(self, f"do_{name}")(path, *rest)
         except OSError as error:
-            self.say(event="limited", step="view", path=path, reason=str(error))
+            self.say(event="limited", path=path, reason=str(error))
+            return False
+        return True
 
     def do_folder(self, path: str, mode: int) -> None:
         """Make an empty folder of our own."""
@@ -133,7 +131,7 @@ class Root:
         os.mkdir(work)
         self._same_access(path, upper)
         for relative in before:
-            self._put_before(os.path.join(path, relative), os.path.join(upper, relative))
+            self.attempt("copy", os.path.join(path, relative), os.path.join(upper, relative))
         target = self._mount_point(path)
         lower, descriptor = path, None
         if any(c in path for c in ":,\\"):
@@ -153,20 +151,16 @@ class Root:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _put_before(self, source: str, made: str) -> None:
-        try:
-            if os.path.isdir(source):
-                os.makedirs(made, exist_ok=True)
-            else:
-                os.makedirs(os.path.dirname(made), exist_ok=True)
-                with open(source, "rb") as old, open(made, "wb") as new:
-                    while chunk := old.read(1 << 20):
-                        new.write(chunk)
-            self._same_access(source, made)
-            status = os.stat(source)
-            os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
-        except OSError as error:
-            self.say(event="limited", step="copy", path=source, reason=str(error))
+    def do_copy(self, path: str, made: str) -> None:
+        """Copy a folder alone, or a file, with its times."""
+        if os.path.isdir(path):
+            os.makedirs(made, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(made), exist_ok=True)
+            shutil.copyfile(path, made)
+        self._same_access(path, made)
+        status = os.stat(path)
+        os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def _same_access(self, source: str, made: str) -> None:
         status = os.stat(source)
@@ -183,33 +177,24 @@ class Root:
             bits = sum(FLAGS[flag] for flag in flags) | MS_RDONLY
             mount(None, target, None, MS_REMOUNT | MS_BIND | bits)
 
-    def do_empty(self, path: str, size: int | None, mode: int) -> None:
-        """Mount a file system in memory; `size` in bytes, None: the system's default."""
-        limit = "" if size is None else f",size={size}"
-        mount(
-            "tmpfs", self._mount_point(path), "tmpfs", MS_NOSUID | MS_NODEV, f"mode={mode:o}{limit}"
-        )
+    def do_empty(self, path: str, size: int, mode: int) -> None:
+        """Mount a file system in memory; `size` in bytes."""
+        options = f"mode={mode:o},size={size}"
+        mount("tmpfs", self._mount_point(path), "tmpfs", MS_NOSUID | MS_NODEV, options)
 
     def do_proc(self, path: str, below: list[str]) -> None:
         """Mount a /proc of the new PID namespace, masked as the old one was."""
         mount("proc", self._mount_point(path), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
         for masked in below:
-            try:
-                mount(masked, self.inside(masked), None, MS_BIND | MS_REC)
-            except OSError as error:
-                self.say(event="limited", step="proc", path=masked, reason=str(error))
+            self.attempt("view", masked, [], False)
 
     def enter(self) -> None:
         """Make it the root of this process; the old root can no longer be reached."""
         os.chdir(self.top)
-        number = _PIVOT_ROOT.get(os.uname().machine)
         # pivot_root(".", ".") stacks the old root over the new one, from where it is detached.
-        if number is not None and _libc.syscall(number, b".", b".") == 0:
-            _check(_libc.umount2(b".", MNT_DETACH), "umount of the old root")
-            os.chdir("/")
-            return
-        mount(".", "/", None, 8192)  # MS_MOVE: an initial ramfs cannot be pivoted
-        os.chroot(".")
+        number = _PIVOT_ROOT.get(os.uname().machine, -1)
+        _check(_libc.syscall(number, b".", b"."), "pivot_root")
+        _check(_libc.umount2(b".", MNT_DETACH), "umount of the old root")
         os.chdir("/")
 
 

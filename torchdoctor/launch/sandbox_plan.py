@@ -9,10 +9,10 @@ as it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchdoctor.machine.mounts import VIRTUAL, Mount
 
@@ -32,28 +32,26 @@ def _below(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip("/") + "/")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
+class Entry(NamedTuple):
+    """What lies in a folder: "folder", "file", or a "link" with its target."""
+
     path: str
-    kind: str  # "folder" | "file" | "link"
+    kind: str
     target: str = ""
 
 
-def _entries(folder: str) -> list[_Entry] | None:
+def _entries(folder: str) -> list[Entry] | None:
     """Return what lies in a folder; None where it cannot be listed."""
-    listed = []
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_symlink():
-                    target = os.readlink(entry.path)  # noqa: PTH115 - bytes as they are
-                    listed.append(_Entry(path=entry.path, kind="link", target=target))
-                else:
-                    kind = "folder" if entry.is_dir() else "file"
-                    listed.append(_Entry(path=entry.path, kind=kind))
+            return sorted(
+                Entry(entry.path, "link", os.readlink(entry.path))  # noqa: PTH115 - bytes as they are
+                if entry.is_symlink()
+                else Entry(entry.path, "folder" if entry.is_dir() else "file")
+                for entry in entries
+            )
     except OSError:
         return None
-    return sorted(listed, key=lambda entry: entry.path)
 
 
 @dataclass(kw_only=True)
@@ -65,14 +63,14 @@ class Planner:
         scratch: folder that holds the layers on disk; no layer may lie below what it is laid over.
         userns: mounts seen in a new user namespace are locked together, so a folder with mounts
             below it cannot be a lower layer and is taken apart instead.
-        foreign: for a folder, the folders below it that must exist in its layer beforehand.
+        foreign: folders and files that must exist in a layer beforehand.
     """
 
     mounts: list[Mount]
     scratch: str
     userns: bool
-    foreign: Callable[[str], list[str]] = lambda path: []
-    entries: Callable[[str], list[_Entry] | None] = _entries
+    foreign: Set[str] = frozenset()
+    entries: Callable[[str], list[Entry] | None] = _entries
     steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -86,7 +84,7 @@ class Planner:
                 self._entry(entry, root)
         return self.steps
 
-    def _entry(self, entry: _Entry, around: Mount) -> None:
+    def _entry(self, entry: Entry, around: Mount) -> None:
         if entry.kind == "link":
             self.steps.append(["link", entry.path, entry.target])
         elif entry.kind == "file":
@@ -94,29 +92,35 @@ class Planner:
         else:
             self._folder(entry.path, self._by_path.get(entry.path, around))
 
-    def _children(self, folder: str) -> list[Mount]:
+    def _outermost(self, folder: str, *, writable: bool = False) -> list[Mount]:
         """Return mounts below a folder, without those that lie below another one of them."""
-        children: list[Mount] = []
+        outermost: list[Mount] = []
         for mount in self.mounts:
-            if _below(mount.path, folder) and not any(_below(mount.path, f.path) for f in children):
-                children.append(mount)
-        return children
+            hidden = any(_below(mount.path, outer.path) for outer in outermost)
+            if _below(mount.path, folder) and not hidden and (mount.takes_writes or not writable):
+                outermost.append(mount)
+        return outermost
 
     def _folder(self, path: str, mount: Mount) -> None:
         if not mount.takes_writes:
             self._shown(path, mount, read_only=False)
             return
-        children = self._children(path)
+        children = self._outermost(path)
         if children and self.userns:
             self._apart(path, mount)
             return
         on_disk = path not in SYSTEM and not _below(self.scratch, path)
-        self.steps.append(["overlay", path, on_disk, mount.flags, self.foreign(path)])
+        # Folders come before what is in them.
+        before = sorted(x.removeprefix(f"{path}/") for x in self.foreign if _below(x, path))
+        self.steps.append(["overlay", path, on_disk, mount.flags, before])
         for child in children:
-            if child.is_file:
-                self.steps.append(["view", child.path, child.flags, True])
-            else:
-                self._folder(child.path, child)
+            self._mounted(child)
+
+    def _mounted(self, mount: Mount) -> None:
+        if mount.is_file:
+            self.steps.append(["view", mount.path, mount.flags, True])
+        else:
+            self._folder(mount.path, mount)
 
     def _shown(self, path: str, mount: Mount, *, read_only: bool) -> None:
         """Show the real thing; files that could be changed below it still get their layer.
@@ -126,16 +130,9 @@ class Planner:
         self.steps.append(["view", path, mount.flags, read_only])
         if mount.kind in VIRTUAL and mount.kind != "autofs":
             return
-        for child in self._writable_below(path):
-            self._folder(child.path, child)
-
-    def _writable_below(self, path: str) -> list[Mount]:
-        mounts: list[Mount] = []
-        for mount in self.mounts:
-            hidden = any(_below(mount.path, f.path) for f in mounts)
-            if _below(mount.path, path) and mount.takes_writes and not hidden:
-                mounts.append(mount)
-        return [mount for mount in mounts if not mount.is_file]
+        for child in self._outermost(path, writable=True):
+            if not child.is_file:
+                self._folder(child.path, child)
 
     def _apart(self, path: str, mount: Mount) -> None:
         entries = self.entries(path)
@@ -146,6 +143,6 @@ class Planner:
         for entry in entries:
             below = self._by_path.get(entry.path)
             if below is not None and below.is_file:
-                self.steps.append(["view", entry.path, below.flags, True])
+                self._mounted(below)
             else:
                 self._entry(entry, mount)

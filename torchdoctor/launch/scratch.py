@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,8 @@ LAYER_KINDS = frozenset(
 
 def candidates(beside: Path | None) -> list[Path]:
     """Return folders that may hold the scratch folder, the preferred first."""
-    folders = [Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/tmp")]
-    if beside is not None:
-        folders.append(beside)
-    return [p for p in folders if p.is_dir() and os.access(p, os.W_OK | os.X_OK)]
+    folders = [Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/tmp"), beside]
+    return [p for p in folders if p is not None and p.is_dir() and os.access(p, os.W_OK | os.X_OK)]
 
 
 def choose(
@@ -42,21 +40,17 @@ def choose(
     Apart from the working folder is best: a layer cannot lie below what it is laid over, so that
     of the working folder would have to stay in memory. Then the disk with most free room counts.
     """
-    best: tuple[bool, bool, bool, int] | None = None
-    chosen = Path(tempfile.gettempdir())
+    top = Path(cwd).resolve().parts[:2] if cwd is not None else ()
+    ranked = []
     for folder in candidates(beside):
-        mount = mount_of(str(folder.resolve()), mounts)
+        mount, place = mount_of(str(folder.resolve()), mounts), folder.resolve()
         kind = mount.kind if mount is not None else ""
-        free = shutil.disk_usage(folder).free >> 30  # on one disk the first candidate wins
-        rank = (kind in LAYER_KINDS, not _together(folder, cwd), kind != "tmpfs", free)
-        if best is None or rank > best:
-            best, chosen = rank, folder
-    return chosen, best is not None and best[0]
-
-
-def _together(folder: Path, cwd: str | None) -> bool:
-    """Return True if two folders lie in the same folder of the root."""
-    return cwd is not None and folder.resolve().parts[:2] == Path(cwd).resolve().parts[:2]
+        free = shutil.disk_usage(folder).free >> 30
+        rank = (kind in LAYER_KINDS, place.parts[:2] != top, kind != "tmpfs", free)
+        ranked.append((rank, folder))
+    # On one disk the first candidate wins.
+    best, folder = max(ranked, key=lambda x: x[0], default=((False,), Path(tempfile.gettempdir())))
+    return folder, best[0]
 
 
 class Scratch:
@@ -66,8 +60,12 @@ class Scratch:
     """
 
     def __init__(self, parent: Path) -> None:
-        _remove_stale(parent)
-        self.folder, self._lock = _locked_folder(parent)
+        user = str(os.getuid()) if hasattr(os, "getuid") else "user"
+        prefix = f"{PREFIX}{user}-"
+        if fcntl is not None:
+            for stale in parent.glob(f"{prefix}*"):
+                _remove_unlocked(stale)
+        self.folder, self._lock = _locked_folder(parent, prefix)
         self._launches = 0
 
     def new(self) -> Path:
@@ -80,24 +78,20 @@ class Scratch:
     def close(self) -> None:
         """Remove all of it."""
         remove_tree(self.folder)
-        if self._lock >= 0:
+        if self._lock is not None:
             os.close(self._lock)
-            self._lock = -1
+            self._lock = None
 
 
-def _user() -> str:
-    return str(os.getuid()) if hasattr(os, "getuid") else "user"
-
-
-def _locked_folder(parent: Path) -> tuple[Path, int]:
-    """Return a new folder and the descriptor that holds its lock; -1 where there are no locks.
+def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
+    """Return a new folder and the descriptor that holds its lock; None where there are no locks.
 
     Until it is locked, another process that starts may take it for one that was left behind.
     """
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{_user()}-", dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         if fcntl is None:
-            return folder, -1
+            return folder, None
         with contextlib.suppress(FileNotFoundError):
             # Close-on-exec by Python's default: no launched program keeps the lock.
             descriptor = os.open(folder, os.O_RDONLY)
@@ -107,32 +101,16 @@ def _locked_folder(parent: Path) -> tuple[Path, int]:
             os.close(descriptor)
 
 
-def _remove_stale(parent: Path) -> None:
-    if fcntl is None:
-        return
-    for folder in parent.glob(f"{PREFIX}{_user()}-*"):
-        with _open_folder(folder) as descriptor:
-            if descriptor is None:
-                continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue
-            remove_tree(folder)
-
-
-@contextlib.contextmanager
-def _open_folder(folder: Path) -> Iterator[int | None]:
-    # Not followed: /var/tmp is open to everybody, and what is removed must be ours.
-    try:
+def _remove_unlocked(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        # Not followed: /var/tmp is open to everybody, and what is removed must be ours.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        yield None
-        return
-    try:
-        yield descriptor if os.fstat(descriptor).st_uid == os.getuid() else None
-    finally:
-        os.close(descriptor)
+        try:
+            if os.fstat(descriptor).st_uid == os.getuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(folder)
+        finally:
+            os.close(descriptor)
 
 
 def remove_tree(folder: Path) -> bool:

@@ -48,7 +48,7 @@ def segments() -> set[str]:
 def remove_left(
     before: set[str], pids: Iterable[int], held: Set[Segment] = frozenset()
 ) -> list[str]:
-    """Remove what a launch left there and nobody needs any more; returns the names.
+    """Remove what a launch left there and nobody needs any more; return the names.
 
     Args:
         before: names that were there before it, from `segments`.
@@ -60,17 +60,16 @@ def remove_left(
     ours = set(pids)
     nameless = held - mapped() if held else held
     left = []
-    for name in segments() - before:
+    for name in sorted(segments() - before):
         match = _OURS.match(name)
         if match and (int(match["pid"]) in ours if match["pid"] else _file(name) in nameless):
             left.append(name)
-    for name in left:
-        with contextlib.suppress(OSError):
-            if (FOLDER / name).is_dir():
-                shutil.rmtree(FOLDER / name)
-            else:
-                (FOLDER / name).unlink()
-    return sorted(left)
+            with contextlib.suppress(OSError):
+                if (FOLDER / name).is_dir():
+                    shutil.rmtree(FOLDER / name)
+                else:
+                    (FOLDER / name).unlink()
+    return left
 
 
 def mapped(pids: Iterable[int] | None = None) -> set[Segment]:

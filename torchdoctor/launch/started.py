@@ -91,6 +91,11 @@ class Started:
         self.read_status()
         return self.popen.returncode is not None
 
+    def code(self) -> int | None:
+        """Return the program's exit code, negative for a signal, once it has ended."""
+        # Without a PID namespace the entry became the program, whose exit code nobody else tells.
+        return self.popen.returncode if self.exit_code is None else self.exit_code
+
     def close(self) -> None:
         """Stop listening."""
         if self.status_fd is not None:
@@ -98,11 +103,16 @@ class Started:
             self.status_fd = None
 
 
+def start_directly(command: Command, folder: Path) -> Started:
+    """Start a command where there is no entry program: not on Linux."""
+    popen = subprocess.Popen(command.words, **command.surroundings())
+    return Started(popen=popen, status_fd=None, folder=folder, program_pid=popen.pid)
+
+
 def start_entry(settings: dict[str, Any], command: Command, folder: Path) -> Started:
     """Start sandbox_entry.py with these settings; it becomes, or starts, the user's command.
 
-    Args:
-        folder: where the settings are written for it.
+    The settings are written to `folder` for it.
     """
     reader, writer = os.pipe()
     try:

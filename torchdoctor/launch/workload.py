@@ -17,6 +17,10 @@ _PYTHON = re.compile(r"^(python|pypy)[\d.]*(\.exe)?$", re.IGNORECASE)
 _HAS_TORCH = "import importlib.util as u; raise SystemExit(0 if u.find_spec('torch') else 9)"
 _COMPILE = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"
 _ASK_TIMEOUT_S = 60.0
+_WITHOUT_TORCH = (
+    "The interpreter '{}' has no torch: activate the environment of the program, or choose its "
+    "interpreter with --python."
+)
 # Each keeps the interpreter from reading PYTHONPATH or from running sitecustomize.
 _BYPASSES = {"I": "isolated mode", "E": "ignored environment", "S": "no site module"}
 
@@ -36,61 +40,39 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
     """
     if not args or not args[0].strip():
         raise UsageError("Nothing to run: name a script, or a command after '--'.")
-    folder = cwd or str(Path.cwd())
+    folder, words = cwd or str(Path.cwd()), list(args)
     if not Path(folder).is_dir():
         raise UsageError(f"The folder {folder} does not exist.")
-    if args[0] == "-m" or _is_script(args[0], folder):
-        return _script(list(args), python, folder)
+    name = words[0]
+    if name == "-m" or _is_script(name, folder):
+        chosen = choose_interpreter(python, folder)
+        script = None if name == "-m" else _checked_script(name, folder, chosen)
+        return Workload(command=[chosen, *words], cwd=folder, python=chosen, script=script)
     if python is not None:
         raise UsageError(
-            f"--python chooses the interpreter for a script, but '{args[0]}' is a command."
+            f"--python chooses the interpreter for a script, but '{name}' is a command."
         )
-    return _command(list(args), folder)
+    found = _find(name, folder)
+    if found is None:
+        raise UsageError(f"The command '{name}' was not found.")
+    if not _PYTHON.match(Path(name).name):
+        # What another program is to start, as in `torchrun ... train.py`.
+        scripts = (Path(folder, x).absolute() for x in words[1:] if x.endswith(".py"))
+        script = next((str(path) for path in scripts if path.is_file()), None)
+        return Workload(command=words, cwd=folder, script=script)
+    rest = _after_options(words)
+    _check_torch(found, name)
+    named = rest and not rest[0].startswith("-")
+    script = _checked_script(rest[0], folder, found) if named else None
+    return Workload(command=words, cwd=folder, python=found, script=script)
 
 
 def _is_script(name: str, folder: str) -> bool:
     """Return whether a script was named, no command: by its name, or because it lies there."""
-    if name.endswith((".py", ".pyw", ".ipynb", ".pyc")):
-        return True
     path = Path(folder, name)
-    if path.is_dir():
+    if name.endswith((".py", ".pyw", ".ipynb", ".pyc")) or path.is_dir():
         return True
-    if not path.is_file() or (_find(name, folder) is not None):
-        return False
-    return not os.access(path, os.X_OK)
-
-
-def _script(args: list[str], python: str | None, folder: str) -> Workload:
-    chosen = choose_interpreter(python, folder)
-    script = None
-    if args[0] != "-m":
-        script = _checked_script(args[0], folder, chosen)
-    return Workload(command=[chosen, *args], cwd=folder, python=chosen, script=script)
-
-
-def _command(args: list[str], folder: str) -> Workload:
-    if _find(args[0], folder) is None:
-        raise UsageError(f"The command '{args[0]}' was not found.")
-    if not _PYTHON.match(Path(args[0]).name):
-        return Workload(command=args, cwd=folder, script=_script_of_launcher(args[1:], folder))
-    rest = _after_options(args)
-    interpreter = _find(args[0], folder)
-    assert interpreter is not None
-    if not has_torch(interpreter):
-        raise UsageError(_without_torch(args[0]))
-    script = None
-    if rest and not rest[0].startswith("-"):
-        script = _checked_script(rest[0], folder, interpreter)
-    return Workload(command=args, cwd=folder, python=interpreter, script=script)
-
-
-def _script_of_launcher(args: list[str], folder: str) -> str | None:
-    """Return the script that another program is to start, as in `torchrun ... train.py`."""
-    for argument in args:
-        path = Path(folder, argument)
-        if argument.endswith(".py") and path.is_file():
-            return str(path.absolute())
-    return None
+    return path.is_file() and _find(name, folder) is None and not os.access(path, os.X_OK)
 
 
 def _after_options(args: list[str]) -> list[str]:
@@ -99,9 +81,7 @@ def _after_options(args: list[str]) -> list[str]:
     while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "-m", "-c", "--"):
         option = args[at]
         at += 1
-        if option.startswith("--"):
-            continue
-        for position, letter in enumerate(option[1:], 1):
+        for position, letter in enumerate(option[1:] if option[1] != "-" else "", 1):
             if letter in _BYPASSES:
                 raise UsageError(
                     f"'{args[0]} -{letter}' ({_BYPASSES[letter]}) keeps torchdoctor's probe out of "
@@ -140,22 +120,18 @@ def _checked_script(name: str, folder: str, interpreter: str) -> str:
     except OSError as error:
         raise UsageError(f"The script '{name}' cannot be read ({error.strerror}).") from None
     # A zip file with a __main__.py, or a compiled file, is Python too.
-    if not source.startswith(b"PK") and not name.endswith(".pyc"):
-        _check_syntax(name, path, source, interpreter)
-    return str(path.absolute())
-
-
-def _check_syntax(name: str, path: Path, source: bytes, interpreter: str) -> None:
+    if source.startswith(b"PK") or name.endswith(".pyc"):
+        return str(path.absolute())
     try:
         compile(source, name, "exec", dont_inherit=True)
     except SyntaxError as error:
         # The program's interpreter may know a newer Python than ours.
-        if interpreter != sys.executable and _runs(interpreter, "-c", _COMPILE, str(path)):
-            return
-        where = f", line {error.lineno}" if error.lineno else ""
-        raise UsageError(f"'{name}' is not valid Python: {error.msg}{where}.") from None
+        if interpreter == sys.executable or not _runs(interpreter, "-c", _COMPILE, str(path)):
+            where = f", line {error.lineno}" if error.lineno else ""
+            raise UsageError(f"'{name}' is not valid Python: {error.msg}{where}.") from None
     except ValueError as error:
         raise UsageError(f"'{name}' is not a Python script: {error}.") from None
+    return str(path.absolute())
 
 
 def choose_interpreter(python: str | None, folder: str) -> str:
@@ -164,27 +140,22 @@ def choose_interpreter(python: str | None, folder: str) -> str:
         path = _find(python, folder)
         if path is None:
             raise UsageError(f"The interpreter '{python}' was not found.")
-        if not has_torch(path):
-            raise UsageError(_without_torch(python))
+        _check_torch(path, python)
         return path
-    candidates = []
-    environment = os.environ.get("VIRTUAL_ENV")
-    if environment:
-        candidates.append(shutil.which("python", path=str(Path(environment, "bin"))))
-        candidates.append(shutil.which("python", path=str(Path(environment, "Scripts"))))
+    active = os.environ.get("VIRTUAL_ENV")
+    places = [str(Path(active, name)) for name in ("bin", "Scripts")] if active else []
+    candidates = [shutil.which("python", path=place) for place in places]
     candidates += [shutil.which("python3"), shutil.which("python"), sys.executable]
     names = list(dict.fromkeys(c for c in candidates if c))
-    for candidate in names:
-        if has_torch(candidate):
-            return candidate
-    raise UsageError(_without_torch(names[0]))
+    for name in names:
+        if has_torch(name):
+            return name
+    raise UsageError(_WITHOUT_TORCH.format(names[0]))
 
 
-def _without_torch(name: str) -> str:
-    return (
-        f"The interpreter '{name}' has no torch: activate the environment of the program, or "
-        "choose its interpreter with --python."
-    )
+def _check_torch(interpreter: str, name: str) -> None:
+    if not has_torch(interpreter):
+        raise UsageError(_WITHOUT_TORCH.format(name))
 
 
 def has_torch(interpreter: str) -> bool:

@@ -12,9 +12,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from torchdoctor.launch.launch import LaunchResult, Poll, Program, launch
+from torchdoctor.launch.launch import LaunchResult, Program, launch
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import writing
+from torchdoctor.launch.running_launch import Poll
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.sensor_columns import SensorColumns
