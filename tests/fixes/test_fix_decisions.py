@@ -10,7 +10,6 @@ import pytest
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
-from torchdoctor.facts.lookup import training_loaders
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
 from torchdoctor.words import (
@@ -188,10 +187,6 @@ def test_loaders_made_side_by_side_are_not_made_anew() -> None:
     (value,) = tried("persistent-workers", _made(0, 0, 0))
     assert "loader" not in value  # the line makes all of them
     assert "anew" in refused("persistent-workers", _made(0, 1))
-
-
-def test_of_two_made_anew_together_each_epoch_only_the_main_one_counts() -> None:
-    assert [x.ident for x in training_loaders(_made(0, 0, 2, 2, 4))] == [0, 2, 4]
 
 
 def test_workers_that_keep_up_are_made_fewer() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torchdoctor.facts.lookup import python_between
+from torchdoctor.facts.lookup import exposed_python
 from torchdoctor.words import BRANCHES, CheckSpec, Diagnosis, Finding, FixSpec, Question, Recording
 
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
@@ -99,8 +99,8 @@ def _walk(
         if answer == "yes" and value is not None and first is None:
             first = (check.branch, value)
     other = recording.shares.other
-    if other is not None:
-        other = max(other - python_between(recording), 0.0)  # that is asked as CPU execution
+    if other is not None:  # Python between operators is asked as CPU execution
+        other = max(other - exposed_python(recording.trace, recording.shares), 0.0)
     high = other is not None and other >= _OTHER_THRESHOLD
     path.append(
         Question(

@@ -14,7 +14,7 @@ Without a GPU, the forward, backward and optimizer time of the step log counts.
 Waiting for data, which is asked first.
 """
 
-from torchdoctor.facts.lookup import python_between
+from torchdoctor.facts.lookup import exposed_python
 from torchdoctor.words import CheckSpec, Recording, TreeQuestion
 
 
@@ -26,7 +26,7 @@ def _measure(recording: Recording) -> float | None:
         # The host's own phases say nothing here: it launches kernels and does not wait for them.
         busy = recording.sensors.gpu_utilization
         return None if busy is None else max(1.0 - busy - (shares.data_loader or 0.0), 0.0)
-    return shares.cpu + (shares.runtime or 0.0) + python_between(recording)
+    return shares.cpu + (shares.runtime or 0.0) + exposed_python(recording.trace, shares)
 
 
 CHECK = CheckSpec(

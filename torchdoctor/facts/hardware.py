@@ -74,19 +74,14 @@ def memory_is_short(recording: Recording) -> bool:
 
 
 def much_load(busy: float | None, usable: float | None) -> float | None:
-    """Return the CPUs that other programs kept busy; None where that was little or is not known.
-
-    Args:
-        busy: CPUs that they kept busy on average; None: not known.
-        usable: CPUs that the program may use; None: not known.
-    """
+    """Return the CPUs of the `usable` that other programs kept `busy`; None: few, or not known."""
     if busy is None or usable is None or busy < MUCH_LOAD * max(usable, 1.0):
         return None
     return busy
 
 
 def load_words(busy: float | None, usable: float | None) -> str | None:
-    """Return such as "1.2 of 2 usable CPUs"; None where that was little. Args as `much_load`."""
+    """Return such as "1.2 of 2 usable CPUs"; None where that was little."""
     load = much_load(busy, usable)
     return None if load is None else f"{load:.1f} of {usable:g} usable CPUs"
 

@@ -25,7 +25,12 @@ def training_loaders(recording: Recording) -> list[LoaderFacts]:
     else:
         used = [x for x in loaders if x.batches > 0]
         main = max(used, key=lambda x: x.batches) if used else None
-    return [] if main is None else [main, *_anew(main, loaders)]
+    if main is None:
+        return []
+    others = [x for x in _made_there(main, loaders) if x is not main]
+    # Those made before the same iterators were started stand side by side.
+    known = main.iterators_before
+    return [main, *(x for x in others if known is None or x.iterators_before != known)]
 
 
 def training_loader_location(recording: Recording) -> Location | None:
@@ -39,16 +44,6 @@ def _made_there(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFac
     known = (main.location, main.dataset_length)
     alike = [x for x in loaders if main.location and (x.location, x.dataset_length) == known]
     return alike or [main]
-
-
-def _anew(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
-    """Return the loaders that take its place in another epoch, not those made side by side."""
-    groups: dict[int, list[LoaderFacts]] = {}
-    for loader in sorted(_made_there(main, loaders), key=lambda x: x.ident):
-        known = loader.iterators_before
-        groups.setdefault(-1 - loader.ident if known is None else known, []).append(loader)
-    place = next(group.index(main) for group in groups.values() if main in group)
-    return [group[place] for group in groups.values() if main not in group and place < len(group)]
 
 
 def loader_target(recording: Recording) -> dict[str, int]:
@@ -263,12 +258,7 @@ def overhead_share(recording: Recording) -> float | None:
     share = (trace.linking_s + (trace.small_operator_s or 0.0)) / trace.step_s
     if recording.shares.cpu is None:
         return share
-    return min(share, recording.shares.cpu + python_between(recording))
-
-
-def python_between(recording: Recording) -> float:
-    """Return `exposed_python` of a recording."""
-    return exposed_python(recording.trace, recording.shares)
+    return min(share, recording.shares.cpu + exposed_python(recording.trace, recording.shares))
 
 
 def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:

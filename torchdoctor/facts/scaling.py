@@ -36,7 +36,6 @@ _SOURCES = {
     "program": "the program's optimizers",
 }
 _UNCHECKED = "never checked on a machine with that many GPUs; figures are rounded down"
-_LOADER = 0.05  # of the step, from where on it is said
 
 
 @dataclass(frozen=True)
@@ -270,11 +269,6 @@ def _grounds(forecast: Scaling) -> list[str]:
         f"{memory(forecast.last_bytes)}; the same batch on every GPU; ranks that are equally "
         "fast, and CPUs and storage that keep up with all of them"
     )
-    if (forecast.loader_share or 0.0) >= _LOADER:
-        lines.append(
-            f"waiting for data is {forecast.loader_share:.0%} of the step already: processes that "
-            "share CPUs and storage wait longer, which is not in these figures"
-        )
     return lines
 
 

@@ -13,13 +13,7 @@ from torchdoctor.words import Recording
 
 HOST = "HOST"  # stands for the name of the first machine
 _PORT = 29500
-_LAUNCHERS = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "accelerate.commands.launch",
-    "accelerate.commands.accelerate_cli",
-    "deepspeed.launcher.runner",
-)
+_LAUNCHERS = ("torch", "accelerate", "deepspeed")  # packages: their modules start a program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +48,9 @@ def _words(recording: Recording) -> list[str]:
         return list(argv or command)
     options = [command[0], *takewhile(lambda word: word.startswith("-"), command[1:])]
     words = command[len(options) :]
+    package = words[0].partition(".")[0] if words else "torch"
     # -m, or as the last of several flags: -um
-    if words and re.fullmatch("-[A-Za-z]*m", options[-1]) and words[0] not in _LAUNCHERS:
+    if re.fullmatch("-[A-Za-z]*m", options[-1]) and package not in _LAUNCHERS:
         return ["-m", *words]
     return list(argv or words)
 

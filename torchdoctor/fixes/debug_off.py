@@ -59,21 +59,18 @@ def _left_on(recording: Recording) -> list[str]:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Turn off each of settings["off"], for good."""
-    parts = {"anomaly": _anomaly_off, "gradcheck": _gradcheck_off, "profiler": _profiler_off}
-    program.set_reason("Nothing of it was turned on.")
-    for name in settings["off"]:
-        if name in parts:
-            parts[name](torch, program)
-        elif os.environ.pop(name, None) is not None:
-            # torch.distributed read its variable when it was imported, before us.
-            if name == "TORCH_DISTRIBUTED_DEBUG" and torch.distributed.is_available():
-                torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
-            program.applied(**{name: "removed"})
 
+    def instead(value: Any, **note: str) -> Any:
+        def make(old: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                program.applied(**note)
+                return value
 
-def _anomaly_off(torch: Any, program: Any) -> None:
-    # detect_anomaly and set_detect_anomaly both end here.
-    def make(old: Any) -> Any:
+            return call
+
+        return make
+
+    def anomaly(old: Any) -> Any:
         def set_anomaly_enabled(enabled: bool, check_nan: bool = True) -> None:
             if enabled:
                 program.applied(anomaly="off")
@@ -81,39 +78,33 @@ def _anomaly_off(torch: Any, program: Any) -> None:
 
         return set_anomaly_enabled
 
-    program.replace(torch, "set_anomaly_enabled", make)
-
-
-def _gradcheck_off(torch: Any, program: Any) -> None:
-    def make(old: Any) -> Any:
-        def passes(*args: Any, **kwargs: Any) -> bool:
-            program.applied(gradcheck="skipped")
-            return True
-
-        return passes
-
-    for name in ("gradcheck", "gradgradcheck"):
-        program.replace(torch.autograd, name, make)
-
-
-def _profiler_off(torch: Any, program: Any) -> None:
-    def make(old: Any) -> Any:
-        def does_nothing(self: Any, *args: Any, **kwargs: Any) -> None:
-            program.applied(profiler="off")
-
-        return does_nothing
-
-    def make_enter(old: Any) -> Any:
-        def enter(self: Any) -> Any:
+    def enter(old: Any) -> Any:
+        def entered(self: Any) -> Any:
             program.applied(profiler="off")
             self.enabled = False  # its __exit__ then does nothing
             return self
 
-        return enter
+        return entered
 
-    for name in ("start", "stop", "step"):
-        program.replace(torch.profiler.profile, name, make)
-    program.replace(torch.autograd.profiler.profile, "__enter__", make_enter)
+    profile, skipped = instead(None, profiler="off"), instead(True, gradcheck="skipped")
+    replacements = {
+        # detect_anomaly and set_detect_anomaly both end here.
+        "anomaly": [(torch, "set_anomaly_enabled", anomaly)],
+        "gradcheck": [(torch.autograd, name, skipped) for name in ("gradcheck", "gradgradcheck")],
+        "profiler": [
+            *((torch.profiler.profile, name, profile) for name in ("start", "stop", "step")),
+            (torch.autograd.profiler.profile, "__enter__", enter),
+        ],
+    }
+    program.set_reason("Nothing of it was turned on.")
+    for name in settings["off"]:
+        for replacement in replacements.get(name, ()):
+            program.replace(*replacement)
+        if name in _VARIABLES and os.environ.pop(name, None) is not None:
+            # torch.distributed read its variable when it was imported, before us.
+            if name == "TORCH_DISTRIBUTED_DEBUG" and torch.distributed.is_available():
+                torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
+            program.applied(**{name: "removed"})
 
 
 def instruction(settings: Settings, recording: Recording) -> str:

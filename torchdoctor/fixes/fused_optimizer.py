@@ -21,8 +21,6 @@ The same formula with another order of rounding: results agree to the last digit
 ## Sources
 - PyTorch documentation, torch.optim (table of for-loop, foreach and fused implementations):
   https://docs.pytorch.org/docs/stable/optim.html
-- PyTorch documentation, torch.optim.AdamW, `fused`:
-  https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
 """
 
 from typing import Any

@@ -23,8 +23,6 @@ targets).
 ## Sources
 - NVIDIA, Matrix Multiplication Background User's Guide:
   https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
-- PyTorch Performance Tuning Guide, "Use tensor cores":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 from torchdoctor.checks import odd_sizes, sizes_not_multiples

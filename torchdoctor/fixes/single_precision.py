@@ -24,8 +24,6 @@ seed, random numbers in float32 differ from those in float64.
 ## Sources
 - NVIDIA CUDA C++ Programming Guide, "Arithmetic Instructions" (64-bit against 32-bit operations per
   clock and multiprocessor): https://docs.nvidia.com/cuda/cuda-c-programming-guide/
-- PyTorch documentation, torch.set_default_dtype:
-  https://docs.pytorch.org/docs/stable/generated/torch.set_default_dtype.html
 - PyTorch, torch.from_numpy: https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html
 """
 

@@ -40,8 +40,6 @@ on the GPU Triton. A small model on a CPU can become slower.
   https://docs.pytorch.org/tutorials/recipes/regional_compilation.html
 - PyTorch documentation, Dynamic shapes (recompilation, mark_dynamic):
   https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
-- PyTorch documentation, torch.nn.Module.compile:
-  https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 - Ansel et al., "PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode
   Transformation and Graph Compilation", ASPLOS 2024: https://doi.org/10.1145/3620665.3640366
 """
@@ -55,7 +53,7 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import before_training
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import ModelFacts, Recording, TraceStatistics
+from torchdoctor.words import Recording, TraceStatistics
 from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
@@ -72,15 +70,13 @@ def refuses(recording: Recording) -> str | None:
         return "The model is already compiled."
     if any(m.data_parallel == "DataParallel" for m in models):
         return "The model is wrapped in DataParallel, which copies it at each step."
-    if models and all(_mostly_recurrent(m) for m in models):
+    if models and all(
+        m.recurrent and not m.conv2d and not m.attention and m.linear <= 2 for m in models
+    ):
         return "The model is recurrent, and torch.compile leaves nn.RNN, nn.LSTM and nn.GRU as is."
     if not recording.has_gpu and not _has_cpp_compiler():
         return "There is no C++ compiler on this machine, which torch.compile needs on a CPU."
     return None
-
-
-def _mostly_recurrent(model: ModelFacts) -> bool:
-    return bool(model.recurrent) and not model.conv2d and not model.attention and model.linear <= 2
 
 
 def _has_cpp_compiler() -> bool:
