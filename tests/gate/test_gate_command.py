@@ -177,7 +177,7 @@ def test_the_reference_is_the_commit_with_todays_untracked_files(project: Path) 
         assert names == {
             "settings.py": b"PAUSE_S = 0.010\n", "new.py": None, "train.py": TRAIN.encode()
         }  # fmt: skip
-        moved = elsewhere(old).workload
+        moved = elsewhere(old)[0].workload
         assert Path(moved.cwd, "data.txt").read_text() == "1 2 3"
         assert Path(moved.cwd, "settings.py").read_text() == "PAUSE_S = 0.010\n"
         assert moved.cwd.endswith("/training")

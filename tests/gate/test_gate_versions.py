@@ -128,7 +128,7 @@ def test_submodules_stay_as_they_are_today(with_submodule: Path, tmp_path: Path)
     reference = Reference(workload(with_submodule), "HEAD")
     try:
         assert reference.contents() == {} == reference.differing
-        moved = elsewhere(reference).workload
+        moved = elsewhere(reference)[0].workload
         assert Path(moved.cwd, "library", "library.py").read_text() == "VALUE = 2\n"
     finally:
         reference.close()
@@ -149,7 +149,7 @@ def test_git_answers_in_the_reference_folder_and_nothing_of_the_users_changes(
     before = state(project)
     reference = Reference(workload(project), "HEAD~1")
     try:
-        folder = Path(elsewhere(reference).workload.cwd)
+        folder = Path(elsewhere(reference)[0].workload.cwd)
         assert git(folder, "rev-parse", "HEAD").strip() == first
         top = git(folder, "rev-parse", "--show-toplevel").strip()
         assert Path(top).resolve() == reference.folder.resolve()
@@ -177,8 +177,8 @@ def packaged(project: Path) -> Path:
 
 
 def printed(reference: Reference, python: str = sys.executable) -> str:
-    moved = elsewhere(reference)
-    assert moved.doubts == []
+    moved, doubts = elsewhere(reference)
+    assert doubts == []
     return subprocess.run(
         [python, *moved.workload.command[1:]], cwd=moved.workload.cwd, text=True, check=True,
         capture_output=True, env={**os.environ, **moved.variables},
@@ -202,7 +202,7 @@ def test_pythonpath_leads_to_the_references_package(
 
 def elsewhere_paths(reference: Reference) -> list[str]:
     shutil.rmtree(reference.folder / ".git", ignore_errors=True)
-    return elsewhere(reference).variables["PYTHONPATH"].split(os.pathsep)
+    return elsewhere(reference)[0].variables["PYTHONPATH"].split(os.pathsep)
 
 
 @pytest.mark.parametrize("kind", ["pth", "finder"])
@@ -239,7 +239,7 @@ def test_whole_paths_of_the_working_tree_become_the_references(project: Path) ->
     reference = Reference(given, "HEAD")
     try:
         there = reference.folder / "training"
-        assert elsewhere(reference).workload.command[1:] == [
+        assert elsewhere(reference)[0].workload.command[1:] == [
             str(there / "train.py"), f"--config={there / 'settings.py'}",
             f"data={there / 'data.txt'}", "--name=/no/such/path", "--rate=0.1", f"{project}=x",
             "x" * 5000,
@@ -254,7 +254,7 @@ def test_an_interpreter_that_cannot_be_asked_is_a_doubt(project: Path) -> None:
         Workload(command=["bash", "train.sh"], cwd=str(project), script=None), "HEAD"
     )
     try:
-        [doubt] = elsewhere(reference).doubts
+        [doubt] = elsewhere(reference)[1]
         assert "editable install" in doubt
     finally:
         reference.close()

@@ -461,6 +461,7 @@ def nothing_found() -> Report:
         ),
         diagnosis=Diagnosis(
             bottleneck="none",
+            sentence="No part of the step stands out.",
             path=[
                 _no("Is data loader time high?", "share of the step spent waiting", 0.004, 0.2),
                 Question(
@@ -548,6 +549,7 @@ def refused_heavy() -> Report:
         ),
         diagnosis=Diagnosis(
             bottleneck="data_loader",
+            sentence="Training waits for data.",
             path=[
                 Question(
                     question="Is data loader time high?",

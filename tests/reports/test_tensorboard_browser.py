@@ -13,7 +13,6 @@ from browser import Browser, chromium, tensorboard
 from run_folders import OBSERVED_STEPS, ranks_folder, report_with_run
 
 from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.reports.first_screen import cause
 from torchdoctor.reports.tensorboard.write import write_tensorboard
 from torchdoctor.reports.trial_rows import measured
 from torchdoctor.words import Report
@@ -97,7 +96,7 @@ def test_text_is_the_report_without_leftovers_of_markdown(
     browser: Browser, address: str, report: Report
 ) -> None:
     browser.open(f"{address}/#text")
-    verdict = " ".join(cause(report).split()).rstrip(".")  # the place stands behind it
+    verdict = " ".join(report.diagnosis.sentence.split()).rstrip(".")  # the place stands behind it
     browser.wait(lambda: any(text.startswith(verdict) for text in browser.texts("p")))
     wanted = {speedup(trial.speedup, trial.pairs) for trial in measured(report)}
     wanted |= {asked.question for asked in report.diagnosis.path}

@@ -103,7 +103,7 @@ class GateRun:
                 f"No tracked file differs between {self._ref} and the working tree: both sides are "
                 "the same program."
             )
-        if reference.misses_script:
+        if self._workload.script is not None and reference.script is None:
             self._doubts.append(
                 f"{self._workload.script} lies outside the repository: both sides run the same "
                 "file."
@@ -114,9 +114,9 @@ class GateRun:
             f"Without the overlay sandbox the reference ran in {reference.folder}, with links to "
             "your untracked files."
         )
-        moved = elsewhere(reference)
-        self._doubts += moved.doubts
-        return replace(UNTOUCHED, workload=moved.workload, variables=moved.variables)
+        moved, doubts = elsewhere(reference)
+        self._doubts += doubts
+        return moved
 
     def _launches(self, observed: Observed) -> ProgramLaunches:
         """Return how both are launched: by the slower version's steps."""

@@ -11,7 +11,6 @@ from torchdoctor.words import Interval
 from torchdoctor.words.figures import percent
 from torchdoctor.words.gate import GateMetric
 
-_LONG = 1.02  # the mean beyond the typical step: some steps alone became longer
 _SAYS_NOTHING = 20.0  # an upper end like this, of two or three pairs, is no figure
 
 
@@ -52,7 +51,7 @@ def _passed(time: GateMetric, verdict: str, reference: str, so_far: str, basis: 
     by_itself = state(verdict, time.ratio, time.tolerance)
     long_steps = ""
     if means_say_slower(basis.mean, time.tolerance):
-        long_steps = _in_the_mean(basis.mean, time.ratio)
+        long_steps = _in_the_mean(basis.mean)
     unseen = blind_spot(time.ratio) or 0.0
     if by_itself == "perhaps slower":
         proof = f" (p = {basis.p:.2g}, and a gate fails below {FAIL_FINAL:g})" if basis.p else ""
@@ -101,14 +100,12 @@ def _worse(rows: Sequence[GateMetric], reference: str) -> str:
     return f"Worse than {reference} in {', '.join(names)}: {'; '.join(parts)}."
 
 
-def _in_the_mean(mean: Interval | None, typical: Interval | None) -> str:
-    taken = _times(mean, "as long") or "clearly longer"
-    if mean is not None and typical is not None and mean.estimate < _LONG * typical.estimate:
-        return f"All steps together take {taken}, the typical one about as much: likely slower."
+def _in_the_mean(mean: Interval | None) -> str:
     return (
-        f"All steps together, the long ones included, take {taken}, which a gate does not fail "
-        "for: look for work that only some steps do (a checkpoint, a log, an evaluation), or for "
-        "other load on the machine."
+        "All steps together, the long ones included, take "
+        f"{_times(mean, 'as long') or 'clearly longer'}, which a gate does not fail for: look for "
+        "work that only some steps do (a checkpoint, a log, an evaluation), or for other load on "
+        "the machine."
     )
 
 

@@ -16,10 +16,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from torchdoctor.launch.launch_environment import PROBE
+from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Contents
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
@@ -66,7 +67,11 @@ class Reference:
         self.folder = Path(tempfile.mkdtemp(prefix="torchdoctor-reference-"))
         try:
             self._check_out()
-            self._check_script()
+            if self.script is not None and not (self.folder / self.script).exists():
+                # It would be compared with itself.
+                raise UsageError(
+                    f"There is no {self.script} in {ref}: commit it, or name another one."
+                )
         except BaseException:
             self.close()
             raise
@@ -100,19 +105,11 @@ class Reference:
         Path(index).unlink(missing_ok=True)
 
     @property
-    def misses_script(self) -> bool:
-        """Return True if the script lies outside the repository: both sides run the same."""
-        script = self.workload.script
-        return script is not None and not Path(script).resolve().is_relative_to(self.root)
-
-    def _check_script(self) -> None:
-        """Raise where git does not know the script: it would be compared with itself."""
+    def script(self) -> Path | None:
+        """Return the script's path in the repository; None: it has none, or lies outside."""
         script = Path(self.workload.script).resolve() if self.workload.script else None
-        if script is None or not script.is_relative_to(self.root):
-            return
-        path = script.relative_to(self.root)
-        if not (self.folder / path).exists():
-            raise UsageError(f"There is no {path} in {self.ref}: commit it, or name another one.")
+        inside = script is not None and script.is_relative_to(self.root)
+        return script.relative_to(self.root) if script is not None and inside else None
 
     def submodules(self) -> list[str]:
         """Return the paths of the commit's submodules."""
@@ -159,17 +156,8 @@ class Reference:
         return contents
 
 
-@dataclass(frozen=True, kw_only=True)
-class Elsewhere:
-    """The reference's program in the scratch folder, with variables for its launches."""
-
-    workload: Workload
-    variables: dict[str, str]
-    doubts: list[str] = field(default_factory=list)
-
-
-def elsewhere(reference: Reference) -> Elsewhere:
-    """Return the program in the scratch folder, with links to what git does not hold."""
+def elsewhere(reference: Reference) -> tuple[LaunchSpec, list[str]]:
+    """Return how the program runs in the scratch folder, linked to what git lacks, and doubts."""
     _link_the_rest(reference)
     _own_repository(reference)
     workload, doubts = reference.workload, []
@@ -190,7 +178,7 @@ def elsewhere(reference: Reference) -> Elsewhere:
         script=None if workload.script is None else _moved(reference, workload.script),
     )
     variables = {"PYTHONPATH": os.pathsep.join([str(PROBE), *paths])}
-    return Elsewhere(workload=moved, variables=variables, doubts=doubts)
+    return replace(UNTOUCHED, workload=moved, variables=variables), doubts
 
 
 def _moved(reference: Reference, path: str) -> str:

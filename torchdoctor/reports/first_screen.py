@@ -30,6 +30,7 @@ from torchdoctor.words import Interval, Note, RecommendedFix, Report, Trial
 from torchdoctor.words.figures import (
     clean,
     fix_with_settings,
+    memory_change,
     place,
     quantity,
     ratio,
@@ -49,15 +50,6 @@ _TRAINING_CLAUSE = {
     "changed": "but training changes",
 }
 _UNKNOWN_TRAINING = "whether training stays the same is not known"
-_CAUSES = {
-    "data_loader": "Training waits for data.",
-    "memcpy": "Copies between host and device hold up the step.",
-    "communication": "Communication between devices holds up the step.",
-    "gpu": "The GPU's own work fills the step.",
-    "cpu": "Work on the CPU holds up the step.",
-    "other": "Something outside the step's own work holds it up.",
-    "none": "No part of the step stands out.",
-}
 _UNPROVEN = "No speed-up is proven yet"
 
 
@@ -72,15 +64,9 @@ def screen(report: Report, folder: str) -> list[Section]:
     )
 
 
-def cause(report: Report) -> str:
-    """Return what slows training, in the words of the diagnosis."""
-    sentence = clean(report.diagnosis.sentence.strip())
-    return sentence or _CAUSES.get(report.diagnosis.bottleneck, "")
-
-
 def _cause(report: Report) -> list[Block]:
     """Return the cause with its place, and what proves it, each at most two lines long."""
-    first, _, rest = cause(report).partition(". ")
+    first, _, rest = clean(report.diagnosis.sentence.strip()).partition(". ")
     first, findings = first.removesuffix("."), report.diagnosis.findings
     named = [finding for finding in findings if finding.check == report.diagnosis.detail]
     finding = next(iter(named or [x for x in findings if x.severity == "high"]), None)
@@ -120,7 +106,10 @@ def _answer(report: Report, folder: str) -> list[Block]:
 
 
 def _recommended(report: Report, folder: str) -> list[Block]:
-    recommended, memory = report.recommendation, wording.memory_of(report)
+    recommended, memory = report.recommendation, ""
+    before, after = report.baseline.peak_memory_bytes, recommended.peak_memory_bytes
+    if before is not None and after is not None:
+        memory = f"{memory_change(after - before)} memory"
     rows: list[tuple[str, str]] = []
     for fix in recommended.fixes[:_MOST_FIXES]:
         parts = [place(fix.location, report.workload.cwd, _PLACE), "" if rows else memory]

@@ -25,7 +25,7 @@ def document(report: Report, folder: str = "") -> Document:
     return Document(
         title="torchdoctor",
         subject=" · ".join(filter(None, subject)),
-        summary=wording.first_sentence(first_screen.cause(report)),
+        summary=wording.first_sentence(clean(report.diagnosis.sentence.strip())),
         screen=first_screen.screen(report, folder),
         details=details.details(report),
         hint=f"details: {command} --details",

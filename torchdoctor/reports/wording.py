@@ -21,7 +21,6 @@ from torchdoctor.words.figures import (
     clean,
     counted,
     memory,
-    memory_change,
     percent,
     quantity,
     ratio,
@@ -103,14 +102,6 @@ def untried(report: Report) -> str:
     if any(fix.aim != "training" for fix in report.recommendation.also_offered):
         return "No fix was tried: what applies here is shown as code, not run."
     return "No fix was tried."
-
-
-def memory_of(report: Report) -> str:
-    """Return what the recommended fixes cost in memory: "+48 MB memory"; empty if not known."""
-    before, after = report.baseline.peak_memory_bytes, report.recommendation.peak_memory_bytes
-    if before is None or after is None:
-        return ""
-    return f"{memory_change(after - before)} memory"
 
 
 def together(report: Report) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import socket
@@ -20,7 +21,6 @@ from torchdoctor.words.errors import UsageError
 
 _RUN = "run"
 _NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")  # as torch's tensorboard_trace_handler names it
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def write_tensorboard(report: Report, folder: Path) -> list[str]:
@@ -60,11 +60,8 @@ def _unused(folder: Path, created: str) -> str:
     """Return a name by the report's time, such as 20260101T120000; numbered where it is taken."""
     plain = "".join(c for c in created.partition("+")[0] if c.isalnum())
     when = plain or time.strftime("%Y%m%dT%H%M%S")
-    number = 2
-    name = when
-    while (folder / name).exists():
-        name, number = f"{when}-{number}", number + 1
-    return name
+    names = (f"{when}-{number}" if number > 1 else when for number in itertools.count(1))
+    return next(name for name in names if not (folder / name).exists())
 
 
 def _write_traces(report: Report, folder: Path) -> None:
@@ -77,22 +74,14 @@ def _write_traces(report: Report, folder: Path) -> None:
     ranks = {rank.path: rank.rank for rank in report.ranks}
     for number, path in enumerate(trace_files(report)):
         folder.mkdir(parents=True, exist_ok=True)
-        name = _name(path, bool(report.run_folder), ranks.get(str(path), number))
-        target = folder / name
-        if target.exists():  # two folders of ranks may repeat a name
-            target = folder / f"{number}_{name}"
-        shutil.copyfile(path, target)
-
-
-def _name(path: Path, own: bool, rank: int) -> str:
-    if not own and _NAMED.fullmatch(path.name):
-        return path.name
-    with path.open("rb") as file:
-        packed = file.read(2) == _GZIP_MAGIC
-    if own:  # trace-<pid>.json.gz
-        worker = f"{socket.gethostname()}_{path.name.removeprefix('trace-').partition('.')[0]}"
-    else:
-        worker = f"{path.name.removesuffix('.gz').removesuffix('.json')}_{rank}"
-    worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)
-    written_ns = path.stat().st_mtime_ns
-    return f"{worker}.{written_ns}.pt.trace.json{'.gz' if packed else ''}"
+        name, stem = path.name, path.name.removesuffix(".gz").removesuffix(".json")
+        if report.run_folder or not _NAMED.fullmatch(name):
+            worker = f"{stem}_{ranks.get(str(path), number)}"
+            if report.run_folder:
+                worker = f"{socket.gethostname()}_{stem.removeprefix('trace-')}"
+            packed = ".gz" if path.name.endswith(".gz") else ""
+            worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)
+            name = f"{worker}.{path.stat().st_mtime_ns}.pt.trace.json{packed}"
+        if (folder / name).exists():  # two folders of ranks may repeat a name
+            name = f"{number}_{name}"
+        shutil.copyfile(path, folder / name)
