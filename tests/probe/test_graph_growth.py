@@ -7,17 +7,16 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from torchdoctor.probe import step_log
-from torchdoctor.probe.hooks import graph_growth
+from torchdoctor.probe import stacks, step_log
 
 
 def answered(tmp_path: Path, *, recorded: int, event: bool) -> dict[tuple[str, bool], int]:
     """What is kept of one question, after which so many operations were recorded."""
     count = [100]
-    log = graph_growth.MarkedLog(str(tmp_path), 1, None, lambda: count[0])
+    log = stacks.MarkedLog(str(tmp_path), 1, None, lambda: count[0])
     log.add(step_log.OPTIMIZER_END)
     counts: dict[tuple[str, bool], int] = {}
-    growth = graph_growth.Growth(log, counts, SimpleNamespace())
+    growth = stacks.Growth(log, counts, SimpleNamespace())
     mark = log.mark
     if event:
         log.add(step_log.FORWARD_BEGIN)
@@ -42,7 +41,7 @@ def test_what_came_after_the_next_event_does_not_count(tmp_path: Path) -> None:
 
 
 def test_another_threads_events_leave_no_mark(tmp_path: Path) -> None:
-    log = graph_growth.MarkedLog(str(tmp_path), 1, None, lambda: 5)
+    log = stacks.MarkedLog(str(tmp_path), 1, None, lambda: 5)
     other = threading.Thread(target=lambda: log.add(step_log.FETCH_END))
     other.start()
     other.join()

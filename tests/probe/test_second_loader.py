@@ -237,7 +237,7 @@ def test_a_data_set_that_fails_in_workers_costs_the_arm_alone(tmp_path: Path) ->
 COPIES = """
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
-from torchdoctor.probe.fixkit import loader_copies
+from torchdoctor.probe.fixkit import second_loader
 class Data(Dataset):
     def __init__(self): self.rows = [[i] for i in range(20)]
     def __len__(self): return 20
@@ -257,10 +257,10 @@ data, generator = Data(), torch.Generator().manual_seed(3)
 sampler = Groups(data, generator)
 loader = Own(data, batch_sampler=sampler, generator=generator, num_workers=1)
 def seconds(later):
-    arguments = loader_copies.arguments_of(loader, torch)
+    arguments = second_loader.arguments_of(loader, torch)
     arguments["num_workers"] = 0
     arguments["prefetch_factor"] = None
-    return loader_copies.second(loader, arguments, later, torch, DataLoader.__init__)
+    return second_loader.second(loader, arguments, later, torch, DataLoader.__init__)
 before = generator.get_state()
 found = seconds(2)
 batches = [[len(list(found)), len(list(found))], type(found).__name__, found.kept]

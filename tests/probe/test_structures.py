@@ -9,7 +9,7 @@ import torch
 from probed import Probed, run_probed
 
 from torchdoctor.probe import step_log
-from torchdoctor.probe.measure.fingerprints import Fingerprints
+from torchdoctor.probe.measure.nested import Fingerprints
 
 pytestmark = pytest.mark.slow
 

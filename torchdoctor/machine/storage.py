@@ -22,7 +22,7 @@ import psutil
 
 from torchdoctor.machine.mounts import Mount, kind_of, mount_of, mounts_now
 from torchdoctor.machine.read_speed import bytes_per_s, file_s, latency_s, measure
-from torchdoctor.probe.hooks import file_reads, library_reads
+from torchdoctor.probe.hooks import file_reads
 from torchdoctor.words.environment import (
     MountReads,
     RemoteReads,
@@ -144,16 +144,16 @@ def _logged(channel: Path) -> _Logged:
 def _sort(logged: _Logged, letter: str, text: str) -> None:
     if letter == file_reads.C_READER:
         logged.c_readers.add(text)
-    elif letter == library_reads.AVAILABLE:
+    elif letter == file_reads.AVAILABLE:
         logged.available.add(text)
     elif letter == file_reads.PAGES:
         share, _, path = text.split(" ", 2)
         logged.files[path].cached.append(float(share))
-    elif letter == library_reads.REMOTE:
+    elif letter == file_reads.REMOTE:
         phase, name, rest = text.split(" ", 2)
         if phase != file_reads.SETUP:
             logged.remote[name].append((0.0, rest))
-    elif letter == library_reads.TABLE:
+    elif letter == file_reads.TABLE:
         phase, name, seconds, rest = text.split(" ", 3)
         if phase != file_reads.SETUP:
             logged.tables[name].append((float(seconds), rest))

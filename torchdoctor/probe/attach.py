@@ -5,14 +5,13 @@ import json
 import os
 import sys
 
-from . import seeds, stacks, step_log, trackers
+from . import seeds_and_trackers, stacks, step_log
 from .hooks import (
     backward_hooks,
     compile_log,
     copy_hooks,
     double_calls,
     file_reads,
-    gc_pauses,
     loader_hooks,
     optimizer_hooks,
 )
@@ -24,9 +23,7 @@ _session = None
 def attach(torch, watch):
     """Hook into `torch`; each part that fails is reported and leaves the others standing.
 
-    Args:
-        torch: the module that was just imported.
-        watch: calls back when other modules (numpy, wandb, ...) are imported.
+    `watch` calls back when other modules (numpy, wandb, ...) are imported.
     """
     global _session
     with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
@@ -34,7 +31,7 @@ def attach(torch, watch):
     session = _session = Session(plan, torch)
     sys.modules["_torchdoctor_probe_attach"] = sys.modules[__name__]
     parts = (
-        ("seeds", lambda: seeds.install(session, watch)),
+        ("seeds", lambda: seeds_and_trackers.install_seeds(session, watch)),
         ("flags", session.flags.install),
         ("fixes", session.load_fixes),
         ("loaders", lambda: loader_hooks.install(session)),
@@ -42,11 +39,11 @@ def attach(torch, watch):
         ("backward", lambda: backward_hooks.install(session)),
         ("copies", lambda: copy_hooks.install(session)),
         ("double", lambda: double_calls.install(session)),
-        ("gc", lambda: gc_pauses.install(session)),
+        ("gc", lambda: copy_hooks.install_pauses(session)),
         ("stacks", lambda: stacks.install(session)),
         ("files", lambda: file_reads.install(session, watch)),
         ("compiling", lambda: compile_log.install(session)),
-        ("trackers", lambda: trackers.install(session, watch)),
+        ("trackers", lambda: seeds_and_trackers.install_trackers(session, watch)),
     )
     for name, install in parts:
         try:

@@ -1,5 +1,6 @@
-"""Places in the user's own source where something happens."""
+"""Places in the user's own source where something happens, and what objects are called there."""
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -9,6 +10,9 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # f
 _STANDARD = tuple(
     {os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")}
 )
+_FOREIGN = [os.sep + "%s-packages" % kind + os.sep for kind in ("site", "dist")]
+_FOREIGN += [os.sep + os.path.join("torch", part) + os.sep for part in ("nn", "utils", "optim")]
+_LONGEST_LINE = 200
 _verdicts: dict = {}
 
 
@@ -17,18 +21,9 @@ def is_users(filename):
     verdict = _verdicts.get(filename)
     if verdict is None:
         path = os.path.realpath(filename) if filename else ""
-        foreign = (
-            not path
-            or filename.startswith("<")
-            or path.startswith(_OWN)
-            or path.startswith(_STANDARD)
-            or (os.sep + "site-packages" + os.sep) in path
-            or (os.sep + "dist-packages" + os.sep) in path
-            or (os.sep + "torch" + os.sep + "nn" + os.sep) in path
-            or (os.sep + "torch" + os.sep + "utils" + os.sep) in path
-            or (os.sep + "torch" + os.sep + "optim" + os.sep) in path
-        )
-        verdict = _verdicts[filename] = not foreign
+        foreign = not path or filename.startswith("<") or path.startswith((_OWN, *_STANDARD))
+        verdict = not foreign and not any(folder in path for folder in _FOREIGN)
+        _verdicts[filename] = verdict
     return verdict
 
 
@@ -37,18 +32,22 @@ def is_probes(filename):
     return filename.startswith(_PROBE)
 
 
-def of_frame(frame):
-    """Return the frame as `words.Location`."""
-    return {
-        "file": os.path.abspath(frame.f_code.co_filename),
-        "line": frame.f_lineno or frame.f_code.co_firstlineno,
-        "function": frame.f_code.co_name,
-    }
-
-
 def of_line(filename, line, function):
     """Return a line of a code object's file as `words.Location`."""
     return {"file": os.path.abspath(filename), "line": line, "function": function}
+
+
+def of_frame(frame):
+    """Return the frame as `words.Location`."""
+    code = frame.f_code
+    return of_line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
+
+
+def text_at(location):
+    """Return the line of source at a `words.Location`; "" where there is none."""
+    if location is None:
+        return ""
+    return linecache.getline(location["file"], location["line"]).strip()[:_LONGEST_LINE]
 
 
 def users_frame(frame):
@@ -98,5 +97,67 @@ def _package(filename):
         _, installed, rest = filename.replace(os.sep, "/").rpartition("/%s/" % folder)
         name = rest.split("/")[0].removesuffix(".py")
         if installed and name != "torch":
+            return name
+    return None
+
+
+def names_of(value):
+    """Return (call, holder, depth): the lines that led here and what `value` is called there.
+
+    The innermost line of the user's code and the outermost one that has a name for the value, as
+    `words.Binding` or None, and the number of user's frames above the holder's.
+    """
+    frame = users_frame(sys._getframe(1))
+    call = _binding(frame, value) if frame is not None else None
+    holder, depth = None, 0
+    while frame is not None:
+        depth += 1
+        binding = _binding(frame, value)
+        if binding is not None:
+            holder, depth = binding, 0
+        frame = users_frame(frame.f_back)
+    return call, holder, depth if holder is not None else None
+
+
+def _binding(frame, value):
+    name = name_of(frame, value)
+    return None if name is None else {"location": of_frame(frame), "name": name}
+
+
+def name_of(frame, value):
+    """Return what a frame calls a value: a local, an attribute of one, or a global; or None."""
+    # Attributes before globals: `co_names` holds both, and `self.net` may be a global's value too.
+    for find in (_local, _attribute, _global):
+        name = find(frame, value)
+        if name is not None:
+            return name
+    return None
+
+
+def _local(frame, value):
+    for name, held in list(frame.f_locals.items()):
+        if held is value:
+            return name
+    return None
+
+
+def _attribute(frame, value):
+    for owner, held in list(frame.f_locals.items()):
+        # Of the instance alone: a property would run the user's code.
+        attributes = getattr(held, "__dict__", None)
+        if not owner.isidentifier() or type(attributes) is not dict:
+            continue
+        modules = attributes.get("_modules")
+        # Not everything with such an attribute is a module: elsewhere it may be a set.
+        children = modules.items() if isinstance(modules, dict) else ()
+        for name, part in [*attributes.items(), *children]:
+            if part is value and name in frame.f_code.co_names:
+                return "%s.%s" % (owner, name)
+    return None
+
+
+def _global(frame, value):
+    for name in frame.f_code.co_names:
+        if frame.f_globals.get(name) is value:
             return name
     return None

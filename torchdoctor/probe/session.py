@@ -5,9 +5,9 @@ import os
 import sys
 import time
 
-from . import places, step_log
+from . import stacks, step_log
 from .fixkit.fix_files import load_fixes
-from .hooks import flag_hooks, graph_growth, loader_hooks, model_hooks, optimizer_hooks
+from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
 from .hooks.passes import Passes
 from .measure import facts
 from .window import Window
@@ -17,12 +17,7 @@ _MOST_ERRORS = 20
 
 
 class Session:
-    """One process of the program. Hooks read `on` first: False costs one attribute look-up.
-
-    Args:
-        plan: the plan file's content.
-        torch: the user's torch module.
-    """
+    """One process of the program. Hooks read `on` first: False costs one attribute look-up."""
 
     def __init__(self, plan, torch):
         self.plan = plan
@@ -50,10 +45,12 @@ class Session:
         self.gradient_location = None  # of the first gradient without a backward
         self.forget = []  # called in a forked child
         self.when_learning = []  # called once the first backward or optimizer step has ended
+        self.when_flushing = []
         self.when_device_rests = []  # called where the device has been waited for anyway
         # As it is before a fix or a ceiling replaces it: the end of a block waits all the same.
         self._wait = torch.cuda.synchronize
         self.log = self._new_log()
+        self.started_unix_s = _STARTED_UNIX_S
         self._start()
         self.window = Window(self)
         self.models = model_hooks.Models(self)
@@ -67,8 +64,8 @@ class Session:
     def _new_log(self):
         if not self.plan.get("sample_stacks"):
             return step_log.EventLog(self.channel, os.getpid(), self._flush_due)
-        sequence = graph_growth.sequence_of(self.torch)
-        return graph_growth.MarkedLog(self.channel, os.getpid(), self._flush_due, sequence)
+        sequence = stacks.sequence_of(self.torch)
+        return stacks.MarkedLog(self.channel, os.getpid(), self._flush_due, sequence)
 
     def _start(self):
         self.pid = os.getpid()
@@ -79,21 +76,13 @@ class Session:
         self.first_step_s = None
         self.stood_still_s = 0.0  # before that, while another process had the turn
         self.facts_due_ns = 0
-        self.started_unix_s = _STARTED_UNIX_S
         self._checked_worker = False
 
     def load_fixes(self):
         """Load and apply the plan's fixes; the user's code has not run yet."""
-        wanted, alive = self.plan.get("fixes") or [], self._live_optimizers
-        self.programs = load_fixes(self.torch, wanted, self.plan, optimizers=alive)
+        self.programs = load_fixes(self, self.plan.get("fixes") or [])
         for entries in (self.plan.get("switch") or {}).get("arms", ()):
-            self.arms.append(load_fixes(self.torch, entries, self.plan, True, alive, self._loaders))
-
-    def _live_optimizers(self):
-        return self.optimizers.alive()
-
-    def _loaders(self):
-        return self.loaders
+            self.arms.append(load_fixes(self, entries, switched=True))
 
     def all_programs(self):
         """Return every fix of the plan, switched on or not; those of `arms` in their order."""
@@ -150,21 +139,16 @@ class Session:
         anything from a device waits for it.
         """
         for function in self.when_device_rests:
-            self._write(function)
+            self.guarded(function)()
 
     def hide_frames(self, error):
         """Take our frame out of an exception that passes through a wrapper of ours.
 
-        The wrapper goes on with a bare `raise`, which adds no frame of its own again, except on
-        Python 3.10: so logged tracebacks are clean too; on 3.10 only what the default hook prints.
+        The wrapper goes on with a bare `raise`, which adds its frame again on Python 3.10 alone.
         """
         trace = error.__traceback__
         if trace is not None and trace.tb_next is not None:
             error.__traceback__ = trace.tb_next
-        # Only now, so that `sys.excepthook` is untouched in every other program; a hook of the
-        # user's own is left alone.
-        if sys.version_info < (3, 11) and sys.excepthook is sys.__excepthook__:
-            sys.excepthook = _print_without_ours
 
     def is_loader_worker(self):
         """Return whether this process is a DataLoader's worker, forked or spawned."""
@@ -179,10 +163,7 @@ class Session:
         self.tell("first batch")
 
     def learning(self, now_ns):
-        """Note that a backward or optimizer step has ended; now and then a good moment to flush.
-
-        `now_ns`: of `perf_counter_ns`; the caller has just asked the clock.
-        """
+        """Note that a backward or optimizer step has ended; now and then a good moment to flush."""
         self.learned += 1
         if now_ns > self.facts_due_ns:
             self.learning_due()
@@ -208,14 +189,7 @@ class Session:
     def _flush_due(self):
         """Write events only, four times a second, so that a kill loses little."""
         if self._may_write():
-            self._write(self.log.flush)
-
-    def _write(self, function):
-        """Call a function; a full disk costs what was logged, never the program."""
-        try:
-            function()
-        except Exception as error:
-            self.fail("write", error)
+            self.guarded(self.log.flush)()
 
     def _may_write(self):
         """Return False in a loader worker, which switches itself off at its first attempt."""
@@ -229,22 +203,15 @@ class Session:
         """Write events, losses and facts."""
         if not self._may_write():
             return
-        self._write(self.log.flush)
-        for registry in self.registries:
-            write = getattr(registry, "write", None)
-            if write is not None:
-                self._write(lambda write=write: write(self.channel, self.pid))
+        for function in (self.log.flush, *self.when_flushing):
+            self.guarded(function)()  # a full disk costs what was logged, never the program
         self.write_facts()
 
     def write_facts(self):
         """Rewrite `process-<pid>.json` atomically."""
-        if not self._may_write():
-            return
-        self.facts_due_ns = time.perf_counter_ns() + _FACTS_EVERY_NS
-        try:
-            facts.write(self)
-        except Exception as error:
-            self.fail("write_facts", error)
+        if self._may_write():
+            self.facts_due_ns = time.perf_counter_ns() + _FACTS_EVERY_NS
+            self.guarded(facts.write)(self)
 
     def at_exit(self):
         """Write what is left: a program that ends by itself loses nothing."""
@@ -272,20 +239,3 @@ class Session:
 
 _STARTED_S = time.perf_counter()
 _STARTED_UNIX_S = time.time()
-
-
-def _print_without_ours(kind, error, traceback):
-    """Print a traceback as plain Python would: without the probe's own frames."""
-    while traceback is not None and _is_ours(traceback):
-        traceback = traceback.tb_next
-    current = traceback
-    while current is not None and current.tb_next is not None:
-        if _is_ours(current.tb_next):
-            current.tb_next = current.tb_next.tb_next
-        else:
-            current = current.tb_next
-    sys.__excepthook__(kind, error, traceback)
-
-
-def _is_ours(traceback):
-    return places.is_probes(traceback.tb_frame.f_code.co_filename)

@@ -57,21 +57,22 @@ class _ImportWatch:
         return spec
 
 
+def _load(name, path, **options):
+    """Return the module of a file that lies here, executed under a private name."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(name, os.path.join(_HERE, path), **options)
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _load_probe(torch):
     try:
-        import importlib
-        from importlib.util import module_from_spec, spec_from_file_location
+        from importlib import import_module
 
-        spec = spec_from_file_location(
-            "_torchdoctor_probe",
-            os.path.join(_HERE, "__init__.py"),
-            submodule_search_locations=[_HERE],
-        )
-        package = module_from_spec(spec)
-        sys.modules["_torchdoctor_probe"] = package
-        spec.loader.exec_module(package)
-        attach = importlib.import_module("_torchdoctor_probe.attach")
-        attach.attach(torch, _WATCH)
+        _load("_torchdoctor_probe", "__init__.py", submodule_search_locations=[_HERE])
+        import_module("_torchdoctor_probe.attach").attach(torch, _WATCH)
     except Exception as error:
         _say(error)
 
@@ -95,21 +96,12 @@ def _redirect_writes():
     """Install the fallback sandbox, before the program's first write."""
     with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
         plan_text = file.read()
-    if '"redirect": null' in plan_text or '"redirect"' not in plan_text:
+    if '"redirect"' not in plan_text or '"redirect": null' in plan_text:
         return
     import json
 
     plan = json.loads(plan_text)
-    if not plan.get("redirect"):
-        return
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location(
-        "_torchdoctor_redirect", os.path.join(_HERE, "redirect", "redirect.py")
-    )
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    redirect = plan["redirect"]
+    redirect, module = plan["redirect"], _load("_torchdoctor_redirect", "redirect.py")
     module.install(redirect["scratch"], [plan["channel"], *redirect.get("exempt", [])], _WATCH)
 
 

@@ -1,8 +1,13 @@
-"""Samples of the main thread's Python stack, by phase; only in launches that are not timed."""
+"""Samples of the main thread's Python stack, by phase; only in launches that are not timed.
+
+With each goes whether the main thread has recorded operations for autograd since its last event: a
+forward that no module's call shows (a function of tensors, `model.forward()`, `torch.func`) does,
+preparing a batch does not. Autograd counts them per thread and the sampler is another one, so it
+asks by a pending call: the interpreter makes it in the main thread, between two instructions.
+"""
 
 import gc
 import itertools
-import linecache
 import os
 import sys
 import threading
@@ -10,10 +15,16 @@ import time
 from collections import Counter
 
 from . import places, step_log
-from .hooks import graph_growth
+from .hooks.model_hooks import keep_from_dynamo
+
+try:
+    import ctypes
+except ImportError:  # a Python that was built without it
+    ctypes = None  # type: ignore[assignment]
+
+_LOST_NS = 1_000_000_000
 
 _MOST_ROWS = 200  # a simulator's time is spread over many functions
-_LONGEST_LINE = 200
 _SWITCH_S = 1e-5
 _OUTWARD = ("f_back",) * 500  # the deepest stack that is looked through
 _COLLECTS_THERE = sys.version_info < (3, 12)
@@ -39,6 +50,73 @@ _PHASES = {
 _BETWEEN = ("before_forward", "after_step", "after_backward")
 
 
+class MarkedLog(step_log.EventLog):
+    """A log that notes at each of the main thread's events how many operations were recorded.
+
+    `sequence`: the calling thread's count of recorded operations; None: it cannot be known.
+    """
+
+    def __init__(self, folder, pid, on_due, sequence):
+        self.sequence = sequence
+        self.mark = (0, 0)  # number of the event, recorded operations
+        self._main = threading.main_thread().ident
+        super().__init__(folder, pid, on_due)
+
+    def add(self, code, ident=0, value=0):
+        """Append one event, as `EventLog.add`."""
+        if self.sequence is not None and threading.get_ident() == self._main:
+            self.mark = (self.mark[0] + 1, self.sequence())
+        return super().add(code, ident, value)
+
+
+class Growth:
+    """Counts keys by whether operations were recorded between the last event and now.
+
+    `counts`: (key, recorded) -> how often; a `Counter` that they are added to.
+    """
+
+    def __init__(self, log, counts, torch):
+        self._log, self._counts = log, counts
+        self._waiting = Counter()
+        self._asked_ns = 0
+        keep_from_dynamo(torch, Growth._settle.__code__)
+        self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._settle)
+        # The interpreter keeps no reference to what it is asked to call, and may call it while it
+        # shuts down: it must never be freed.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._call))
+        # A handle of our own: argument types set on the shared one would be the program's too.
+        python = ctypes.PyDLL(ctypes.pythonapi._name, handle=ctypes.pythonapi._handle)
+        self._add_pending = python.Py_AddPendingCall
+        self._add_pending.argtypes = (type(self._call), ctypes.c_void_p)
+
+    def ask(self, key, mark):
+        """Count `key`, seen when the log's mark was `mark`, once the main thread gets to it."""
+        self._waiting[key, mark] += 1
+        # A long operation holds it up; a call that got lost must not hold it up for ever.
+        now = time.perf_counter_ns()
+        if not self._asked_ns or now - self._asked_ns > _LOST_NS:
+            self._asked_ns = now
+            self._add_pending(self._call, None)
+
+    def _settle(self, _):
+        self._asked_ns = 0
+        waiting, self._waiting = self._waiting, Counter()
+        number, recorded = self._log.mark
+        now = self._log.sequence()
+        for (key, (then, before)), count in list(waiting.items()):
+            # Of what came after another event, that event's own count tells.
+            after = now if number == then else recorded
+            self._counts[key, after > before] += count
+        return 0
+
+
+def sequence_of(torch):
+    """Return the function that counts this thread's recorded operations; None: not known."""
+    if ctypes is None:
+        return None
+    return getattr(torch._C._autograd, "_get_sequence_nr", None)
+
+
 class Stacks:
     """Counts of (file, line, function), phase, leaf, and whether a graph grew."""
 
@@ -48,9 +126,8 @@ class Stacks:
         self._counts = Counter()
         self._main = threading.main_thread().ident
         log = session.log
-        self._growth = None
-        if log.sequence is not None:
-            self._growth = graph_growth.Growth(log, self._counts, session.torch)
+        known = log.sequence is not None
+        self._growth = Growth(log, self._counts, session.torch) if known else None
         # Pure Python keeps the GIL for 5 ms by default, and torch's operators let go of it: samples
         # would all fall on the first operator after a piece of Python, and none on the Python.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
@@ -95,19 +172,10 @@ class Stacks:
         """Return `stacks` of the process facts, the most frequent first."""
         rows = []
         for row, count in self._counts.copy().most_common(_MOST_ROWS):
-            ((file, line, function), phase, leaf), records_graph = row
-            location = {"file": os.path.abspath(file), "line": line, "function": function}
-            text = linecache.getline(file, line).strip()[:_LONGEST_LINE]
-            rows.append(
-                {
-                    "location": location,
-                    "phase": phase,
-                    "count": count,
-                    "leaf": leaf,
-                    "text": text,
-                    "records_graph": records_graph,
-                }
-            )
+            (where, phase, leaf), records_graph = row
+            location = places.of_line(*where)
+            rows.append({"location": location, "phase": phase, "count": count, "leaf": leaf})
+            rows[-1].update(text=places.text_at(location), records_graph=records_graph)
         return {"stacks": rows}
 
 
@@ -142,13 +210,11 @@ def _collect_again():
 
 def _function(frames):
     """Return the first frame's function; for a comprehension the one that it stands in."""
-    file, name = frames[0].f_code.co_filename, frames[0].f_code.co_name
-    for outer in frames:
-        if outer.f_code.co_filename != file:
-            break
-        if outer.f_code.co_name not in _COMPREHENSIONS:
-            return outer.f_code.co_name
-    return name
+    first = frames[0].f_code
+    around = (frame.f_code for frame in frames)
+    inside = itertools.takewhile(lambda code: code.co_filename == first.co_filename, around)
+    names = (code.co_name for code in inside if code.co_name not in _COMPREHENSIONS)
+    return next(names, first.co_name)
 
 
 def install(session):

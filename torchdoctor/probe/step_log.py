@@ -48,15 +48,16 @@ _FLUSH_NS = 250_000_000
 _pack = Struct("=4q").pack
 
 
+def open_to_append(path):
+    """Return the descriptor of a file that is made where there is none."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
 class EventLog:
-    """Buffers rows and appends them to `events-<pid>.bin`.
+    """Buffers rows and appends them to `events-<pid>.bin` in the channel folder.
 
-    A SIGKILL skips every exit handler, so rows go to disk about four times a second.
-
-    Args:
-        folder: the channel folder.
-        pid: of the process; a forked child makes a log of its own.
-        on_due: called instead of a flush when one is due, so that its owner can do more.
+    A SIGKILL skips every exit handler, so rows go to disk about four times a second; `on_due` is
+    called instead of a flush when one is due, so that its owner can do more.
     """
 
     def __init__(self, folder, pid, on_due=None):
@@ -96,7 +97,7 @@ class EventLog:
     def create(self):
         """Make the file before there is anything to write: the probe was here."""
         if self._file is None:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = open_to_append(self._path)
 
     def flush(self):
         """Write what is buffered. Its own cost is one write call."""
@@ -108,7 +109,7 @@ class EventLog:
         self.create()
         if sys.byteorder == "big":
             rows.byteswap()
-        data = memoryview(rows.tobytes())
-        while data:
-            data = data[os.write(self._file, data) :]
+        left = memoryview(rows.tobytes())
+        while left:
+            left = left[os.write(self._file, left) :]
         self._written += len(rows) // 4

@@ -3,7 +3,6 @@
 Only in launches whose plan names the boundary; an observing launch logs until it is stopped.
 """
 
-import json
 import math
 import os
 import threading
@@ -13,6 +12,7 @@ from . import step_log
 from .fixkit.switching import Switching
 from .fixkit.turns import Turns
 from .hooks.analysis import Analysis
+from .measure import facts
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
 
@@ -130,10 +130,7 @@ class Window:
         session = self._session
         session.device_rests()
         session.flush()
-        path = os.path.join(session.channel, "done-%d.json" % session.pid)
-        with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump({"reason": reason}, file)
-        os.replace(path + ".part", path)
+        facts.write_json(session, "done-%d.json" % session.pid, {"reason": reason})
         if session.plan.get("after") == "continue":
             session.on = False
             return

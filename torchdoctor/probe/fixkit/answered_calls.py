@@ -6,29 +6,26 @@ program decides by them it decides as it did in the iteration that they come fro
 """
 
 import functools
-import os
 import sys
 import threading
 
-_PROBE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+from .. import places
+
 _FRAMES = 3
 _MOST_KEPT = 100_000  # values; a place that is called more often is called for real
 _MOST_BYTES = 1 << 30  # of tensors that are kept
 _LEAST_ANSWERED = 0.8  # of the calls; with less their cost would look hidden
 _ENOUGH = 10  # iterations to tell by
+_ABSENT = object()
 
 
 class AnsweredCalls:
-    """Wrappers that are there only while they are on.
-
-    Args:
-        program: the ceiling's `Program`.
-    """
+    """Wrappers that are there only while they are on; `program` is the ceiling's `Program`."""
 
     def __init__(self, program):
         self._program = program
         self._wanted = []  # (owner, name, describe)
-        self._before = []  # (owner, name, what its own dictionary held, whether it held any)
+        self._before = []  # (owner, name, what its own dictionary held)
         self._main = threading.main_thread().ident
         self._answered = self._made = self._iterations = 0  # of all blocks
         self._forget()
@@ -36,7 +33,6 @@ class AnsweredCalls:
     def _forget(self):
         self._kept = {}  # place and number -> (value, version)
         self._counts = {}
-        self._used = False
         self._bytes = 0
         self._first = True  # iteration: there is nothing to answer with yet
 
@@ -62,20 +58,18 @@ class AnsweredCalls:
         self._forget()
         for owner, name, describe in self._wanted:
             old = getattr(owner, name, None)
-            if old is None:
-                continue
-            own = vars(owner)
-            self._before.append((owner, name, own.get(name), name in own))
-            setattr(owner, name, self._wrapper(old, name, describe))
+            if old is not None:
+                self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
+                setattr(owner, name, self._wrapper(old, name, describe))
 
     def stop(self):
         """Put back what was there before."""
         while self._before:
-            owner, name, value, had = self._before.pop()
-            if had:
-                setattr(owner, name, value)
-            else:
+            owner, name, value = self._before.pop()
+            if value is _ABSENT:
                 delattr(owner, name)
+            else:
+                setattr(owner, name, value)
         self._forget()
 
     def next_iteration(self):
@@ -99,19 +93,20 @@ class AnsweredCalls:
             if not program.usable or threading.get_ident() != self._main:
                 return old(*args, **kwargs)
             key = guarded(self._key, name, describe, args, kwargs)
-            answer = guarded(self._look, key) if key is not None else None
+            if key is None:
+                return old(*args, **kwargs)
+            answer = guarded(self._look, key)
             if answer is not None:
                 return answer[0]
             value = old(*args, **kwargs)
-            if key is not None:
-                guarded(self._keep, key, value)
+            guarded(self._keep, key, value)
             return value
 
         return function
 
     def _key(self, name, describe, args, kwargs):
         frame = sys._getframe(3)  # above this, `guarded` and the wrapper
-        if frame.f_code.co_filename.startswith(_PROBE):
+        if places.is_probes(frame.f_code.co_filename):
             return None  # the probe itself wants the value
         described = describe(args, kwargs)
         if described is None:
@@ -132,9 +127,7 @@ class AnsweredCalls:
         if getattr(value, "_version", None) != version:
             self._program.refuse("The program changes a result of these calls in place.")
         self._answered += not self._first
-        if not self._used:
-            self._used = True
-            self._program.applied()
+        self._program.applied()
         return (value,)
 
     def _keep(self, key, value):

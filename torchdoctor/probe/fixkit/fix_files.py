@@ -45,20 +45,24 @@ def execute(file, name):
     return module
 
 
-def load_fixes(torch, entries, plan=None, switched=False, optimizers=list, loaders=lambda: None):
-    """Load each fix of the plan by its path and apply it; return a list of `Program`.
+def load_fixes(session, entries, switched=False):
+    """Load each fix of the plan by its path and apply it; return a list of `Program`."""
+    return [_load(session, entry, switched) for entry in entries]
 
-    The last four as in `Program`.
-    """
-    programs = []
-    for entry in entries:
-        program = Program(torch, entry["id"], plan, switched, optimizers, loaders)
-        programs.append(program)
 
-        def apply(entry=entry, program=program):
-            name = "_torchdoctor_fix_" + entry["id"].replace("-", "_")
-            fix = execute(entry["file"], name)
-            fix.apply(torch, entry.get("settings") or {}, program)
+def _load(session, entry, switched):
+    program = Program(
+        session.torch,
+        entry["id"],
+        session.plan,
+        switched,
+        optimizers=lambda: session.optimizers.alive(),
+        loaders=lambda: session.loaders,
+    )
 
-        program.guarded(apply)
-    return programs
+    def apply():
+        fix = execute(entry["file"], "_torchdoctor_fix_" + entry["id"].replace("-", "_"))
+        fix.apply(session.torch, entry.get("settings") or {}, program)
+
+    program.guarded(apply)
+    return program

@@ -20,9 +20,7 @@ _INITIAL, _GROWTH, _BACKOFF, _GROWTH_INTERVAL = 2.0**16, 2.0, 0.5, 2000
 class GradientScaling:
     """Scales every backward pass of the program while its fix is on.
 
-    Args:
-        torch: the user's torch module.
-        program: the fix's `Program`; refused where the gradients cannot be told apart.
+    `program`: the fix's `Program`; refused where the gradients cannot be told apart.
     """
 
     def __init__(self, torch, program):
@@ -55,9 +53,8 @@ class GradientScaling:
     def _refuse_another(self, old):
         def scale(scaler, *args, **kwargs):
             if scaler.is_enabled():
-                self._program.guarded(
-                    self._program.refuse, "The program scales gradients itself (GradScaler)."
-                )
+                reason = "The program scales gradients itself (GradScaler)."
+                self._program.guarded(self._program.refuse, reason)
             return old(scaler, *args, **kwargs)
 
         return scale

@@ -1,11 +1,20 @@
 """The program as `apply(torch, settings, program)` of a fix is handed it."""
 
 import functools
+import hashlib
+import os
 import sys
 
+from ..hooks import file_reads
+from ..hooks.compile_log import CompileLog
+from ..measure import nested
 from ..wrapping import stand_in
-from . import answered_calls, second_loader, training_state
-from .probe_access import ProbeAccess
+from . import answered_calls, read_redirect, second_loader, training_state
+from .gradient_scaling import GradientScaling
+from .replayed import Replayed
+from .sample_cache import SampleCache
+
+_KERNELS = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
 class Refusal(Exception):
@@ -16,7 +25,7 @@ class _GivenUp(Exception):
     """It cannot be switched on in the middle; from its start the program may be run with it."""
 
 
-class Program(ProbeAccess):
+class Program:
     """The places where a fix hooks into the program. One instance for each fix of the plan.
 
     Args:
@@ -34,8 +43,6 @@ class Program(ProbeAccess):
         plan = self.plan = plan or {}
         self.torch = torch
         self.fix = fix
-        self.folder = plan.get("channel")  # of this launch: what lies in `staged` there is removed
-        self.files_read = plan.get("files_read")  # the files that the observed loop read
         self.switched = switched
         self.on = not switched
         self.optimizers, self.loaders = optimizers, loaders
@@ -152,17 +159,13 @@ class Program(ProbeAccess):
 
         def keep():
             if not kept:
-                lacking = training_state.lacking(self.torch, self.modules, self.optimizers())
+                training = self.torch, self.modules, self.optimizers()
+                lacking = training_state.lacking(*training)
                 if lacking is not None:
                     self.give_up(lacking)
-                state = training_state.TrainingState(self.torch, self.modules, self.optimizers())
-                kept.append(state)
+                kept.append(training_state.TrainingState(*training))
 
-        def put_back():
-            if kept:
-                kept.pop().put_back()
-
-        self.at_first_batch(keep, put_back)
+        self.at_first_batch(keep, lambda: kept and kept.pop().put_back())
 
     def answered_calls(self):
         """Return an `AnsweredCalls` that is on while this is."""
@@ -232,11 +235,7 @@ class Program(ProbeAccess):
         return self.state in ("pending", "applied")
 
     def switch_on(self, modules):
-        """Take effect from here on; `usable` says whether it did.
-
-        Args:
-            modules: the program's root modules.
-        """
+        """Take effect on root modules from here on; `usable` says whether it did."""
         self.on, self.modules = True, modules
         self.call("first batch")
         for module in modules:
@@ -291,6 +290,79 @@ class Program(ProbeAccess):
             self.state = "failed"
             self.reason = "%s: %s" % (type(error).__name__, error)
         return None
+
+    def redirect_reads(self, function):
+        """Ask function(path: str) for the file to read instead of that absolute path, or None."""
+        read_redirect.add(self, function)
+
+    def is_below(self, mount):
+        """Return a function of an absolute path: True if that file lies below `mount`.
+
+        Links in its folders are resolved; files of the kernel's lie below no mount.
+        """
+        prefix, known = mount.rstrip(os.sep) + os.sep, {}
+
+        def below(path):
+            folder = os.path.dirname(path)
+            if folder not in known:
+                real = os.path.realpath(folder) + os.sep
+                known[folder] = real.startswith(prefix) and not real.startswith(_KERNELS)
+            return known[folder]
+
+        return below
+
+    def name_of(self, path, *more):
+        """Return a name for the file at `path` in the state that it is in now, and for more values.
+
+        OSError: there is no such file.
+        """
+        state = os.stat(path)
+        # The very file: a link may have moved to another of the same size and the same instant.
+        very = (path, state.st_dev, state.st_ino)
+        text = repr((very, state.st_size, state.st_mtime_ns, state.st_ctime_ns, more))
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+
+    def shared_folder(self, name):
+        """Return a folder that all processes of the launch share; it is removed with the launch."""
+        folder = os.path.join(self.plan["channel"], "staged", name)
+        os.makedirs(folder, exist_ok=True)
+        return folder
+
+    def remote_protocol(self, filesystem):
+        """Return "s3", "https" of an fsspec file system; None for one whose files are local."""
+        protocol = file_reads.protocol_of(filesystem)
+        return None if protocol in file_reads.LOCAL_PROTOCOLS else protocol
+
+    def innermost(self, dataset):
+        """Return the data set within torch's Subset and the like."""
+        return nested.innermost(dataset, self.torch)
+
+    def sample_cache(self, limit_bytes, on_use, on_off):
+        """Return a `SampleCache`: on_use() when it answers, on_off(reason) when it may not."""
+        return SampleCache(self.torch, limit_bytes, on_use, on_off)
+
+    def gradient_scaling(self):
+        """Return a `GradientScaling`: float16 gradients neither underflow nor show their scale."""
+        return GradientScaling(self.torch, self)
+
+    def replayed(self, batch):
+        """Return a `Replayed`: a batch that is handed out more than once."""
+        return Replayed(self.torch, batch)
+
+    def compile_log(self):
+        """Return a `CompileLog`: what torch.compile says of its own work from here on."""
+        return CompileLog(self.torch)
+
+    def read_before(self):
+        """Return the files that the loop of the observed launch read, in that order; [] if unknown.
+
+        Absolute paths; those that only a later launch will read are not among them.
+        """
+        try:
+            with open(self.plan.get("files_read") or "", "rb") as file:
+                return [os.fsdecode(line) for line in file.read().split(b"\n") if line]
+        except OSError:
+            return []
 
     def facts(self):
         """Return the fix's state as `words.AppliedFix`."""

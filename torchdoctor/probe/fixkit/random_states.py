@@ -1,25 +1,22 @@
 """States of random generators: the global ones, and those that an object holds."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import sys
-from typing import Any
 
 SCALARS = (int, float, complex, bool, str, bytes, type(None))
 _MOST_OBJECTS = 4096  # that are looked into for generators
 _MOST_ITEMS = 64  # of each list or dictionary
 
 
-def global_states(torch: Any) -> tuple[Any, ...]:
+def global_states(torch):
     """Return the states of `random`, NumPy (None: not imported) and torch on the CPU."""
     numpy = sys.modules.get("numpy")
     state = numpy.random.get_state() if numpy is not None else None
     return random.getstate(), state, torch.get_rng_state()
 
 
-def restore(torch: Any, states: tuple[Any, ...]) -> None:
+def restore(torch, states):
     """Put back what `global_states` gave."""
     random.setstate(states[0])
     if states[1] is not None:
@@ -27,7 +24,7 @@ def restore(torch: Any, states: tuple[Any, ...]) -> None:
     torch.set_rng_state(states[2])
 
 
-def same_states(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
+def same_states(before, after):
     """Return whether nothing was drawn between two calls of `global_states`."""
     same = before[0] == after[0] and bool(before[2].equal(after[2]))
     if not same or before[1] is None or after[1] is None:
@@ -36,7 +33,7 @@ def same_states(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     return all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in pairs)
 
 
-def _kinds(torch: Any) -> tuple[type, ...]:
+def _kinds(torch):
     numpy = sys.modules.get("numpy")
     kinds = [random.Random, torch.Generator]
     if numpy is not None:
@@ -44,15 +41,15 @@ def _kinds(torch: Any) -> tuple[type, ...]:
     return tuple(kinds)
 
 
-def held_generators(roots: list[Any], torch: Any, depth: int) -> list[Any]:
+def held_generators(roots, torch, depth):
     """Return random generators among objects and what these hold, `depth` levels down.
 
     Of long lists and dictionaries only the first items are looked at.
     """
-    generators: dict[int, Any] = {}
+    generators = {}
     kinds, level, looked_at = _kinds(torch), roots, 0
     for _ in range(depth + 1):
-        below: list[Any] = []
+        below = []
         for value in level[: _MOST_OBJECTS - looked_at]:
             looked_at += 1
             if isinstance(value, kinds):
@@ -63,7 +60,7 @@ def held_generators(roots: list[Any], torch: Any, depth: int) -> list[Any]:
     return list(generators.values())
 
 
-def _held(value: Any) -> list[Any]:
+def _held(value):
     if isinstance(value, (list, tuple)):
         return list(value[:_MOST_ITEMS])
     if isinstance(value, dict):
@@ -71,7 +68,7 @@ def _held(value: Any) -> list[Any]:
     return list(getattr(value, "__dict__", {}).values())
 
 
-def generator_state(generator: Any) -> bytes:
+def generator_state(generator):
     """Return the state of one of `held_generators`, to be compared."""
     if hasattr(generator, "bit_generator"):
         return pickle.dumps(generator.bit_generator.state)

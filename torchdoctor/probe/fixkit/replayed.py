@@ -12,16 +12,7 @@ _DEEPEST = 8
 
 
 class Replayed:
-    """A batch as it came.
-
-    Args:
-        torch: the user's torch module.
-        batch: tensors in nested lists, tuples, dictionaries and objects.
-
-    Attributes:
-        tensors: all of them.
-        shapes: theirs.
-    """
+    """A batch as it came, the `tensors` in its containers and objects, and their `shapes`."""
 
     def __init__(self, torch, batch):
         self._torch = torch
@@ -33,8 +24,7 @@ class Replayed:
 
     def is_changed(self):
         """Return whether the program wrote into one of its tensors."""
-        now = [tensor._version for tensor in self.tensors]
-        return now != self._versions
+        return [tensor._version for tensor in self.tensors] != self._versions
 
     def again(self):
         """Return the batch: the same tensors in new containers."""
@@ -72,14 +62,12 @@ class Replayed:
     def _find(self, value, depth):
         if isinstance(value, self._torch.Tensor):
             self.tensors.append(value)
-        elif isinstance(value, _PLAIN) or depth > _DEEPEST:
+        if isinstance(value, (self._torch.Tensor, *_PLAIN)) or depth > _DEEPEST:
             return
-        elif isinstance(value, (list, tuple)):
-            for part in value:
-                self._find(part, depth + 1)
-        elif isinstance(value, Mapping):
-            for part in value.values():
-                self._find(part, depth + 1)
-        elif type(value).__module__ != "numpy":
-            for part in list(getattr(value, "__dict__", {}).values()):
-                self._find(part, depth + 1)
+        if isinstance(value, Mapping):
+            value = value.values()
+        elif not isinstance(value, (list, tuple)):
+            plain = type(value).__module__ == "numpy"
+            value = () if plain else list(getattr(value, "__dict__", {}).values())
+        for part in value:
+            self._find(part, depth + 1)

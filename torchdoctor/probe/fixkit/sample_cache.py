@@ -1,9 +1,6 @@
 """Samples of a data set kept in memory, as long as they are seen to be the same each time."""
 
-from __future__ import annotations
-
 import sys
-from typing import Any
 
 from ..measure.nested import leaves, parts_of
 from .random_states import SCALARS, global_states, held_generators, restore, same_states
@@ -18,34 +15,30 @@ class NotKeptError(Exception):
 
 
 class SampleCache:
-    """Samples of one data set in one process.
+    """Samples of one data set in one process, up to `limit` bytes.
 
-    Args:
-        torch: the user's torch module.
-        limit: bytes that it may keep.
-        on_use: called when a sample is answered from memory.
-        on_off: called with the reason when it switches itself off.
+    on_use() is called when a sample is answered from memory, on_off(reason) when it may not be.
     """
 
-    def __init__(self, torch: Any, limit: int, on_use: Any, on_off: Any) -> None:
+    def __init__(self, torch, limit, on_use, on_off):
         self._torch, self._room = torch, limit
         self._on_use, self._on_off = on_use, on_off
-        self._samples: dict[Any, Any] = {}
+        self._samples = {}
         self._asked_twice = self._to_check = 0
         self.on = True
 
-    def new_pass(self) -> None:
+    def new_pass(self):
         """Note that an epoch begins: what is kept may have become wrong."""
         self._to_check = _CHECKED_EACH_PASS
 
-    def makes_whole_batches(self, dataset: Any) -> bool:
+    def makes_whole_batches(self, dataset):
         """Return whether a data set makes its samples by the batch, and not each by its index."""
         parts = parts_of(dataset, self._torch)
         if parts is not None:
             return any(map(self.makes_whole_batches, parts))
         return hasattr(dataset, "__getitems__")
 
-    def get(self, dataset: Any, index: Any) -> Any:
+    def get(self, dataset, index):
         """Return the sample of an index."""
         if not self.on or type(index) not in (int, str):
             return dataset[index]
@@ -64,7 +57,7 @@ class SampleCache:
             self._switch_off(str(reason))
         return sample
 
-    def _ask_twice(self, dataset: Any, index: Any, sample: Any, before: Any) -> None:
+    def _ask_twice(self, dataset, index, sample, before):
         if not self._asked_twice and held_generators(
             leaves(dataset, self._torch), self._torch, _DEPTH
         ):
@@ -84,25 +77,25 @@ class SampleCache:
         if not self._equal(sample, again):
             raise NotKeptError("The same index gave another sample when it was asked for again.")
 
-    def _checked(self, dataset: Any, index: Any) -> Any:
+    def _checked(self, dataset, index):
         self._to_check -= 1
         sample = dataset[index]
         if not self._equal(self._samples[index], sample):
             self._switch_off("The same index gives another sample in another epoch.")
         return sample
 
-    def _switch_off(self, reason: str) -> None:
+    def _switch_off(self, reason):
         self.on = False
         self._samples.clear()
         self._on_off(reason)
 
-    def _keep(self, index: Any, sample: Any) -> None:
+    def _keep(self, index, sample):
         size = self._size(sample)
         if size <= self._room:
             self._room -= size
             self._samples[index] = self._copy(sample)
 
-    def _size(self, sample: Any) -> int:
+    def _size(self, sample):
         if type(sample) is self._torch.Tensor:
             return int(sample.numel() * sample.element_size()) + 64
         if type(sample) in (list, tuple) or _is_named_tuple(sample):
@@ -113,7 +106,7 @@ class SampleCache:
             return len(sample.tobytes())
         return int(getattr(sample, "nbytes", 0)) + sys.getsizeof(sample)
 
-    def _copy(self, sample: Any) -> Any:
+    def _copy(self, sample):
         """Return a copy that shares nothing mutable; raise NotKeptError for an unknown type."""
         kind = type(sample)
         if kind in SCALARS or _is_numpy(sample, "generic"):
@@ -138,7 +131,7 @@ class SampleCache:
             f"Its samples hold {kind.__module__}.{kind.__qualname__}, which is not kept."
         )
 
-    def _equal(self, kept: Any, sample: Any) -> bool:
+    def _equal(self, kept, sample):
         """Return whether two samples are the same, byte by byte."""
         if type(kept) is not type(sample):
             return False
@@ -158,11 +151,11 @@ class SampleCache:
             return same and kept.tobytes() == sample.tobytes()
         return repr(kept) == repr(sample)
 
-    def _bytes(self, tensor: Any) -> Any:
+    def _bytes(self, tensor):
         return tensor.contiguous().reshape(-1).view(self._torch.uint8)
 
 
-def _is_numpy(value: Any, name: str) -> bool:
+def _is_numpy(value, name):
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return False
@@ -170,5 +163,5 @@ def _is_numpy(value: Any, name: str) -> bool:
     return type(value) is kind if name == "ndarray" else isinstance(value, kind)
 
 
-def _is_named_tuple(value: Any) -> bool:
+def _is_named_tuple(value):
     return isinstance(value, tuple) and hasattr(value, "_fields")

@@ -8,24 +8,17 @@ _CGROUP = "/sys/fs/cgroup"
 def lacking(workers, ready_bytes):
     """Return why more workers may need more memory than there is, as a sentence; None: they fit.
 
-    Args:
-        workers: each may write to all that this process has in memory, and so get a copy of it.
-        ready_bytes: of the batches that lie ready in shared memory.
+    Each may write to all that this process has in memory, and so get a copy of it; `ready_bytes`:
+    of the batches that lie ready in shared memory.
     """
-    needed = workers * _own_bytes() + ready_bytes
-    available = available_bytes()
+    needed, available = workers * _own_bytes() + ready_bytes, available_bytes()
     if available is not None and needed > available:
-        return "%d more workers could take %.1f GB of memory, and %.1f GB are free." % (
-            workers,
-            needed / 1e9,
-            available / 1e9,
-        )
+        text = "%d more workers could take %.1f GB of memory, and %.1f GB are free."
+        return text % (workers, needed / 1e9, available / 1e9)
     shared = _shared_bytes()
     if shared is not None and ready_bytes > shared:
-        return "Batches of %.2f GB would lie ready in shared memory, and %.2f GB are free." % (
-            ready_bytes / 1e9,
-            shared / 1e9,
-        )
+        text = "Batches of %.2f GB would lie ready in shared memory, and %.2f GB are free."
+        return text % (ready_bytes / 1e9, shared / 1e9)
     return None
 
 

@@ -7,45 +7,39 @@ the place in a data set) is not: nobody can know it, and the launch is thrown aw
 
 import copy
 import gc
-import random
-import sys
 
-from . import spare_memory
+from . import random_states, spare_memory
 
 
 class TrainingState:
-    """The state now; `put_back` writes it into the very tensors and containers that hold it.
+    """The state now of root modules and all optimizers, copied; raises where memory is short.
 
-    Args:
-        torch: the user's torch module.
-        modules: root modules.
-        optimizers: all of them.
-
-    Raises:
-        Exception: out of memory, most likely; nothing was changed.
+    `put_back` writes it into the very tensors and containers that hold it.
     """
 
     def __init__(self, torch, modules, optimizers):
         self._torch = torch
         self._seen = {}  # id(tensor) -> how it goes back: who is held twice is kept once
-        self._back = []
-        parameters = {}
+        parameters = [
+            p for optimizer in optimizers for g in optimizer.param_groups for p in g["params"]
+        ]
+        held = []
         for module in modules:
-            for part in module.modules():
-                self._back += [self._kept(part._parameters), self._kept(part._buffers)]
+            held += [x for part in module.modules() for x in (part._parameters, part._buffers)]
             # Those of a scripted module lie in no dictionary.
-            self._back += [
-                self._kept(tensor) for tensor in [*module.parameters(), *module.buffers()]
-            ]
-            parameters.update((id(p), p) for p in module.parameters())
+            held += [*module.parameters(), *module.buffers()]
+            parameters += module.parameters()
         for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                parameters.update((id(p), p) for p in group["params"])
-            self._back += [self._kept(optimizer.param_groups), self._kept(optimizer.state)]
-        self._gradients = [(p, p.grad, self._kept(p.grad)) for p in parameters.values()]
-        for helper in _helpers(torch, optimizers):
-            self._back.append(self._kept(helper.__dict__))
-        self._back += self._generators()
+            held += [optimizer.param_groups, optimizer.state]
+        held += [helper.__dict__ for helper in _helpers(torch, optimizers)]
+        self._back = [self._kept(value) for value in held]
+        parameters = {id(p): p for p in parameters}.values()
+        self._gradients = [(p, p.grad, self._kept(p.grad)) for p in parameters]
+        states = random_states.global_states(torch)
+        self._back.append(lambda: random_states.restore(torch, states))
+        if torch.cuda.is_initialized():
+            on_devices = torch.cuda.get_rng_state_all()
+            self._back.append(lambda: torch.cuda.set_rng_state_all(on_devices))
         self._seen = {}
 
     def put_back(self):
@@ -66,38 +60,22 @@ class TrainingState:
         if isinstance(value, dict):
             items = [(key, self._kept(held)) for key, held in value.items()]
 
-            def fill():
-                value.clear()
-                for key, back in items:
-                    value[key] = back()
-                return value
-
-            return fill
-        if isinstance(value, list):
-            backs = [self._kept(held) for held in value]
-
             def refill():
-                value[:] = [back() for back in backs]
+                value.clear()
+                value.update((key, back()) for key, back in items)
                 return value
 
             return refill
-        if isinstance(value, (tuple, set)):
-            kept = copy.copy(value)
-            return lambda: kept
-        return lambda: value
+        if isinstance(value, list):
+            backs = [self._kept(held) for held in value]
 
-    def _generators(self):
-        torch = self._torch
-        states = [
-            (torch.set_rng_state, torch.get_rng_state()),
-            (random.setstate, random.getstate()),
-        ]
-        if torch.cuda.is_initialized():
-            states.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
-        numpy = sys.modules.get("numpy.random")
-        if numpy is not None:
-            states.append((numpy.set_state, numpy.get_state()))
-        return [lambda put=put, state=state: put(state) for put, state in states]
+            def fill():
+                value[:] = [back() for back in backs]
+                return value
+
+            return fill
+        kept = copy.copy(value) if isinstance(value, (tuple, set)) else value
+        return lambda: kept
 
 
 def lacking(torch, modules, optimizers):
@@ -126,14 +104,13 @@ def lacking(torch, modules, optimizers):
 
 def _tensors(torch, modules, optimizers):
     """Return parameters, buffers, gradients and what optimizers keep, each once."""
-    tensors = [x for module in modules for x in [*module.parameters(), *module.buffers()]]
+    values = [x for module in modules for x in [*module.parameters(), *module.buffers()]]
     for optimizer in optimizers:
-        tensors += [x for group in optimizer.param_groups for x in group["params"]]
-        tensors += [
-            x for state in optimizer.state.values() for x in getattr(state, "values", list)()
-        ]
-    tensors += [x.grad for x in tensors if isinstance(x, torch.Tensor) and x.grad is not None]
-    return {id(x): x for x in tensors if isinstance(x, torch.Tensor)}.values()
+        values += [x for group in optimizer.param_groups for x in group["params"]]
+        for state in optimizer.state.values():
+            values += getattr(state, "values", list)()
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    return {id(x): x for x in [*tensors, *(x.grad for x in tensors)] if x is not None}.values()
 
 
 def _kept_tensor(tensor):
@@ -159,10 +136,10 @@ def _helpers(torch, optimizers):
             owner
         )  # never isinstance(): it would wake up the lazy proxies of other libraries
         try:
-            if issubclass(cls, schedulers):
-                if any(getattr(owner, "optimizer", None) is optimizer for optimizer in optimizers):
-                    helpers.append(owner)
-            elif issubclass(cls, scalers):
+            if issubclass(cls, scalers) or (
+                issubclass(cls, schedulers)
+                and any(getattr(owner, "optimizer", None) is optimizer for optimizer in optimizers)
+            ):
                 helpers.append(owner)
         except TypeError:
             continue

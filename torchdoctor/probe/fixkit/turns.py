@@ -5,13 +5,13 @@ is told to go on (`go-<number>`). Whoever tells it stops all of its processes me
 loader's workers too. The device is waited for at both ends of a block.
 """
 
-import json
 import os
 import signal
 import sys
 import time
 
 from .. import step_log
+from ..measure import facts
 
 _LOOK_S = 0.002
 
@@ -22,9 +22,6 @@ class Turns:
     The plan's "turns": `warmup_steps` (of the first turn, which measures nothing), `block_steps`,
     `discard_steps` (after each wait: caches and thread pools are the other's), `block_most_s` (a
     block that takes longer is cut short, but for its first two iterations).
-
-    Args:
-        session: the process's session.
     """
 
     def __init__(self, session):
@@ -85,10 +82,7 @@ class Turns:
         session.device_rests()
         session.flush()
         self._turn += 1
-        path = os.path.join(session.channel, "turn.json")
-        with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump({"turn": self._turn, "pid": session.pid}, file)
-        os.replace(path + ".part", path)
+        facts.write_json(session, "turn.json", {"turn": self._turn, "pid": session.pid})
         go = os.path.join(session.channel, "go-%d" % self._turn)
         while not os.path.exists(go):
             time.sleep(_LOOK_S)

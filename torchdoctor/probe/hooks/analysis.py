@@ -18,14 +18,11 @@ _MOST_ENTRIES = 100_000  # of the memory history: some tens of megabytes
 class Analysis:
     """The analysed steps of one process.
 
-    Args:
-        session: the process's session.
-        loader: the number of the loader whose fetches separate iterations; None: others do.
+    `loader`: the number of the loader whose fetches separate iterations; None: others do.
     """
 
     def __init__(self, session, loader):
-        self._session = session
-        self._loader = loader
+        self._session, self._loader = session, loader
         self._steps = 0
         self._calls = TensorCalls(session)
         self._graphs = KeptGraphs(session)
@@ -89,27 +86,22 @@ class MemorySnapshot:
     """
 
     def __init__(self, session):
-        self._session = session
-        self._path = None
-        self.on = False
+        self._session, self._torch = session, session.torch
+        self._path, self.on = None, False
 
     def start(self):
-        """Begin to record, where there is a device and this torch can."""
-        cuda = self._session.torch.cuda
-        memory = getattr(cuda, "memory", None)
-        if not cuda.is_initialized() or not hasattr(memory, "_record_memory_history"):
-            return
-        if getattr(memory, "_dump_snapshot", None) is None or _is_recording(self._session.torch):
-            return  # the program's own history is not ended by ours
-        memory._record_memory_history(max_entries=_MOST_ENTRIES)
-        self.on = True
+        """Begin to record, where this torch can and the program does not do so itself."""
+        cuda, recording = self._torch.cuda, getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
+        if cuda.is_initialized() and not (recording and recording()):
+            cuda.memory._record_memory_history(max_entries=_MOST_ENTRIES)
+            self.on = True
 
     def stop(self):
         """Write the file and end recording."""
         if not self.on:
             return
         self.on = False
-        session, memory = self._session, self._session.torch.cuda.memory
+        session, memory = self._session, self._torch.cuda.memory
         path = os.path.join(session.channel, "memory-%d.pickle" % session.pid)
         try:
             memory._dump_snapshot(path + ".part")
@@ -121,11 +113,3 @@ class MemorySnapshot:
     def facts(self):
         """Return `memory_snapshot` of the process facts: the file; None: not taken."""
         return {"memory_snapshot": self._path}
-
-
-def _is_recording(torch):
-    asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    try:
-        return asked is not None and bool(asked())
-    except RuntimeError:
-        return False

@@ -20,9 +20,10 @@ class Losses:
     """
 
     def __init__(self, session):
-        self._keeps_on_device = session.window.kind is not None
+        self._session, self._keeps_on_device = session, session.window.kind is not None
         session.forget.append(self._forget)
         session.when_device_rests.append(self.read_device)
+        session.when_flushing.append(self._write)
         self._forget()
 
     def _forget(self):
@@ -61,15 +62,15 @@ class Losses:
         for index, tensor in kept:
             self._values[index] = float(tensor.float().item())
 
-    def write(self, channel, pid):
+    def _write(self):
         """Append to `losses-<pid>.bin` what is known: the losses before the first unread one."""
         known = self._device[0][0] if self._device else len(self._values)
         new = self._values[self._written : known]
         if not new:
             return
         self._written = known
-        path = os.path.join(channel, "losses-%d.bin" % pid)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        path = "losses-%d.bin" % self._session.pid
+        file = step_log.open_to_append(os.path.join(self._session.channel, path))
         try:
             os.write(file, new.tobytes())
         finally:
@@ -82,7 +83,6 @@ class BackwardPasses:
     def __init__(self, session):
         self._session = session
         self._losses = Losses(session)
-        session.registries.append(self._losses)
         # False: not looked for yet
         session.backward_location = False if session.phases else None
         self._bounds = session.window.kind == "backward"

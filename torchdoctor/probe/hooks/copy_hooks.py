@@ -1,11 +1,35 @@
-"""Host-to-device copies by `Tensor.to` and `Tensor.cuda`; only where torch was built for a GPU."""
+"""Copies to the device and pauses by Python's garbage collector.
+
+Not logged by `add`: what they are a part of or interrupt (a fetch, a forward) goes on as that.
+"""
+
+import gc
 
 from .. import step_log
 from ..wrapping import wrap
 
+_LEAST_NS = 100_000  # a shorter pause does not matter
+
+
+def install_pauses(session):
+    """Register a collector callback."""
+    began = [0]
+
+    def callback(phase, info):
+        if phase == "start":
+            began[0] = step_log.perf_counter_ns()
+            return
+        ended = step_log.perf_counter_ns()
+        if session.on and ended - began[0] >= _LEAST_NS:
+            generation = info.get("generation", 0)
+            session.log.add_at(step_log.GC_BEGIN, 0, began[0], generation)
+            session.log.add_at(step_log.GC_END, 0, ended, generation)
+
+    gc.callbacks.append(session.guarded(callback))
+
 
 def install(session):
-    """Wrap both methods; a copy that stays on its device logs nothing."""
+    """Wrap `Tensor.to` and `Tensor.cuda`, where torch was built for a GPU."""
     torch = session.torch
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return
@@ -16,7 +40,6 @@ def install(session):
         flag = next((value for value in args if type(value) is bool), kwargs.get("non_blocking"))
         ident = int(tensor.is_pinned()) | (bool(flag) << 1)
         size = tensor.numel() * tensor.element_size()
-        # Not `add`: what the copy is a part of (preparing a batch, a forward) goes on as that.
         session.log.add_at(step_log.COPY_BEGIN, ident, began, size)
         session.log.add_at(step_log.COPY_END, ident, step_log.perf_counter_ns(), size)
 

@@ -7,28 +7,29 @@ from .. import places
 from ..wrapping import NotedCalls
 
 _MOST_ROWS = 16
-_MAKERS = ("from_numpy", "as_tensor", "tensor")
 
 
 class DoubleCalls:
     """Rows by (kind, name, line): whether all that this call gave there was float64."""
 
     def __init__(self, session):
-        self._torch = session.torch
+        torch = self._torch = session.torch
         self._rows = {}
         self._calls = NotedCalls(session, "double_calls")
         self.stop = self._calls.put_back
-
-    def start(self):
-        """Wrap what makes a model, the default or a tensor float64."""
-        torch = self._torch
-        for name in ("double", "to", "type"):
-            self._note_calls(torch.nn.Module, name, "model", self._is_asked_for)
-            self._note_calls(torch.Tensor, name, "data", self._is_asked_for)
-        for name in ("set_default_dtype", "set_default_tensor_type"):
-            self._note_calls(torch, name, "default", self._is_asked_for)
-        for name in _MAKERS:
-            self._note_calls(torch, name, "data", self._is_made)
+        for owner, kind, names, is_double in (
+            (torch.nn.Module, "model", ("double", "to", "type"), self._is_asked_for),
+            (torch.Tensor, "data", ("double", "to", "type"), self._is_asked_for),
+            (
+                torch,
+                "default",
+                ("set_default_dtype", "set_default_tensor_type"),
+                self._is_asked_for,
+            ),
+            (torch, "data", ("from_numpy", "as_tensor", "tensor"), self._is_made),
+        ):
+            for name in names:
+                self._note_calls(owner, name, kind, is_double)
         self._calls.on = True
 
     def _note_calls(self, owner, name, kind, is_double):
@@ -78,6 +79,5 @@ def install(session):
     if session.plan.get("purpose") != "observe" or session.plan.get("fixes"):
         return
     calls = DoubleCalls(session)
-    calls.start()
     session.registries.append(calls)
     session.when_learning.append(calls.stop)

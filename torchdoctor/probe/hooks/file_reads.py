@@ -1,19 +1,24 @@
 """The files that the program opens to read, by an audit hook; only in launches not timed.
 
-A row of `files-<pid>.log` is a letter, a tab and a path. The loader's workers, which log nothing
-else, write theirs too: each row is one write call, so that a kill loses none.
+A row of `files-<pid>.log` is a letter, a tab and a text, mostly a path. The loader's workers, which
+log nothing else, write theirs too: each row is one write call, so that a kill loses none. Reads
+that are more than opening a file have rows of their own: fsspec's remote files, pandas' tables.
 """
 
+import functools
 import os
 import random
 import sys
 import sysconfig
+import time
+from importlib.util import find_spec
 
-from .. import step_log
+from .. import places, step_log
 from ..measure import page_cache
-from . import library_reads
+from ..wrapping import wrap
 
 LOADER, WORKER, TRAINING, SETUP, HELD, C_READER = "l", "w", "t", "s", "h", "c"
+REMOTE, TABLE, AVAILABLE = "u", "p", "a"
 PAGES = "k"  # the row is "SHARE SIZE PATH": what of a file was cached before it was read
 
 _MOST_ROWS = 200_000
@@ -28,6 +33,14 @@ _C_READERS = (
 )
 _SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib/", "/lib64/", "/run/", "/var/lib/")
 _IN_LOADER = frozenset((step_log.FETCH_BEGIN, step_log.LOADER_START_BEGIN))
+LOCAL_PROTOCOLS = frozenset(
+    (
+        *("", "abstract", "file", "local", "memory", "data", "dir", "zip", "tar", "libarchive"),
+        *("reference", "cached", "blockcache", "filecache", "simplecache", "generic", "alluxiofs"),
+    )
+)
+TABLE_READERS = ("read_csv", "read_table", "read_json", "read_excel")
+_OPTIONAL = ("fsspec", "pyarrow", "alluxiofs")  # what the storage fixes need
 
 
 class FileReads:
@@ -73,8 +86,8 @@ class FileReads:
         self._busy = True
         try:
             if not self._held:
-                for name in library_reads.available():
-                    self.note(library_reads.AVAILABLE, name)
+                for name in filter(find_spec, _OPTIONAL):
+                    self.note(AVAILABLE, name)
             for name in _open_or_mapped() - self._held:
                 self._held.add(name)
                 if self._is_data(name):
@@ -90,12 +103,11 @@ class FileReads:
         return {}
 
     def _opened_in_loop(self, name):
-        if name in self._opened or len(self._opened) >= _MOST_OPENED:
-            return
-        # By lot: where a sample opens four files, every fourth is of one kind.
-        if not self._opened or self._lots.random() < _LOOKED_AT:
-            self._look(name)
-        self._opened.add(name)
+        if name not in self._opened and len(self._opened) < _MOST_OPENED:
+            # By lot: where a sample opens four files, every fourth is of one kind.
+            if not self._opened or self._lots.random() < _LOOKED_AT:
+                self._look(name)
+            self._opened.add(name)
 
     def _look(self, name):
         """Note what of a file is in the page cache, before training has read of it."""
@@ -122,19 +134,16 @@ class FileReads:
 
     def note(self, letter, text):
         """Append a row; never raises."""
-        try:
-            self._write(letter, text)
-        except Exception as error:
-            self._session.fail("files", error)
-
-    def _write(self, phase, name):
-        if self._rows >= _MOST_ROWS or "\n" in name:
+        if self._rows >= _MOST_ROWS or "\n" in text:
             return
         self._rows += 1
-        if self._file is None:
-            path = os.path.join(self._session.channel, "files-%d.log" % os.getpid())
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.write(self._file, os.fsencode("%s\t%s\n" % (phase, name)))
+        try:
+            if self._file is None:
+                path = os.path.join(self._session.channel, "files-%d.log" % os.getpid())
+                self._file = step_log.open_to_append(path)
+            os.write(self._file, os.fsencode("%s\t%s\n" % (letter, text)))
+        except Exception as error:
+            self._session.fail("files", error)
 
 
 def _open_or_mapped():
@@ -171,6 +180,49 @@ def _is_written(path):
     return False
 
 
+def protocol_of(filesystem):
+    """Return "s3", "https": the name that a file system's URLs begin with."""
+    protocol = getattr(filesystem, "protocol", "")
+    return protocol if isinstance(protocol, str) else next(iter(protocol), "")
+
+
+def _note_remote(reads, fsspec):
+    def make(old):
+        def open(self, path, mode="rb", *args, **kwargs):
+            protocol = protocol_of(self)
+            if protocol not in LOCAL_PROTOCOLS and "r" in mode and "b" in mode:
+                reads.note(REMOTE, "%s %s %s%s" % (reads.phase(), protocol, path, _line()))
+            return old(self, path, mode, *args, **kwargs)
+
+        return open
+
+    wrap(fsspec.AbstractFileSystem, "open", make)
+
+
+def _note_tables(reads, pandas):
+    def make(name, old):
+        def read(*args, **kwargs):
+            began = time.perf_counter()
+            result = old(*args, **kwargs)
+            path = args[0] if args else kwargs.get("filepath_or_buffer", kwargs.get("io"))
+            if isinstance(path, (str, os.PathLike)):
+                took = time.perf_counter() - began
+                row = (reads.phase(), name, took, os.fspath(path), _line())
+                reads.note(TABLE, "%s %s %.6f %s%s" % row)
+            return result
+
+        return read
+
+    for name in TABLE_READERS:
+        wrap(pandas, name, functools.partial(make, name))
+
+
+def _line():
+    """Return the user's line that reads, behind what no path holds; "" where none does."""
+    where = places.here()
+    return "" if where is None else "\0%d %s" % (where["line"], where["file"])
+
+
 def install(session, watch):
     """Listen, where the plan wants it; `watch` calls back when a library is imported."""
     if not session.plan.get("watch_files"):
@@ -179,4 +231,5 @@ def install(session, watch):
     session.registries.append(reads)
     session.forget.append(reads.forget)
     sys.addaudithook(reads.hook)
-    library_reads.install(reads, watch)
+    watch.when_imported("fsspec", lambda module: _note_remote(reads, module))
+    watch.when_imported("pandas", lambda module: _note_tables(reads, module))

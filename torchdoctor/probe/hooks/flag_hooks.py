@@ -13,6 +13,8 @@ _VARIABLES = (
     *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "ATEN_CPU_CAPABILITY"),
     *("ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_VERBOSE", "NCCL_DEBUG"),
 )
+_COUNTED = ("zero_grad_to_zero", "gradcheck_calls", "schedulers", "clip_calls", "averaged_by_loop")
+_LOCATED = ("anomaly", "num_threads", "profiler", "zero_grad", "averaged")
 
 
 class Flags:
@@ -20,42 +22,44 @@ class Flags:
 
     def __init__(self, session):
         self._session, self._torch = session, session.torch
-        self._counts = dict.fromkeys(
-            ("zero_grad_to_zero", "gradcheck_calls", "schedulers", "clip_calls"), 0
-        )
-        self._counts["averaged_by_loop"] = 0
-        self._locations = dict.fromkeys(
-            ("anomaly", "num_threads", "profiler", "zero_grad", "averaged", "backend")
-        )
+        self._counts = dict.fromkeys(_COUNTED, 0)
+        self._locations = dict.fromkeys((*_LOCATED, "backend"))
         self._anomaly = self._grad_scaler = False
         self._profilers_on = 0
 
     def install(self):
         """Wrap the few functions whose call sites matter."""
-        session, torch = self._session, self._torch
+        torch, optim, profile = (
+            self._torch,
+            self._torch.optim,
+            self._torch.autograd.profiler.profile,
+        )
+        anomalies = torch.autograd.anomaly_mode
+        looks = [
+            (torch, "set_num_threads", lambda *_: self._locate("num_threads")),
+            (torch.autograd, "gradcheck", self._counting("gradcheck_calls")),
+            (torch.distributed, "init_process_group", lambda *_, **__: self._locate("backend")),
+            (optim.lr_scheduler.LRScheduler, "__init__", self._counting("schedulers")),
+            (optim.swa_utils.AveragedModel, "__init__", self._averages),
+            (anomalies.set_detect_anomaly, "__init__", self._detects_anomalies),
+            (anomalies.detect_anomaly, "__init__", self._detects_anomalies),
+        ]
+        if self._session.plan.get("profile") is None:  # the probe's own would count as the user's
+            looks += [(profile, "__enter__", self._profiler_begins)]
+            looks += [(profile, "__exit__", self._profiler_ends)]
+        if self._session.phases:  # each hook that an iteration enters costs a timed launch
+            looks += [
+                (optim.Optimizer, "zero_grad", self._zeroes),
+                (torch.nn.Module, "zero_grad", self._zeroes),
+                (torch.nn.utils, "clip_grad_norm_", self._counting("clip_calls")),
+                (torch.nn.utils, "clip_grad_value_", self._counting("clip_calls")),
+                (torch.amp.GradScaler, "scale", self._scales),
+            ]
+        for owner, name, look in looks:
+            before(self._session, owner, name, look)
 
-        def at(owner, name, look):
-            before(session, owner, name, look)
-
-        def count(name):
-            return lambda *_, **__: self._count(name)
-
-        at(torch, "set_num_threads", lambda *_: self._locate("num_threads"))
-        at(torch.autograd, "gradcheck", count("gradcheck_calls"))
-        at(torch.distributed, "init_process_group", lambda *_, **__: self._locate("backend"))
-        at(torch.optim.lr_scheduler.LRScheduler, "__init__", count("schedulers"))
-        at(torch.optim.swa_utils.AveragedModel, "__init__", self._averages)
-        for cls in ("set_detect_anomaly", "detect_anomaly"):
-            at(getattr(torch.autograd.anomaly_mode, cls), "__init__", self._detects_anomalies)
-        if session.plan.get("profile") is None:  # the probe's own would count as the user's
-            at(torch.autograd.profiler.profile, "__enter__", self._profiler_begins)
-            at(torch.autograd.profiler.profile, "__exit__", self._profiler_ends)
-        if session.phases:  # each hook that an iteration enters costs a timed launch microseconds
-            at(torch.optim.Optimizer, "zero_grad", self._zeroes)
-            at(torch.nn.Module, "zero_grad", self._zeroes)
-            at(torch.nn.utils, "clip_grad_norm_", count("clip_calls"))
-            at(torch.nn.utils, "clip_grad_value_", count("clip_calls"))
-            at(torch.amp.GradScaler, "scale", self._scales)
+    def _counting(self, name):
+        return lambda *_, **__: self._count(name)
 
     def _count(self, name):
         self._counts[name] += 1
@@ -103,7 +107,6 @@ class Flags:
     def facts(self):
         """Return `flags` of the process facts."""
         session, torch, backends = self._session, self._torch, self._torch.backends
-        names = ("anomaly", "num_threads", "profiler", "zero_grad", "averaged")
         return {
             "anomaly_enabled": bool(torch.is_anomaly_enabled()) or self._anomaly,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -119,7 +122,7 @@ class Flags:
             "gradient_location": session.gradient_location,
             "retain_graph": session.retain_graph,
             "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
-            **{name + "_location": self._locations[name] for name in names},
+            **{name + "_location": self._locations[name] for name in _LOCATED},
             **self._counts,
         }
 

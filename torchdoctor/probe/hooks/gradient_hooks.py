@@ -57,10 +57,8 @@ class _Kinds:
 class _GradientCalls:
     """The work before and after each call.
 
-    Args:
-        session: the process's session.
-        passes: `BackwardPasses`, for the calls that are backward passes.
-        counted: the number in `GRADIENT_CALLS` of the kind that is one; None: not known yet.
+    `passes`: `BackwardPasses`, for the calls that are one: those whose number in `GRADIENT_CALLS`
+    is `counted` (None: not known yet).
     """
 
     def __init__(self, session, passes, counted):
@@ -69,23 +67,20 @@ class _GradientCalls:
         self._compiling = session.torch.compiler.is_dynamo_compiling
         self._observing = not session.plan.get("boundary")
         self._busy = False
-        session.forget.append(self._forget)
-
-    def _forget(self):
-        self._busy = False
 
     def _before(self, kind):
         """Note the begin of a call that is no backward pass, or of which that is not known yet."""
         session, models = self._session, self._session.models
-        if self._observing and kind != _PARTIAL and session.backward_location is False:
-            if not models.settled:
-                models.discover()
-            elif not models.seen_forward:
-                models.look_again()
-            models.seen_forward = False
-            session.first_batch()
-        if self._observing and kind != _PARTIAL and session.gradient_location is None:
-            session.gradient_location = places.here()
+        if self._observing and kind != _PARTIAL:
+            if session.backward_location is False:
+                if not models.settled:
+                    models.discover()
+                elif not models.seen_forward:
+                    models.look_again()
+                models.seen_forward = False
+                session.first_batch()
+            if session.gradient_location is None:
+                session.gradient_location = places.here()
         code = session.log.last_code
         session.log.add(step_log.GRADIENT_BEGIN, kind)
         return code

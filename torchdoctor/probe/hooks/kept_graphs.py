@@ -7,11 +7,10 @@ walked: a mark of an earlier step in there is a graph that was kept.
 import ast
 import gc
 import linecache
-import os
 import sys
 from collections import deque
 
-from .. import bindings, places
+from .. import places
 from ..wrapping import before, wrap
 from .tensor_calls import TensorNotes
 
@@ -63,38 +62,32 @@ class KeptGraphs:
         """Find what holds the graphs of earlier steps; called at the last boundary."""
         frame = places.users_frame(sys._getframe(1))
         tensor_class = self._torch.Tensor
-        held = []
-        for value in gc.get_objects():
-            if issubclass(type(value), tensor_class) and _graph_of(value) is not None:
-                held.append(value)
+        tensors = [x for x in gc.get_objects() if issubclass(type(x), tensor_class)]
+        held = [tensor for tensor in tensors if _graph_of(tensor) is not None]
         holders = {}
         for tensor in held:
-            nodes = _reachable([tensor.grad_fn])
-            old = [s for s in (n.metadata.get(_MARK) for n in nodes) if s is not None]
-            old = [step for step in old if step < self.step - 1]
-            if not old:
-                continue
-            name, kind, where = self._holder(frame, tensor, held)
-            steps, _ = holders.setdefault((name, kind), ([], where))
-            steps += old
+            marks = (n.metadata.get(_MARK, self.step) for n in _reachable([tensor.grad_fn]))
+            old = [step for step in marks if step < self.step - 1]
+            if old:
+                name, kind, where = self._holder(frame, tensor, held)
+                steps, _ = holders.setdefault((name, kind), ([], where))
+                steps += old
         for (name, kind), (steps, where) in holders.items():
-            if len(set(steps)) < _OLD_STEPS:
-                continue
-            row = {"name": name, "kind": kind, "location": where}
-            row["nodes_per_step"] = len(steps) / len(set(steps))
-            row["text"] = linecache.getline(where["file"], where["line"]).strip() if where else ""
-            self._rows.append(row)
+            if len(set(steps)) >= _OLD_STEPS:
+                row = {"name": name, "kind": kind, "location": where}
+                row["nodes_per_step"] = len(steps) / len(set(steps))
+                row["text"] = places.text_at(where)
+                self._rows.append(row)
 
     def _holder(self, frame, tensor, held):
         """Return the name that holds it in a user's frame, "sum" or "collection", and the line."""
         while frame is not None:
-            name = bindings.name_of(frame, tensor)
+            name = places.name_of(frame, tensor)
             if name is not None:
                 return name, "sum", self._summed.get(tensor)
             for owner in gc.get_referrers(tensor):
-                if owner is held or type(owner) not in (list, deque, set, dict):
-                    continue
-                name = bindings.name_of(frame, owner)
+                collection = type(owner) in (list, deque, set, dict) and owner is not held
+                name = places.name_of(frame, owner) if collection else None
                 if name is not None:
                     return name, "collection", _line_that_keeps(frame, name)
             frame = places.users_frame(frame.f_back)
@@ -141,4 +134,4 @@ def _line_that_keeps(frame, name):
     }
     if len(lines) != 1:
         return None
-    return {"file": os.path.abspath(file), "line": lines.pop(), "function": frame.f_code.co_name}
+    return places.of_line(file, lines.pop(), frame.f_code.co_name)

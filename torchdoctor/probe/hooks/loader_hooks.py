@@ -8,8 +8,8 @@ import time
 import weakref
 
 from .. import places, step_log, wrapping
-from ..measure import loader_facts, loader_order, sample_draws
-from ..measure.fingerprints import Fingerprints
+from ..measure import loader_facts, loader_order, sample_check
+from ..measure.nested import Fingerprints
 
 _CPU_TIMED = 20  # fetches
 
@@ -60,7 +60,7 @@ class Loaders:
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
         iterator._torchdoctor_handed = 0
         if self._session.phases:
-            sample_draws.watch(self._session, known, iterator)
+            sample_check.watch_draws(self._session, known, iterator)
 
     def left(self, iterator):
         """Return batches until the epoch ends, answered ones counted; None: nobody can say."""

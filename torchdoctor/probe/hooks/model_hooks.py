@@ -8,9 +8,9 @@ set on an instance (it would be pickled or copied with the model): the root's cl
 import gc
 import weakref
 
-from .. import bindings, places, step_log, wrapping
-from ..measure.fingerprints import shapes
+from .. import places, step_log, wrapping
 from ..measure.model_facts import describe
+from ..measure.nested import shapes
 
 _SCANS = 4
 _LATER_SCANS, _VAIN_SCANS = 16, 2
@@ -198,7 +198,7 @@ class _Calls:
         elif grad and self._observing:
             if root.bindings is None:
                 root.bindings = ()  # looked for once, whatever comes of it
-                root.bindings = bindings.of(module)
+                root.bindings = places.names_of(module)
             self._session.passes.forward(root, module)
         if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
             text = shapes([args, kwargs])

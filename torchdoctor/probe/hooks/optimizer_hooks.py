@@ -29,11 +29,9 @@ class Optimizers:
         """Return its number."""
         number = self._quick.get(id(optimizer))
         # An id is used again when its owner has gone.
-        if number is not None and self._known[number].optimizer() is optimizer:
-            return number
-        if optimizer not in self._idents:
+        if number is None or self._known[number].optimizer() is not optimizer:
             self.made(optimizer, None)
-        number = self._quick[id(optimizer)] = self._idents[optimizer]
+            number = self._quick[id(optimizer)] = self._idents[optimizer]
         return number
 
     def alive(self):
@@ -41,14 +39,14 @@ class Optimizers:
         return [alive for known in self._known if (alive := known.optimizer()) is not None]
 
     def begin(self, optimizer):
-        """Note that step() begins."""
+        """Note that step() begins; return its number."""
         ident = self.ident(optimizer)
         self._known[ident].steps += 1
         self.open.append(ident)
         return ident
 
     def end(self, optimizer):
-        """Note that step() ends."""
+        """Note that step() ends; return its number."""
         return self.open.pop() if self.open else self.ident(optimizer)
 
     def saw_backward(self):

@@ -6,7 +6,7 @@ for the first backward passes of the observing launch alone.
 
 import sys
 
-from .. import bindings, places
+from .. import places
 
 _MOST_BACKWARDS = 24  # enough for a generator that learns at every fifth step
 _MOST_FORWARDS = 2_000  # an episode of single forwards may come before each backward
@@ -28,12 +28,11 @@ class Passes:
             return
         self._forwards += 1
         self.on = self._forwards < _MOST_FORWARDS
-        lines = _lines(places.users_frame(sys._getframe(1)))
-        if self._begun is not None and not _loop_began_anew(self._begun["forward"], lines):
-            return
         frame = places.users_frame(sys._getframe(1))
-        name = bindings.name_of(frame, module) if frame is not None else None
-        self._begun = {"model": root.ident, "name": name, "forward": lines}
+        lines = _lines(frame)
+        if self._begun is None or _loop_began_anew(self._begun["forward"], lines):
+            name = places.name_of(frame, module) if frame is not None else None
+            self._begun = {"model": root.ident, "name": name, "forward": lines}
 
     def backward(self):
         """Note that a backward pass begins."""
@@ -75,7 +74,8 @@ def _library(frame):
 
 def _loop_began_anew(before, now):
     """Return whether control went back up: what was called last before got no backward."""
-    if not before or not now or len(before) != len(now):
+    if not now or len(before) != len(now):
         return False
-    same = all(before[0][key] == now[0][key] for key in ("file", "function"))
-    return same and now[0]["line"] < before[0]["line"]
+    last, first = before[0], now[0]
+    same = (last["file"], last["function"]) == (first["file"], first["function"])
+    return same and first["line"] < last["line"]

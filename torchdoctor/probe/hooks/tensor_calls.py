@@ -6,7 +6,6 @@ seen enough: no timing and no trace ever holds them.
 
 import ast
 import contextlib
-import linecache
 import sys
 import weakref
 from time import perf_counter_ns
@@ -15,7 +14,6 @@ from .. import places, step_log
 from ..wrapping import NotedCalls
 
 _MOST_ROWS = 100
-_LONGEST_LINE = 200
 _INDEXING = ("__getitem__", "__setitem__")
 _MADE_ALIKE = ("tensor", "zeros", "ones", "full", "arange", "eye", "linspace", "empty")
 _MADE_RANDOM = ("rand", "randn", "randint", "randperm")
@@ -55,8 +53,7 @@ class TensorCalls:
     """Rows by (kind, name, line): how often, how many bytes, how long."""
 
     def __init__(self, session):
-        self._session = session
-        self._torch = session.torch
+        self._session, self._torch = session, session.torch
         self._rows = {}
         self._made = TensorNotes()  # a tensor made here -> (name, its line)
         self._moved = {}  # (file, line) -> `TensorNotes` of the last tensor and its version
@@ -69,16 +66,16 @@ class TensorCalls:
 
     def start(self):
         """Wrap the functions, and note their calls from now on."""
-        torch, add = self._torch, self._noted.add
-        for name in (*_MADE_ALIKE, *_MADE_RANDOM):
-            add(torch, name, self._note_made)
-        for name in ("to", "cuda"):
-            add(torch.Tensor, name, self._note_move)
-        for name in (*_WAITING, *_SHOWING):
-            add(torch.Tensor, name, self._note_wait)
-        add(torch, "nonzero", self._note_wait)
-        for name in _DEVICE_WIDE:
-            add(torch.cuda, name, self._note_wait)
+        torch = self._torch
+        for owner, names, note in (
+            (torch, (*_MADE_ALIKE, *_MADE_RANDOM), self._note_made),
+            (torch.Tensor, ("to", "cuda"), self._note_move),
+            (torch.Tensor, (*_WAITING, *_SHOWING), self._note_wait),
+            (torch, ("nonzero",), self._note_wait),
+            (torch.cuda, _DEVICE_WIDE, self._note_wait),
+        ):
+            for name in names:
+                self._noted.add(owner, name, note)
         self._leave_mode = _enter_index_mode(torch, self._note_index)
         self._noted.on = True
 
@@ -110,10 +107,9 @@ class TensorCalls:
             self._noted.inside = False
 
     def _turns_ns(self, file):
-        """Time one call in a loop over elements that stands in `file`, far below its end.
+        """Return ns of one call in a loop over elements, in `file` but far below its end.
 
-        Returns:
-            Nanoseconds, with what noting the call adds where calls are noted now.
+        With what noting the call adds, where calls are noted now.
         """
         turns = ast.parse("for _ in range(200):\n    x[0].item()")
         code = compile(ast.increment_lineno(turns, 10**8), file, "exec")
@@ -124,72 +120,63 @@ class TensorCalls:
         return (perf_counter_ns() - began) / 400
 
     def _note_made(self, call):
-        name, caller, args, _, result, took, lone = call
+        result, caller, array = call.result, call.caller, call.args[0] if call.args else None
         if result is None or not places.is_users(caller.f_code.co_filename):
             return
+        where = places.of_frame(caller)
         if result.device.type == "cpu" and not result.requires_grad:
-            self._made.put(result, (name, places.of_frame(caller)))
-        data = args[0] if args else None
-        if name != "tensor":
-            return
-        if _is_array(data):
-            kind = "array-copy"
+            self._made.put(result, (call.name, where))
+        if call.name == "tensor" and _is_array(array):
             # Nobody else can write to an array that only this call held.
-            held_alone = lone and data.base is None
-        elif type(data) in (list, tuple) and data and all(map(_is_array, data)):
+            kind, held_alone = "array-copy", call.lone and array.base is None
+        elif call.name == "tensor" and _are_arrays(array):
             kind, held_alone = "arrays-copy", True
         else:
             return
-        size = result.numel() * result.element_size()
-        self._add(kind, name, places.of_frame(caller), size, took, held_alone)
+        self._add(kind, call.name, where, _bytes(result), call.took_ns, held_alone)
 
     def _note_move(self, call):
-        name, caller, (source, *_), _, result, took, _ = call
+        (source, *_), result, took = call.args, call.result, call.took_ns
+        users = places.users_frame(call.caller)
         if result is None or source.device.type != "cpu" or result.device.type == "cpu":
             return
-        size = source.numel() * source.element_size()
-        users = places.users_frame(caller)
         if users is None:
             return
-        here = places.of_frame(users)
-        made = self._made.get(source)
+        here, made = places.of_frame(users), self._made.get(source)
         if made is not None:
             maker, where = made
             alike = maker in _MADE_ALIKE
-            self._add("made-then-moved", maker, where, size, took, alike)
+            self._add("made-then-moved", maker, where, _bytes(source), took, alike)
             return
         key = (here["file"], here["line"])
         last = self._moved.get(key)
         if last is not None and last.get(source) == source._version:
-            self._add("moved-again", name, here, size, took, users is caller)
+            sure = users is call.caller
+            self._add("moved-again", call.name, here, _bytes(source), took, sure)
         self._moved[key] = TensorNotes()
         self._moved[key].put(source, source._version)
 
     def _note_wait(self, call):
-        name, caller, args, _, _, took, _ = call
-        tensor = args[0] if args else None
-        if name in _DEVICE_WIDE:
-            size = 0
-        elif not isinstance(tensor, self._torch.Tensor):
-            return
-        elif tensor.device.type == "cpu":
-            if name in _READING:
-                self._note_element(name, caller, tensor, took)
-            return
-        else:
-            size = tensor.numel() * tensor.element_size()
+        name, caller, took, size = call.name, call.caller, call.took_ns, 0
+        if name not in _DEVICE_WIDE:
+            tensor = call.args[0] if call.args else None
+            if not isinstance(tensor, self._torch.Tensor):
+                return
+            if tensor.device.type == "cpu":
+                if name in _READING:
+                    self._note_element(name, caller, tensor, took)
+                return
+            size = _bytes(tensor)
         users = places.users_frame(caller)
         if users is not None:
             self._add("wait", name, places.of_frame(users), size, took, users is caller)
 
     def _note_index(self, name, caller, args, result, took):
-        if not self.on or self._noted.inside or not _is_place(args[1]):
+        if not self.on or self._noted.inside or not _places(args[1]):
             return
         try:
-            if name == "__getitem__":
+            if name == "__getitem__" or args[0].dim() == _places(args[1]):
                 self._note_element(name, caller, result, took)
-            elif args[0].dim() == _places(args[1]):
-                self._note_element(name, caller, None, took)
         except Exception as error:
             self._session.fail("tensor_calls", error)
 
@@ -198,10 +185,10 @@ class TensorCalls:
         began = perf_counter_ns() - took
         if piece is not None and piece.numel() > _SMALL_PIECE:
             return
-        if not places.is_users(caller.f_code.co_filename):
+        # Nor a data set that is asked for one sample after the other.
+        fetching = self._session.log.last_code == step_log.FETCH_BEGIN
+        if fetching or not places.is_users(caller.f_code.co_filename):
             return
-        if self._session.log.last_code == step_log.FETCH_BEGIN:
-            return  # a data set that is asked for one sample after the other
         where = places.of_frame(caller)
         key = (name, where["file"], where["line"])
         step, ended, notes = self._last.get(key, (-1, 0, 0))
@@ -218,8 +205,7 @@ class TensorCalls:
         if row is None:
             if len(self._rows) >= _MOST_ROWS:
                 return
-            text = linecache.getline(where["file"], where["line"]).strip()[:_LONGEST_LINE]
-            row = self._rows[key] = {"where": where, "text": text, "sure": True}
+            row = self._rows[key] = {"where": where, "text": places.text_at(where), "sure": True}
             row.update(calls=0, bytes=0, took_ns=0, notes=0, of_size={})
         row["calls"] += 1
         row["bytes"] += size
@@ -258,8 +244,7 @@ class TensorCalls:
             return sum(_alike(took) for took in row["of_size"].values())
         if not row["notes"]:
             return row["took_ns"]
-        own = row["took_ns"] - row["notes"] * self._note_ns
-        return max(own, row["calls"] * self._call_ns)
+        return max(row["took_ns"] - row["notes"] * self._note_ns, row["calls"] * self._call_ns)
 
 
 def _alike(took):
@@ -268,34 +253,35 @@ def _alike(took):
     return sum(min(call_ns, _INTERRUPTED * usual) for call_ns in took)
 
 
+def _bytes(tensor):
+    return tensor.numel() * tensor.element_size()
+
+
 def _is_array(value):
     cls = type(value)
     return cls.__module__ == "numpy" and cls.__name__ == "ndarray"
 
 
-def _is_place(index):
-    """Return whether an index names one place: a whole number, or several of them."""
-    if type(index) is tuple:
-        return bool(index) and all(type(x) is int for x in index)
-    return type(index) is int
+def _are_arrays(values):
+    return type(values) in (list, tuple) and bool(values) and all(map(_is_array, values))
 
 
 def _places(index):
-    return len(index) if type(index) is tuple else 1
+    """Return how many whole numbers an index is made of; 0: it names no single place."""
+    numbers = index if type(index) is tuple else (index,)
+    return len(numbers) if all(type(x) is int for x in numbers) else 0
 
 
 def _enter_index_mode(torch, note):
     """Call `note(name, caller, args, result, took_ns)` after each index, in this thread.
 
     A `__getitem__` set on the class itself would make every tensor, also one without dimensions, a
-    sequence to C code: `torch.tensor([loss])` would fail.
-
-    Returns:
-        A function that ends it; None where that could not be done safely: the program has a mode
-        of its own open, which may end before this one, or has compiled something, whose guards
-        ask for the modes.
+    sequence to C code: `torch.tensor([loss])` would fail. Return a function that ends it; None
+    where that could not be done safely: the program has a mode of its own open, which may end
+    before this one, or has compiled something, whose guards ask for the modes.
     """
-    if _has_compiled() or torch.overrides._get_current_function_mode_stack():
+    modes = torch.overrides._get_current_function_mode_stack
+    if _has_compiled() or modes():
         return None
     watched = {getattr(torch.Tensor, name): name for name in _INDEXING}
 
@@ -314,8 +300,7 @@ def _enter_index_mode(torch, note):
     mode.__enter__()
 
     def leave():
-        stack = torch.overrides._get_current_function_mode_stack()
-        if stack and stack[-1] is mode:
+        if modes() and modes()[-1] is mode:
             mode.__exit__(None, None, None)
 
     return leave

@@ -1,4 +1,4 @@
-"""Writes `process-<pid>.json`: `words.ProcessFacts` as plain data."""
+"""Writes `process-<pid>.json`, `words.ProcessFacts` as plain data, and other small files."""
 
 import json
 import os
@@ -13,47 +13,56 @@ _FRAMEWORKS = (
 )
 _CALIBRATION_EVENTS = 2000
 _INSTALLED = ("site-packages", "dist-packages")
+_LIBRARY = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
 # By module's name; None: of no interest. A look at the disk for each is not for every call.
 _paths: "dict[str, str | None]" = {}
 
 
-def write(session):
-    """Rewrite the file atomically with everything that is known now."""
-    data = collect(session)
-    path = os.path.join(session.channel, "process-%d.json" % session.pid)
-    part = path + ".part"
+def write_json(session, name, content):
+    """Write a file of the channel atomically."""
+    path = os.path.join(session.channel, name)
     # A path that is no UTF-8 holds lone surrogates, which no reader of JSON accepts.
-    with open(part, "w", encoding="utf-8", errors="replace") as file:
-        json.dump(data, file, default=str, ensure_ascii=False)
-    os.replace(part, path)
+    with open(path + ".part", "w", encoding="utf-8", errors="replace") as file:
+        json.dump(content, file, default=str, ensure_ascii=False)
+    os.replace(path + ".part", path)
 
 
-def collect(session):
-    """Return all facts of this process as a dictionary."""
-    torch = session.torch
-    initialized = torch.cuda.is_initialized()
+def write(session):
+    """Rewrite `process-<pid>.json` with everything that is known now."""
+    collected = _of_process(session)
+    for registry in session.registries:
+        try:
+            collected.update(registry.facts())
+        except Exception as error:  # one part that cannot tell costs no other its facts
+            session.fail(type(registry).__name__, error)
+    collected["probe_errors"] = list(session.errors)
+    write_json(session, "process-%d.json" % session.pid, collected)
+
+
+def _of_process(session):
+    torch, cuda = session.torch, session.torch.cuda
+    initialized = cuda.is_initialized()
     backend, world_size = _group(session)
-    data = {
+    process = sys.modules.get("multiprocessing.process")
+    first_step_s = session.first_step_s
+    return {
         "pid": session.pid,
         "parent_pid": os.getppid(),
         "argv": [str(argument) for argument in getattr(sys, "argv", [])],
         "python": sys.version.split()[0],
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
-        "devices": (
-            [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-            if initialized
-            else []
-        ),
+        "devices": [cuda.get_device_name(i) for i in range(cuda.device_count() * initialized)],
         "rank": _integer("RANK"),
         # Without torchrun (torch.multiprocessing.spawn) the environment does not say.
         "world_size": _integer("WORLD_SIZE") or world_size,
         "is_loader_worker": session.is_loader_worker(),
-        "multiprocessing_child": _is_child(),
+        "multiprocessing_child": process is not None and process.parent_process() is not None,
         "start_unix_s": session.started_unix_s,
-        "first_step_s": _to_first_step_s(session),
+        # But for the time for which another process had the turn.
+        "first_step_s": None if first_step_s is None else first_step_s - session.stood_still_s,
         "peak_memory_bytes": _peak_memory(),
-        "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated() if initialized else None,
+        "peak_gpu_memory_bytes": cuda.max_memory_allocated() if initialized else None,
         "explicit_steps": session.explicit_steps,
         "flags": session.flags.facts(),
         "fixes": [program.facts() for program in session.all_programs()],
@@ -65,20 +74,6 @@ def collect(session):
         "trackers": list(session.trackers),
         "probe_cost_us_per_step": _cost(session),
     }
-    for registry in session.registries:
-        collected = getattr(registry, "facts", None)
-        if collected is None:
-            continue
-        try:
-            data.update(collected())
-        except Exception as error:  # one part that cannot tell costs no other its facts
-            session.fail(type(registry).__name__, error)
-    return {**data, "probe_errors": list(session.errors)}
-
-
-def _to_first_step_s(session):
-    """Return seconds to the first step, but for those that another process had the turn."""
-    return None if session.first_step_s is None else session.first_step_s - session.stood_still_s
 
 
 def _integer(name):
@@ -86,11 +81,6 @@ def _integer(name):
         return int(os.environ[name])
     except (KeyError, ValueError):
         return None
-
-
-def _is_child():
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
 
 
 def _peak_memory():
@@ -144,9 +134,7 @@ def _source(name, module):
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py"):
         return None
-    folders = file.split(os.sep)
-    if any(folder in folders for folder in _INSTALLED):
-        return None if "." in name else os.path.realpath(file)
     path = os.path.realpath(file)
-    library = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
-    return None if path.startswith(library) else path
+    if not set(_INSTALLED).isdisjoint(file.split(os.sep)):
+        return None if "." in name else path
+    return None if path.startswith(_LIBRARY) else path

@@ -7,8 +7,7 @@ import weakref
 
 from . import dataset_writes
 from .batch_sizes import BatchSizes
-from .fingerprints import nested_bytes, shapes
-from .nested import innermost
+from .nested import innermost, nested_bytes, shapes
 
 _MOST_SHAPES = 8
 _COUNTED = (

@@ -13,35 +13,23 @@ _STARTING = 2  # batches of each worker
 
 
 class Overtaken:
-    """One pass over a loader.
-
-    Args:
-        known: the loader's `loader_facts.Known`, whose `overtaken`, `overtaken_s`, `looks`,
-            `taken_over_s` and `awaited_s` grow.
-        in_order: whether the loader hands batches out in order; none is overtaken otherwise.
-    """
+    """One pass over a loader; counts in `known`, its `loader_facts.Known`."""
 
     def __init__(self, known, in_order):
-        self._known, self._in_order = known, in_order
+        self._known, self._in_order = known, in_order  # none is overtaken where any may come
         self._wanted = None  # number of the batch that is waited for
         self._ready_s = None  # since when a later one has lain ready, within this wait
 
     def took(self, seconds, ready):
         """Note a look into the workers' queue; `ready`: something was in it from the start."""
         self._known.looks += 1
-        if ready:
-            self._known.taken_over_s += seconds
-        else:
-            self._known.awaited_s += seconds
+        self._known.taken_over_s += seconds * ready
+        self._known.awaited_s += seconds * (not ready)
 
     def came(self, wanted, number, began_s, held):
-        """Note that a batch has come out of the workers' queue.
+        """Note that batch `number` came out of the workers' queue while `wanted` is waited for.
 
-        Args:
-            wanted: number of the batch that the loop waits for.
-            number: of the one that came.
-            began_s: when waiting for this one began.
-            held: whether a later one had been put aside by then.
+        `held`: a later one had been put aside when waiting for this one began, at `began_s`.
         """
         if not self._in_order:
             return

@@ -1,47 +1,47 @@
-"""The tensors within a batch, and the data sets within another (which torch's Subset hides)."""
+"""The tensors within a batch, their fingerprints, and the data sets that torch's Subset hides."""
 
-from __future__ import annotations
-
-from typing import Any
+import zlib
 
 _MOST_LEAVES = 64
+_MOST_BYTES = 4096  # of each sample's row that is hashed
 
 
-def tensors_of(batch: Any) -> list[Any]:
+def tensors_of(batch):
     """Return the tensors of a batch, depth first, through lists, tuples and mappings."""
-    return _walk(batch, [])
-
-
-def _walk(batch: Any, tensors: list[Any]) -> list[Any]:
-    if len(tensors) >= _MOST_LEAVES:
-        return tensors
-    if is_tensor(batch):
-        tensors.append(batch)
-    elif isinstance(batch, (list, tuple)):
-        for part in batch[:_MOST_LEAVES]:
-            _walk(part, tensors)
-    elif isinstance(batch, dict) or (hasattr(batch, "keys") and hasattr(batch, "values")):
-        for part in batch.values():
-            _walk(part, tensors)
+    tensors = []
+    _walk(batch, tensors)
     return tensors
 
 
-def is_tensor(value: Any) -> bool:
+def _walk(batch, tensors):
+    parts = ()
+    if is_tensor(batch):
+        tensors.append(batch)
+    elif isinstance(batch, (list, tuple)):
+        parts = batch[:_MOST_LEAVES]
+    elif isinstance(batch, dict) or (hasattr(batch, "keys") and hasattr(batch, "values")):
+        parts = batch.values()
+    for part in parts:
+        if len(tensors) < _MOST_LEAVES:
+            _walk(part, tensors)
+
+
+def is_tensor(value):
     """Return True for a tensor; without torch, which the program may not have imported."""
     return hasattr(value, "untyped_storage") and hasattr(value, "dim")
 
 
-def rows(value: Any) -> int | None:
+def rows(value):
     """Return the rows of a tensor; None: it is none, or has no dimension."""
     return int(value.shape[0]) if is_tensor(value) and value.dim() > 0 else None
 
 
-def length_of_list(value: Any) -> int | None:
+def length_of_list(value):
     """Return the length of a list of what each sample has, images of several sizes, say."""
     return len(value) if isinstance(value, (list, tuple)) else None
 
 
-def parts_of(dataset: Any, torch: Any) -> list[Any] | None:
+def parts_of(dataset, torch):
     """Return the data sets that torch's Subset, ConcatDataset or StackDataset takes samples from.
 
     None for any other, and for a subclass that makes its samples in another way. (torch's own
@@ -58,7 +58,7 @@ def parts_of(dataset: Any, torch: Any) -> list[Any] | None:
     return None
 
 
-def innermost(dataset: Any, torch: Any) -> Any:
+def innermost(dataset, torch):
     """Return the data set within torch's Subset and the like; of several alike the first.
 
     Where the inner ones are of two kinds, the outer one.
@@ -67,9 +67,66 @@ def innermost(dataset: Any, torch: Any) -> Any:
     return inner[0] if len(set(map(type, inner))) == 1 else dataset
 
 
-def leaves(dataset: Any, torch: Any) -> list[Any]:
+def leaves(dataset, torch):
     """Return the data sets that samples come from in the end."""
     parts = parts_of(dataset, torch)
     if parts is None:
         return [dataset]
     return [leaf for part in parts for leaf in leaves(part, torch)]
+
+
+def nested_bytes(batch):
+    """Return the bytes of a batch's tensors."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in tensors_of(batch))
+
+
+def shapes(batch):
+    """Return shapes of the first tensors, such as "32x3x64x64 float32, 32 int64"."""
+    return ", ".join(
+        "%s %s" % ("x".join(map(str, leaf.shape)) or "1", str(leaf.dtype).replace("torch.", ""))
+        for leaf in tensors_of(batch)[:4]
+    )
+
+
+class Fingerprints:
+    """A hash for each sample of the first `most_batches`, as "input:label"; all in the warm-up."""
+
+    def __init__(self, most_batches):
+        self.most_batches = most_batches
+        self._by_loader = {}
+
+    def of(self, ident):
+        """Return fingerprints of one loader's samples, in the order they came."""
+        return self._by_loader.get(ident, [])
+
+    def add(self, ident, batch, samples):
+        """Hash each sample of a batch: its largest tensor, and its smallest integer one."""
+        if samples <= 0:
+            return
+        tensors = [x for x in tensors_of(batch) if x.dim() > 0 and x.shape[0] == samples]
+        tensors = [x for x in tensors if x.device.type == "cpu" and not x.is_sparse]
+        if not tensors:
+            return
+        largest = max(tensors, key=lambda x: x.numel())
+        labels = [x for x in tensors if x is not largest and not x.dtype.is_floating_point]
+        label = min(labels, key=lambda x: x.numel()) if labels else None
+        inputs = _row_hashes(largest, samples)
+        marks = _row_hashes(label, samples) if label is not None else ["-"] * samples
+        self._by_loader.setdefault(ident, []).extend(
+            "%s:%s" % pair
+            for pair in zip(inputs, marks)  # noqa: B905
+        )
+
+
+def _row_hashes(tensor, samples):
+    rows = tensor.detach().reshape(samples, -1)
+    width = rows.shape[1]
+    if not rows.dtype.is_floating_point and not rows.dtype.is_complex:
+        stride = max(width * rows.element_size() // _MOST_BYTES, 1)
+        rows = rows[:, ::stride].contiguous()
+    else:
+        # Through float32, so that a row has the same hash whichever way it is stored.
+        stride = max(width * 4 // _MOST_BYTES, 1)
+        rows = rows[:, ::stride].float().contiguous()
+    array = rows.numpy()
+    return ["%08x" % zlib.crc32(array[i].tobytes()) for i in range(samples)]

@@ -50,32 +50,32 @@ def _instead(path):
 def _install():
     real_open, real_os_open = io.open, os.open
 
-    @functools.wraps(real_open)
-    def open(file, mode="r", *args, **kwargs):
-        read = isinstance(mode, str) and not any(letter in mode for letter in "wax+")
-        opener = kwargs.get("opener") or (len(args) > 5 and args[5])
-        other = _instead(file) if read and not opener else None
+    def other_or(path, wanted, open_it):
+        """Open what is read instead of a path; else, or where that is gone, the path itself."""
+        other = _instead(path) if wanted else None
         if other is not None:
             try:
-                opened = real_open(other, mode, *args, **kwargs)
+                return open_it(other)
             except OSError:
-                pass  # it is gone: the file itself is still there
-            else:
+                pass
+        return open_it(path)
+
+    @functools.wraps(real_open)
+    def open(file, mode="r", *args, **kwargs):
+        def open_it(path):
+            opened = real_open(path, mode, *args, **kwargs)
+            if path is not file:
                 _name_as_asked(opened, file)
-                return opened
-        return real_open(file, mode, *args, **kwargs)
+            return opened
+
+        read = isinstance(mode, str) and not any(letter in mode for letter in "wax+")
+        opener = kwargs.get("opener") or (len(args) > 5 and args[5])
+        return other_or(file, read and not opener, open_it)
 
     @functools.wraps(real_os_open)
     def os_open(path, flags, *args, **kwargs):
-        other = None
-        if not flags & _NOT_READING and kwargs.get("dir_fd") is None and len(args) < 2:
-            other = _instead(path)
-        if other is not None:
-            try:
-                return real_os_open(other, flags, *args, **kwargs)
-            except OSError:
-                pass
-        return real_os_open(path, flags, *args, **kwargs)
+        read = not flags & _NOT_READING and kwargs.get("dir_fd") is None and len(args) < 2
+        return other_or(path, read, lambda path: real_os_open(path, flags, *args, **kwargs))
 
     # `_io` too: a pickled `open` is looked up there.
     for owner in (io, builtins, _io):
@@ -84,20 +84,18 @@ def _install():
     for known in (os.supports_dir_fd, os.supports_fd):
         if real_os_open in known:
             known.add(os_open)
-    tarfile = sys.modules.get("tarfile")
-    if tarfile is not None:
-        tarfile.bltn_open = open
+    if "tarfile" in sys.modules:
+        sys.modules["tarfile"].bltn_open = open
     # Before Python 3.11 pathlib keeps the function that it found.
     accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
-    if accessor is not None and hasattr(accessor, "open"):
+    if hasattr(accessor, "open"):
         accessor.open = staticmethod(open)
 
 
 def _name_as_asked(opened, path):
     """Set `file.name` to what the program asked for."""
     raw = getattr(opened, "buffer", opened)
-    raw = getattr(raw, "raw", raw)
     try:
-        raw.name = path
+        getattr(raw, "raw", raw).name = path
     except AttributeError:
         pass
