@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from torchdoctor.probe import stacks, step_log
+
+
+def counting(recorded: Callable[[], int]) -> Any:
+    """A torch of which only the count of recorded operations is asked for."""
+    autograd = SimpleNamespace(_get_sequence_nr=recorded)
+    return SimpleNamespace(_C=SimpleNamespace(_autograd=autograd))
 
 
 def answered(tmp_path: Path, *, recorded: int, event: bool) -> dict[tuple[str, bool], int]:
     """What is kept of one question, after which so many operations were recorded."""
     count = [100]
-    log = stacks.MarkedLog(str(tmp_path), 1, None, lambda: count[0])
+    log = stacks.MarkedLog(str(tmp_path), 1, None, counting(lambda: count[0]))
     log.add(step_log.OPTIMIZER_END)
-    counts: dict[tuple[str, bool], int] = {}
+    counts: Counter[tuple[str, bool]] = Counter()
     growth = stacks.Growth(log, counts, SimpleNamespace())
     mark = log.mark
     if event:
@@ -41,7 +50,7 @@ def test_what_came_after_the_next_event_does_not_count(tmp_path: Path) -> None:
 
 
 def test_another_threads_events_leave_no_mark(tmp_path: Path) -> None:
-    log = stacks.MarkedLog(str(tmp_path), 1, None, lambda: 5)
+    log = stacks.MarkedLog(str(tmp_path), 1, None, counting(lambda: 5))
     other = threading.Thread(target=lambda: log.add(step_log.FETCH_END))
     other.start()
     other.join()

@@ -34,9 +34,8 @@ class Session:
         boundary = plan.get("boundary") or {}
         self.sparse = not self.phases and boundary.get("kind") == "loader"
         # By the user's word, where nothing else shows that something is learned.
-        self.batches_learn = (
-            bool(plan.get("batches_learn")) or boundary.get("learned_by") == "batch"
-        )
+        by_batch = boundary.get("learned_by") == "batch"
+        self.batches_learn = bool(plan.get("batches_learn")) or by_batch
         self.explicit_steps = self.seeded_by_program = False
         self.trackers = []
         self.flags = flag_hooks.Flags(self)
@@ -49,7 +48,9 @@ class Session:
         self.when_device_rests = []  # called where the device has been waited for anyway
         # As it is before a fix or a ceiling replaces it: the end of a block waits all the same.
         self._wait = torch.cuda.synchronize
-        self.log = self._new_log()
+        where = self.channel, os.getpid(), self._flush_due
+        sampled = plan.get("sample_stacks")
+        self.log = stacks.MarkedLog(*where, torch) if sampled else step_log.EventLog(*where)
         self.started_unix_s = _STARTED_UNIX_S
         self._start()
         self.window = Window(self)
@@ -60,12 +61,6 @@ class Session:
         self.registries += [self.models, self.loaders, self.optimizers, self.passes]
         if self.phases:
             self.guarded(self.log.create)()
-
-    def _new_log(self):
-        if not self.plan.get("sample_stacks"):
-            return step_log.EventLog(self.channel, os.getpid(), self._flush_due)
-        sequence = stacks.sequence_of(self.torch)
-        return stacks.MarkedLog(self.channel, os.getpid(), self._flush_due, sequence)
 
     def _start(self):
         self.pid = os.getpid()
@@ -157,10 +152,9 @@ class Session:
 
     def first_batch(self):
         """Let fixes overrule switches: at the first training batch the user's set-up is done."""
-        if self.first_batch_done:
-            return
-        self.first_batch_done = True
-        self.tell("first batch")
+        if not self.first_batch_done:
+            self.first_batch_done = True
+            self.tell("first batch")
 
     def learning(self, now_ns):
         """Note that a backward or optimizer step has ended; now and then a good moment to flush."""

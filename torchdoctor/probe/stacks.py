@@ -51,13 +51,11 @@ _BETWEEN = ("before_forward", "after_step", "after_backward")
 
 
 class MarkedLog(step_log.EventLog):
-    """A log that notes at each of the main thread's events how many operations were recorded.
+    """A log that notes at each of the main thread's events how many operations were recorded."""
 
-    `sequence`: the calling thread's count of recorded operations; None: it cannot be known.
-    """
-
-    def __init__(self, folder, pid, on_due, sequence):
-        self.sequence = sequence
+    def __init__(self, folder, pid, on_due, torch):
+        # The calling thread's count of recorded operations; None: it cannot be known.
+        self.sequence = ctypes and getattr(torch._C._autograd, "_get_sequence_nr", None)
         self.mark = (0, 0)  # number of the event, recorded operations
         self._main = threading.main_thread().ident
         super().__init__(folder, pid, on_due)
@@ -108,13 +106,6 @@ class Growth:
             after = now if number == then else recorded
             self._counts[key, after > before] += count
         return 0
-
-
-def sequence_of(torch):
-    """Return the function that counts this thread's recorded operations; None: not known."""
-    if ctypes is None:
-        return None
-    return getattr(torch._C._autograd, "_get_sequence_nr", None)
 
 
 class Stacks:

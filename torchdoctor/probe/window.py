@@ -22,11 +22,9 @@ class Window:
 
     def __init__(self, session):
         self._session = session
-        plan = session.plan
-        boundary = plan.get("boundary")
-        self.kind = boundary["kind"] if boundary else None
-        self.ident = boundary["ident"] if boundary else 0
-        self._every = max(int(boundary.get("every", 1)), 1) if boundary else 1
+        plan, boundary = session.plan, session.plan.get("boundary") or {}
+        self.kind, self.ident = boundary.get("kind"), boundary.get("ident", 0)
+        self._every = max(int(boundary.get("every", 1)), 1)
         self._first = int(plan.get("warmup_steps") or 0)
         self._steps = int(plan.get("measure_steps") or 0)
         self._most_s = plan.get("max_window_s")
@@ -37,12 +35,9 @@ class Window:
         self._forget()
 
     def _forget(self):
-        self.iteration = 0
-        self._seen = 0
+        self.iteration = self._events = 0
         self._learned_at = -1
-        self._began_s = None
-        self._profiler = None
-        self._analysis = None
+        self._began_s = self._profiler = self._analysis = None
         # Before this iteration and this time a boundary is nothing but a mark.
         self._plain_until, self._plain_ns = 0, 0
 
@@ -56,8 +51,8 @@ class Window:
             if session.learned == self._learned_at:
                 return
             self._learned_at = session.learned
-        events, number = self._seen, self.iteration
-        self._seen = events + 1
+        events, number = self._events, self.iteration
+        self._events = events + 1
         if self._every > 1 and events % self._every:
             return
         try:
@@ -72,38 +67,28 @@ class Window:
     def _boundary(self):
         session, number = self._session, self.iteration
         self.iteration += 1
-        if self._profile is not None:
-            session.log.add(step_log.BOUNDARY, 0, number)
-            self._profile_step(number)
+        if self._profile is None and (self._switching or self._turns):
+            (self._switch if self._switching else self._turns.boundary)(number)
             return
-        if self._switching is not None:
-            self._switch(number)
-            return
-        if self._turns is not None:
-            self._turns.boundary(number)
-            return
-        if number == self._first:
+        if self._profile is None and number == self._first:
             session.synchronise()
             self._began_s = time.perf_counter()
             session.log.add(step_log.WINDOW_BEGIN)
         done = number - self._first
-        if self._began_s is not None and self._is_over(done):
+        over = self._began_s is not None and self._is_over(done)
+        if over:
             session.synchronise()
-            session.log.add(step_log.BOUNDARY, 0, number)
+        session.log.add(step_log.BOUNDARY, 0, number)
+        if over:
             session.log.add(step_log.WINDOW_END, 0, done)
             self._finish("window")
-            return
-        session.log.add(step_log.BOUNDARY, 0, number)
-        if self._began_s is not None:
-            self._go_plainly()
-
-    def _go_plainly(self):
-        """Only mark boundaries until the window may be over."""
-        self._plain_until = self._first + self._steps
-        if self._most_s is None:
-            self._plain_ns = math.inf
-        else:
-            self._plain_ns = (self._began_s + self._most_s) * 1e9
+        elif self._profile is not None:
+            self._profile_step(number)
+        elif self._began_s is not None:
+            # Only mark boundaries until the window may be over.
+            self._plain_until = self._first + self._steps
+            most_s = math.inf if self._most_s is None else self._began_s + self._most_s
+            self._plain_ns = most_s * 1e9
 
     def _switch(self, number):
         log = self._session.log
@@ -115,8 +100,7 @@ class Window:
         if threading.current_thread() is not threading.main_thread():
             # A thread that fetches ahead: what is switched there changes in the middle of a step.
             self._finish("thread")
-            return
-        if self._switching.boundary(number):
+        elif self._switching.boundary(number):
             log.add(step_log.WINDOW_END, 0, number - self._first)
             self._finish("switch")
 
@@ -150,27 +134,24 @@ class Window:
             self._start_profiler(wanted)
         elif self._profiler is not None:
             self._profiler.step()
-            steps = wanted["wait"] + wanted["warmup"] + wanted["active"]
-            if number - self._first >= steps:
+            if number - self._first >= wanted["wait"] + wanted["warmup"] + wanted["active"]:
                 self._session.synchronise()
                 self._export()
 
     def _start_profiler(self, wanted):
-        torch = self._session.torch
+        torch, profiler = self._session.torch, self._session.torch.profiler
         if torch.autograd._profiler_enabled():
             reason = "the program runs a profiler of its own, so no profiler window was taken"
             self._session.fail("profiler", RuntimeError(reason))
             self._finish("profile")
             return
-        profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
-        if self._session.torch.cuda.is_available():
+        if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
+        steps = {name: wanted[name] for name in ("wait", "warmup", "active")}
         self._profiler = profiler.profile(
             activities=activities,
-            schedule=profiler.schedule(
-                wait=wanted["wait"], warmup=wanted["warmup"], active=wanted["active"], repeat=1
-            ),
+            schedule=profiler.schedule(**steps, repeat=1),
             record_shapes=bool(wanted.get("record_shapes")),
             with_stack=bool(wanted.get("with_stack")),
             on_trace_ready=lambda _: None,
@@ -183,12 +164,11 @@ class Window:
         A profiler that still runs when the interpreter is torn down crashes the process.
         """
         profiler, self._profiler = self._profiler, None
-        if profiler is None:
-            return
-        recording = profiler.current_action.name.startswith("RECORD")
-        profiler.stop()
-        if recording:
-            self._keep(profiler)
+        if profiler is not None:
+            recording = profiler.current_action.name.startswith("RECORD")
+            profiler.stop()
+            if recording:
+                self._keep(profiler)
 
     def _export(self):
         profiler, self._profiler = self._profiler, None

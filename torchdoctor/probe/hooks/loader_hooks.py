@@ -25,20 +25,15 @@ class Loaders:
         self.untouched_init = self.iterate = None  # torch's own, which log nothing
         self.suspended = {}  # by loader: an iterator in the middle of whose pass an epoch ended
         self._iterators = 0
-        self.watches_order = session.phases  # not in launches that are timed
         self.fingerprints = Fingerprints(session.plan.get("fingerprint_batches") or 0)
-
-    def next_ident(self):
-        """Return the number that the next loader gets."""
-        return len(self.known)
 
     def made(self, loader, location):
         """Note a new loader."""
+        session = self._session
         self._idents[loader] = len(self.known)
-        known = loader_facts.Known(
-            loader, location, self._session.torch, self._iterators, self._session.phases
+        self.known.append(
+            loader_facts.Known(loader, location, session.torch, self._iterators, session.phases)
         )
-        self.known.append(known)
 
     def of(self, loader):
         """Return its number."""
@@ -49,18 +44,17 @@ class Loaders:
     def started(self, iterator, ident):
         """Note a new pass over a loader; its events carry loader and pass in one number."""
         self._iterators += 1
-        known = self.known[ident]
+        session, known = self._session, self.known[ident]
         known.began(iterator)
-        if self._session.arms:
+        if session.arms:
             # `for batch in DataLoader(...)` keeps no name for what a second one is made after.
             iterator._torchdoctor_loader = known.loader()
-        if self.watches_order:
-            in_order = getattr(iterator, "_in_order", True)
-            iterator._torchdoctor_overtaken = loader_order.Overtaken(known, in_order)
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
         iterator._torchdoctor_handed = 0
-        if self._session.phases:
-            sample_check.watch_draws(self._session, known, iterator)
+        if session.phases:
+            in_order = getattr(iterator, "_in_order", True)
+            iterator._torchdoctor_overtaken = loader_order.Overtaken(known, in_order)
+            sample_check.watch_draws(session, known, iterator)
 
     def left(self, iterator):
         """Return batches until the epoch ends, answered ones counted; None: nobody can say."""
@@ -81,20 +75,6 @@ class Loaders:
             iterator._torchdoctor_handed = 0
         return iterator
 
-    def fetched(self, known, batch, wall_s, on_cpu):
-        """Note one of the first batches; `on_cpu`: what `_on_cpu_s` grew by.
-
-        Returns:
-            Its samples; `UNKNOWN_SIZE` where it has no size.
-        """
-        samples = known.sizes.learn(batch)
-        known.batches += 1
-        if samples > 0:
-            known.samples += samples
-        if known.batches <= _CPU_TIMED:
-            known.note(batch, samples, wall_s, on_cpu)
-        return samples
-
     def facts(self):
         """Return `loaders` of the process facts."""
         rows = [known.facts(ident) for ident, known in enumerate(self.known)]
@@ -113,16 +93,15 @@ def install(session):
     # Python resolves next(iterator) through `next` too in torch's own class body.
     if "next" in iterators.__dict__:
         iterators.next = iterators.__next__
-    if loaders.watches_order:
+    if session.phases:  # not in launches that are timed
         loader_order.install(session, data.dataloader._MultiProcessingDataLoaderIter)
 
 
 def _wrap_init(session, loaders, cls):
     def make(old):
-        def change(arguments):
-            session.tell("loader", arguments, loaders.next_ident())
-
-        changed = wrapping.with_arguments(old, change)
+        changed = wrapping.with_arguments(
+            old, lambda arguments: session.tell("loader", arguments, len(loaders.known))
+        )
 
         def __init__(self, *args, **kwargs):
             fixed = session.on and any("loader" in p.functions for p in session.programs)
@@ -166,10 +145,9 @@ def _wrap_iter(session, loaders, cls):
 
 
 def _on_cpu_s(before=(0.0, 0.0)):
-    """Return seconds that this thread computed, and that it queued for a CPU; since `before`.
+    """Return seconds that this thread computed and queued for a CPU (None: unknown) since `before`.
 
     CPU time alone would call a loader that computes on a busy machine one that waits for a disk.
-    The second is None where the system does not count it.
     """
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:
@@ -196,9 +174,13 @@ class _Fetches:
             session.learning(now)
 
     def _end_closely(self, number, ident, batch, wall_s, on_cpu):
-        """Note one of the first batches."""
+        """Note one of the first batches; `on_cpu`: what `_on_cpu_s` grew by."""
         session, fingerprints = self._session, self._loaders.fingerprints
-        samples = self._loaders.fetched(self._loaders.known[number], batch, wall_s, on_cpu)
+        known = self._loaders.known[number]
+        samples = known.sizes.learn(batch)
+        known.count(samples)
+        if known.batches <= _CPU_TIMED:
+            known.note(batch, samples, wall_s, on_cpu)
         now = session.log.add(step_log.FETCH_END, ident, samples)
         session.batches += 1
         if session.batches_learn:
@@ -219,9 +201,7 @@ class _Fetches:
             if now > session.facts_due_ns and session.learned:
                 session.learning_due()
             return
-        known.batches += 1
-        if samples > 0:
-            known.samples += samples
+        known.count(samples)
         session.batches += 1
 
     def _given_back(self, number):
@@ -240,8 +220,7 @@ class _Fetches:
         if answer == ():
             loaders.suspended[number] = iterator
             raise StopIteration
-        if answer is None:
-            answer = self._given_back(number)
+        answer = self._given_back(number) if answer is None else answer
         if answer is None:
             answer = (old(iterator),)
             session.tell("fetched", number, answer[0])

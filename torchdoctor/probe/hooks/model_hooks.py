@@ -60,13 +60,14 @@ class Models:
         modules = [x for x in gc.get_objects() if _is_module(type(x), module_class)]
         children = set()
         for module in modules:
-            for child in (module.__dict__.get("_modules") or {}).values():
-                children.add(id(child))
-            children.add(id(module.__dict__.get(_TRACED)))
+            own = module.__dict__
+            children.update(map(id, (own.get("_modules") or {}).values()))
+            children.add(id(own.get(_TRACED)))
         roots = [m for m in modules if id(m) not in children]
         if self._scans > 1:
             # The root is never called as a whole (a LightningModule): look one level deeper.
-            roots += [c for root in self.known for c in root.children() if not root.forwards]
+            uncalled = [root.module() for root in self.known if not root.forwards]
+            roots += [c for module in uncalled if module is not None for c in module.children()]
         add = self._session.guarded(self._add)  # one that cannot be read costs no other
         for module in roots:
             add(module)
@@ -78,18 +79,14 @@ class Models:
             return
         if next(iter(module.parameters()), None) is None:
             return
-        root = _Root(module, len(self.known))
+        root, cls = _Root(module, len(self.known)), type(module)
         self._idents[id(module)] = root.ident
         self.known.append(root)
-        self._wrap(type(module))
+        if cls not in self._wrapped:
+            self._wrapped.add(cls)
+            wrapping.wrap(cls, "__call__", self._calls.around)
+            keep_from_dynamo(self._session.torch, cls.__call__.__code__)
         self._session.tell("model", module)
-
-    def _wrap(self, cls):
-        if cls in self._wrapped:
-            return
-        self._wrapped.add(cls)
-        wrapping.wrap(cls, "__call__", self._calls.around)
-        keep_from_dynamo(self._session.torch, cls.__call__.__code__)
 
     def alive(self):
         """Return the root modules that still exist."""
@@ -98,10 +95,8 @@ class Models:
     def root_of(self, module):
         """Return the `_Root` of this very module, or None."""
         ident = self._idents.get(id(module))
-        if ident is None:
-            return None
-        root = self.known[ident]
-        return root if root.module() is module else None
+        root = None if ident is None else self.known[ident]
+        return None if root is None or root.module() is not module else root
 
     def enter(self, module):
         """Open the contexts that fixes want around this forward; those that end with it."""
@@ -122,7 +117,7 @@ class Models:
 
     def facts(self):
         """Return `models` of the process facts."""
-        return {"models": [root.facts(ident) for ident, root in enumerate(self.known)]}
+        return {"models": [root.facts() for root in self.known]}
 
 
 class _Root:
@@ -135,11 +130,7 @@ class _Root:
         self.eval_location = None
         self.bindings = None
 
-    def children(self):
-        module = self.module()
-        return list(module.children()) if module is not None else []
-
-    def facts(self, ident):
+    def facts(self):
         module = self.module()
         if module is not None:
             try:
@@ -148,7 +139,7 @@ class _Root:
                 pass  # it was told before: one that cannot be read now costs no other fact
         return {
             **self.described,
-            "ident": ident,
+            "ident": self.ident,
             "input_shapes": self.input_shapes,
             "forwards": self.forwards,
             "eval_forwards": self.eval_forwards,
@@ -172,12 +163,7 @@ def _is_module(cls, module_class):
 
 
 class _Calls:
-    """The work before and after the outermost call of a root module.
-
-    Args:
-        session: the process's session.
-        models: the process's `Models`.
-    """
+    """The work before and after the outermost call of a root module."""
 
     def __init__(self, session, models):
         self._session, self._models = session, models

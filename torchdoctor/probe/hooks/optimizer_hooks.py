@@ -69,10 +69,8 @@ class _Known:
 
     def __init__(self, optimizer, location):
         self.optimizer = weakref.ref(optimizer)
-        self._location = location
-        rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-        self._first_lr = float(rate) if rate is not None else None
-        self._described = {}
+        self._location, self._described = location, {}
+        self._first_lr = _rate(optimizer)
         self.steps = self.inside_backwards = 0
 
     def facts(self, ident):
@@ -90,13 +88,17 @@ class _Known:
         }
 
 
+def _rate(optimizer):
+    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    return None if rate is None else float(rate)
+
+
 def _describe(optimizer):
     cls = type(optimizer)
     groups = optimizer.param_groups
     parameters = [p for group in groups for p in group["params"]]
     first = parameters[0] if parameters else None
     group = groups[0] if groups else {}
-    rate = group.get("lr")
     names = {base.__name__ for base in cls.__mro__ if base.__module__.startswith("torch.optim")}
     return {
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
@@ -107,7 +109,7 @@ def _describe(optimizer):
         "fused": group.get("fused"),
         "foreach": group.get("foreach"),
         "supports_fused": bool(names & set(_FUSED)),
-        "lr": float(rate) if rate is not None else None,
+        "lr": _rate(optimizer),
         "distinct_lrs": len({float(each["lr"]) for each in groups if "lr" in each}) or 1,
         "weight_decay": float(group.get("weight_decay") or 0.0),
     }
@@ -119,13 +121,14 @@ def install(session):
     optimizers = session.optimizers
     base = torch.optim.Optimizer
 
+    @session.guarded
+    def made(optimizer):
+        optimizers.made(optimizer, places.made_here(optimizer))
+
     def make(old):
         def __init__(self, *args, **kwargs):
             old(self, *args, **kwargs)
-            try:
-                optimizers.made(self, places.made_here(self))
-            except Exception as error:
-                session.fail("optimizer", error)
+            made(self)
 
         return __init__
 

@@ -81,18 +81,15 @@ class _Method:
 
     def __init__(self, function):
         code = function.__code__
-        lines, first = inspect.getsourcelines(function)
-        self._file, self._first, self._lines = code.co_filename, first, lines
-        self._name = code.co_name
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-        self._function = tree.body[0]
+        self._lines, self._first = inspect.getsourcelines(function)
+        self._file, self._name = code.co_filename, code.co_name
+        self._function = ast.parse(textwrap.dedent("".join(self._lines))).body[0]
+        self._nodes = list(ast.walk(self._function))
         self._self = code.co_varnames[0] if code.co_argcount else ""
-        self._parents = {c: p for p in ast.walk(tree) for c in ast.iter_child_nodes(p)}
         # Attributes of self that are used: methods among them are read as well, but for those
         # that open at the first use what is not there yet.
-        self.used = sorted(
-            {n.attr for n in ast.walk(tree) if self._attribute(n) and not self._guarded(n, None)}
-        )
+        used = [n for n in self._nodes if self._is_attribute(n) and not self._is_guarded(n, None)]
+        self.used = sorted({node.attr for node in used})
 
     def writes(self):
         """Return a row for each statement that changes an attribute."""
@@ -101,28 +98,21 @@ class _Method:
             absent = keyed == "default" or self._only_where_absent(node, target, keyed)
             if absent and not keyed:
                 continue  # opened or made at its first use: each worker has to have its own
-            line = node.lineno + self._first - 1
+            where = places.of_line(self._file, node.lineno + self._first - 1, self._name)
+            text = self._lines[node.lineno - 1].strip()
             rows.append(
-                {
-                    "name": "self.%s" % target,
-                    "location": places.of_line(self._file, line, self._name),
-                    "text": self._lines[node.lineno - 1].strip(),
-                    "cache": absent,
-                }
+                {"name": "self." + target, "location": where, "text": text, "cache": absent}
             )
         return rows
 
-    def _attribute(self, node):
+    def _is_attribute(self, node):
         """Return True for `self.something`."""
-        return (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == self._self
-        )
+        owner = node.value if isinstance(node, ast.Attribute) else None
+        return isinstance(owner, ast.Name) and owner.id == self._self
 
     def _root(self, node):
         """Return the attribute of self that an expression such as `self.a[i].b` begins with."""
-        while not self._attribute(node):
+        while not self._is_attribute(node):
             if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
                 node = node.value
             elif isinstance(node, ast.Call):
@@ -133,7 +123,7 @@ class _Method:
 
     def _changes(self):
         """Yield (node, attribute, how: "" by name, "key" of a subscript, "default" or "call")."""
-        for node in ast.walk(self._function):
+        for node in self._nodes:
             for target in _targets(node):
                 root = self._root(target)
                 if root is not None:
@@ -148,7 +138,7 @@ class _Method:
     def _mentions(self, node, target, names=()):
         """Return True if an attribute of self (None: any) or one of some names occurs."""
         return any(
-            (self._attribute(n) and target in (None, n.attr))
+            (self._is_attribute(n) and target in (None, n.attr))
             or (isinstance(n, ast.Constant) and n.value == target and target is not None)
             or (isinstance(n, ast.Name) and n.id in names)
             for n in ast.walk(node)
@@ -159,10 +149,10 @@ class _Method:
         if not isinstance(node, ast.Assign) or self._mentions(node.value, target):
             return False
         if not keyed:
-            return self._guarded(node, None)
+            return self._is_guarded(node, None)
         names = {
             name.id
-            for given in ast.walk(self._function)
+            for given in self._nodes
             if isinstance(given, (ast.Assign, ast.NamedExpr))
             and self._mentions(given.value, target)
             for part in (given.targets if isinstance(given, ast.Assign) else [given.target])
@@ -170,38 +160,36 @@ class _Method:
             if isinstance(name, ast.Name)
         }
         counts = [n for n in ast.walk(node.value) if isinstance(n, ast.BinOp)]
-        if any(self._mentions(count, target, names) for count in counts):
-            return False
-        return self._guarded(node, target, names)
+        counted = any(self._mentions(count, target, names) for count in counts)
+        return not counted and self._is_guarded(node, target, names)
 
-    def _guarded(self, node, target, names=()):
-        """Return True if a node is reached only where an attribute (None: any) is not there yet."""
-        child, parent = node, self._parents.get(node)
-        while child is not self._function and parent is not None:
-            inside = isinstance(parent, ast.If) and child is not parent.test
-            if inside and self._asks(parent.test, target, names):
-                return True
-            if isinstance(child, ast.ExceptHandler) and any(
-                self._mentions(tried, target, names) for tried in parent.body
-            ):
-                return True
-            if any(self._leaves(before, target, names) for before in _before(parent, child)):
-                return True
-            child, parent = parent, self._parents.get(parent)
+    def _is_guarded(self, node, target, names=()):
+        """Return True if a node is reached only where an attribute (None: any) is not there yet.
+
+        It stands below a test that asks for it, in the handler of an attempt to get it, or after a
+        statement that returns it.
+        """
+        for other in self._nodes:
+            if not isinstance(other, (ast.If, ast.Try)):
+                continue
+            returns = isinstance(other.body[-1], ast.Return) and other.end_lineno < node.lineno
+            if isinstance(other, ast.If):
+                inside = other.body[0].lineno <= node.lineno <= other.end_lineno
+                if (inside or returns) and self._asks(other.test, target, names):
+                    return True
+            else:
+                inside = any(h.lineno <= node.lineno <= h.end_lineno for h in other.handlers)
+                tried = other.body if inside else other.body[-1:] if returns else ()
+                if any(self._mentions(part, target, names) for part in tried):
+                    return True
         return False
-
-    def _leaves(self, before, target, names):
-        """Return True if a statement returns what is there already."""
-        if not isinstance(before, (ast.If, ast.Try)) or not isinstance(before.body[-1], ast.Return):
-            return False
-        if isinstance(before, ast.If):
-            return self._asks(before.test, target, names)
-        return self._mentions(before.body[-1], target, names)
 
     def _asks(self, test, target, names):
         """Return True if a test asks for what is there: `in`, `is None`, `not`, hasattr."""
-        negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
-        test = test.operand if negated else test
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test = test.operand
+            if self._mentions(test, target, names) and not isinstance(test, ast.Compare):
+                return True
         for node in ast.walk(test):
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], _ABSENCE):
                 asks = self._mentions(node, target, names)
@@ -209,7 +197,7 @@ class _Method:
                 asks = node.func.id == "hasattr" and ast.unparse(node.args[0]) == self._self
                 asks = asks and (target is None or self._mentions(node, target))
             else:
-                asks = negated and node is test and self._mentions(node, target, names)
+                continue
             if asks:
                 return True
         return False
@@ -224,12 +212,3 @@ def _targets(node):
 
 def _parts(target):
     return [p for e in target.elts for p in _parts(e)] if hasattr(target, "elts") else [target]
-
-
-def _before(parent, child):
-    """Return the statements that stand in one block with a statement, before it."""
-    for block in ("body", "orelse", "finalbody"):
-        statements = getattr(parent, block, None)
-        if isinstance(statements, list) and child in statements:
-            return statements[: statements.index(child)]
-    return []

@@ -23,21 +23,24 @@ class Known:
         self._torch = torch
         self._loader = weakref.ref(loader)
         self._location, self._iterators_before = location, iterators_before
-        # At once: `for batch in DataLoader(...)` keeps no name for the loader, and it is soon gone.
-        self._described = _describe(loader, self._torch)
         self.iterators = self.batches = self.samples = 0
-        self.overtaken, self.overtaken_s = 0, 0.0  # `loader_order`
-        self.looks, self.taken_over_s, self.awaited_s = 0, 0.0, 0.0  # likewise
-        self._walls, self._cpus, self._queued, self._sizes = [], [], [], []
-        self._shapes = []
+        # `loader_order` counts these.
+        self.overtaken = self.looks = 0
+        self.overtaken_s = self.taken_over_s = self.awaited_s = 0.0
+        self.draws_random, self.looked_at = None, 0  # `sample_check`
+        self._walls, self._cpus, self._queued, self._sizes, self._shapes = [], [], [], [], []
         self.writes = dataset_writes.of(loader.dataset) if closely else []
-        self._no_second = why_no_second(loader, torch, self.writes)
         self.batch_bytes = 0  # of the largest of the first batches
         self._iterator = None  # a weak reference to the last one
-        self.draws_random, self.looked_at = None, 0  # `sample_draws`
         own = getattr(loader, "batch_size", None)
         sampler = getattr(loader, "batch_sampler", None)
         self.sizes = BatchSizes(own or getattr(sampler, "batch_size", None))
+        # At once: `for batch in DataLoader(...)` keeps no name for the loader, and it is soon gone.
+        self._describe(loader)
+
+    def _describe(self, loader):
+        self._described = _described(loader, self._torch)
+        self._described["no_second"] = why_no_second(loader, self._torch, self.writes)
 
     def loader(self):
         """Return the loader, as long as the program holds it."""
@@ -56,6 +59,11 @@ class Known:
         """Return the iterator of the pass under way; None: there is none."""
         return self._iterator() if self._iterator is not None else None
 
+    def count(self, samples):
+        """Count a batch."""
+        self.batches += 1
+        self.samples += max(samples, 0)
+
     def note(self, batch, samples, wall_s, on_cpu):
         """Look closer at one of the first batches."""
         self._walls.append(wall_s)
@@ -72,9 +80,7 @@ class Known:
         """Return the loader as a row of the process facts."""
         loader = self._loader()
         if loader is not None:
-            # A framework may have changed it since.
-            self._described = _describe(loader, self._torch)
-            self._no_second = why_no_second(loader, self._torch, self.writes)
+            self._describe(loader)  # a framework may have changed it since
         row = {
             **self._described,
             "ident": ident,
@@ -83,18 +89,18 @@ class Known:
             "batch_shapes": self._shapes,
             **{name: getattr(self, name) for name in _COUNTED},
             "dataset_writes": self.writes,
-            "no_second": self._no_second,
         }
-        if row.get("num_workers") == 0 and sum(self._walls) > 0:
+        wall_s = sum(self._walls)
+        if row.get("num_workers") == 0 and wall_s > 0:
             per_sample = sorted(w / n for w, n in zip(self._walls, self._sizes))  # noqa: B905
             row["sample_time_s"] = per_sample[len(per_sample) // 2]
-            row["sample_cpu_share"] = min(sum(self._cpus) / sum(self._walls), 1.0)
+            row["sample_cpu_share"] = min(sum(self._cpus) / wall_s, 1.0)
             if None not in self._queued:
-                row["sample_queue_share"] = min(sum(self._queued) / sum(self._walls), 1.0)
+                row["sample_queue_share"] = min(sum(self._queued) / wall_s, 1.0)
         return row
 
 
-def _describe(loader, torch):
+def _described(loader, torch):
     dataset, cls = loader.dataset, type(loader)
     own = type(innermost(dataset, torch))
     sampler = getattr(loader, "sampler", None)
@@ -114,9 +120,7 @@ def _describe(loader, torch):
         "dataset_cls": "%s.%s" % (own.__module__, own.__qualname__),
         "dataset_length": _length(dataset),
         "sampler_cls": type(sampler).__qualname__ if sampler is not None else "",
-        "multiprocessing_context": (
-            context.get_start_method() if hasattr(context, "get_start_method") else None
-        ),
+        "multiprocessing_context": getattr(context, "get_start_method", lambda: None)(),
     }
 
 
@@ -140,10 +144,7 @@ def shards(dataset):
 def why_no_second(loader, torch, writes):
     """Return why no second loader over the same data can run beside one; None: it can.
 
-    Args:
-        loader: the program's.
-        torch: the user's torch module.
-        writes: rows of `dataset_writes` for its data set.
+    `writes`: rows of `dataset_writes` for its data set.
     """
     # By its own module: a program may have put a class of its own in place of the other name.
     cls, own = type(loader), torch.utils.data.dataloader.DataLoader
