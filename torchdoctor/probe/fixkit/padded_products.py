@@ -7,6 +7,7 @@ machine down slows both. Nothing else is timed there.
 
 import math
 import time
+from collections import Counter
 
 # Bytes that a row should be a multiple of: what a tensor core's fast kernels need, what they like
 # best since compute capability 8.0, and what a vector register of AVX-512 holds.
@@ -33,56 +34,50 @@ class PaddedProducts:
     """Products of the window whose sizes are uneven, with their times and those of padded ones."""
 
     def __init__(self, session):
-        self._session = session
-        self._torch = session.torch
+        self._session, self._torch = session, session.torch
         self._wanted = []  # (operator, sizes, dtype, per step)
         self._rows = []
 
     def note(self, profiler, steps):
         """Note sizes of the calls in a profiler window that has ended, with `steps` steps in it."""
-        calls = {}
+        calls = Counter()
         for event in profiler.profiler.kineto_results.events():
-            operator = event.name()
-            if operator not in _FACTORS and operator != _CONVOLUTION:
-                continue
-            try:
-                key = _sizes_of(event)
-            except (TypeError, ValueError, IndexError):
-                continue  # arguments that this torch records otherwise
-            if key is not None:
-                calls[key] = calls.get(key, 0) + 1
+            if event.name() in _FACTORS or event.name() == _CONVOLUTION:
+                try:
+                    calls[_sizes_of(event)] += 1
+                except (TypeError, ValueError, IndexError):
+                    continue  # arguments that this torch records otherwise
+        calls.pop(None, None)
         ranked = sorted(calls, key=lambda key: -calls[key] * _flops(key[0], key[1]))
         self._wanted = [(*key, calls[key] / max(steps, 1)) for key in ranked]
 
     def measure(self):
         """Time the products that take most; leave out what cannot be timed."""
-        torch = self._torch
-        device = "cuda" if torch.cuda.is_initialized() else "cpu"
+        device = "cuda" if self._torch.cuda.is_initialized() else "cpu"
         began = time.perf_counter()
         for operator, sizes, dtype, calls in self._wanted:
             if len(self._rows) >= _MOST or time.perf_counter() - began > _MOST_ALL_S:
                 break
-            padded, named = _padded(operator, sizes, self._multiple(device, dtype))
-            if not named or _flops(operator, sizes) < _LEAST_FLOPS:
-                continue
-            if _elements(operator, padded) * _DTYPES[dtype][1] * 2 > _MOST_BYTES:
+            precision, itemsize = _DTYPES[dtype]
+            padded, named = _padded(operator, sizes, self._multiple_bytes(device) // itemsize)
+            too_large = _elements(operator, padded) * itemsize * 2 > _MOST_BYTES
+            if not named or too_large or _flops(operator, sizes) < _LEAST_FLOPS:
                 continue
             try:
-                ratios, alone_s = self._compare(operator, sizes, padded, _DTYPES[dtype][0], device)
+                ratios, alone_s = self._compare(operator, sizes, padded, precision, device)
             except RuntimeError as error:  # out of memory, or no kernel for it
                 self._session.fail("padded_products", error)
                 continue
-            if not ratios:
-                continue
-            row = {"operator": operator, "sizes": _written(operator, sizes), "padded": named}
-            row.update(precision=_DTYPES[dtype][0], device=device, calls_per_step=calls)
-            self._rows.append({**row, "alone_s": alone_s, "speedups": ratios})
+            if ratios:
+                row = {"operator": operator, "sizes": _written(operator, sizes), "padded": named}
+                row.update(precision=precision, device=device, calls_per_step=calls)
+                self._rows.append({**row, "alone_s": alone_s, "speedups": ratios})
 
-    def _multiple(self, device, dtype):
+    def _multiple_bytes(self, device):
         if device == "cpu":
-            return _BYTES_CPU // _DTYPES[dtype][1]
+            return _BYTES_CPU
         ampere = self._torch.cuda.get_device_capability() >= (8, 0)
-        return (_BYTES_AMPERE if ampere else _BYTES_GPU) // _DTYPES[dtype][1]
+        return _BYTES_AMPERE if ampere else _BYTES_GPU
 
     def _compare(self, operator, sizes, padded, dtype, device):
         """Return time of the one over time of the other in each round, and seconds of the first.
@@ -99,8 +94,8 @@ class PaddedProducts:
             began, rounds = time.perf_counter(), []
             for turn in range(_ROUNDS):
                 order = both if turn % 2 else both[::-1]
-                took = {id(call): self._time(call, number, device) / number for call in order}
-                rounds.append((took[id(both[0])], took[id(both[1])]))
+                took = {call: self._time(call, number, device) / number for call in order}
+                rounds.append([took[call] for call in both])
                 if turn >= 3 and time.perf_counter() - began > _MOST_S:
                     break
         alone_s = sorted(first for first, _ in rounds)[len(rounds) // 2]
@@ -118,10 +113,8 @@ class PaddedProducts:
         batch, rows, inner, columns, turned = sizes
         lead = (batch,) if batch else ()
         left = torch.randn(*lead, rows, inner, **made)
-        if turned:
-            right = torch.randn(*lead, columns, inner, **made).transpose(-1, -2)
-        else:
-            right = torch.randn(*lead, inner, columns, **made)
+        right = torch.randn(*lead, *((columns, inner) if turned else (inner, columns)), **made)
+        right = right.transpose(-1, -2) if turned else right
         return lambda: torch.matmul(left, right)
 
     def _time(self, call, number, device):

@@ -97,8 +97,8 @@ class SecondLoader:
             random_states.restore(program.torch, states)
         try:
             self._is_full()
-        except (AttributeError, NotImplementedError) as error:
-            self._end("This torch does not tell how many batches lie ready (%r)." % error)
+        except (AttributeError, NotImplementedError) as error:  # macOS counts no queue
+            self._end("It is not known how many batches lie ready (%r)." % error)
 
     def _made(self, loader, known, loaders):
         program = self._program
@@ -127,9 +127,8 @@ class SecondLoader:
         An evaluation over the same loader learns nothing, and gets batches of its own. (): the
         epoch ends, as it would without this; what is done between epochs is a part of steps.
         """
-        if ident != self._ident or self._iterator is None or not self._learned:
-            return None
-        if not self._program.torch.is_grad_enabled():
+        wanted = ident == self._ident and self._iterator is not None and self._learned
+        if not wanted or not self._program.torch.is_grad_enabled():
             return None
         if left is not None and left <= 0:
             return ()
@@ -187,9 +186,7 @@ class SecondLoader:
     def _is_full(self):
         """Return whether its workers rest: all that they were asked for lies ready."""
         iterator = self._iterator
-        if not self._stock:
-            return True
-        return iterator._data_queue.qsize() >= iterator._tasks_outstanding
+        return not self._stock or iterator._data_queue.qsize() >= iterator._tasks_outstanding
 
     def _end(self, reason):
         self.close()
@@ -198,9 +195,8 @@ class SecondLoader:
     def close(self):
         """End its workers; from here on the program's own batches are handed out."""
         iterator, self._iterator, self._loader = self._iterator, None, None
-        shut_down = getattr(iterator, "_shutdown_workers", None)
-        if shut_down is not None and os.getpid() == self._pid:  # a forked child inherits it
-            shut_down()
+        if os.getpid() == self._pid:  # a forked child inherits it
+            getattr(iterator, "_shutdown_workers", lambda: None)()
 
 
 def most_iterations(stock):
@@ -247,11 +243,8 @@ def arguments_of(loader, torch):
     """Return the arguments of `DataLoader.__init__` that would make this loader as it is now."""
     cls = torch.utils.data.dataloader.DataLoader
     parameters = inspect.signature(cls.__init__).parameters
-    arguments = {
-        name: getattr(loader, name, parameter.default)
-        for name, parameter in parameters.items()
-        if name != "self"
-    }
+    arguments = {name: getattr(loader, name, p.default) for name, p in parameters.items()}
+    del arguments["self"]
     arguments["shuffle"] = None  # what it said is its sampler now
     if not loader.num_workers:
         arguments["prefetch_factor"] = None

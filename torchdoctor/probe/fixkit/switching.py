@@ -22,9 +22,6 @@ class Switching:
     (no further round begins after it), `seed` (of the order), `settle_s` (by arm: how long at least
     is discarded after it was switched on, and off), `arm_steps` (by arm: iterations of its blocks,
     where they are not `block_steps`).
-
-    Args:
-        session: the process's session.
     """
 
     def __init__(self, session):
@@ -54,11 +51,7 @@ class Switching:
         self._began_s = self._block_began_s = None
 
     def boundary(self, number):
-        """Note that an iteration begins.
-
-        Returns:
-            True once no block is to come; everything is switched off then.
-        """
+        """Note that an iteration begins; return True once no block is to come, and all is off."""
         log = self._session.log
         if self._began_s is None:
             self._began_s = time.perf_counter()
@@ -67,30 +60,34 @@ class Switching:
             return over
         self._count += 1
         self._session.tell("iteration")
-        if not self._in_block and not self._is_usable():
+        if self._in_block:
+            return self._in_the_block(number)
+        if not all(program.usable for program in self._programs_on()):
             log.add(step_log.BOUNDARY, 0, number)
             return self._is_over()
-        if not self._in_block and self._is_settled():
+        if self._is_settled():
             self._session.synchronise()
             log.add(step_log.BLOCK_BEGIN, self._now, self._round)
             self._in_block, self._count = True, 0
             self._block_began_s = self._step_began_s = time.perf_counter()
             self._longest_s = 0.0
-        elif self._in_block and self._is_block_over():
-            self._session.synchronise()
-            log.add(step_log.BOUNDARY, 0, number)
-            log.add(step_log.BLOCK_END, self._now, self._round)
-            self._in_block = False
-            self._session.device_rests()
-            return self._is_over()
         log.add(step_log.BOUNDARY, 0, number)
         return False
 
-    def _is_usable(self):
-        """Return whether what is on neither refused nor failed since it was switched on."""
-        return self._now == BASELINE or all(
-            program.usable for program in self._session.arms[self._now - 1]
-        )
+    def _in_the_block(self, number):
+        session, over = self._session, self._is_block_over()
+        if over:
+            session.synchronise()
+        session.log.add(step_log.BOUNDARY, 0, number)
+        if not over:
+            return False
+        session.log.add(step_log.BLOCK_END, self._now, self._round)
+        self._in_block = False
+        session.device_rests()
+        return self._is_over()
+
+    def _programs_on(self):
+        return self._session.arms[self._now - 1] if self._now != BASELINE else ()
 
     def _is_settled(self):
         # All of them: workers that fill their queues disturb whoever is on.
@@ -165,15 +162,15 @@ class Switching:
     def _switch_to(self, arm):
         """Switch; an arm that refuses or fails is left out, with the untouched program on.
 
-        Returns:
-            False where the one before could not be switched off: nothing can be compared any more.
+        False where the one before could not be switched off: nothing can be compared any more.
         """
         if arm == self._now:
             return True
         session, programs = self._session, self._session.arms
         settle_s = max(self._settle_s[self._now], self._settle_s[arm])
         self._settled_at_s = time.perf_counter() + settle_s
-        ready = ready_in(self._own_iterator()) if self._answers_fetches() else None
+        answered = any("fetch" in program.functions for program in self._programs_on())
+        ready = ready_in(self._own_iterator()) if answered else None
         self._own = None if ready is None else ReadyBatches(ready[1])
         modules = session.models.alive()
         session.models.leave_contexts()
@@ -195,11 +192,6 @@ class Switching:
         session.log.add(step_log.SWITCH, arm)
         self._flush()  # who was on must be known of a program that is killed
         return True
-
-    def _answers_fetches(self):
-        """Return whether what was on handed out batches in place of the program's loader."""
-        before = self._session.arms[self._now - 1] if self._now != BASELINE else ()
-        return any("fetch" in program.functions for program in before)
 
     def _own_iterator(self):
         loaders = self._session.loaders
@@ -226,9 +218,7 @@ class Switching:
             except Exception as error:
                 whole = False
                 program.state = "failed"
-                program.reason = "it could not be switched off: %s: %s" % (
-                    type(error).__name__,
-                    error,
-                )
+                why = "it could not be switched off: %s: %s"
+                program.reason = why % (type(error).__name__, error)
         self._session.programs = []
         return whole

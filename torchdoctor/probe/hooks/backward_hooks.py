@@ -32,11 +32,7 @@ class Losses:
         self._written = 0
 
     def keep(self, tensors):
-        """Keep a scalar loss.
-
-        Returns:
-            Its index, or -1 where there is no scalar (written as +inf so that indices agree).
-        """
+        """Keep a scalar loss; return its index, -1 for no scalar (+inf, so that indices agree)."""
         tensor = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
         values = self._values
         try:
@@ -69,12 +65,9 @@ class Losses:
         if not new:
             return
         self._written = known
-        path = "losses-%d.bin" % self._session.pid
-        file = step_log.open_to_append(os.path.join(self._session.channel, path))
-        try:
-            os.write(file, new.tobytes())
-        finally:
-            os.close(file)
+        path = os.path.join(self._session.channel, "losses-%d.bin" % self._session.pid)
+        with open(path, "ab") as file:
+            new.tofile(file)
 
 
 class BackwardPasses:
@@ -99,17 +92,15 @@ class BackwardPasses:
         if session.passes.on:
             session.passes.backward()
         session.first_batch()
-        if retain_graph:
-            session.retain_graph += 1
+        session.retain_graph += bool(retain_graph)
 
     def begin(self, retain_graph):
         """Note that a backward pass begins."""
         session, models = self._session, self._session.models
         if models.settled and (session.phases or session.programs):
-            if models.seen_forward:
-                models.seen_forward = False
-            else:
+            if not models.seen_forward:
                 models.look_again()
+            models.seen_forward = False
         rare = retain_graph or session.backward_location is False or not models.settled
         rare = rare or session.passes.on
         if rare or models.open_contexts or session.programs or not session.first_batch_done:

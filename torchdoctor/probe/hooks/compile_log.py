@@ -95,8 +95,8 @@ class CompileLog(logging.Handler):
         counts = Counter()
         for graph_break in utils.graph_break_reasons:
             frames = [f for f in graph_break.user_stack if not f.filename.startswith(self._own)]
-            place = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
-            counts[(_plain(graph_break.reason), *place)] += 1
+            file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
+            counts[_plain(graph_break.reason), file, line] += 1
         rows = [
             {"reason": reason, "file": file, "line": line, "count": count}
             for (reason, file, line), count in counts.most_common(_MOST)

@@ -14,29 +14,27 @@ class _Kinds:
     """Tells calls of `torch.autograd.grad` apart, by arguments and the transforms around them."""
 
     def __init__(self, torch):
-        self._modes = torch._C._len_torch_dispatch_stack
-        self._mode = torch._C._get_dispatch_mode
+        self._modes, self._mode = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_mode
         keys = torch._C._TorchDispatchModeKey
         self._tracers = (keys.FAKE, keys.PROXY, keys.FUNCTIONAL)
         self._functorch = torch._C._functorch
-        self._level = self._functorch.maybe_current_level
 
     def traced(self):
         """Return True if a compiler only looks at what would be computed."""
         return bool(self._modes()) and any(self._mode(key) is not None for key in self._tracers)
 
     def _transforms(self):
-        if self._level() is None:
+        if self._functorch.maybe_current_level() is None:
             return ()
         return [level.key() for level in self._functorch.get_interpreter_stack() or ()]
 
     def kind(self, args, kwargs):
         """Return its number in `GRADIENT_CALLS`."""
         grads = self._transforms().count(self._functorch.TransformType.Grad)
-        if grads:
-            return _FUNCTIONAL if grads == 1 else _PARTIAL
         follows = kwargs.get("create_graph") or (len(args) > 4 and args[4])
-        return _PARTIAL if follows else _PLAIN
+        if grads > 1 or (follows and not grads):
+            return _PARTIAL
+        return _FUNCTIONAL if grads else _PLAIN
 
     def loss(self, args, kwargs):
         """Return the outputs where they may be a loss, as for a backward; else ()."""
@@ -129,10 +127,9 @@ class _GradientCalls:
                 result = old(*args, **kwargs)
             except BaseException as error:
                 session.hide_frames(error)
-                if counts:
-                    session.log.add(step_log.BACKWARD_END, 0, -1)
-                elif phases:
-                    session.log.add(step_log.GRADIENT_END, kind, -1)
+                if counts or phases:
+                    end = step_log.BACKWARD_END if counts else step_log.GRADIENT_END
+                    session.log.add(end, 0 if counts else kind, -1)
                 raise
             finally:
                 self._busy = False

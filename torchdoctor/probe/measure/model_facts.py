@@ -1,8 +1,7 @@
 """The facts of one root module (`words.ModelFacts`)."""
 
 import inspect
-import os
-import sys
+from collections import Counter
 
 from .. import places
 
@@ -55,7 +54,7 @@ def describe(module):
             for m in modules
         ),
         "data_parallel": _data_parallel(modules),
-        "exchange_backend": _exchange_backend(modules),
+        "exchange_backend": _told(None, _exchange_backend, modules),
     }
 
 
@@ -68,26 +67,18 @@ def _told(otherwise, look, looked_at):
 
 def _data_parallel(modules):
     """Return the first of the wrappers that divide data or weights among devices, or None."""
-    for module in modules:
-        for cls in type(module).__mro__:
-            if cls.__name__ in _PARALLEL:
-                return _PARALLEL[cls.__name__]
-    return None
+    names = (cls.__name__ for module in modules for cls in type(module).__mro__)
+    return next((_PARALLEL[name] for name in names if name in _PARALLEL), None)
 
 
 def _exchange_backend(modules):
     """Return the backend of the group that a wrapper was given, maybe not the default one."""
-    distributed = sys.modules.get("torch.distributed")
     for module in modules:
         group = getattr(module, "process_group", None)
-        if distributed is None or group is None or _data_parallel([module]) is None:
-            continue
-        try:
+        if group is not None and _data_parallel([module]) is not None:
             # Not get_backend: it forgets groups that the program has ended.
             device = next(module.parameters()).device
             return str(group._get_backend(device).name()).lower()
-        except Exception:
-            return None
     return None
 
 
@@ -96,17 +87,13 @@ def repeated_blocks(modules):
 
     A block has modules of its own and parameters; a plain layer is none.
     """
-    best = ("", 0)
+    best = ("", 1)
     for module in modules:
-        counts = {}
-        for child in module.children():
-            if next(child.children(), None) is not None:
-                name = type(child).__name__
-                counts[name] = counts.get(name, 0) + 1
-        for name, count in counts.items():
-            if count > max(best[1], 1) and name not in ("Sequential", "ModuleList"):
+        whole = [child for child in module.children() if next(child.children(), None) is not None]
+        for name, count in Counter(type(child).__name__ for child in whole).items():
+            if count > best[1] and name not in ("Sequential", "ModuleList"):
                 best = (name, count)
-    return best
+    return best if best[0] else ("", 0)
 
 
 def odd_sizes(module):
@@ -122,18 +109,15 @@ def odd_sizes(module):
 
 def count_biases_before_norm(modules):
     """Count convolutions with a bias before a batch norm among their parent's children."""
-    count = 0
-    for module in modules:
-        children = list(module.children())
-        for first, second in zip(children, children[1:]):  # noqa: B905
-            if (
-                _is_torchs(first, _CONVOLUTIONS)
-                and type(second).__name__ in _NORMS
-                and getattr(first, "bias", None) is not None
-                and getattr(second, "num_features", None) == first.out_channels
-            ):
-                count += 1
-    return count
+    children = [list(module.children()) for module in modules]
+    return sum(
+        _is_torchs(first, _CONVOLUTIONS)
+        and type(second).__name__ in _NORMS
+        and getattr(first, "bias", None) is not None
+        and getattr(second, "num_features", None) == first.out_channels
+        for parts in children
+        for first, second in zip(parts, parts[1:])  # noqa: B905
+    )
 
 
 def _is_torchs(module, names):
@@ -144,12 +128,12 @@ def _is_torchs(module, names):
     )
 
 
-def _size(parameter):
-    return 0 if _is_lazy(parameter) else parameter.numel()
-
-
 def _is_lazy(parameter):
     return "Uninitialized" in type(parameter).__name__
+
+
+def _size(parameter):
+    return 0 if _is_lazy(parameter) else parameter.numel()
 
 
 def _all_channels_last(convolutions):
@@ -165,8 +149,4 @@ def _forward_location(cls):
     code = getattr(inspect.unwrap(forward) if callable(forward) else None, "__code__", None)
     if code is None or not places.is_users(code.co_filename):
         return None
-    return {
-        "file": os.path.abspath(code.co_filename),
-        "line": code.co_firstlineno,
-        "function": "%s.forward" % cls.__qualname__,
-    }
+    return places.of_line(code.co_filename, code.co_firstlineno, cls.__qualname__ + ".forward")

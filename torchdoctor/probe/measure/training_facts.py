@@ -17,9 +17,7 @@ _MOST_S = 3.0  # of more steps, for gradients alone
 class TrainingFacts:
     """Gradient norms at each optimizer step, mean and deviation of the first model's input.
 
-    Args:
-        session: the process's session.
-        quietly: a context in which what is read is not told as the program's.
+    `quietly`: a context in which what is read is not told as the program's.
     """
 
     def __init__(self, session, quietly):
@@ -57,18 +55,13 @@ class TrainingFacts:
     def _note_input(self, args, kwargs):
         torch = self._torch
         for value in (*args, *kwargs.values()):
-            if (
-                isinstance(value, torch.Tensor)
-                and value.numel() > 1
-                and value.device.type != "meta"
-            ):
-                whole = not value.is_floating_point()
+            tensor = isinstance(value, torch.Tensor) and value.device.type != "meta"
+            if tensor and value.numel() > 1:
                 # Whole numbers of 64 or 32 bits are token numbers or indices, not measurements.
-                if whole and value.dtype != torch.uint8:
-                    return
-                numbers = value.detach().float()
-                self._inputs.append((float(numbers.mean()), float(numbers.std())))
-                self._look_at_channels(numbers)
+                if value.is_floating_point() or value.dtype == torch.uint8:
+                    numbers = value.detach().float()
+                    self._inputs.append((float(numbers.mean()), float(numbers.std())))
+                    self._look_at_channels(numbers)
                 return
 
     def _look_at_channels(self, numbers):
@@ -76,9 +69,8 @@ class TrainingFacts:
         if numbers.dim() == 3 or not 1 < numbers.dim() < 6 or numbers.shape[1] > _MOST_CHANNELS:
             return
         by_channel = numbers.transpose(0, 1).reshape(numbers.shape[1], -1)
-        if by_channel.shape[1] < 2:
-            return
-        self._channels.append((by_channel.mean(1).tolist(), by_channel.std(1).tolist()))
+        if by_channel.shape[1] > 1:
+            self._channels.append((by_channel.mean(1).tolist(), by_channel.std(1).tolist()))
 
     def _look_at_gradients(self):
         if self.on:
