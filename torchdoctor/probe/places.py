@@ -52,11 +52,9 @@ def text_at(location):
 
 def users_frame(frame):
     """Return the innermost frame of the user's own code at or above `frame`, or None."""
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return frame
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    return None
+    return frame
 
 
 def here():
@@ -127,18 +125,12 @@ def _binding(frame, value):
 def name_of(frame, value):
     """Return what a frame calls a value: a local, an attribute of one, or a global; or None."""
     # Attributes before globals: `co_names` holds both, and `self.net` may be a global's value too.
-    for find in (_local, _attribute, _global):
-        name = find(frame, value)
-        if name is not None:
-            return name
-    return None
+    names = (find(frame, value) for find in (_local, _attribute, _global))
+    return next((name for name in names if name is not None), None)
 
 
 def _local(frame, value):
-    for name, held in list(frame.f_locals.items()):
-        if held is value:
-            return name
-    return None
+    return next((name for name, held in list(frame.f_locals.items()) if held is value), None)
 
 
 def _attribute(frame, value):
@@ -157,7 +149,5 @@ def _attribute(frame, value):
 
 
 def _global(frame, value):
-    for name in frame.f_code.co_names:
-        if frame.f_globals.get(name) is value:
-            return name
-    return None
+    names, known = frame.f_code.co_names, frame.f_globals
+    return next((name for name in names if known.get(name) is value), None)

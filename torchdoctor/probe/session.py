@@ -175,10 +175,9 @@ class Session:
 
     def _flush_when_child_ends(self):
         """Flush in a forked child, which multiprocessing ends by os._exit after its finalizers."""
-        util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
-        if util is not None and process is not None and process.parent_process() is not None:
-            util.Finalize(None, self.at_exit, exitpriority=0)
+        if "multiprocessing.util" in sys.modules and process.parent_process() is not None:
+            sys.modules["multiprocessing.util"].Finalize(None, self.at_exit, exitpriority=0)
 
     def _flush_due(self):
         """Write events only, four times a second, so that a kill loses little."""
@@ -210,14 +209,9 @@ class Session:
     def at_exit(self):
         """Write what is left: a program that ends by itself loses nothing."""
         if os.getpid() == self.pid and self.on and (self.learned or self.batches):
-            try:
-                self.window.at_exit()
-                for program in self.all_programs():
-                    program.close()
-                self.device_rests()
-                self.flush()
-            except Exception as error:
-                self.fail("at_exit", error)
+            closing = [program.close for program in self.all_programs()]
+            for function in (self.window.at_exit, *closing, self.device_rests, self.flush):
+                self.guarded(function)()
 
     def watch_hard_exits(self):
         """Flush before os._exit, which skips every exit handler and by which some programs end."""

@@ -29,11 +29,11 @@ def before(session, owner, name, look):
 
     def make(old):
         def function(*args, **kwargs):
-            if session.on:
-                try:
+            try:
+                if session.on:
                     look(*args, **kwargs)
-                except Exception as error:
-                    session.fail(name, error)
+            except Exception as error:
+                session.fail(name, error)
             return old(*args, **kwargs)
 
         return function
@@ -63,23 +63,18 @@ def stand_in(torch, old, new):
         # Default devices are given to the functions in this set, which is made once, when it is
         # first asked for: made later it would hold `new`, and what `new` calls would get none.
         import_module("torch.utils._device")._device_constructors()
-    except Exception:
-        pass  # a torch without it
-    try:
         builtins = torch.jit._builtins  # what torch.jit.script compiles into an operator
         operator = builtins._find_builtin(old)
         if operator is not None:
             builtins._register_builtin(new, operator)
     except Exception:
-        pass  # a torch without this table: such a program says so itself
+        pass  # a torch without these: such a program says so itself
 
 
 class NotedCalls:
     """Functions of torch whose calls are noted while `on`, but for calls within noted ones.
 
-    Args:
-        session: the process's session.
-        part: named where a note fails.
+    `part`: named where a note fails.
     """
 
     def __init__(self, session, part):

@@ -123,9 +123,9 @@ class GradientScaling:
         known.append(len(roots))
         if known != self._known:
             self._known = known
-            every = [p for o in optimizers for g in o.param_groups for p in g["params"]]
-            every += [p for module in roots for p in module.parameters()]
-            self._parameters = list({id(p): p for p in every}.values())
+            parameters = [p for o in optimizers for g in o.param_groups for p in g["params"]]
+            parameters += [p for module in roots for p in module.parameters()]
+            self._parameters = list({id(p): p for p in parameters}.values())
         return self._parameters
 
     def _before_step(self, optimizer, args, kwargs):

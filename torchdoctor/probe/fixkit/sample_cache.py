@@ -58,12 +58,11 @@ class SampleCache:
         return sample
 
     def _ask_twice(self, dataset, index, sample, before):
-        if not self._asked_twice and held_generators(
-            leaves(dataset, self._torch), self._torch, _DEPTH
-        ):
+        torch = self._torch
+        if not self._asked_twice and held_generators(leaves(dataset, torch), torch, _DEPTH):
             raise NotKeptError("The data set holds a random generator.")
         self._asked_twice += 1
-        after = global_states(self._torch)
+        after = global_states(torch)
         if not same_states(before, after):
             raise NotKeptError(
                 "The data set draws random numbers: its samples may differ each time."
@@ -73,7 +72,7 @@ class SampleCache:
         except Exception as error:
             raise NotKeptError("The data set gives each sample only once.") from error
         finally:
-            restore(self._torch, after)
+            restore(torch, after)
         if not self._equal(sample, again):
             raise NotKeptError("The same index gave another sample when it was asked for again.")
 
@@ -113,9 +112,8 @@ class SampleCache:
             return sample
         if kind is self._torch.Tensor:
             if sample.requires_grad or sample.device.type != "cpu" or sample.is_sparse:
-                raise NotKeptError(
-                    "The samples are tensors with a gradient, on a device, or sparse."
-                )
+                why = "The samples are tensors with a gradient, on a device, or sparse."
+                raise NotKeptError(why)
             return sample.clone()
         if kind is list or kind is tuple:
             return kind(map(self._copy, sample))
@@ -127,27 +125,24 @@ class SampleCache:
             return sample.copy(order="K")
         if kind.__module__ == "PIL.Image" and kind.__name__ == "Image":
             return sample.copy()
-        raise NotKeptError(
-            f"Its samples hold {kind.__module__}.{kind.__qualname__}, which is not kept."
-        )
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise NotKeptError(f"Its samples hold {name}, which is not kept.")
 
     def _equal(self, kept, sample):
         """Return whether two samples are the same, byte by byte."""
         if type(kept) is not type(sample):
             return False
         if type(kept) is self._torch.Tensor:
-            if kept.dtype != sample.dtype or kept.shape != sample.shape:
-                return False
-            if kept.stride() != sample.stride() or kept.device != sample.device:
-                return False
-            return bool(self._torch.equal(self._bytes(kept), self._bytes(sample)))
+            kinds = [(x.dtype, x.shape, x.stride(), x.device) for x in (kept, sample)]
+            same = kinds[0] == kinds[1]
+            return same and bool(self._torch.equal(self._bytes(kept), self._bytes(sample)))
         if isinstance(kept, (list, tuple)):
             return len(kept) == len(sample) and all(map(self._equal, kept, sample))
         if isinstance(kept, dict):
             return list(kept) == list(sample) and all(self._equal(kept[k], sample[k]) for k in kept)
         if hasattr(kept, "tobytes"):
-            about = [getattr(kept, x, None) for x in ("dtype", "shape", "mode", "size")]
-            same = about == [getattr(sample, x, None) for x in ("dtype", "shape", "mode", "size")]
+            names = ("dtype", "shape", "mode", "size")
+            same = all(getattr(kept, x, None) == getattr(sample, x, None) for x in names)
             return same and kept.tobytes() == sample.tobytes()
         return repr(kept) == repr(sample)
 

@@ -49,7 +49,12 @@ class Turns:
                 self._wait_for_turn()
         elif self._in_block:
             if self._is_block_over():
-                self._end_block(number)
+                self._session.synchronise()
+                log.add(step_log.BOUNDARY, 0, number)
+                log.add(step_log.BLOCK_END, 0, self._turn)
+                self._in_block = False
+                # The iteration that this boundary began is the first after the wait.
+                self._wait_for_turn()
                 return
         elif self._count >= self._discard:
             self._session.synchronise()
@@ -61,17 +66,8 @@ class Turns:
     def _is_block_over(self):
         if self._count >= self._steps:
             return True
-        spent = time.perf_counter() - self._block_began_s
-        return spent > self._block_most_s and self._count > 1
-
-    def _end_block(self, number):
-        log = self._session.log
-        self._session.synchronise()
-        log.add(step_log.BOUNDARY, 0, number)
-        log.add(step_log.BLOCK_END, 0, self._turn)
-        self._in_block = False
-        self._wait_for_turn()
-        # The iteration that this boundary began is the first after the wait; its mark is above.
+        spent_s = time.perf_counter() - self._block_began_s
+        return spent_s > self._block_most_s and self._count > 1
 
     def _wait_for_turn(self):
         """Stand still until the next turn."""

@@ -33,16 +33,11 @@ class Analysis:
 
     def start(self, profiler, steps):
         """Install the hooks, and read the profiler window, which had so many steps."""
-        self._attempt("padded_products", lambda: self._products.note(profiler, steps))
-        for name, part in (
-            ("tensor_calls", self._calls),
-            ("kept_graphs", self._graphs),
-            ("training_facts", self._training),
-            ("memory_snapshot", self._memory),
-        ):
-            self._session.registries.append(part)
-            self._attempt(name, part.start)
-        self._session.registries += [self._products, self._samples]
+        hooks = (self._calls, self._graphs, self._training, self._memory)
+        self._session.registries += [*hooks, self._products, self._samples]
+        self._attempt(lambda: self._products.note(profiler, steps), "padded_products")
+        for part in hooks:
+            self._attempt(part.start, type(part).__name__)
 
     def step(self):
         """Note that a step ended; return True once nothing more is to be looked at."""
@@ -55,24 +50,24 @@ class Analysis:
         if self._training.wants_more():
             return False
         self._training.on = False
-        self._attempt("sample_check", self._check_samples)
-        self._attempt("padded_products", self._products.measure)
+        self._attempt(self._check_samples, "sample_check")
+        self._attempt(self._products.measure, "padded_products")
         return True
 
     def _stop_hooks(self):
         if self._calls.on:
-            self._attempt("tensor_calls", self._calls.stop)
-        self._attempt("memory_snapshot", self._memory.stop)
+            self._attempt(self._calls.stop, "tensor_calls")
+        self._attempt(self._memory.stop, "memory_snapshot")
         if self._graphs.on:
             self._graphs.on = False
-            self._attempt("kept_graphs", self._graphs.look)
+            self._attempt(self._graphs.look, "kept_graphs")
 
     def _check_samples(self):
         used = [known.batches for known in self._session.loaders.known]
         if any(used):
             self._samples.look(used.index(max(used)) if self._loader is None else self._loader)
 
-    def _attempt(self, name, function):
+    def _attempt(self, function, name):
         try:
             function()
         except Exception as error:

@@ -124,14 +124,7 @@ def _line_that_keeps(frame, name):
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return None
-    lines = {
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in _KEEPS
-        and ast.unparse(node.func.value) == name
-    }
-    if len(lines) != 1:
-        return None
-    return places.of_line(file, lines.pop(), frame.f_code.co_name)
+    calls = [x for x in ast.walk(tree) if isinstance(x, ast.Call) and hasattr(x.func, "attr")]
+    puts = [x for x in calls if x.func.attr in _KEEPS and ast.unparse(x.func.value) == name]
+    lines = {node.lineno for node in puts}
+    return None if len(lines) != 1 else places.of_line(file, lines.pop(), frame.f_code.co_name)

@@ -22,8 +22,7 @@ class Models:
     """The process's root modules and the contexts that fixes opened around their forward."""
 
     def __init__(self, session):
-        self._session = session
-        self._calls = _Calls(session, self)
+        self._session, self._calls = session, _Calls(session, self)
         self._idents = {}  # id(module) -> ident
         self.known = []  # _Root
         self._wrapped = set()
@@ -104,8 +103,8 @@ class Models:
         for until, contexts in (("forward", own), ("backward", self.open_contexts)):
             for program in self._session.programs:
                 for make_context in program.functions.get("contexts until " + until, ()):
-                    context = program.guarded(make_context, module)
-                    if context is not None and program.guarded(_enter, context):
+                    context = program.guarded(_entered, make_context, module)
+                    if context is not None:
                         contexts.append((program, context))
         return own
 
@@ -150,9 +149,11 @@ class _Root:
         }
 
 
-def _enter(context):
-    context.__enter__()
-    return True
+def _entered(make_context, module):
+    context = make_context(module)
+    if context is not None:
+        context.__enter__()
+    return context
 
 
 def _is_module(cls, module_class):

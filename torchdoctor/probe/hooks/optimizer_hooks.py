@@ -94,18 +94,16 @@ def _rate(optimizer):
 
 
 def _describe(optimizer):
-    cls = type(optimizer)
-    groups = optimizer.param_groups
+    cls, groups = type(optimizer), optimizer.param_groups
     parameters = [p for group in groups for p in group["params"]]
-    first = parameters[0] if parameters else None
     group = groups[0] if groups else {}
     names = {base.__name__ for base in cls.__mro__ if base.__module__.startswith("torch.optim")}
     return {
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
         "parameters": len(parameters),
         "elements": sum(p.numel() for p in parameters),
-        "device": str(first.device) if first is not None else "cpu",
-        "dtype": str(first.dtype).replace("torch.", "") if first is not None else "float32",
+        "device": str(parameters[0].device) if parameters else "cpu",
+        "dtype": str(parameters[0].dtype).replace("torch.", "") if parameters else "float32",
         "fused": group.get("fused"),
         "foreach": group.get("foreach"),
         "supports_fused": bool(names & set(_FUSED)),
@@ -137,26 +135,24 @@ def install(session):
     bounds, phases = window.kind == "optimizer", session.phases
 
     def begin(optimizer, args, kwargs):
-        if not session.on:
-            return
         try:
-            if models.open_contexts or session.programs:
-                models.leave_contexts()
-                session.tell("step")
-            ident = optimizers.begin(optimizer)
-            if phases:
-                add(step_log.OPTIMIZER_BEGIN, ident)
+            if session.on:
+                if models.open_contexts or session.programs:
+                    models.leave_contexts()
+                    session.tell("step")
+                ident = optimizers.begin(optimizer)
+                if phases:
+                    add(step_log.OPTIMIZER_BEGIN, ident)
         except Exception as error:
             session.fail("optimizer", error)
 
     def end(optimizer, args, kwargs):
-        if not session.on:
-            return
         try:
-            ident = optimizers.end(optimizer)
-            session.learning(add(step_log.OPTIMIZER_END, ident))
-            if bounds:
-                window.event("optimizer", ident)
+            if session.on:
+                ident = optimizers.end(optimizer)
+                session.learning(add(step_log.OPTIMIZER_END, ident))
+                if bounds:
+                    window.event("optimizer", ident)
         except Exception as error:
             session.fail("optimizer", error)
 

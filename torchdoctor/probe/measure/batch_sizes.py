@@ -8,14 +8,11 @@ _ITSELF = object()  # the lead of a batch that is a list of samples
 
 
 class BatchSizes:
-    """Samples in the batches of one loader.
+    """Samples in the batches of one loader, which makes `asked` of them (None: it does not say).
 
     A lead is what in a batch is as long as the batch: an index, a key, or the list itself. It is
     learned from the first batches that are full, and tells the size of the last one of an epoch,
     which may be short, where a graph's tensors have a row for each node.
-
-    Args:
-        asked: the size that the loader makes; None: it does not say.
     """
 
     def __init__(self, asked):
@@ -27,11 +24,8 @@ class BatchSizes:
 
     def of(self, batch):
         """Return a batch's samples; `UNKNOWN_SIZE` where it has no size."""
-        samples = self._by_lead(batch)
-        if samples:
-            return samples
         try:
-            return self._walked(batch)[0]
+            return self._by_lead(batch) or self._walked(batch)[0]
         except Exception:
             return UNKNOWN_SIZE
 

@@ -127,9 +127,9 @@ def _described(loader, torch):
 def _length(dataset):
     try:
         length = len(dataset)
+        return length if 0 <= length < 2**53 else None
     except Exception:
         return None
-    return length if 0 <= length < 2**53 else None
 
 
 def shards(dataset):
@@ -148,10 +148,9 @@ def why_no_second(loader, torch, writes):
     """
     # By its own module: a program may have put a class of its own in place of the other name.
     cls, own = type(loader), torch.utils.data.dataloader.DataLoader
-    dataset = loader.dataset
-    for method in ("__iter__", "_get_iterator", "_index_sampler"):
-        if getattr(cls, method, None) is not getattr(own, method, None):
-            return "%s hands out its batches in a way of its own." % cls.__qualname__
+    dataset, methods = loader.dataset, ("__iter__", "_get_iterator", "_index_sampler")
+    if any(getattr(cls, name, None) is not getattr(own, name, None) for name in methods):
+        return "%s hands out its batches in a way of its own." % cls.__qualname__
     if isinstance(dataset, torch.utils.data.IterableDataset) and not shards(dataset):
         name = type(dataset).__qualname__
         return "%s is an IterableDataset that was not seen to shard itself by worker." % name
