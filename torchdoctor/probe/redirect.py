@@ -429,7 +429,15 @@ class _Entry:
     def __init__(self, folder, name, target):
         self.name = os.fsencode(name) if isinstance(folder, bytes) else name
         self.path = os.path.join(os.fspath(folder), self.name)
-        self._target = target
+        self.stat = functools.partial(os.stat, target)
+        self.is_symlink = functools.partial(os.path.islink, target)
+        self.is_dir = functools.partial(self._is, os.path.isdir, target)
+        self.is_file = functools.partial(self._is, os.path.isfile, target)
+        self.is_junction = lambda: False
+        self.inode = lambda: os.lstat(target).st_ino
+
+    def _is(self, kind, target, *, follow_symlinks=True):
+        return kind(target) and (follow_symlinks or not os.path.islink(target))
 
     def __fspath__(self):
         return self.path
@@ -437,45 +445,25 @@ class _Entry:
     def __repr__(self):
         return f"<DirEntry {self.name!r}>"
 
-    def stat(self, *, follow_symlinks=True):
-        return os.stat(self._target, follow_symlinks=follow_symlinks)
 
-    def inode(self):
-        return os.lstat(self._target).st_ino
-
-    def is_symlink(self):
-        return os.path.islink(self._target)
-
-    def is_dir(self, *, follow_symlinks=True):
-        return os.path.isdir(self._target) and (follow_symlinks or not self.is_symlink())
-
-    def is_file(self, *, follow_symlinks=True):
-        return os.path.isfile(self._target) and (follow_symlinks or not self.is_symlink())
-
-    def is_junction(self):
-        return False
-
-
-class _Entries:
+class _Entries(list):
     """An iterator and context manager, as scandir returns one."""
-
-    def __init__(self, entries):
-        self._entries = iter(list(entries))
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        return next(self._entries)
+        if not self:
+            raise StopIteration
+        return self.pop(0)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.close()
+        self.clear()
 
-    def close(self):
-        self._entries = iter(())
+    close = list.clear
 
 
 class _Escapes:

@@ -57,7 +57,7 @@ def install_trackers(session, watch):
         wrap(module, "set_tracking_uri", lambda old: lambda *_, **__: old(address))
 
     for name, switch_offline in (
-        ("wandb", _wandb),
+        ("wandb", lambda module: _always_offline(module, "init", unless="disabled")),
         ("mlflow", mlflow),
         ("comet_ml", _comet),
         ("neptune", lambda module: _always_offline(module, "init_run", "init")),
@@ -72,25 +72,19 @@ def install_trackers(session, watch):
         watch.when_imported(name, session.guarded(imported))
 
 
-def _always_offline(module, *names):
-    for name in names:
-        wrap(module, name, lambda old: lambda *a, **k: old(*a, **{**k, "mode": "offline"}))
-
-
-def _wandb(module):
+def _always_offline(module, *names, unless=None):
     def make(old):
         def init(*args, **kwargs):
-            if kwargs.get("mode") != "disabled":
+            if unless is None or kwargs.get("mode") != unless:
                 kwargs["mode"] = "offline"
             return old(*args, **kwargs)
 
         return init
 
-    wrap(module, "init", make)
+    for name in names:
+        wrap(module, name, make)
 
 
 def _comet(module):
     for name in ("Experiment", "ExistingExperiment"):
-        offline = getattr(module, "Offline" + name, None)
-        if offline is not None:
-            setattr(module, name, offline)
+        setattr(module, name, getattr(module, "Offline" + name, getattr(module, name, None)))

@@ -92,8 +92,7 @@ class Session:
         """Return the first answer that a fix that is on has to an event; None: none has."""
         for program in self.programs:
             for function in program.functions.get(event, ()):
-                answer = program.guarded(function, *args)
-                if answer is not None:
+                if (answer := program.guarded(function, *args)) is not None:
                     return answer
         return None
 

@@ -42,10 +42,7 @@ class _ImportWatch:
         loader, execute = spec.loader, spec.loader.exec_module
 
         def exec_module(module):
-            try:
-                del loader.exec_module
-            except AttributeError:
-                pass
+            vars(loader).pop("exec_module", None)
             execute(module)
             for callback in self._callbacks.pop(name, ()):
                 callback(module)
@@ -83,8 +80,7 @@ def _say(error):
         import json
         import traceback
 
-        with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
-            channel = json.load(file)["channel"]
+        channel = json.loads(_plan_text())["channel"]
         path = os.path.join(channel, "probe-error-%d.txt" % os.getpid())
         with open(path, "a", encoding="utf-8") as file:
             traceback.print_exception(type(error), error, error.__traceback__, file=file)
@@ -92,10 +88,14 @@ def _say(error):
         pass
 
 
+def _plan_text():
+    with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
+        return file.read()
+
+
 def _redirect_writes():
     """Install the fallback sandbox, before the program's first write."""
-    with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
-        plan_text = file.read()
+    plan_text = _plan_text()
     if '"redirect"' not in plan_text or '"redirect": null' in plan_text:
         return
     import json

@@ -145,13 +145,11 @@ class Stacks:
         if not frames or places.is_probes(frames[0].f_code.co_filename):
             return  # what the probe itself does is no time of the program's
         leaf = frames[0].f_code
-        while frames and not places.is_users(frames[0].f_code.co_filename):
-            frames.pop(0)
-        if not frames:
+        users = next((f for f in frames if places.is_users(f.f_code.co_filename)), None)
+        if users is None:
             return
-        users = frames[0]
         line = users.f_lineno or users.f_code.co_firstlineno
-        where = (users.f_code.co_filename, line, _function(frames))
+        where = (users.f_code.co_filename, line, _function(frames[frames.index(users) :]))
         short = "/".join(leaf.co_filename.replace(os.sep, "/").split("/")[-3:])
         row = (where, phase, "%s %s" % (short, leaf.co_name))
         if self._growth is not None and phase in _BETWEEN:

@@ -21,6 +21,7 @@ _DEPTH = 3  # of attributes whose generators are cloned, and of what a data set 
 _WAIT_S = 60.0  # for a batch: workers that hang must not hold the program for ever
 _REFILL_S = 30.0  # for workers to fill their queues once the fix is off
 _FEW = 3  # steps
+_NO_BATCH = object()
 _MOST_WAITS = 4, 20  # iterations that are waited for: times the queue's length, and beside that
 
 
@@ -132,7 +133,6 @@ class SecondLoader:
             return None
         if left is not None and left <= 0:
             return ()
-        self._learned = False
         self._beside += self._elsewhere
         self._elsewhere = False
         if self._beside >= _FEW and 2 * self._beside > self._answered:
@@ -152,13 +152,10 @@ class SecondLoader:
 
     def _next(self, endless):
         """Return (batch,); unless `endless`, () where a pass is over."""
-        try:
-            batch = next(self._iterator)
-            self._in_pass = True
+        batch = next(self._iterator, _NO_BATCH)
+        over, self._in_pass = self._in_pass and not endless, batch is not _NO_BATCH
+        if batch is not _NO_BATCH:
             return (batch,)
-        except StopIteration:
-            pass
-        over, self._in_pass = self._in_pass and not endless, False
         states = random_states.global_states(self._program.torch)
         try:
             self._iterator = self._program.loaders().iterate(self._loader)

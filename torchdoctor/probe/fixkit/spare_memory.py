@@ -33,15 +33,13 @@ def _own_bytes():
 
 
 def _field(path, name):
-    """Return a figure of a file that says "name:  1234 kB", in bytes."""
+    """Return a figure of a file that says "name:  1234 kB", in bytes; None: it does not."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith(name + ":"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+            line = next(line for line in file if line.startswith(name + ":"))
+        return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
 
 
 def _left_of_container():
@@ -58,6 +56,6 @@ def _left_of_container():
 def _shared_bytes():
     try:
         room = os.statvfs("/dev/shm")
+        return room.f_bavail * room.f_frsize
     except OSError:
         return None
-    return room.f_bavail * room.f_frsize

@@ -147,37 +147,25 @@ class FileReads:
 
 
 def _open_or_mapped():
-    """Return regular files that this process keeps open or mapped; Linux only."""
+    """Return regular files that this process keeps open to read, or mapped; Linux only."""
     names = set()
     try:
-        for number in os.listdir("/proc/self/fd"):
-            if number == "0":
-                continue  # `python train.py < answers.txt`: no data of a loader's
+        # Not 0, as of `python train.py < answers.txt`: no data of a loader's.
+        for number in filter(int, os.listdir("/proc/self/fd")):
             try:
                 name = os.readlink("/proc/self/fd/" + number)
-            except OSError:
+                with open("/proc/self/fdinfo/" + number, "rb") as file:
+                    flags = next(line for line in file if line.startswith(b"flags:"))
+            except (OSError, StopIteration):
                 continue
-            if name.startswith("/") and not _is_written("/proc/self/fdinfo/" + number):
+            if name.startswith("/") and not int(flags.split()[1], 8) & (os.O_WRONLY | os.O_RDWR):
                 names.add(name)
         with open("/proc/self/maps", "rb") as file:
-            for line in file:
-                at = line.find(b"/")
-                if at > 0:
-                    names.add(os.fsdecode(line[at:].rstrip(b"\n")))
+            mapped = [line[line.find(b"/") :].rstrip(b"\n") for line in file if line.find(b"/") > 0]
+            names.update(map(os.fsdecode, mapped))
     except OSError:
         pass
     return {name for name in names if not name.endswith(" (deleted)")}
-
-
-def _is_written(path):
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                if line.startswith(b"flags:"):
-                    return bool(int(line.split()[1], 8) & (os.O_WRONLY | os.O_RDWR))
-    except (OSError, ValueError):
-        pass
-    return False
 
 
 def protocol_of(filesystem):

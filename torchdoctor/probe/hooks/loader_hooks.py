@@ -151,11 +151,10 @@ def _on_cpu_s(before=(0.0, 0.0)):
     """
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:
-            queued = int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
+            queued = int(file.read().split()[1]) / 1e9 - before[1]
+    except (OSError, ValueError, IndexError, TypeError):
         queued = None
-    waited = None if queued is None or before[1] is None else queued - before[1]
-    return time.thread_time() - before[0], waited
+    return time.thread_time() - before[0], queued
 
 
 class _Fetches:
