@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 from probed import run_probed
+
+from torchdoctor.probe.measure import dataset_writes
 
 PROGRAM = """
 import random
@@ -47,6 +50,13 @@ def observed(body: str, folder: Path, program: str = PROGRAM) -> tuple[dict[str,
     return run.main["loaders"][0], text.splitlines()
 
 
+def writes(body: str, folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of a data set that is only read, and the lines of its file."""
+    text = PROGRAM.partition("data = Data()")[0].replace("BODY", body.replace("\n", "\n        "))
+    (folder / "data.py").write_text(text)
+    return dataset_writes.of(runpy.run_path(str(folder / "data.py"))["Data"]()), text.splitlines()
+
+
 @pytest.mark.parametrize(
     ("body", "name"),
     [
@@ -65,13 +75,11 @@ def observed(body: str, folder: Path, program: str = PROGRAM) -> tuple[dict[str,
 def test_a_data_set_that_changes_itself_is_named_with_the_line(
     body: str, name: str, tmp_path: Path
 ) -> None:
-    facts, lines = observed(body, tmp_path)
-    (found,) = facts["dataset_writes"]
-    assert (found["name"], found["cache"]) == (name, False)
-    assert lines[found["location"]["line"] - 1].strip() == found["text"]
-    assert found["location"]["file"] == str(tmp_path / "train.py")
-    assert name in found["text"]
-    assert facts["draws_random"] is False, "a sampler that shuffles prepares no sample"
+    (row,), lines = writes(body, tmp_path)
+    assert (row["name"], row["cache"]) == (name, False)
+    assert lines[row["location"]["line"] - 1].strip() == row["text"]
+    assert row["location"]["file"] == str(tmp_path / "data.py")
+    assert name in row["text"]
 
 
 @pytest.mark.parametrize(
@@ -91,9 +99,8 @@ def test_a_data_set_that_changes_itself_is_named_with_the_line(
     ],
 )
 def test_a_cache_of_samples_is_no_change_in_earnest(body: str, tmp_path: Path) -> None:
-    facts, _ = observed(body, tmp_path)
-    (found,) = facts["dataset_writes"]
-    assert (found["name"], found["cache"]) == ("self.kept", True)
+    (row,), _ = writes(body, tmp_path)
+    assert (row["name"], row["cache"]) == ("self.kept", True)
 
 
 @pytest.mark.parametrize(
