@@ -124,17 +124,12 @@ def _binding(frame, value):
 
 def name_of(frame, value):
     """Return what a frame calls a value: a local, an attribute of one, or a global; or None."""
+    named = list(frame.f_locals.items())
+    for name, held in named:
+        if held is value:
+            return name
     # Attributes before globals: `co_names` holds both, and `self.net` may be a global's value too.
-    names = (find(frame, value) for find in (_local, _attribute, _global))
-    return next((name for name in names if name is not None), None)
-
-
-def _local(frame, value):
-    return next((name for name, held in list(frame.f_locals.items()) if held is value), None)
-
-
-def _attribute(frame, value):
-    for owner, held in list(frame.f_locals.items()):
+    for owner, held in named:
         # Of the instance alone: a property would run the user's code.
         attributes = getattr(held, "__dict__", None)
         if not owner.isidentifier() or type(attributes) is not dict:
@@ -145,9 +140,5 @@ def _attribute(frame, value):
         for name, part in [*attributes.items(), *children]:
             if part is value and name in frame.f_code.co_names:
                 return "%s.%s" % (owner, name)
-    return None
-
-
-def _global(frame, value):
     names, known = frame.f_code.co_names, frame.f_globals
     return next((name for name in names if known.get(name) is value), None)

@@ -44,7 +44,7 @@ class GradientScaling:
         program.replace(torch.amp.GradScaler, "scale", self._refuse_another)
         hooks = sys.modules[torch.optim.Optimizer.__module__]
         hooks.register_optimizer_step_pre_hook(self._before_step)
-        hooks.register_optimizer_step_post_hook(self._after_step)
+        hooks.register_optimizer_step_post_hook(self._restore)
 
     def follow(self, module):
         """Unscale the gradients of a root module's parameters too."""
@@ -160,10 +160,7 @@ class GradientScaling:
         self.skipped_steps += 1
         self._program.applied(skipped_steps=self.skipped_steps, scale=self.scale)
 
-    def _after_step(self, optimizer, args, kwargs):
-        self._restore()
-
-    def _restore(self):
+    def _restore(self, *_):
         """Put back the gradients kept from the step: the program may look at them."""
         for parameter, gradient in self._held:
             if parameter.grad is None:

@@ -11,7 +11,8 @@ def lacking(workers, ready_bytes):
     Each may write to all that this process has in memory, and so get a copy of it; `ready_bytes`:
     of the batches that lie ready in shared memory.
     """
-    needed, available = workers * _own_bytes() + ready_bytes, available_bytes()
+    own_bytes = _field("/proc/self/status", "RssAnon") or 0
+    needed, available = workers * own_bytes + ready_bytes, available_bytes()
     if available is not None and needed > available:
         text = "%d more workers could take %.1f GB of memory, and %.1f GB are free."
         return text % (workers, needed / 1e9, available / 1e9)
@@ -26,10 +27,6 @@ def available_bytes():
     """Return the memory left, of the machine or of the container; None: not known."""
     known = [_field("/proc/meminfo", "MemAvailable"), _left_of_container()]
     return min((value for value in known if value is not None), default=None)
-
-
-def _own_bytes():
-    return _field("/proc/self/status", "RssAnon") or 0
 
 
 def _field(path, name):

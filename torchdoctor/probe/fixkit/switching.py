@@ -92,15 +92,12 @@ class Switching:
     def _is_settled(self):
         # All of them: workers that fill their queues disturb whoever is on.
         settled = [program.is_settled() for program in self._session.all_programs()]
-        enough = self._count >= self._discard and time.perf_counter() >= self._settled_at_s
-        return all([enough, *settled, self._are_own_batches_used_up()])
-
-    def _are_own_batches_used_up(self):
-        """Ask for those that the program's own workers made while batches came from elsewhere."""
+        # Those that the program's own workers made while batches came from elsewhere.
         ready = None if self._own is None else ready_in(self._own_iterator())
         if ready is None or self._own.are_used_up(ready[0]):
             self._own = None
-        return self._own is None
+        enough = self._count >= self._discard and time.perf_counter() >= self._settled_at_s
+        return all([enough, *settled, self._own is None])
 
     def _is_over(self):
         """Switch to what comes next; whether nothing does."""

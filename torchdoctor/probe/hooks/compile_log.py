@@ -75,11 +75,8 @@ class CompileLog(logging.Handler):
         return details
 
     def _counted(self, utils):
-        counters = utils.counters
-        return {
-            "graph_breaks": sum(counters["graph_break"].values()),
-            "graphs": int(counters["stats"]["unique_graphs"]),
-        }
+        breaks, stats = utils.counters["graph_break"], utils.counters["stats"]
+        return {"graph_breaks": sum(breaks.values()), "graphs": int(stats["unique_graphs"])}
 
     def _timed(self, utils):
         spent = utils.calculate_time_spent()

@@ -3,6 +3,8 @@
 What they wrap is put back then, so that neither a timed step nor the profiler's ever enters it.
 """
 
+from functools import partial
+
 from .. import places
 from ..wrapping import NotedCalls
 
@@ -29,11 +31,8 @@ class DoubleCalls:
             (torch, "data", ("from_numpy", "as_tensor", "tensor"), self._is_made),
         ):
             for name in names:
-                self._note_calls(owner, name, kind, is_double)
+                self._calls.add(owner, name, partial(self._note, kind, is_double))
         self._calls.on = True
-
-    def _note_calls(self, owner, name, kind, is_double):
-        self._calls.add(owner, name, lambda call: self._note(kind, call, is_double(call)))
 
     def _is_asked_for(self, call):
         values = (*call.args, *call.kwargs.values())
@@ -51,8 +50,8 @@ class DoubleCalls:
         follows = torch.get_default_dtype() is torch.float64 and "dtype" not in call.kwargs
         return not follows or call.name == "from_numpy" or hasattr(data, "__array_interface__")
 
-    def _note(self, kind, call, double):
-        caller = call.caller
+    def _note(self, kind, is_double, call):
+        caller, double = call.caller, is_double(call)
         direct = places.is_users(caller.f_code.co_filename)
         if not direct and (kind == "data" or not double):
             return

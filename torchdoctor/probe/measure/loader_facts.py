@@ -154,16 +154,13 @@ def why_no_second(loader, torch, writes):
     if isinstance(dataset, torch.utils.data.IterableDataset) and not shards(dataset):
         name = type(dataset).__qualname__
         return "%s is an IterableDataset that was not seen to shard itself by worker." % name
-    if loader.multiprocessing_context is not None or _start_method(torch) != "fork":
+    # Asking without `allow_none` would settle the method for the program.
+    method = torch.multiprocessing.get_start_method(allow_none=True)
+    method = method or multiprocessing.get_all_start_methods()[0]
+    if loader.multiprocessing_context is not None or method != "fork":
         return "The workers are not forked, or the program chose their multiprocessing context."
     if writes:
         return "The data set changes itself (%s) while it prepares a sample." % writes[0]["name"]
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         return "Several processes train together."
     return None
-
-
-def _start_method(torch):
-    # Asking without `allow_none` would settle the method for the program.
-    chosen = torch.multiprocessing.get_start_method(allow_none=True)
-    return chosen or multiprocessing.get_all_start_methods()[0]

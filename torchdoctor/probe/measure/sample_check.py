@@ -8,6 +8,7 @@ right after: nothing is trained on what is made, and random states are put back 
 import sys
 import threading
 import time
+from functools import partial
 
 from ..fixkit import random_states
 from ..fixkit.sample_cache import SampleCache
@@ -37,7 +38,7 @@ class SampleCheck:
         dataset = getattr(self._session.loaders.known[ident].loader(), "dataset", None)
         if dataset is None or isinstance(dataset, torch.utils.data.IterableDataset):
             return
-        cache = SampleCache(torch, _MOST_BYTES, lambda: None, self._off)
+        cache = SampleCache(torch, _MOST_BYTES, lambda: None, partial(setattr, self, "_reason"))
         if cache.makes_whole_batches(dataset):
             return
         # A thread: a data set that waits for ever must not keep the launch from its end.
@@ -52,9 +53,6 @@ class SampleCheck:
                 "reason": self._reason,
                 "sample_s": sorted(self._took)[len(self._took) // 2] if self._took else None,
             }
-
-    def _off(self, reason):
-        self._reason = reason
 
     def _ask(self, dataset, cache):
         try:

@@ -35,8 +35,8 @@ class TrainingFacts:
     def start(self):
         """Look before each forward and each optimizer step."""
         program = Program(self._torch, "analysis")
-        program.before_forward(self._look_at_input)
-        program.before_step(self._look_at_gradients)
+        program.before_forward(self._note_input)
+        program.before_step(self._note_gradients)
         self._session.programs.append(program)
         self._began_s = time.perf_counter()
         self.on = True
@@ -47,21 +47,19 @@ class TrainingFacts:
             return False
         return time.perf_counter() - self._began_s < _MOST_S
 
-    def _look_at_input(self, module, args, kwargs):
-        if self.on and len(self._inputs) < _MOST_INPUTS and module.training:
-            with self._quietly():
-                self._note_input(args, kwargs)
-
-    def _note_input(self, args, kwargs):
+    def _note_input(self, module, args, kwargs):
         torch = self._torch
+        if not self.on or len(self._inputs) >= _MOST_INPUTS or not module.training:
+            return
         for value in (*args, *kwargs.values()):
             tensor = isinstance(value, torch.Tensor) and value.device.type != "meta"
             if tensor and value.numel() > 1:
                 # Whole numbers of 64 or 32 bits are token numbers or indices, not measurements.
                 if value.is_floating_point() or value.dtype == torch.uint8:
-                    numbers = value.detach().float()
-                    self._inputs.append((float(numbers.mean()), float(numbers.std())))
-                    self._look_at_channels(numbers)
+                    with self._quietly():
+                        numbers = value.detach().float()
+                        self._inputs.append((float(numbers.mean()), float(numbers.std())))
+                        self._look_at_channels(numbers)
                 return
 
     def _look_at_channels(self, numbers):
@@ -72,21 +70,18 @@ class TrainingFacts:
         if by_channel.shape[1] > 1:
             self._channels.append((by_channel.mean(1).tolist(), by_channel.std(1).tolist()))
 
-    def _look_at_gradients(self):
-        if self.on:
-            with self._quietly():
-                self._note_gradients()
-
     def _note_gradients(self):
-        torch = self._torch
-        gradients = {}
-        for optimizer in self._session.optimizers.alive():
-            for group in optimizer.param_groups:
-                gradients.update((id(p), p.grad) for p in group["params"] if p.grad is not None)
-        self._keep(list(gradients.values()))
-        norms = [torch.linalg.vector_norm(g.detach().float()) for g in gradients.values()]
-        if norms:
-            self._norms.append(float(torch.linalg.vector_norm(torch.stack(norms))))
+        if not self.on:
+            return
+        groups = [g for o in self._session.optimizers.alive() for g in o.param_groups]
+        parameters = {id(p): p for group in groups for p in group["params"]}.values()
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        with self._quietly():
+            self._keep(gradients)
+            norm = self._torch.linalg.vector_norm
+            norms = [norm(gradient.detach().float()) for gradient in gradients]
+            if norms:
+                self._norms.append(float(norm(self._torch.stack(norms))))
 
     def _keep(self, gradients):
         """Copy the whole gradient to the host, as far as there is room for several."""
