@@ -1,5 +1,6 @@
 """The program as `apply(torch, settings, program)` of a fix is handed it."""
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -28,13 +29,8 @@ class _GivenUp(Exception):
 class Program:
     """The places where a fix hooks into the program. One instance for each fix of the plan.
 
-    Args:
-        torch: the user's torch module.
-        fix: the fix's id.
-        plan: the launch's plan.
-        switched: it is switched on and off while the program runs; off at first.
-        optimizers: a function that lists the program's optimizers.
-        loaders: a function that gives `loader_hooks.Loaders`.
+    `switched`: it is switched on and off while the program runs; off at first. `optimizers`: a
+    function that lists the program's; `loaders`: one that gives `loader_hooks.Loaders`.
     """
 
     def __init__(
@@ -217,10 +213,8 @@ class Program:
             def new(*args, **kwargs):
                 return (ours if self.on else old)(*args, **kwargs)
 
-        try:
+        with contextlib.suppress(AttributeError, TypeError):
             new = functools.wraps(old)(new)
-        except (AttributeError, TypeError):
-            pass
         stand_in(self.torch, old, new)
         setattr(owner, name, new)
 
@@ -242,11 +236,7 @@ class Program:
             self.call("model", module)
 
     def switch_off(self, modules):
-        """Leave everything as it was before `switch_on`.
-
-        Raises:
-            Exception: whatever an undo raised; the program's state is then not known.
-        """
+        """Leave all as it was before; raise what an undo raised: the state is then not known."""
         for undo in reversed(self.functions.get("undo model", ())):
             for module in modules:
                 undo(module)

@@ -1,5 +1,6 @@
 """States of random generators: the global ones, and those that an object holds."""
 
+import itertools
 import pickle
 import random
 import sys
@@ -33,21 +34,15 @@ def same_states(before, after):
     return all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in pairs)
 
 
-def _kinds(torch):
-    numpy = sys.modules.get("numpy")
-    kinds = [random.Random, torch.Generator]
-    if numpy is not None:
-        kinds += [numpy.random.Generator, numpy.random.RandomState]
-    return tuple(kinds)
-
-
 def held_generators(roots, torch, depth):
     """Return random generators among objects and what these hold, `depth` levels down.
 
     Of long lists and dictionaries only the first items are looked at.
     """
-    generators = {}
-    kinds, level, looked_at = _kinds(torch), roots, 0
+    generators, level, looked_at = {}, roots, 0
+    kinds, numpy = (random.Random, torch.Generator), sys.modules.get("numpy")
+    if numpy is not None:
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
     for _ in range(depth + 1):
         below = []
         for value in level[: _MOST_OBJECTS - looked_at]:
@@ -62,10 +57,10 @@ def held_generators(roots, torch, depth):
 
 def _held(value):
     if isinstance(value, (list, tuple)):
-        return list(value[:_MOST_ITEMS])
+        return value[:_MOST_ITEMS]
     if isinstance(value, dict):
-        return [item for _, item in zip(range(_MOST_ITEMS), value.values())]  # noqa: B905
-    return list(getattr(value, "__dict__", {}).values())
+        return itertools.islice(value.values(), _MOST_ITEMS)
+    return getattr(value, "__dict__", {}).values()
 
 
 def generator_state(generator):

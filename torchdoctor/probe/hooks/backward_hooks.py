@@ -41,15 +41,11 @@ class Losses:
                 return len(values) - 1
         except (AttributeError, RuntimeError, ValueError, TypeError):
             pass
-        if getattr(tensor, "numel", None) is None or tensor.numel() != 1:
-            values.append(float("inf"))
+        values.append(float("inf"))
+        if getattr(tensor, "numel", None) is None or tensor.numel() != 1 or tensor.is_cpu:
             return -1
-        if tensor.device.type == "cpu":
-            values.append(tensor.detach().item())
-        else:
-            if self._keeps_on_device:
-                self._device.append((len(values), tensor.detach()))
-            values.append(float("inf"))
+        if self._keeps_on_device:
+            self._device.append((len(values) - 1, tensor.detach()))
         return len(values) - 1
 
     def read_device(self):

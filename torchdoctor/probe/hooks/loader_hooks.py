@@ -98,6 +98,10 @@ def install(session):
 
 
 def _wrap_init(session, loaders, cls):
+    @session.guarded
+    def made(loader):
+        loaders.made(loader, places.made_here(loader))
+
     def make(old):
         changed = wrapping.with_arguments(
             old, lambda arguments: session.tell("loader", arguments, len(loaders.known))
@@ -106,10 +110,7 @@ def _wrap_init(session, loaders, cls):
         def __init__(self, *args, **kwargs):
             fixed = session.on and any("loader" in p.functions for p in session.programs)
             (changed if fixed else old)(self, *args, **kwargs)
-            try:
-                loaders.made(self, places.made_here(self))
-            except Exception as error:
-                session.fail("loader", error)
+            made(self)
 
         return __init__
 
@@ -133,10 +134,7 @@ def _wrap_iter(session, loaders, cls):
                 raise
             finally:
                 session.log.add(step_log.LOADER_START_END, ident)
-            try:
-                loaders.started(iterator, ident)
-            except Exception as error:
-                session.fail("iterator", error)
+            session.guarded(loaders.started)(iterator, ident)
             return iterator
 
         return __iter__

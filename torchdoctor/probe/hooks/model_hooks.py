@@ -178,10 +178,9 @@ class _Calls:
         """Note what is noted of the first forwards, and of those in evaluation mode."""
         if not module.training:
             root.eval_forwards += 1
-            if grad:
-                root.eval_with_grad += 1
-                if root.eval_location is None:
-                    root.eval_location = places.here()
+            root.eval_with_grad += grad
+            if grad and root.eval_location is None:
+                root.eval_location = places.here()
         elif grad and self._observing:
             if root.bindings is None:
                 root.bindings = ()  # looked for once, whatever comes of it
