@@ -31,19 +31,13 @@ _COLLECTS_THERE = sys.version_info < (3, 12)
 _paused = [False]  # whether the garbage collection was on and waits
 _COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PHASES = {
-    step_log.LOADER_START_BEGIN: "loader",
-    step_log.FETCH_BEGIN: "loader",
+    **dict.fromkeys((step_log.LOADER_START_BEGIN, step_log.FETCH_BEGIN), "loader"),
+    **dict.fromkeys((step_log.FETCH_END, step_log.BOUNDARY, step_log.LEARNED), "before_forward"),
     step_log.FORWARD_BEGIN: "forward",
-    step_log.BACKWARD_BEGIN: "backward",
-    step_log.GRADIENT_BEGIN: "backward",
+    **dict.fromkeys((step_log.BACKWARD_BEGIN, step_log.GRADIENT_BEGIN), "backward"),
+    **dict.fromkeys((step_log.BACKWARD_END, step_log.GRADIENT_END), "after_backward"),
     step_log.OPTIMIZER_BEGIN: "optimizer",
-    step_log.FETCH_END: "before_forward",
     step_log.OPTIMIZER_END: "after_step",
-    step_log.BACKWARD_END: "after_backward",
-    step_log.GRADIENT_END: "after_backward",
-    step_log.FORWARD_END: "other",
-    step_log.BOUNDARY: "before_forward",
-    step_log.LEARNED: "before_forward",
 }
 # In these a forward may run that no event shows. Not after a forward: what is drawn from its output
 # is recorded, and the environment of reinforcement learning that runs next is no model.

@@ -139,9 +139,7 @@ class _Root:
         return {
             **self.described,
             "ident": self.ident,
-            "input_shapes": self.input_shapes,
-            "forwards": self.forwards,
-            "eval_forwards": self.eval_forwards,
+            **{name: getattr(self, name) for name in ("input_shapes", "forwards", "eval_forwards")},
             "eval_forwards_with_grad": self.eval_with_grad,
             "eval_with_grad_location": self.eval_location,
             "autocast_forwards": self.autocast,

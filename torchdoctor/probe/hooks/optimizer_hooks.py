@@ -2,6 +2,7 @@
 
 import sys
 import weakref
+from functools import partial
 
 from .. import places, step_log, wrapping
 
@@ -175,9 +176,7 @@ def _subclasses(base):
 
 def _change_arguments(session, cls):
     def make(old):
-        changed = wrapping.with_arguments(
-            old, lambda arguments: session.tell("optimizer", cls, arguments)
-        )
+        changed = wrapping.with_arguments(old, partial(session.tell, "optimizer", cls))
 
         def __init__(self, *args, **kwargs):
             # A subclass's own __init__ has already been changed when it calls its parent's.

@@ -138,15 +138,13 @@ class TensorCalls:
     def _note_move(self, call):
         (source, *_), result, took = call.args, call.result, call.took_ns
         users = places.users_frame(call.caller)
-        if result is None or source.device.type != "cpu" or result.device.type == "cpu":
+        if users is None or result is None:
             return
-        if users is None:
+        if source.device.type != "cpu" or result.device.type == "cpu":
             return
         here, made = places.of_frame(users), self._made.get(source)
         if made is not None:
-            maker, where = made
-            alike = maker in _MADE_ALIKE
-            self._add("made-then-moved", maker, where, _bytes(source), took, alike)
+            self._add("made-then-moved", *made, _bytes(source), took, made[0] in _MADE_ALIKE)
             return
         key = (here["file"], here["line"])
         last = self._moved.get(key)
@@ -205,8 +203,8 @@ class TensorCalls:
         if row is None:
             if len(self._rows) >= _MOST_ROWS:
                 return
-            row = self._rows[key] = {"where": where, "text": places.text_at(where), "sure": True}
-            row.update(calls=0, bytes=0, took_ns=0, notes=0, of_size={})
+            row = self._rows[key] = {"location": where, "text": places.text_at(where)}
+            row.update(sure=True, calls=0, bytes=0, took_ns=0, notes=0, of_size={})
         row["calls"] += 1
         row["bytes"] += size
         row["took_ns"] += took
@@ -218,20 +216,13 @@ class TensorCalls:
     def facts(self):
         """Return `tensor_calls` of the process facts, per step."""
         steps = max(self.steps, 1)
-        rows = [
-            {
-                "kind": kind,
-                "name": name,
-                "location": row["where"],
-                "text": row["text"],
-                "calls_per_step": row["calls"] / steps,
-                "bytes_per_step": row["bytes"] / steps,
-                "host_s": self._took_ns(row) / 1e9 / steps,
-                "sure": row["sure"],
-            }
-            for (kind, name, _, _), row in self._rows.items()
-            if kind != "element" or row["calls"] >= _FEWEST_ELEMENTS * steps
-        ]
+        rows = []
+        for (kind, name, _, _), row in self._rows.items():
+            if kind != "element" or row["calls"] >= _FEWEST_ELEMENTS * steps:
+                each = {x + "_per_step": row[x] / steps for x in ("calls", "bytes")}
+                each["host_s"] = self._took_ns(row) / 1e9 / steps
+                told = {x: row[x] for x in ("location", "text", "sure")}
+                rows.append({"kind": kind, "name": name, **told, **each})
         return {"tensor_calls": rows, "analysed_steps": self.steps}
 
     def _took_ns(self, row):

@@ -106,15 +106,13 @@ def _described(loader, torch):
     sampler = getattr(loader, "sampler", None)
     iterable = str(getattr(loader, "_dataset_kind", "")) == "1"
     context = getattr(loader, "multiprocessing_context", None)
+    flags = {"pin_memory": False, "persistent_workers": False, "in_order": True, "drop_last": False}
     return {
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
         "num_workers": int(getattr(loader, "num_workers", 0)),
         "batch_size": getattr(loader, "batch_size", None),
-        "pin_memory": bool(getattr(loader, "pin_memory", False)),
         "prefetch_factor": getattr(loader, "prefetch_factor", None),
-        "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
-        "in_order": bool(getattr(loader, "in_order", True)),
-        "drop_last": bool(getattr(loader, "drop_last", False)),
+        **{name: bool(getattr(loader, name, usual)) for name, usual in flags.items()},
         "iterable": iterable,
         "shards_by_worker": shards(dataset) if iterable else None,
         "dataset_cls": "%s.%s" % (own.__module__, own.__qualname__),
