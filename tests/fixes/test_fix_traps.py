@@ -115,17 +115,6 @@ import torch._dynamo
 print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """
 
-OTHER_GROUPS = """
-import torch
-model = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD([{"params": model.parameters(), "foreach": True}], lr=0.1)
-x, y = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1, dtype=torch.complex64))
-complex_one = torch.optim.Adam([x, y])
-model(torch.ones(1, 2)).sum().backward()
-optimizer.step()
-print(optimizer.param_groups[0]["fused"], complex_one.param_groups[0]["fused"])
-"""
-
 
 def test_a_model_that_trains_in_evaluation_mode_keeps_its_gradients(tmp_path: Path) -> None:
     without = run_with(FROZEN_NORM, {}, tmp_path / "without")
@@ -196,13 +185,6 @@ def test_a_stack_with_compilation(tmp_path: Path) -> None:
     details = ran.applied["torch-compile"]["details"]
     assert details["graph_breaks"] == 0
     assert details["graphs"] == 1
-
-
-def test_parameters_that_cannot_be_updated_fused(tmp_path: Path) -> None:
-    ran = run_with(OTHER_GROUPS, {"fused-optimizer": {"fused": True}}, tmp_path)
-    assert ran.stdout == "None None", ran.stderr
-    assert ran.applied["fused-optimizer"]["state"] == "pending"
-    assert "complex64" in ran.applied["fused-optimizer"]["reason"]
 
 
 DEFAULT_DEVICE = """

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from torchdoctor.facts.lookup import place
+from torchdoctor.facts.lookup import place, share_of_seconds
 from torchdoctor.words import Recording, Symptom, Symptoms, TensorCall
 
 ARRAYS = ("array-copy", "arrays-copy")
@@ -32,10 +32,7 @@ def element_loops(recording: Recording) -> list[TensorCall]:
 
 def share_of_step(recording: Recording, calls: list[TensorCall]) -> float | None:
     """Return the share of the step that the calls hold the host; None: steps were not measured."""
-    steps = recording.steps
-    if steps is None or steps.mean_s <= 0:
-        return None
-    return min(sum(call.host_s for call in calls) / steps.mean_s, 1.0)
+    return share_of_seconds(recording, sum(call.host_s for call in calls))
 
 
 def costly_calls(

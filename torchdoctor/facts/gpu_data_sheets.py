@@ -83,18 +83,15 @@ class DataSheet:
 
     @property
     def links(self) -> tuple[float, float] | None:
-        """Bytes per second in one direction to another GPU, by the slowest and the fastest link.
-
-        None: the sheet names no link.
-        """
+        """Bytes/s in one direction to another GPU, by the slowest and the fastest link, if any."""
         known = [link for link in (self.nvlink_gb_per_s, self.pcie_gb_per_s) if link is not None]
         return (min(known) / 2 * 1e9, max(known) / 2 * 1e9) if known else None
 
 
 def _sheet(row: str) -> DataSheet:
     name, pattern, memory, arithmetic, links, source = row.split(" | ")
-    figures = [None if x == "-" else float(x) for x in f"{arithmetic} {links}".split()]
-    *tflops, nvlink, pcie = figures
+    columns = f"{arithmetic} {links}".split()
+    *tflops, nvlink, pcie = (None if x == "-" else float(x) for x in columns)
     known = zip(_PRECISIONS, tflops, strict=True)
     return DataSheet(
         name=name,
@@ -112,9 +109,6 @@ SHEETS = tuple(map(_sheet, _TABLE.strip().splitlines()))
 
 
 def data_sheet(name: str) -> DataSheet | None:
-    """Return the sheet of the GPU with this driver name; None: not listed.
-
-    A slice of a GPU (MIG) has a name of its own and no sheet.
-    """
+    """Return the sheet of the GPU with this driver name; None: not listed, as a slice (MIG)."""
     bare = _MAKERS.sub("", name.strip())
     return next((sheet for sheet in SHEETS if re.fullmatch(sheet.pattern, bare)), None)

@@ -82,17 +82,16 @@ def data_wait_share(recording: Recording) -> float | None:
 
 
 def phase_share(recording: Recording, *phases: str) -> float | None:
-    """Return the share of the mean step that phases of it take, at most 1; None: not measured.
-
-    Args:
-        recording: the observed program.
-        phases: fields of StepStatistics.
-    """
+    """Return the share of the mean step that fields of StepStatistics take; None: not measured."""
     steps = recording.steps
-    if steps is None or steps.mean_s <= 0:
-        return None
-    seconds: float = sum(getattr(steps, phase) for phase in phases)
-    return min(seconds / steps.mean_s, 1.0)
+    seconds = sum(getattr(steps, x) for x in phases) if steps is not None else 0.0
+    return share_of_seconds(recording, seconds)
+
+
+def share_of_seconds(recording: Recording, seconds: float) -> float | None:
+    """Return the share of the mean step that its `seconds` take, at most 1; None: not measured."""
+    steps = recording.steps
+    return min(seconds / steps.mean_s, 1.0) if steps is not None and steps.mean_s > 0 else None
 
 
 def is_first_look(steps: StepStatistics) -> bool:
@@ -112,12 +111,12 @@ def long_steps_share(steps: StepStatistics) -> float:
 
 def respawn_share(recording: Recording) -> float | None:
     """Return the share of the step that starting workers again takes; None where they are not."""
-    steps, loaders = recording.steps, training_loaders(recording)
-    if steps is None or steps.mean_s <= 0 or sum(x.iterators for x in loaders) < 2:
+    loaders = training_loaders(recording)
+    if sum(x.iterators for x in loaders) < 2 or loaders[0].persistent_workers:
         return None
-    if not loaders[0].num_workers or loaders[0].persistent_workers:
+    if not loaders[0].num_workers:
         return None
-    return (steps.loader_start_s + steps.first_batch_s) / steps.mean_s
+    return phase_share(recording, "loader_start_s", "first_batch_s")
 
 
 def order_wait_share(recording: Recording) -> float | None:
@@ -136,10 +135,6 @@ def unlike_profiled(steps: StepStatistics | None, trace: TraceStatistics | None)
 
     The mean profiled step differs by over 1.5x, or the shares of waiting for data by over ten
     points. A GPU's trace is always alike: its kernels take as long, and its wait is corrected.
-
-    Args:
-        steps: of the observed launch; None: a trace alone.
-        trace: of the profiler window.
     """
     if steps is None or trace is None or trace.has_device or not trace.step_s or steps.mean_s <= 0:
         return False
@@ -190,17 +185,13 @@ def loader_cpu_share(recording: Recording) -> float | None:
     Without workers: measured in the fetch. With workers: the CPUs that they keep busy, of as many
     as they could use. Time in the queue for a CPU that other programs held counts as CPU time.
     """
-    loaders = training_loaders(recording)
-    if not loaders:
+    loaders, sensors = training_loaders(recording), recording.sensors
+    if not loaders or not loaders[0].num_workers:
+        return loaders[0].sample_cpu_share if loaders else None
+    if sensors.workers_cpus is None:
         return None
-    loader = loaders[0]
-    if loader.num_workers == 0:
-        return loader.sample_cpu_share
-    busy = recording.sensors.workers_cpus
-    if busy is None:
-        return None
-    busy += recording.sensors.workers_queued_cpus or 0.0
-    return min(busy / min(loader.num_workers, max(recording.environment.cpus, 1.0)), 1.0)
+    could = min(loaders[0].num_workers, max(recording.environment.cpus, 1.0))
+    return min((sensors.workers_cpus + (sensors.workers_queued_cpus or 0.0)) / could, 1.0)
 
 
 def taken_over_s(recording: Recording) -> float | None:

@@ -13,7 +13,7 @@ reads and writes each value once. The loop is PyTorch's default on a CPU, `forea
 ## Risks
 The same formula with another order of rounding: results agree to the last digits, not bit by bit.
 `foreach` needs temporary memory of about the size of the parameters. A model with sparse gradients
-(`Embedding(sparse=True)`) fails in the trial.
+(`Embedding(sparse=True)`) or complex parameters fails in the trial, with torch's own words.
 
 ## Make it permanent
     optimizer = torch.optim.AdamW(..., fused=True)   # or the class that you use
@@ -32,7 +32,6 @@ from torchdoctor.words import OptimizerFacts, Recording
 from torchdoctor.words.specs import Example, FixSpec, Settings
 
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
-_DEVICES = ("cuda", "cpu", "xpu", "mps")
 
 
 def refuses(recording: Recording) -> str | None:
@@ -85,13 +84,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return
         if wanted == "foreach" and arguments.get("fused"):
             return
-        if isinstance(arguments["params"], torch.Tensor):
-            return  # the user's mistake, with torch's own words
-        groups = arguments["params"] = [_listed(torch, group) for group in arguments["params"]]
-        reason = _unsuitable(torch, groups, wanted)
-        if reason is not None:
-            program.set_reason(reason)
-            return
         arguments[wanted] = True
         if arguments.get(other):
             arguments[other] = None
@@ -99,27 +91,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     program.set_reason(f"No optimizer with a {wanted} implementation was made.")
     program.before_optimizer(choose)
-
-
-def _listed(torch: Any, group: Any) -> Any:
-    """Return a parameter group with a list of its parameters: a generator is read once only."""
-    if not isinstance(group, dict):
-        return group
-    inner = group["params"]
-    return {**group, "params": [inner] if isinstance(inner, torch.Tensor) else list(inner)}
-
-
-def _unsuitable(torch: Any, groups: Any, wanted: str) -> str | None:
-    if any(isinstance(x, dict) and ("fused" in x or "foreach" in x) for x in groups):
-        return "Its parameter groups choose their implementation themselves."
-    if wanted == "foreach":
-        return None
-    for group in groups:
-        for entry in group["params"] if isinstance(group, dict) else [group]:
-            tensor = entry[1] if isinstance(entry, tuple) else entry  # with its name
-            if not tensor.is_floating_point() or tensor.device.type not in _DEVICES:
-                return f"A parameter ({tensor.dtype} on {tensor.device}) cannot be updated fused."
-    return None
 
 
 def works_on_s(recording: Recording) -> float | None:
