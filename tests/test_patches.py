@@ -20,7 +20,7 @@ from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Command
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.patch import remarks, remarks_on
-from torchdoctor.trials.patch_trial import disagreement
+from torchdoctor.trials.outcome import disagreement
 from torchdoctor.words import (
     Boundary,
     Diagnosis,

@@ -128,7 +128,7 @@ def test_where_the_untouched_program_fails_by_itself_its_blocks_count() -> None:
     )
     engine = engine_of(program)
     assert isinstance(engine.pair(AMP), Pair)
-    assert "failed after 60 iterations" in engine.doubts[0]
+    assert "failed after 60 iterations" in engine.failures.doubts[0]
 
 
 def test_what_fails_before_its_first_block_is_launched_by_itself() -> None:
@@ -137,7 +137,9 @@ def test_what_fails_before_its_first_block_is_launched_by_itself() -> None:
     engine = engine_of(program)
     pair = engine.pair(AMP)
     assert isinstance(pair, Pair) and not pair.side_by_side
-    assert engine.remarks("amp") == ["started beside another launch it failed (Port in use)"]
+    assert engine.failures.remarks("amp") == [
+        "started beside another launch it failed (Port in use)"
+    ]
     assert isinstance(engine.pair(CACHE), Pair) and engine.side_by_side
     assert program.launched[-1] == ("baseline", "cache"), "another fix has room"
 
@@ -156,7 +158,7 @@ def test_where_two_fixes_are_fine_alone_it_is_the_program_that_cannot_run_twice(
     engine.pair(AMP)
     engine.pair(CACHE)
     assert not engine.runs_beside(LaunchSpec(name="third")) and not engine.side_by_side
-    assert "could not run side by side with itself" in engine.doubts[0]
+    assert "could not run side by side with itself" in engine.failures.doubts[0]
 
 
 def test_memory_that_ends_beside_another_launch_is_tried_alone() -> None:

@@ -160,10 +160,6 @@ class SimulatedSwitching:
     ahead: bool = False
     launched: list[list[str]] = field(default_factory=list)
 
-    def of(self, arms: Sequence[Any]) -> SimulatedSwitching:
-        """Blocks are alike for all arms."""
-        return self
-
     def has_room(self, arms: Sequence[Any], rounds: int) -> bool:
         """As long as ten minutes."""
         return self.launch_s(arms, rounds) <= 600.0

@@ -96,4 +96,3 @@ def test_without_the_model_blocks_hold_whole_bursts_of_the_programs_own_workers(
     assert blocks.arm_steps(arms(0)) == [5, 5]
     three_more = blocks.round_s(arms(4)) - blocks.round_s(arms(0))
     assert three_more == pytest.approx(0.3), "what lies ready is discarded already"
-    assert all(arm.switching and arm.switching.shortens for arm in arms(0))

@@ -13,8 +13,7 @@ from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.loading import untold_wait
 from torchdoctor.facts.lookup import data_wait_share, is_first_look, long_steps_share
 from torchdoctor.facts.slow_reads import cold_mounts
-from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.trials.patch_trial import disagreement
+from torchdoctor.trials.outcome import TrialResults, disagreement
 from torchdoctor.words import Note, RecommendedFix, Recording
 from torchdoctor.words.figures import ratio, seconds, speedup
 from torchdoctor.words.specs import FixSpec

@@ -29,13 +29,11 @@ class Switching:
     settle_s: how long at least is discarded after it was switched on, and off.
     workers: of a second loader that the arm brings with it.
     ahead: batches that each of these workers prepares ahead.
-    shortens: it gets little time, so that blocks need not hold whole cycles.
     """
 
     settle_s: float = 0.0
     workers: int = 0
     ahead: int = 0
-    shortens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,8 +117,7 @@ def choose_turns(
         steps: measured iterations of each version, where the user says so.
 
     Returns:
-        None where several processes train, where the program ends too soon, and where steps come
-        in two kinds whose cycle is too long for a block.
+        None for the reasons that `why_in_turns` gives.
     """
     if slower.trainers > 1:
         return None
@@ -169,10 +168,8 @@ def too_large(
 ) -> str | None:
     """Return why both versions cannot be in memory at the same time; None: they can.
 
-    Args:
-        observations: of each version.
-        to_spare: times as much as both used must be free.
-        gpu_to_spare: the same of the GPU's memory, where a launch that finds none just fails.
+    So many times as much as both used must be free; a launch that finds no memory on the GPU just
+    fails.
     """
     sensors = [observation.sensors for observation in observations]
     # What processes share counts once: forked workers seem to hold all that their parent holds.
@@ -204,13 +201,6 @@ class SwitchBlocks:
     steps_left: int | None = None  # after the warm-up, where the program ends by itself
     cycle_steps: int = 1
     batches_per_step: float = 1.0
-    shorter: SwitchBlocks | None = None  # without whole cycles, for arms that get little time
-
-    def of(self, arms: Sequence[LaunchSpec]) -> SwitchBlocks:
-        """Return the blocks that these arms take turns in."""
-        if self.shorter is not None and any(_switching(arm).shortens for arm in arms):
-            return self.shorter
-        return self
 
     def has_room(self, arms: Sequence[LaunchSpec], rounds: int) -> bool:
         """Return True if the program goes on for so many rounds, and they take ten minutes."""
@@ -282,14 +272,9 @@ def _switching(arm: LaunchSpec) -> Switching:
 def choose_switch_blocks(
     observed: StepStatistics, window: Window, start_s: float, loaders: Sequence[LoaderFacts] = ()
 ) -> SwitchBlocks | None:
-    """Choose blocks of whole cycles, where the program lets itself be compared in blocks.
+    """Choose blocks of whole cycles; `start_s`: from a launch's start to its first iteration.
 
-    Args:
-        observed: the observation's statistics.
-        window: of timed launches: its warm-up is this launch's too.
-        start_s: from a launch's start to the first iteration.
-        loaders: the main process's loaders; what their workers have prefetched while one arm was
-            on must be used up before another one is measured.
+    What the workers of `loaders` have prefetched while one arm was on is used up before the next.
 
     Returns:
         None where several processes train (they would have to switch at the same iteration), where
@@ -303,9 +288,11 @@ def choose_switch_blocks(
     steps = _block_steps(observed, fewest)
     if steps is None or (observed.two_modes and observed.cycle_steps is None):
         return None
+    if not observed.two_modes and steps >= _MUCH_LONGER * fewest:
+        steps = fewest  # of even steps a part of a long cycle will do
     cycle = observed.cycle_steps or 1
     left = observed.total_steps_seen - window.warmup_steps
-    blocks = SwitchBlocks(
+    return SwitchBlocks(
         warmup_steps=window.warmup_steps,
         block_steps=steps,
         discard_steps=max(_discarded(step_s), prefetched(observed, loaders)),
@@ -315,6 +302,3 @@ def choose_switch_blocks(
         cycle_steps=cycle if steps % cycle == 0 else 1,
         batches_per_step=observed.batches_per_step,
     )
-    if observed.two_modes or steps < _MUCH_LONGER * fewest:
-        return blocks
-    return replace(blocks, shorter=replace(blocks, block_steps=fewest, cycle_steps=1))

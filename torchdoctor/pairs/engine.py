@@ -15,7 +15,7 @@ from statistics import median
 
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.pairs.failures import Failures, Lost, Outcome
-from torchdoctor.pairs.measurement import Starts
+from torchdoctor.pairs.measurement import ProgramLaunches
 from torchdoctor.pairs.turns import neighbours
 from torchdoctor.words import LaunchTiming, Pair, SwitchedLaunch
 
@@ -37,7 +37,7 @@ class Engine:
 
     def __init__(
         self,
-        starts: Starts,
+        starts: ProgramLaunches,
         chance: random.Random,
         *,
         patience: int = 0,
@@ -47,36 +47,19 @@ class Engine:
         self.failures = Failures(patience=patience)
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of launches, by arm
         self._second_half: dict[tuple[str, str], tuple[LaunchSpec, LaunchSpec]] = {}
-        self._launches = 0
+        self.launches = 0  # started so far
 
     @property
     def side_by_side(self) -> bool:
         """Return False where launches follow each other."""
         return self._starts.side_by_side and self.failures.works_twice
 
-    @property
-    def launches(self) -> int:
-        """Return the number of launches so far."""
-        return self._launches
-
-    @property
-    def doubts(self) -> list[str]:
-        """Return sentences for the report."""
-        return self.failures.doubts
-
-    def remarks(self, name: str) -> list[str]:
-        """Return what the row of an arm is to say of its launches."""
-        return self.failures.remarks(name)
-
     def pair(
         self, arm: LaunchSpec, against: LaunchSpec = UNTOUCHED, *, most_s: float = math.inf
     ) -> Pair | Outcome:
         """Measure one pair: side by side where the two can be, else one after the other.
 
-        Args:
-            arm: whose gain is measured.
-            against: what it is compared with.
-            most_s: after so long no further turns begin, and a lost pair is not repeated.
+        After `most_s` no further turns begin, and a lost pair is not repeated.
 
         Raises:
             TorchdoctorError: the program cannot be launched at all.
@@ -103,7 +86,7 @@ class Engine:
         """Measure one launch by itself."""
         began_s = self._clock()
         timing = self._starts.alone(arm, most_s)
-        self._launches += 1
+        self.launches += 1
         if timing.ended == "interrupted":
             raise KeyboardInterrupt
         if not arm.seed_offset:
@@ -119,7 +102,7 @@ class Engine:
     ) -> SwitchedLaunch:
         """Measure blocks of these arms and the untouched program within one launch."""
         switched = self._starts.switch(arms, rounds, most_s, self._chance.randrange(1 << 30))
-        self._launches += 1
+        self.launches += 1
         if switched.ended == "interrupted":
             raise KeyboardInterrupt
         return switched
@@ -142,7 +125,7 @@ class Engine:
 
     def expected_switch_s(self, arms: Sequence[LaunchSpec], rounds: int) -> float:
         """Return seconds of a launch that switches; infinite: none has room for these rounds."""
-        blocks = self._starts.blocks.of(arms) if self._starts.blocks is not None else None
+        blocks = self._starts.blocks
         if blocks is None or not blocks.has_room(arms, rounds):
             return math.inf
         return blocks.launch_s(arms, rounds)
@@ -165,7 +148,7 @@ class Engine:
     def _side_by_side(self, arm: LaunchSpec, against: LaunchSpec, most_s: float) -> Pair | Outcome:
         began_s = self._clock()
         timings = self._starts.together((against, arm), self._chance, most_s)
-        self._launches += 2
+        self.launches += 2
         if any(timing.ended == "interrupted" for timing in timings):
             raise KeyboardInterrupt
         seconds = self._shares_s(arm, against, self._clock() - began_s)

@@ -68,17 +68,14 @@ class _History:
 class Failures:
     """Remembers how launches ended, and says what becomes of their arms.
 
-    Attributes:
-        patience: failures of an arm that are forgiven.
-        apart: by the name of an arm, why it failed beside another launch.
-        broke_down: by the name of an arm, what was forgiven, each with a reason.
-        works_twice: the program was not seen to run by itself alone.
+    apart: by the name of an arm, why it failed beside another launch.
+    broke_down: by the name of an arm, what was forgiven, each with a reason.
     """
 
-    patience: int = 0
+    patience: int = 0  # failures of an arm that are forgiven
     apart: dict[str, str] = field(default_factory=dict)
     broke_down: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    works_twice: bool = True
+    works_twice: bool = True  # the program was not seen to run by itself alone
     _ran_twice: bool = False
     # Iterations that the untouched program did, and after which it failed by itself.
     _baseline_went: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,14 +131,3 @@ def _plan(folder: Path) -> dict[str, Any]:
     except (OSError, msgspec.DecodeError):
         return {}
     return plan if isinstance(plan, dict) else {}
-
-
-def same_fixes(
-    first: Sequence[tuple[str, dict[str, Any]]], second: Sequence[tuple[str, dict[str, Any]]]
-) -> bool:
-    """Return True if both are the same fixes with the same settings, in any order."""
-
-    def key(fixes: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-        return sorted(json.dumps([ident, values], sort_keys=True) for ident, values in fixes)
-
-    return key(first) == key(second)

@@ -26,12 +26,9 @@ Rows = NDArray[np.int64]
 def read_launch(
     result: LaunchResult, spec: LaunchSpec, peak_memory_bytes: int | None = None
 ) -> LaunchTiming:
-    """Return what a launch measured, and how it ended.
+    """Return what a launch of `spec` measured, and how it ended.
 
-    Args:
-        result: how the launch ended, and where its channel is.
-        spec: what it was; its boundary is known.
-        peak_memory_bytes: of the process tree.
+    `peak_memory_bytes`: of the process tree. The boundary of `spec` is known.
     """
     assert spec.boundary is not None
     turns = spec.plan.get("turns")
@@ -44,23 +41,19 @@ def read_launch(
 
 
 def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> LaunchTiming:
-    """Return the measured window or blocks of a launch.
+    """Return the measured window or blocks of a launch; `warmup_steps`: before the first block.
 
-    Times are those of the main trainer; samples of all trainers add up, as rates.
-
-    Args:
-        channel: the launch's channel folder.
-        boundary: what separated iterations.
-        warmup_steps: iterations before the first block.
-
-    Returns:
-        `ended` is "measured" where the main trainer's window is whole, "program-ended" where it
-        was cut off after at least one step, else "failed" with the reason None: only whoever
-        started the launch knows it.
+    Times are those of the main trainer; samples of all trainers add up, as rates. `ended` is
+    "measured" where the main trainer's window is whole, "program-ended" where it was cut off after
+    at least one step, else "failed" with the reason None: only whoever started the launch knows it.
     """
     events, facts, _ = read_channel(channel)
-    if any(len(log.at(step_log.BLOCK_BEGIN)) for log in events.values()):
-        return _in_blocks(channel, boundary, warmup_steps)
+    in_blocks = {pid: log for pid, log in events.items() if len(log.at(step_log.BLOCK_BEGIN))}
+    if in_blocks:
+        pid = min(in_blocks, key=lambda pid: (events[pid].t_ns[0], pid))
+        fact = facts.get(pid, ProcessFacts(pid=pid))
+        timing = _in_blocks(channel, events[pid], fact, boundary, warmup_steps)
+        return timing or LaunchTiming(ended="failed", fixes=_fixes_of(facts))
     windows = _windows(events)
     if not windows:
         return LaunchTiming(ended="failed", fixes=_fixes_of(facts))
@@ -81,14 +74,12 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
     )
 
 
-def _in_blocks(channel: Path, boundary: Boundary, warmup_steps: int) -> LaunchTiming:
-    events, facts, _ = read_channel(channel)
-    pids = [pid for pid, log in events.items() if len(log.at(step_log.BLOCK_BEGIN))]
-    pid = min(pids, key=lambda pid: (events[pid].t_ns[0], pid))
-    log = events[pid]
+def _in_blocks(
+    channel: Path, log: Events, fact: ProcessFacts, boundary: Boundary, warmup_steps: int
+) -> LaunchTiming | None:
     blocks = _measured_blocks(log, boundary)
     if not blocks:
-        return LaunchTiming(ended="failed", fixes=_fixes_of(facts))
+        return None
     marks = log.t_ns[log.at(step_log.BOUNDARY)]
     # Without the last iteration of the warm-up, which ends after standing still.
     begun = int(marks[: max(warmup_steps, 1)][-1] - marks[0])
@@ -99,7 +90,7 @@ def _in_blocks(channel: Path, boundary: Boundary, warmup_steps: int) -> LaunchTi
         window_s=sum(block.window_s for block in blocks),
         blocks=blocks,
         iterations=len(marks),
-        **_beside_its_times(channel, facts.get(pid, ProcessFacts(pid=pid)), boundary, begun),
+        **_beside_its_times(channel, fact, boundary, begun),
     )
 
 

@@ -7,10 +7,9 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
 
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.launch.running_launch import Poll
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
 from torchdoctor.pairs.block_plan import (
@@ -22,7 +21,7 @@ from torchdoctor.pairs.block_plan import (
     why_in_turns,
 )
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.pairs.turns import Start, take_turns_by_lot
+from torchdoctor.pairs.turns import abba, take_turns
 from torchdoctor.words import Boundary, LaunchTiming, LoaderFacts, SwitchedLaunch
 
 # A fix may need more than the untouched program: larger batches, samples kept.
@@ -31,38 +30,6 @@ _TOO_LONG = "steps are so long that blocks of them would cost more than launches
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 1.5  # times two launches that follow each other
 _MANY_PAIRS = 16  # if the time is for fewer pairs, each is made shorter
-
-
-class Starts(Protocol):
-    """Starts launches; a failure of the program is a value, not an exception."""
-
-    @property
-    def side_by_side(self) -> bool:
-        """Return False where launches follow each other."""
-
-    @property
-    def blocks(self) -> SwitchBlocks | None:
-        """Return the blocks of a launch that switches; None: no launch can switch."""
-
-    @property
-    def expected_s(self) -> float:
-        """Return seconds of a launch of the untouched program, or of its half of a pair."""
-
-    def alone(self, arm: LaunchSpec, most_s: float) -> LaunchTiming:
-        """Launch an arm by itself."""
-
-    def together(
-        self, arms: tuple[LaunchSpec, LaunchSpec], chance: random.Random, most_s: float
-    ) -> tuple[LaunchTiming, LaunchTiming]:
-        """Launch two arms at once; they take turns, and begin none after `most_s`."""
-
-    def switch(
-        self, arms: Sequence[LaunchSpec], rounds: int, most_s: float, seed: int
-    ) -> SwitchedLaunch:
-        """Launch the program once; the arms take turns with the untouched program."""
-
-    def warmup_steps(self, arm: LaunchSpec, beside: bool) -> int:
-        """Return the warm-up of an arm by itself, or beside the untouched program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +63,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramLaunches:
-    """`Starts` of a real program.
+    """Starts launches of a program; a failure of the program is a value, not an exception.
 
     recorder: starts the program.
     pace: of the untouched program.
@@ -155,7 +122,7 @@ class ProgramLaunches:
         return self.pace.start_s + 4 * self.turns.turn_s
 
     def alone(self, arm: LaunchSpec, most_s: float) -> LaunchTiming:
-        """Launch an arm by itself; see `Starts`."""
+        """Launch an arm by itself."""
         window = self._window_of(arm)
         plan = {
             "phases": self.pace.logs_phases,
@@ -172,38 +139,33 @@ class ProgramLaunches:
     def together(
         self, arms: tuple[LaunchSpec, LaunchSpec], chance: random.Random, most_s: float
     ) -> tuple[LaunchTiming, LaunchTiming]:
-        """Launch two arms at once; see `Starts`."""
+        """Launch two arms at once; they take turns, and begin none after `most_s`."""
         assert self.turns is not None
         turns = self._turns_of(self.turns, arms)
         timeout_s = _timeout_s(turns.pair_s + self.pace.start_s, most_s)
         plan = {**turns.plan, "phases": self.pace.logs_phases}
 
-        def start(arm: LaunchSpec) -> Start:
-            spec = self._with(arm, plan)
-
-            def begin(poll: Poll) -> LaunchTiming:
-                return self.recorder.time(spec, timeout_s, poll)
-
-            return begin
-
+        starts = [partial(self.recorder.time, self._with(arm, plan), timeout_s) for arm in arms]
         until_s = time.monotonic() + max(most_s - turns.turn_s, 0.0)
-        return take_turns_by_lot((start(arms[0]), start(arms[1])), turns, chance, until_s)
+        # The first to warm up waits longer for its first block, so that goes by lot too.
+        places = chance.sample([0, 1], 2)
+        shuffled = starts[places[0]], starts[places[1]]
+        timings = take_turns(shuffled, abba(turns.blocks, chance), turns.most_turn_s, until_s)
+        return timings[places[0]], timings[places[1]]  # swapping twice is nothing
 
     def switch(
         self, arms: Sequence[LaunchSpec], rounds: int, most_s: float, seed: int
     ) -> SwitchedLaunch:
-        """Launch the program once, and switch; see `Starts`."""
+        """Launch the program once; the arms take turns with the untouched program."""
         assert self.blocks is not None
-        blocks = self.blocks.of(arms)
-        expected_s = blocks.launch_s(arms, rounds)
         # Arms that are slower than the untouched program take longer; rounds end in time.
-        limit_s = max(min(1.5 * expected_s + 5.0, most_s), 1.0)
-        plan = blocks.plan(arms, rounds, limit_s, seed)
+        limit_s = max(min(1.5 * self.blocks.launch_s(arms, rounds) + 5.0, most_s), 1.0)
+        plan = self.blocks.plan(arms, rounds, limit_s, seed)
         spec = self._with(LaunchSpec(name="switch"), plan)
         return self.recorder.switch(spec, [len(arm.fixes) for arm in arms], limit_s)
 
     def warmup_steps(self, arm: LaunchSpec, beside: bool) -> int:
-        """Return the warm-up of an arm; see `Starts`."""
+        """Return the warm-up of an arm by itself, or beside the untouched program."""
         if beside and self.turns is not None:
             return self._turns_of(self.turns, [arm]).warmup_steps
         return self._window_of(arm).warmup_steps
@@ -245,10 +207,9 @@ def turns_of_trials(
         observed: the untouched program.
         window: of a launch by itself.
         sandbox: its mode.
-        cold: files are read from the disk anew by each launch.
+        cold: as in `ProgramLaunches`.
         steps: measured iterations of each side, where the user says so.
-        left_s: for all pairs: where it is short, more pairs of fewer blocks decide more than few
-            pairs of many.
+        left_s: for all pairs; where it is short, pairs have fewer blocks.
 
     Returns:
         Half a sentence where launches have to follow each other.

@@ -71,13 +71,11 @@ class Estimator:
         return seconds_per_sample(steps, self.by, self.per_step)
 
     def times(self, blocks: Sequence[tuple[Block, Block]]) -> tuple[float, float] | None:
-        """Return one time of each side from the blocks of a pair, neighbours in time together.
+        """Return one time of each side from the blocks of a pair; None where nothing was measured.
 
-        Returns:
-            Geometric means over those that are left; None where nothing was measured. Where none
-            is left out they are arithmetic, the time of all blocks over all samples: where a few
-            blocks hold the stalls of many, a geometric mean prefers the side whose blocks differ
-            more.
+        They are geometric means over those that are left. Where none is left out they are
+        arithmetic: where a few blocks hold the stalls of many, a geometric mean prefers the side
+        that differs more.
         """
         known = [
             (first_s, second_s, len(first.step_s), len(second.step_s))
@@ -109,11 +107,7 @@ def switched_differences(blocks: Sequence[Block], arm: int, how: Estimator) -> l
 
     The arm is compared with the two untouched blocks of its round, interpolated at its own time,
     so that a steady drift cancels; where it took turns with them alone (ABBA), with its neighbour.
-
-    Args:
-        blocks: of the launch, in the order they ran; `Block.arm` 0 is the untouched program.
-        arm: the number of the arm.
-        how: makes one time of a block.
+    Blocks are in the order they ran; `Block.arm` 0 is the untouched program.
     """
     differences: list[float] = []
     for in_round in _rounds(block for block in blocks if block.arm in (0, arm)):

@@ -136,8 +136,6 @@ class Recorder:
     ) -> Profiled:
         """Record a profiler window in a launch that is never timed; then copies, moves, waits.
 
-        `cold`: as in `time`.
-
         Raises:
             ProgramFailed: where no trace came of it.
         """
@@ -164,9 +162,6 @@ class Recorder:
             timeout_s: seconds until it is ended.
             poll: called while it runs, in a thread where it takes turns; True ends the launch.
             cold: the files that training reads are dropped from the page cache before.
-
-        Returns:
-            What it measured; a failure of the program is a value.
         """
         sensors = Sensors(interval_s=0.5)
         result = self._launch(spec, timeout_s, poll, sensors, cold)
@@ -175,13 +170,8 @@ class Recorder:
     def switch(self, spec: LaunchSpec, sizes: list[int], timeout_s: float) -> SwitchedLaunch:
         """Measure the blocks of one launch in which arms and the untouched program take turns.
 
-        Args:
-            spec: its plan lists the arms.
-            sizes: the number of fixes in each arm.
-            timeout_s: wall time of the whole launch.
-
-        Returns:
-            `ended` is "measured" where all rounds were run. Else whole blocks still count.
+        `sizes`: the number of fixes in each arm that the plan lists. `ended` of the result is
+        "measured" where all rounds were run; else whole blocks still count.
         """
         result = self._launch(spec, timeout_s)
         timing = read_launch(result, spec)

@@ -20,7 +20,6 @@ import psutil
 
 from torchdoctor.launch.running_launch import Poll, RunningLaunch, no_interrupts
 from torchdoctor.machine import processes
-from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.words import Block, LaunchTiming
 
 _LOOK_S = 0.004
@@ -101,31 +100,16 @@ def neighbours(first: LaunchTiming, second: LaunchTiming) -> list[tuple[Block, B
     return [(block, by_turn[block.round]) for block in first.blocks if block.round in by_turn]
 
 
-def take_turns_by_lot(
-    starts: tuple[Start, Start], turns: TurnBlocks, chance: random.Random, until_s: float
-) -> tuple[LaunchTiming, LaunchTiming]:
-    """Take turns in blocks of `turns`, the order by lot; return what each of `starts` measured."""
-    # The first to warm up waits longer for its first block, so that goes by lot too.
-    places = [0, 1]
-    chance.shuffle(places)
-    shuffled = starts[places[0]], starts[places[1]]
-    timings = take_turns(shuffled, abba(turns.blocks, chance), turns.most_turn_s, until_s)
-    return timings[places[0]], timings[places[1]]  # swapping twice is nothing
-
-
 def take_turns(
     starts: tuple[Start, Start], order: Sequence[int], turn_s: float, until_s: float
 ) -> tuple[LaunchTiming, LaunchTiming]:
-    """Run two launches side by side.
+    """Run two launches side by side; a launch whose turn did not end is `late`.
 
     Args:
         starts: begin each launch, given its `poll`; called in a thread.
         order: whose block is next, 0 or 1, in fours (ABBA or BAAB).
         turn_s: what a turn takes; a much longer one is not waited for.
         until_s: `time.monotonic()` after which no further four turns begin, once four were.
-
-    Returns:
-        What each measured; a launch whose turn did not end is `late`.
 
     Raises:
         KeyboardInterrupt: after both have ended.

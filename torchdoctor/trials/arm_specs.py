@@ -145,8 +145,7 @@ class ArmSpecs:
                 workers, ahead = prepared_ahead({}, loader)
             elif spec.by_second_loader:
                 workers, ahead = prepared_ahead(settings, loader)
-        is_ceiling = any(fix.startswith(CEILING) for fix, _ in fixes)
-        return Switching(settle_s=settle_s, workers=workers, ahead=ahead, shortens=is_ceiling)
+        return Switching(settle_s=settle_s, workers=workers, ahead=ahead)
 
     def _switches(self, spec: SwitchSpec) -> bool:
         """Return True if a fix can be switched on and off in this program as it runs."""

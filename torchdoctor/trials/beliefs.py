@@ -49,30 +49,20 @@ _FIGHTS, _FIGHT_ERROR = 0.05, 0.4  # how often members hinder each other, and by
 class Arm:
     """A candidate as it is known before anything was measured.
 
-    Attributes:
-        name: unique.
-        fixes: ids that it applies; arms that share one exclude each other.
-        family: arms of one family differ by `setting` alone; empty: it has no relatives.
-        setting: a number, such as 4 workers.
-        phases: of the step, that it works on; empty: not known.
-        p_helps: probability that it gains anything.
-        ceiling: the most that it can gain by the share of the step, as a speed-up; None: not known.
-        risk: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training.
-        switches: it can be switched on and off in a running program.
-        once_s: one-time cost of its first launch (compiling) in seconds.
-        may_reseed: only launches with other seeds are likely to tell whether it changes training.
+    ceiling: the most that it can gain by the share of the step, as a speed-up; None: not known.
+    may_reseed: only launches with other seeds are likely to tell whether it changes training.
     """
 
-    name: str
-    fixes: frozenset[str]
-    family: str = ""
-    setting: float | None = None
-    phases: frozenset[str] = frozenset()
-    p_helps: float = 0.35
+    name: str  # unique
+    fixes: frozenset[str]  # ids that it applies; arms that share one exclude each other
+    family: str = ""  # arms of one family differ by `setting` alone; empty: it has no relatives
+    setting: float | None = None  # a number, such as 4 workers
+    phases: frozenset[str] = frozenset()  # of the step, that it works on; empty: not known
+    p_helps: float = 0.35  # probability that it gains anything
     ceiling: float | None = None
-    risk: int = 0
-    switches: bool = False
-    once_s: float = 0.0
+    risk: int = 0  # 0 same result, 1 rounding or order, 2 lower precision, 3 changes training
+    switches: bool = False  # it can be switched on and off in a running program
+    once_s: float = 0.0  # one-time cost of its first launch (compiling) in seconds
     may_reseed: bool = False
 
 
@@ -106,30 +96,25 @@ class BlockGain:
 class Results:
     """The measurements so far.
 
-    Attributes:
-        pairs: log speed-ups of each set's pairs against the untouched program, in order.
-        blocks: of arms that were switched within one launch.
-        same: pairs of the untouched program with itself.
-        failed: arms that failed or were refused, or that change training.
-        failed_sets: sets that failed or change training, though no member does alone.
-        open_training: sets of which only launches with other seeds tell whether training changed.
-        too_dear: sets whose next pair does not fit, by what their launches took.
-        switch_launches: how often arms were switched.
-        seeds_done: launches with other seeds were made, or cannot be.
-        patch_pairs: pairs of the patched program.
-        side_by_side: both launches of a pair run at once, so that they meet the same load.
+    pairs: log speed-ups of each set's pairs against the untouched program, in order.
+    blocks: of arms that were switched within one launch.
+    failed: arms that failed or were refused, or that change training.
+    failed_sets: sets that failed or change training, though no member does alone.
+    open_training: sets of which only launches with other seeds tell whether training changed.
+    too_dear: sets whose next pair does not fit, by what their launches took.
+    side_by_side: both launches of a pair run at once, so that they meet the same load.
     """
 
     pairs: Mapping[Members, Sequence[float]] = field(default_factory=dict)
     blocks: Mapping[str, BlockGain] = field(default_factory=dict)
-    same: Sequence[float] = ()
+    same: Sequence[float] = ()  # pairs of the untouched program with itself
     failed: frozenset[str] = frozenset()
     failed_sets: Sequence[Members] = ()
     open_training: frozenset[Members] = frozenset()
     too_dear: frozenset[Members] = frozenset()
-    switch_launches: int = 0
-    seeds_done: bool = False
-    patch_pairs: int = 0
+    switch_launches: int = 0  # how often arms were switched
+    seeds_done: bool = False  # launches with other seeds were made, or cannot be
+    patch_pairs: int = 0  # pairs of the patched program
     side_by_side: bool = True
 
 
@@ -168,14 +153,7 @@ class Belief:
 
 
 class Beliefs:
-    """Joint samples of the machine's sigma and of every arm's gain, given all results.
-
-    Args:
-        arms: all candidates.
-        step: the observed step.
-        results: what was measured.
-        seed: of the samples.
-    """
+    """Joint samples of the machine's sigma and of every arm's gain, given all results."""
 
     def __init__(self, arms: Sequence[Arm], step: Step, results: Results, seed: int) -> None:
         self.arms = {arm.name: arm for arm in arms}

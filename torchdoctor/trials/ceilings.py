@@ -1,7 +1,12 @@
-"""Ceilings: costs that a switching launch takes away, to bound what a fix for them can gain."""
+"""Screening within one launch: fixes that are switched on and off, and ceilings.
+
+A ceiling is a cost that is taken away, to bound what a fix for it can gain. Blocks of such a launch
+hold for that launch alone: they choose which fixes fresh launches confirm, and confirm none.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +17,21 @@ from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.trials.arm_specs import CEILING, ArmSpecs, Fixes
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.log import Series
-from torchdoctor.words import Interval, Recording, StepStatistics, SwitchedLaunch, TriedCeiling
+from torchdoctor.trials.log import Log, Series
+from torchdoctor.words import (
+    AppliedFix,
+    Interval,
+    Recording,
+    StepStatistics,
+    SwitchedLaunch,
+    TriedCeiling,
+)
 
+FEWEST_ROUNDS = 3
+_FEWEST_PAIRS = 3  # pairs of blocks that judge an arm
+_FAR_SLOWER = 2.0  # times the untouched step
+_MOST_ATTEMPTS = 3  # launches, if ceilings end the program
+_CEILINGS_SHARE = 0.1  # part of the budget that ceilings may cost
 _NOTHING = 1.02  # an interval that ends below this is no gain
 _SLOWER = 0.98  # an interval that ends below this: the replacement costs more than the cost itself
 _OTHER_CONDITIONS = 0.6  # untouched blocks / observed step: below this they cannot be compared
@@ -72,11 +89,7 @@ def abandon(
 ) -> bool:
     """Give up arms that were refused, and ceilings that did not come off, each with its reason.
 
-    Args:
-        launch: the launch.
-        arms: all that took turns.
-        ceilings: the arms that are ceilings.
-        enough: blocks that judge an arm, even if the program ended after them.
+    With `enough` blocks an arm is judged even if the program ended after them.
 
     Returns:
         True if a ceiling, or what it left behind, ended the program: then the launch is worth
@@ -87,25 +100,21 @@ def abandon(
         lacking = next((x for x in states if x.state in states_of_no_use), None)
         if lacking is not None:
             arm.refused = lacking.reason or "It could not be tried."
-    if launch.failed_in is None or not ceilings:
+    if launch.failed_in is None:
         return False
-    why = launch.reason or "The program failed."
     blocks = Counter(block.arm for block in launch.blocks)
+    why = launch.reason or "The program failed."
     if launch.failed_in:
-        arm = arms[launch.failed_in - 1]
-        if arm not in ceilings or blocks[launch.failed_in] >= enough:
-            return False
-        if launch.ended == "timed-out" and blocks[launch.failed_in]:
-            return False  # earlier blocks went through: the machine is slow, or the launch was long
-        arm.refused = f"The program did not go on with it: {why}"
-        return True
-    if launch.ended == "timed-out":
-        return False  # no arm was switched on, so the machine was slow
-    # No arm was switched on, so what a ceiling left behind may have ended the program.
-    guilty = [arm for n, arm in enumerate(arms, 1) if arm in ceilings and 0 < blocks[n] < enough]
-    for arm in guilty:
-        arm.refused = arm.refused or f"The program failed after it: {why}"
-    return bool(guilty)
+        guilty, reason = [launch.failed_in], f"The program did not go on with it: {why}"
+        # Earlier blocks went through: the machine is slow, or the launch was long.
+        slow = launch.ended == "timed-out" and blocks[launch.failed_in] > 0
+    else:  # what a ceiling left behind may have ended the program
+        guilty, reason = [n for n in blocks if n], f"The program failed after it: {why}"
+        slow = launch.ended == "timed-out"
+    given_up = [arms[n - 1] for n in guilty if arms[n - 1] in ceilings and blocks[n] < enough]
+    for arm in given_up if not slow else []:
+        arm.refused = arm.refused or reason
+    return bool(given_up) and not slow
 
 
 def tried(
@@ -115,10 +124,10 @@ def tried(
     launched: set[str] | None,
     conditions: float | None = None,
 ) -> list[TriedCeiling]:
-    """Return the outcome of each ceiling.
+    """Return the outcome of each ceiling; `arms` are those of `trials`, in the same order.
 
     Args:
-        trials: in the order of `arms`.
+        trials: the ceilings.
         arms: their arms.
         evidence: reads the blocks.
         launched: keys of the arms that a launch was started with; None: there can be none.
@@ -173,3 +182,60 @@ def _verdict(speedup: Interval | None, share: float | None) -> str:
     if speedup.high < _NOTHING:
         return "hidden" if (share or 0.0) >= _HIGH else "nothing"
     return "gain" if speedup.low > 1.0 else "unclear"
+
+
+def switch_arms(log: Log, arms: Sequence[Arm], ceilings: Sequence[Arm], rounds: int) -> None:
+    """Compare these arms, and costs that are taken away, within one launch.
+
+    Of the ceilings as many are tried as cost a tenth of the budget, the most telling first. A
+    launch that a ceiling brings to its end is repeated without that ceiling.
+    """
+    for _ in range(_MOST_ATTEMPTS):
+        undecided = [arm for arm in arms if not _is_decided(log, arm)]
+        alive = [arm for arm in ceilings if not _is_decided(log, arm)]
+        chosen = affordable_ceilings(log, undecided, alive, rounds)
+        turns = [*undecided, *chosen]
+        if not turns or not _repeat(log, turns, chosen, rounds):
+            return
+
+
+def switch_s(log: Log, arms: Sequence[Arm], rounds: int) -> float:
+    """Return the seconds of a launch in which these arms take turns; infinite: none has room."""
+    return log.engine.expected_switch_s([arm.spec for arm in arms], rounds)
+
+
+def affordable_ceilings(
+    log: Log, arms: Sequence[Arm], ceilings: Sequence[Arm], rounds: int = FEWEST_ROUNDS
+) -> list[Arm]:
+    """Return the ceilings, from the first, that cost a tenth of the whole budget at most."""
+    most_s = min(_CEILINGS_SHARE * (log.budget.seconds or math.inf), log.budget.left())
+    without_s = switch_s(log, arms, rounds) if arms else 0.0
+    for count in range(len(ceilings), 0, -1):
+        with_s = switch_s(log, [*arms, *ceilings[:count]], rounds)
+        if not math.isinf(with_s) and with_s - without_s <= most_s:
+            return list(ceilings[:count])
+    return []
+
+
+def _repeat(log: Log, turns: Sequence[Arm], ceilings: Sequence[Arm], rounds: int) -> bool:
+    """Launch once; return True if another launch without some ceiling makes sense."""
+    launch = log.switch(turns, rounds)
+    broken = abandon(launch, turns, ceilings, _FEWEST_PAIRS)
+    kept = {0, *(n for n, states in enumerate(launch.arms, 1) if _took_effect(states))}
+    blocks = [block for block in launch.blocks if block.arm in kept]
+    log.switched.append(Series(keys=[BASELINE, *(arm.key for arm in turns)], blocks=blocks))
+    return broken
+
+
+def _is_decided(log: Log, arm: Arm) -> bool:
+    own = [block for series in log.switched for block in series.of(arm.key)]
+    if arm.refused or len(own) >= _FEWEST_PAIRS:
+        return True
+    # A block that takes twice as long decides alone: a launch would take twice as long as well.
+    plain = [x for series in log.switched for block in series.of(BASELINE) for x in block.step_s]
+    slower = _FAR_SLOWER * median(plain) if plain else math.inf
+    return bool(own) and all(median(block.step_s) > slower for block in own)
+
+
+def _took_effect(states: Sequence[AppliedFix]) -> bool:
+    return bool(states) and all(state.state == "applied" for state in states)

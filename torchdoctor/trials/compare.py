@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import fmean, median, variance
 
 from torchdoctor.trials.claims import claim_interval
 from torchdoctor.words import Block, Interval, LaunchTiming, StepStatistics
@@ -40,12 +40,9 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 
 def visible(deviation: float, pairs: int, alpha: float = 1.0 - CONFIDENCE) -> float:
-    """Return the smallest difference that so many pairs show four times in five: ratio - 1.
+    """Return the smallest difference that so many pairs (two or more) show in 80 %: ratio - 1.
 
-    Args:
-        deviation: standard deviation of the pairs' differences, in log units.
-        pairs: two or more.
-        alpha: level of the two-sided test.
+    `deviation` of their differences is in log units; `alpha`: level of the two-sided test.
     """
     reach = t_quantile(1.0 - alpha / 2, pairs - 1) + t_quantile(_POWER, pairs - 1)
     return math.expm1(min(reach * deviation / math.sqrt(pairs), 50.0))
@@ -56,7 +53,7 @@ def half_width(differences: Sequence[float]) -> float:
     pairs = len(differences)
     if pairs < 2:
         return math.inf
-    deviation = math.sqrt(_variance(differences) / pairs)
+    deviation = math.sqrt(variance(differences) / pairs)
     return t_quantile(0.5 + CONFIDENCE / 2, pairs - 1) * deviation
 
 
@@ -85,7 +82,7 @@ def welch_interval(before: Sequence[float], after: Sequence[float]) -> Interval 
     if min(len(before), len(after)) < 2:
         return None
     old, new = [math.log(x) for x in before], [math.log(x) for x in after]
-    errors = [_variance(values) / len(values) for values in (old, new)]
+    errors = [variance(values) / len(values) for values in (old, new)]
     total = sum(errors)
     if total == 0.0:
         return as_interval(fmean(old) - fmean(new), 0.0)
@@ -106,7 +103,7 @@ def p_value(differences: Sequence[float]) -> float:
     pairs = len(differences)
     if pairs < 2:
         return 1.0
-    mean, deviation = fmean(differences), math.sqrt(_variance(differences) / pairs)
+    mean, deviation = fmean(differences), math.sqrt(variance(differences) / pairs)
     if deviation == 0.0:
         return 1.0 if mean == 0.0 else 0.0
     from scipy.special import stdtr
@@ -129,8 +126,3 @@ def reach(interval: Interval) -> float:
 def excludes_one(interval: Interval) -> bool:
     """Return True if the interval lies on one side of 1."""
     return interval.low > 1 or interval.high < 1
-
-
-def _variance(values: Sequence[float]) -> float:
-    mean = fmean(values)
-    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)

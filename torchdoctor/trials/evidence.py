@@ -37,13 +37,7 @@ class Measured:
 
 
 class Evidence:
-    """Reads the log, and keeps nothing that the log does not hold.
-
-    Args:
-        log: holds all that was measured.
-        steps: steps of the observed launch.
-        low_precision: the untouched program computes in bfloat16, float16 or TF32.
-    """
+    """Reads the log, and keeps nothing that the log does not hold."""
 
     def __init__(self, log: Log, steps: StepStatistics | None, low_precision: bool) -> None:
         self._log, self._steps, self._low_precision = log, steps, low_precision

@@ -140,7 +140,7 @@ class Log:
         beside = " side by side with " if self.engine.side_by_side else " and "
         with self._measuring(phase, f"{arm.label}{beside}{self.baseline.label}", arm):
             outcome = self.engine.pair(arm.spec, most_s=self.budget.left())
-        remarks = self.engine.remarks(arm.spec.name)
+        remarks = self.engine.failures.remarks(arm.spec.name)
         arm.remarks += [remark for remark in remarks if remark not in arm.remarks]
         if isinstance(outcome, Lost):
             raise BudgetEnded

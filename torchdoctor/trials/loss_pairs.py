@@ -10,8 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from torchdoctor.trials.compare import CONFIDENCE, interval, t_quantile
-from torchdoctor.trials.loss_envelope import block_length, block_means
-from torchdoctor.trials.numerics import FEWEST_LOSSES
+from torchdoctor.trials.numerics import FEWEST_LOSSES, block_length, block_means
 from torchdoctor.words import Interval, LaunchTiming, LossComparison
 from torchdoctor.words.figures import says_something, speedup_words
 
@@ -85,33 +84,19 @@ def _not_comparable(pairs: Sequence[Pair]) -> str | None:
         known = min(len(without.fingerprints), len(with_fix.fingerprints))
         if without.fingerprints[:known] != with_fix.fingerprints[:known]:
             return "the launches did not see the same samples."
-        if unknown := _unknown(without, with_fix):
-            return unknown
+        both = (without.losses, with_fix.losses)
+        if all(losses and losses[-1] is None and _skips(losses) for losses in both):
+            return "there are no losses to compare: not every backward begins at a single number."
         fewest = min(len(_finite(without.losses)), len(_finite(with_fix.losses)))
         if fewest < FEWEST_LOSSES and not _ends_broken(without) and not _ends_broken(with_fix):
             return f"{fewest} losses to compare, at least {FEWEST_LOSSES} are needed."
     return None
 
 
-def _unknown(without: LaunchTiming, with_fix: LaunchTiming) -> str | None:
-    """Return why two launches that end without losses have none to compare; None: they broke.
-
-    A backward without a scalar loss has none either, and then on both sides.
-    """
-    both = (without.losses, with_fix.losses)
-    if not all(losses and losses[-1] is None for losses in both):
-        return None
-    if all(loss is None for losses in both for loss in losses):
-        return "there are no losses to compare: none is known, as of a backward of several numbers."
-    if all(_skips(losses) for losses in both):
-        return "there are no losses to compare: not every backward begins at a single number."
-    return None
-
-
 def _skips(losses: Sequence[float | None]) -> bool:
-    """Return True if losses are missing between two that are known."""
-    last = max((i for i, loss in enumerate(losses) if loss is not None), default=0)
-    return None in losses[:last]
+    """Return True if losses are missing between two that are known, or none is known."""
+    known = [number for number, loss in enumerate(losses) if loss is not None]
+    return not known or None in losses[: known[-1]]
 
 
 def _finite(losses: Sequence[float | None]) -> list[float]:
@@ -151,7 +136,9 @@ def _figures(
     comparison = LossComparison(
         steps=round(backwards / max(backwards_per_step, 1e-9)),
         pairs=len(pairs),
-        step_speedup=_step_speedup(pairs),
+        step_speedup=interval(
+            [math.log(fmean(a.step_s)) - math.log(fmean(b.step_s)) for a, b in pairs]
+        ),
     )
     values = [None if broken[side] else [last(both[side]) for both in columns] for side in (0, 1)]
     means = [None if known is None else fmean(known) for known in values]
@@ -173,21 +160,16 @@ def _interval(apart: Sequence[float]) -> tuple[float | None, float | None]:
     return fmean(apart) - half, fmean(apart) + half
 
 
-def _step_speedup(pairs: Sequence[Pair]) -> Interval | None:
-    return interval([math.log(fmean(a.step_s)) - math.log(fmean(b.step_s)) for a, b in pairs])
-
-
 def _broken(figures: LossComparison, columns: Sequence[Sequence[np.ndarray]]) -> tuple[str, str]:
     """Return the verdict and its clause if a side ends in losses that are not finite."""
-    first = [min(len(both[side]) for both in columns) + 1 for side in (0, 1)]
-    if figures.without is None and figures.with_fix is None:
-        clause = f"loss {first[0]} is not finite without it, nor is loss {first[1]} with it"
-        return "no-difference", clause
-    if figures.without is None:
-        clause = f"loss {first[0]} is not finite without it; with it all of {figures.steps} steps"
-        return "better", f"{clause} are"
-    clause = f"loss {first[1]} is not finite with it; without it all of {figures.steps} steps"
-    return "worse", f"{clause} are"
+    without, with_fix = (min(len(both[side]) for both in columns) + 1 for side in (0, 1))
+    whole = f"all of {figures.steps} steps are"
+    if figures.with_fix is not None:
+        return "better", f"loss {without} is not finite without it; with it {whole}"
+    if figures.without is not None:
+        return "worse", f"loss {with_fix} is not finite with it; without it {whole}"
+    clause = f"loss {without} is not finite without it, nor is loss {with_fix} with it"
+    return "no-difference", clause
 
 
 def _step_time(speedup: Interval | None) -> str:

@@ -13,10 +13,10 @@ from torchdoctor.pairs.pair_times import seconds_per_sample
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import Members
-from torchdoctor.trials.claims import LogInterval
+from torchdoctor.trials.claims import Floats, LogInterval, claim_interval
 from torchdoctor.trials.evidence import Evidence, Measured
 from torchdoctor.trials.log import NO_TIME
-from torchdoctor.trials.search_policy import SINGLE_GAINS, WORTH, SearchPolicy
+from torchdoctor.trials.search_policy import PATCH_PAIRS, SINGLE_GAINS, WORTH, SearchPolicy
 from torchdoctor.words import (
     Interval,
     LaunchTiming,
@@ -29,6 +29,7 @@ from torchdoctor.words import (
 from torchdoctor.words.figures import counted
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
+_MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same
 _NARROW = 0.1  # log: an interval that reaches further does not show "no difference"
 _SAME = 0.9  # probability that a difference counts as none
 _BOUND_KNOWN_TO = 0.05  # log: phases were timed in another launch than the trials
@@ -39,31 +40,23 @@ _REST_KNOWN_TO = math.log(3.0)  # cores that slept through a wait compute so muc
 class TrialResults:
     """The results of all trials; valid at whatever moment they ended.
 
-    Attributes:
-        trials: a row for each candidate, in the order given, then for each set measured.
-        noise_floor: the A/A candidate's interval; None below two rounds.
-        recommendation: its fixes without edits.
-        launches_s: deciding time of each baseline launch, per sample (per step if `per_step`).
-        measured: "side by side" or "in turns", None where no pairs were launched.
-        decided_by: "mean" or "median" of the steps.
-        launches: how many were started and ended.
-        source_patch: makes the recommended fixes permanent.
-        ceilings: speed-ups without single costs; no candidates.
+    launches_s: deciding time of each baseline launch, per sample (per step if `per_step`).
+    ceilings: speed-ups without single costs; no candidates.
     """
 
-    trials: list[Trial]
-    noise_floor: Interval | None
-    recommendation: Recommendation
+    trials: list[Trial]  # a row for each candidate, in the order given, then for each set measured
+    noise_floor: Interval | None  # the A/A candidate's interval; None below two rounds
+    recommendation: Recommendation  # its fixes without edits
     baselines: list[LaunchTiming] = field(default_factory=list)
     launches_s: list[float] = field(default_factory=list)
-    measured: str | None = None
-    decided_by: str = "median"
+    measured: str | None = None  # "side by side" or "in turns", None where no pairs were launched
+    decided_by: str = "median"  # "mean" or "median" of the steps
     per_step: bool = False
     doubts: list[str] = field(default_factory=list)
     interrupted: bool = False
-    launches: int = 0
+    launches: int = 0  # how many were started and ended
     patch: PatchTrial | None = None
-    source_patch: SourcePatch | None = None
+    source_patch: SourcePatch | None = None  # makes the recommended fixes permanent
     ceilings: list[TriedCeiling] = field(default_factory=list)
 
 
@@ -81,14 +74,7 @@ def training_is_the_same(measured: Measured, allow_training_changes: bool) -> bo
 
 
 class Judgement:
-    """Verdicts on all arms by what is known now.
-
-    Args:
-        evidence: the log.
-        arms: candidates and sets, each with the names of its members.
-        policy: its beliefs and claims.
-        allow_training_changes: fixes of risk 3 may be recommended.
-    """
+    """Verdicts on all arms, candidates and sets, by what is known now."""
 
     def __init__(
         self,
@@ -135,45 +121,34 @@ class Judgement:
         alone = not further and self.policy.beliefs.p_within(name, delta) >= _SAME
         return "same" if most <= delta or (alone and most <= _NARROW) else "unclear"
 
-    def recommended(self) -> Measured | None:
+    def recommended(self) -> Members | None:
         """Return the best set that may be claimed and trains the same."""
         for claim in self.policy.claims:
-            measured = self.measured[claim.members]
-            if training_is_the_same(measured, self.allow_training_changes):
-                return measured
+            if training_is_the_same(self.measured[claim.members], self.allow_training_changes):
+                return claim.members
         return None
 
     def at_most(self, members: Members) -> float | None:
-        """Return the most that fixes can gain by what they work on, if they came out above it."""
-        measured, bound = self.measured[members], self._bound(members)
-        return bound if measured.arm.alive and _exceeds(measured.gain, bound) else None
+        """Return the most that fixes can gain by what they work on, if they came out above it.
 
-    def _bound(self, members: Members) -> float | None:
-        """Return what the shares of all members allow together; they may overlap."""
+        Shares of several may overlap. If a fix works on nearly all of the step, the bound hangs on
+        the little that is left, and that gets faster too: 13.6x was measured of a step that waits
+        for seven eighths of its time.
+        """
         candidates = [self.measured[frozenset([name])].arm.candidate for name in members]
         bounds = [candidate.bound if candidate else None for candidate in candidates]
-        shares = [1.0 - 1.0 / bound for bound in bounds if bound is not None]
-        if len(shares) < len(bounds) or sum(shares) >= 1:
+        share = sum(1.0 if bound is None else 1.0 - 1.0 / bound for bound in bounds)
+        measured = self.measured[members]
+        if share >= 1 or not measured.arm.alive:
             return None
-        return 1.0 / (1.0 - sum(shares))
+        known_to = _BOUND_KNOWN_TO + _REST_KNOWN_TO * share**3
+        return 1.0 / (1.0 - share) if measured.gain > known_to - math.log(1.0 - share) else None
 
 
 def as_speedup(interval: LogInterval) -> Interval:
     """Return an interval of log speed-ups as speed-ups."""
     low, middle, high = map(math.exp, (interval.low, interval.estimate, interval.high))
     return Interval(estimate=middle, low=low, high=high)
-
-
-def _exceeds(gain: float, bound: float | None) -> bool:
-    """Return whether a log speed-up lies above a bound by more than the bound is known to.
-
-    If a fix works on nearly all of the step, the bound hangs on the little that is left, and that
-    gets faster too: 13.6x was measured of a step that waits for seven eighths of its time.
-    """
-    if bound is None:
-        return False
-    known_to = _BOUND_KNOWN_TO + _REST_KNOWN_TO * (1.0 - 1.0 / bound) ** 3
-    return gain > math.log(bound) + known_to
 
 
 def trial(judgement: Judgement, members: Members, baseline: Arm, why: str | None = None) -> Trial:
@@ -216,10 +191,7 @@ def trial(judgement: Judgement, members: Members, baseline: Arm, why: str | None
 def reason(judgement: Judgement, members: Members, ended: str | None) -> str | None:
     """Return what explains a verdict: why an arm was not measured, or is not recommended.
 
-    Args:
-        judgement: of all arms.
-        members: of the arm.
-        ended: why the search ended before it was done (`NO_TIME`, "interrupted"); None: it did not.
+    `ended`: why the search ended before it was done (`NO_TIME`, "interrupted"); None: it did not.
     """
     measured, verdict = judgement.measured[members], judgement.verdicts[members]
     pairs, parts = len(measured.differences), list[str]()
@@ -260,14 +232,13 @@ def _why_not_measured(judgement: Judgement, members: Members, ended: str | None)
 
 def _recommendation(judgement: Judgement, baseline: Arm) -> Recommendation:
     """Return the best set that was measured as a whole; its edits are left open."""
-    best = judgement.recommended()
-    if best is None:
+    members = judgement.recommended()
+    if members is None:
         return Recommendation()
-    members = next(key for key, measured in judgement.measured.items() if measured is best)
     row, beliefs = trial(judgement, members, baseline), judgement.policy.beliefs
     ranked = sorted(members, key=lambda name: -beliefs.mean_gain(frozenset([name])))
     order = [fix for name in ranked for fix in judgement.measured[frozenset([name])].arm.ids]
-    fixes = sorted(best.arm.fixes, key=lambda fix_and_settings: order.index(fix_and_settings[0]))
+    fixes = sorted(judgement.measured[members].arm.fixes, key=lambda fix: order.index(fix[0]))
     return Recommendation(
         fixes=[RecommendedFix(fix=fix, settings=values) for fix, values in fixes],
         speedup=row.speedup,
@@ -282,14 +253,7 @@ def _recommendation(judgement: Judgement, baseline: Arm) -> Recommendation:
 def results(
     evidence: Evidence, judgement: Judgement, baseline: Arm, ended: str | None
 ) -> TrialResults:
-    """Return all rows and the recommendation.
-
-    Args:
-        evidence: the log.
-        judgement: verdicts by all that was measured.
-        baseline: the untouched program.
-        ended: as in `reason`.
-    """
+    """Return all rows and the recommendation; `ended` as in `reason`."""
     by = evidence.decided_by()
     seconds = evidence.estimator(by).seconds
     shown = [
@@ -353,15 +317,15 @@ def _doubts_of(judgement: Judgement) -> list[str]:
             f"({noise.low:.3f}-{noise.high:.3f}), which should hold 1: the machine was too noisy "
             f"to trust differences below {100 * compare.reach(noise):.1f} %."
         )
-    best = judgement.recommended()
-    if best is None:
+    members = judgement.recommended()
+    if members is None:
         return doubts
+    best = judgement.measured[members]
     if best.numerics.classification == "not-comparable":
         doubts.append(
             f"Whether {best.arm.label} changes training could not be checked: "
             f"{best.numerics.reason}"
         )
-    members = next(key for key, measured in judgement.measured.items() if measured is best)
     if (bound := judgement.at_most(members)) is not None:
         doubts.append(
             f"{best.arm.label} measured {math.exp(best.gain):.2f}x. The share of the step "
@@ -369,3 +333,48 @@ def _doubts_of(judgement: Judgement) -> list[str]:
             "load on the machine."
         )
     return doubts
+
+
+def patch_result(
+    evidence: Evidence, arm: Arm | None, why: str | None, sigma_log: Floats | None = None
+) -> PatchTrial | None:
+    """Return what was measured of the patch, or why nothing was; None: none was to be measured.
+
+    Args:
+        evidence: the log.
+        arm: of the patched program; None: it was not launched.
+        why: nothing, or less than wished, was measured.
+        sigma_log: as in `claim_interval`.
+    """
+    if arm is None:
+        return PatchTrial(reason=why) if why else None
+    measured = evidence.measured(arm)
+    logs, reason = measured.differences, arm.failed or arm.refused
+    if reason is None and len(logs) < PATCH_PAIRS and why:
+        reason = f"only {counted(len(logs), 'pair')}: {why}" if logs else why
+    return PatchTrial(
+        speedup=as_speedup(claim_interval(logs, sigma_log)) if logs and arm.alive else None,
+        numerics=measured.numerics.classification,
+        numerics_reason=measured.numerics.reason,
+        pairs=len(logs),
+        reason=reason,
+    )
+
+
+def disagreement(fixes: Interval | None, patch: Interval | None) -> str | None:
+    """Return a sentence if patch and run-time fixes differ beyond their intervals; else None.
+
+    Each was measured beside the untouched program, but minutes apart: the load of the machine may
+    have changed, and may slow the two programs differently.
+    """
+    if fixes is None or patch is None:
+        return None
+    gap = max(patch.low / fixes.high, fixes.low / patch.high)
+    if gap <= 1 + _MINUTES_APART:
+        return None
+    return (
+        f"The patched program runs {patch.estimate:.2f}x ({patch.low:.2f}-{patch.high:.2f}), the "
+        f"fixes applied at run time {fixes.estimate:.2f}x ({fixes.low:.2f}-{fixes.high:.2f}): the "
+        "edit does not do quite the same, or the load of the machine changed in between. The "
+        "patch's figure is that of the edit."
+    )

@@ -82,11 +82,8 @@ def range_test(launch: RateLosses) -> RangeTest | str:
     )
     above = curve > high
     stays = [i for i in range(lowest + 1, len(curve)) if above[i:].all()]
-    diverged = None
-    if stays:
-        diverged = float(rates[stays[0]])
-    elif broken < len(launch.rates):
-        diverged = float(launch.rates[broken])
+    after = [*rates[stays[:1]], *launch.rates[broken:]]
+    diverged = float(after[0]) if after else None
     slope = np.gradient(curve, np.log(rates))[: lowest + 1]
     thinned = np.unique(np.linspace(0, len(rates) - 1, _MOST_POINTS).astype(int))
     stops = float(rates[lowest]) if falls else None
@@ -107,21 +104,21 @@ def range_test(launch: RateLosses) -> RangeTest | str:
 
 def agreed(first: RangeTest, second: RangeTest) -> RangeTest | str:
     """Return two tests as one with the lower rate of each, or that they do not agree."""
+    max_rate = None
     if first.max_rate is not None and second.max_rate is not None:
-        low, high = sorted([first.max_rate, second.max_rate])
-        if high > AGREE * low:
+        max_rate, high = sorted([first.max_rate, second.max_rate])
+        if high > AGREE * max_rate:
             return (
-                f"two seeds do not agree: the loss stops falling at {CAUTION * low:.2g} and at "
-                f"{CAUTION * high:.2g}"
+                f"two seeds do not agree: the loss stops falling at {CAUTION * max_rate:.2g} and "
+                f"at {CAUTION * high:.2g}"
             )
-    neither = first.max_rate is None or second.max_rate is None
     return replace(
         first,
         launches=first.launches + second.launches,
         steepest_rate=_lower(first.steepest_rate, second.steepest_rate),
         lowest_loss_rate=_lower(first.lowest_loss_rate, second.lowest_loss_rate),
         diverged_rate=_lower(first.diverged_rate, second.diverged_rate),
-        max_rate=None if neither else _lower(first.max_rate, second.max_rate),
+        max_rate=max_rate,
     )
 
 

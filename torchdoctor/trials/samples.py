@@ -27,13 +27,11 @@ _STATEFUL = (
 class Preparation:
     """How a candidate prepares its samples.
 
-    Attributes:
-        draws_random: preparing samples draws random numbers in the untouched program; None: not
-            known.
-        elsewhere: workers prepare the samples, each with a copy of the dataset, and in the
-            untouched program others or none (`PREPARES_ELSEWHERE`).
-        reorders: the same batches are handed out in another order by design, so that the first of
-            them are not the untouched program's first (`REORDERS`).
+    draws_random: preparing samples draws random numbers in the untouched program; None: not known.
+    elsewhere: workers prepare the samples, each with a copy of the dataset, and in the untouched
+        program others or none (`PREPARES_ELSEWHERE`).
+    reorders: the same batches are handed out in another order by design, so that the first of them
+        are not the untouched program's first (`REORDERS`).
     """
 
     draws_random: bool | None = None
@@ -100,21 +98,15 @@ def compare_samples(
     if labels == _labels(theirs) and _says_something(labels):
         return _same_labels(ours, theirs, how)
     repeated = _repeats(ours) - _repeats(theirs)
-    if repeated > 0:
-        return SampleComparison(
-            state="corrupt", sentence=f"{repeated} of the first {length} samples are repeated"
-        )
     everything = {f for b in (*known, *seeds) for f in b}
     foreign = sum(f not in everything for f in ours)
-    if foreign == 0:
-        return SampleComparison(
-            state="corrupt",
-            sentence=f"{extra} of the first {length} samples come in place of others",
-        )
-    return SampleComparison(
-        state="corrupt",
-        sentence=f"{foreign} of the first {length} samples are not among the untouched program's",
-    )
+    if repeated > 0:
+        fault = f"{repeated} of the first {length} samples are repeated"
+    elif foreign == 0:
+        fault = f"{extra} of the first {length} samples come in place of others"
+    else:
+        fault = f"{foreign} of the first {length} samples are not among the untouched program's"
+    return SampleComparison(state="corrupt", sentence=fault)
 
 
 def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:

@@ -12,20 +12,42 @@ from dataclasses import dataclass, field, replace
 from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.pair_times import usable
+from torchdoctor.trials import beliefs
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
 from torchdoctor.trials.arms import Arm, FixFacts, candidate_arms, together
 from torchdoctor.trials.beliefs import Beliefs, Members, Results
-from torchdoctor.trials.ceilings import CeilingTrial, conditions, tried
+from torchdoctor.trials.ceilings import (
+    FEWEST_ROUNDS,
+    CeilingTrial,
+    affordable_ceilings,
+    conditions,
+    switch_arms,
+    switch_s,
+    tried,
+)
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.log import NO_TIME, SEED_LAUNCHES, Budget, BudgetEnded, Log, Stopped
-from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
-from torchdoctor.trials.patch_trial import patch_result
-from torchdoctor.trials.priors import believed_arm, believed_step
+from torchdoctor.trials.outcome import (
+    Judgement,
+    TrialResults,
+    patch_result,
+    results,
+    training_is_the_same,
+)
 from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
-from torchdoctor.trials.switching import FEWEST_ROUNDS, affordable_ceilings, switch_arms, switch_s
 from torchdoctor.words import Candidate, ProgressEvent, StepStatistics, TriedCeiling
 
+# Times the probability of the fix's file, if it does not treat the named bottleneck.
+_BESIDE_THE_BOTTLENECK, _LOWER_PRECISION = 0.6, 0.4
+_FURTHER_SETTING = 0.8  # times the probability: a value that the fix does not name
+_UNKNOWN_CEILING = 1.5  # speed-up at most, where no share of the step is known
+# Of these phases the best fix alone counts: workers and a cache both end the same wait.
+_COMPETING = frozenset({"data_wait_s", "loader_start_s"})
+_PHASES = (
+    *("data_wait_s", "loader_start_s", "h2d_copy_s", "forward_s", "backward_s"),
+    *("optimizer_s", "other_s", "before_forward_s", "gc_s"),
+)
 PAIR, SEEDS = "confirm", "seeds"  # phases in the log
 _NO_SEEDS = (
     "The budget left no time for launches with other seeds, which would tell whether training "
@@ -37,21 +59,18 @@ _NO_SEEDS = (
 class SearchSettings:
     """The limits of the search, and its knowledge of the program.
 
-    Attributes:
-        steps: of the observed launch, with the warmup of each launch of the search.
-        seed: of the policy's samples.
-        allow_training_changes: fixes of risk 3 may be recommended.
-        low_precision: the untouched program computes in bfloat16, float16 or TF32
-            (`numerics.trains_in_low_precision`).
-        patch: a patch of the recommended fixes is made, and measured where there is time.
-        why_in_turns: half a sentence if launches follow each other though nobody asked for that.
-        ceilings: costs to be taken away within a switching launch, the most telling first.
-        growing: fixes whose setting is searched from its first candidate on (`sizes`), and how.
+    steps: of the observed launch, with the warmup of each launch of the search.
+    low_precision: the untouched program computes in bfloat16, float16 or TF32
+        (`numerics.trains_in_low_precision`).
+    patch: a patch of the recommended fixes is made, and measured where there is time.
+    why_in_turns: half a sentence if launches follow each other though nobody asked for that.
+    ceilings: costs to be taken away within a switching launch, the most telling first.
+    growing: fixes whose setting is searched from its first candidate on (`sizes`), and how.
     """
 
     steps: StepStatistics | None = None
-    seed: int = 0
-    allow_training_changes: bool = False
+    seed: int = 0  # of the policy's samples
+    allow_training_changes: bool = False  # fixes of risk 3 may be recommended
     low_precision: bool = False
     patch: bool = False
     why_in_turns: str | None = None
@@ -87,14 +106,7 @@ def run_trials(
 
 
 class Search:
-    """State is the log, the sets that were put together, and why the search ended.
-
-    Args:
-        log: measures within the budget.
-        specs: makes arms of fixes.
-        arms: candidates, most promising first.
-        settings: of this search.
-    """
+    """State is the log, the sets that were put together, and why the search ended."""
 
     def __init__(
         self, log: Log, specs: ArmSpecs, arms: list[Arm], settings: SearchSettings
@@ -206,11 +218,13 @@ class Search:
 
     def _compose_patch(self) -> Arm | None:
         """Make the patch of the recommended fixes without a launch; return their arm."""
-        best = self._judge().recommended()
+        judgement = self._judge()
+        best = judgement.recommended()
         if best is None or not self._settings.patch:
             return None
-        self._source_patch, self._no_patch = self._specs.patch(best.arm.fixes)
-        return best.arm
+        arm = judgement.measured[best].arm
+        self._source_patch, self._no_patch = self._specs.patch(arm.fixes)
+        return arm
 
     def _measure_patch(self) -> None:
         """Measure a pair of the patched program."""
@@ -245,8 +259,8 @@ class Search:
     def _policy(self) -> SearchPolicy:
         measured = self._results()
         if self._beliefs is None or self._beliefs.results != measured:
-            arms = [believed_arm(arm, self._can_switch(arm)) for arm in self._candidates]
-            step = believed_step(self._settings.steps)
+            arms = [_believed_arm(arm, self._can_switch(arm)) for arm in self._candidates]
+            step = _believed_step(self._settings.steps)
             self._beliefs = Beliefs(arms, step, measured, self._settings.seed)
         return SearchPolicy(self._beliefs, self._prices())
 
@@ -333,13 +347,14 @@ class Search:
 
     def _name_best(self) -> None:
         """Tell the progress line the best claim so far."""
-        best = self._judge().recommended()
-        if best is not None:
-            self._log.best = f"{best.arm.label} {math.exp(best.gain):.2f}x"
+        judgement = self._judge()
+        if (best := judgement.recommended()) is not None:
+            measured = judgement.measured[best]
+            self._log.best = f"{measured.arm.label} {math.exp(measured.gain):.2f}x"
 
     def _launch_doubts(self) -> list[str]:
         """Return what weakens all figures, by how the launches were made."""
-        engine, doubts = self._log.engine, list(self._log.engine.doubts)
+        engine, doubts = self._log.engine, self._log.engine.failures.doubts
         if self._settings.why_in_turns is not None and self._log.pairs:
             doubts.append(
                 f"Launches followed each other, because {self._settings.why_in_turns}: that sees "
@@ -372,3 +387,36 @@ class Search:
             source_patch=self._source_patch,
             ceilings=self._tried_ceilings(),
         )
+
+
+def _believed_step(steps: StepStatistics | None) -> beliefs.Step:
+    """Return the share of each phase of the observed step."""
+    if steps is None or steps.mean_s <= 0:
+        return beliefs.Step()
+    shares = {phase: max(getattr(steps, phase), 0.0) / steps.mean_s for phase in _PHASES}
+    return beliefs.Step(shares=shares, competing=_COMPETING)
+
+
+def _believed_arm(arm: Arm, switches: bool) -> beliefs.Arm:
+    """Return what is known of a candidate before anything was measured."""
+    assert arm.candidate is not None
+    facts, candidate = arm.facts, arm.candidate
+    p_helps = facts.p_helps
+    if not candidate.main:
+        p_helps *= _LOWER_PRECISION if facts.risk >= 2 else _BESIDE_THE_BOTTLENECK
+    setting = facts.ladder.setting if facts.ladder is not None else None
+    value = arm.fixes[0][1].get(setting) if setting is not None else None
+    ceiling = min(candidate.ceiling or _UNKNOWN_CEILING, candidate.bound or float("inf"))
+    return beliefs.Arm(
+        name=arm.key,
+        fixes=frozenset(arm.ids) | facts.includes,
+        family=" + ".join(arm.ids) if value is not None else "",
+        setting=value,
+        phases=facts.phases,
+        p_helps=p_helps * (_FURTHER_SETTING if arm.further else 1.0),
+        ceiling=max(ceiling, 1.0),
+        risk=facts.risk,
+        switches=switches,
+        once_s=arm.spec.setup_s,
+        may_reseed=facts.how.elsewhere and facts.how.draws_random is True and facts.risk < 3,
+    )

@@ -47,39 +47,28 @@ _RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
 class Prices:
     """Seconds of measurements.
 
-    Attributes:
-        budget_s: of the whole search.
-        left_s: of it.
-        launch_s: of half a pair of the untouched program.
-        once_s: one-time costs that were measured, by arm.
-        switch_s: of a launch in which so many arms take turns for so many rounds; None: arms
-            cannot be switched in this program.
-        patch: the patched program is measured too.
+    once_s: one-time costs that were measured, by arm.
+    switch_s: of a launch in which so many arms take turns for so many rounds; None: arms cannot be
+        switched in this program.
     """
 
-    budget_s: float
-    left_s: float
-    launch_s: float
+    budget_s: float  # of the whole search
+    left_s: float  # of it
+    launch_s: float  # of half a pair of the untouched program
     once_s: Mapping[str, float] = field(default_factory=dict)
     switch_s: Callable[[Sequence[str], int], float] | None = None
-    patch: bool = False
+    patch: bool = False  # the patched program is measured too
 
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """The next step: "pair", "switch", "seeds" or "patch", or "stop" with its reason.
-
-    Attributes:
-        members: of the set that a pair is for, or whose patch is measured.
-        arms: that a switching launch takes turns with, for `rounds` rounds.
-        reason: "decided", "nothing to gain" or "time".
-    """
+    """The next step: "pair", "switch", "seeds" or "patch", or "stop" with its reason."""
 
     kind: str
-    members: Members = frozenset()
-    arms: tuple[str, ...] = ()
+    members: Members = frozenset()  # of the set that a pair is for, or whose patch is measured
+    arms: tuple[str, ...] = ()  # that a switching launch takes turns with, for `rounds` rounds
     rounds: int = 0
-    reason: str = ""
+    reason: str = ""  # "decided", "nothing to gain" or "time"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,13 +88,9 @@ def most_launches(advice: Sequence[Advice]) -> int:
 def training_window(
     observed: StepStatistics, start_s: float, launches: int, left_s: float
 ) -> Window:
-    """Return the steps of each launch: up to 200, fewer if time or data are short.
+    """Return the steps of each of so many launches: up to 200, fewer if time or data are short.
 
-    Args:
-        observed: steps of the observed launch.
-        start_s: seconds until its first step.
-        launches: how many share the time left.
-        left_s: seconds of the budget.
+    `start_s`: seconds until a launch's first step.
     """
     step_s = max(observed.mean_s, 1e-6)
     # If starting takes long, more steps cost little of a launch.
@@ -119,13 +115,7 @@ def try_advice(
 ) -> TrainingResults:
     """Try the advice on training that this program calls for, with the time that is left.
 
-    Args:
-        recorder: starts the program.
-        observed: the untouched program.
-        fixes: by id, those that the user wants.
-        recording: what was observed.
-        left: seconds of the budget.
-        progress: told before and after each launch.
+    `fixes`: those that the user wants, by id.
     """
     advice = advised(recording, fixes)
     window = training_window(observed.steps, observed.start_s, most_launches(advice), left())
@@ -158,7 +148,7 @@ class TrainingTrials:
     """Tries each piece of advice, within the budget.
 
     Args:
-        log: starts the program, for `steps` iterations each time.
+        log: starts the program.
         specs: makes arms of fixes.
         advice: those with `untried` come back as they are.
         steps: iterations of a launch.

@@ -10,7 +10,6 @@ from torchdoctor.pairs.launch_steps import (
     LaunchSteps,
     Observed,
     observed,
-    same_fixes,
     timed_launches,
 )
 from torchdoctor.words import Report
@@ -30,10 +29,10 @@ def read_measured(report: Report) -> Measured:
         return Measured()
     folder = Path(report.run_folder)
     launches = timed_launches(folder)
-    chosen = [(fix.fix, fix.settings) for fix in report.recommendation.fixes]
+    chosen = {fix.fix: fix.settings for fix in report.recommendation.fixes}
     kinds = {
         "baseline": [launch for launch in launches if launch.name == BASELINE],
-        "recommended": [x for x in launches if chosen and same_fixes(x.fixes, chosen)],
+        "recommended": [x for x in launches if chosen and dict(x.fixes) == chosen],
     }
     return Measured(
         observed=observed(folder, report.steps.boundary),
