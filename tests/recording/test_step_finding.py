@@ -78,7 +78,7 @@ def test_a_loader_made_anew_in_each_epoch_is_not_said_to_feed_no_step():
     loaders = [LoaderFacts(ident=n, batches=10) for n in range(3)]
     found = find(script, loaders=loaders)
     assert found.boundary.kind == "optimizer"
-    assert found.how_found.startswith("no one of 3 DataLoaders feeds each step, so one iteration")
+    assert found.how_found.startswith("no DataLoader feeds each step, so one iteration")
 
 
 def test_two_loaders_zipped_begin_with_the_first():

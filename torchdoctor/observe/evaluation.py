@@ -1,9 +1,7 @@
 """Which stretches of a run are evaluation: batches or forward passes that nothing is learned from.
 
-Decided from the order of events. A validation loader is fetched and forwarded without a backward;
-the training loader itself may be iterated for evaluation; and without any loader an eval-mode
-forward of the model that also trains is one. A frozen teacher that runs in every step is not, and
-neither is a batch that was fetched ahead.
+A validation loader, the training loader iterated for evaluation, and without any loader an
+eval-mode forward of the model that also trains: no frozen teacher and no batch fetched ahead.
 """
 
 from __future__ import annotations
@@ -35,10 +33,9 @@ class Units:
 
 
 def learning_rows(events: Events) -> np.ndarray:
-    """Return the rows of events that show learning: backwards and optimizer steps.
+    """Return the rows of backwards and optimizer steps; if there are neither, of learned batches.
 
-    A log without phases (a timed launch) holds only their ends. Where there are neither, and the
-    user has said so, batches.
+    A log without phases (a timed launch) holds only their ends.
     """
     begins = events.at(step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.LEARNED)
     return begins if len(begins) else events.at(step_log.BACKWARD_END, step_log.OPTIMIZER_END)
@@ -47,11 +44,10 @@ def learning_rows(events: Events) -> np.ndarray:
 def cut_units(events: Events) -> Units:
     """Cut the run at its fetches."""
     start = events.at(step_log.FETCH_BEGIN, step_log.LOADER_START_BEGIN)
-    stop = np.append(start[1:], len(events)) if len(start) else start
+    stop = np.append(start, len(events))[1:]
     is_fetch = events.code[start] == step_log.FETCH_BEGIN
     fetched = _first_at_or_after(events.at(step_log.FETCH_END), start)
     fetched = np.where(is_fetch & (fetched < stop), fetched, -1)
-    value = np.where(fetched >= 0, events.value[np.maximum(fetched, 0)], -2)
     forwards = events.at(step_log.FORWARD_BEGIN)
     training = forwards[(events.value[forwards] & _GRAD_AND_TRAINING) == _GRAD_AND_TRAINING]
     return Units(
@@ -60,7 +56,7 @@ def cut_units(events: Events) -> Units:
         loader=events.loader[start],
         is_fetch=is_fetch,
         fetched_row=fetched,
-        value=value,
+        value=np.where(fetched >= 0, events.value[fetched], -2),
         learns=_count(learning_rows(events), start, stop) > 0,
         forwards=_count(forwards, start, stop),
         training_forwards=_count(training, start, stop),
@@ -72,10 +68,8 @@ def evaluation_units(units: Units) -> np.ndarray:
     learning_loaders = np.unique(units.loader[units.learns])
     of_learning_loader = np.isin(units.loader, learning_loaders)
     without_learning = units.is_fetch & (units.value != EXHAUSTED) & ~units.learns
-    if units.forwards.any():
-        without_learning &= units.forwards > 0
-    else:  # a log without phases: only what is never learned from is told apart
-        without_learning &= ~of_learning_loader
+    # In a log without phases only what is never learned from is told apart.
+    without_learning &= units.forwards > 0 if units.forwards.any() else ~of_learning_loader
     # A loss summed over several batches before its backward also has units that learn nothing:
     # those run their forwards in training mode and with gradients.
     trains_forward = of_learning_loader & (units.training_forwards > 0)

@@ -114,10 +114,7 @@ def read_events(path: Path) -> Events:
 
 
 def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
-    """Read everything that the processes of a launch left in their channel folder.
-
-    The answer holds events and facts by pid, and a sentence for each file that could not be read.
-    """
+    """Return events and facts by pid of a channel folder, and a sentence per file not readable."""
     facts: dict[int, ProcessFacts] = {}
     doubts: list[str] = []
     events = {_pid_of(path): read_events(path) for path in sorted(folder.glob("events-*.bin"))}

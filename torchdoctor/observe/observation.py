@@ -55,14 +55,12 @@ class ObservationWatch:
         durations = step_durations(events[steps.trainers[0]], steps)
         # Reading grows with the log: look less often at a program with very many events.
         self._next_look += 10 * (time.monotonic() - now)
-        return self._enough(len(durations), float(durations.sum()))
-
-    def _enough(self, steps: int, stepping_s: float) -> bool:
-        asked = ((_ENOUGH_STEPS, self.enough_s), (FEW_STEPS, 2 * self.enough_s))
-        return any(
-            steps >= fewest and stepping_s >= least_s
-            for fewest, least_s in (*asked, (FEWEST_STEPS, self.most_s))
+        asked = (
+            (_ENOUGH_STEPS, self.enough_s),
+            (FEW_STEPS, 2 * self.enough_s),
+            (FEWEST_STEPS, self.most_s),
         )
+        return any(len(durations) >= few and durations.sum() >= seconds for few, seconds in asked)
 
 
 _REFUSED = re.compile(r"unrecognized|unknown|no such option", re.IGNORECASE)
@@ -105,9 +103,8 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
     """Return how a program failed after enough steps; None: it did not, or was stopped."""
     if result.ended != "exited" or not result.exit_code:
         return None
-    return ProgramFailure(
-        exit_code=result.exit_code, steps=steps, output_tail=result.output_tail.strip()
-    )
+    tail = result.output_tail.strip()
+    return ProgramFailure(exit_code=result.exit_code, steps=steps, output_tail=tail)
 
 
 def _last_words(result: LaunchResult, workload: Workload) -> str:
@@ -176,10 +173,7 @@ class Profiled:
 
 
 def profiled_window(result: LaunchResult) -> Profiled:
-    """Read the largest trace of a launch.
-
-    Raise ProgramFailed if there is none.
-    """
+    """Read the largest trace of a launch; raise ProgramFailed if there is none."""
     from torchdoctor.trace.reader import read_trace
     from torchdoctor.trace.summary import summarise
 
@@ -192,9 +186,7 @@ def profiled_window(result: LaunchResult) -> Profiled:
     try:
         trace = summarise(read_trace(largest))
     except UsageError as error:
-        raise ProgramFailed(
-            f"The profiler window gave no trace that can be read: {error}"
-        ) from error
+        raise ProgramFailed(f"The profiler's trace cannot be read: {error}") from error
     facts = read_channel(result.channel)[1]
     own = facts.get(int(largest.name.split("-")[1].split(".")[0]))
     return Profiled(trace=trace, analysed=own if own is not None and own.analysed_steps else None)

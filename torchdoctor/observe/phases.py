@@ -1,14 +1,16 @@
 """Which phase of the training each stretch of time between two events belongs to.
 
-Phases nest (a closure given to `optimizer.step` holds forward and backward; a fetch may run
-inside anything), so each stretch is given to exactly one phase: the most specific that is open.
-That is what makes the phases of a step sum to the step.
+Phases nest (a closure given to `optimizer.step` holds forward and backward), so each stretch is of
+the most specific one that is open: the phases of a step sum to the step.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from torchdoctor.observe.evaluation import evaluation_mask, learning_rows
 from torchdoctor.observe.events import Events
 from torchdoctor.probe import step_log
 
@@ -85,30 +87,40 @@ def before_forwards(
     forward, they go on to the first backward. With `every_batch` the time before each forward
     behind a backward counts, as batches may accumulate.
     """
-    steps = max(len(edges) - 1, 0)
-    result = np.zeros(steps)
     forwards = events.at(step_log.FORWARD_BEGIN)
-    if not len(forwards):
-        forwards = events.at(step_log.BACKWARD_BEGIN)
-    if not steps or not len(forwards):
-        return result
-    forwards = forwards[~evaluation[forwards]]
+    forwards = forwards if len(forwards) else events.at(step_log.BACKWARD_BEGIN)
+    forwards = forwards[~evaluation[forwards] & (forwards >= edges[0]) & (forwards < edges[-1])]
+    step = np.searchsorted(edges, forwards, side="right") - 1
     idle = np.where((phase_after(events) == _OTHER) & ~evaluation, stretches(events), 0.0)
     total = np.concatenate([[0.0], np.cumsum(idle)])
-    work_ends = np.union1d(
-        events.at(step_log.FORWARD_END, step_log.BACKWARD_END, step_log.OPTIMIZER_END), edges
-    )
-    step = np.searchsorted(edges, forwards, side="right") - 1
-    inside = (step >= 0) & (step < steps)
-    forwards, step = forwards[inside], step[inside]
-    if not len(forwards):
-        return result
-    start = work_ends[np.maximum(np.searchsorted(work_ends, forwards) - 1, 0)]
-    counts = np.append(True, step[1:] != step[:-1])
+    works = step_log.FORWARD_END, step_log.BACKWARD_END, step_log.OPTIMIZER_END
+    work_ends = np.union1d(events.at(*works), edges)
+    start = work_ends[np.searchsorted(work_ends, forwards) - 1]
+    counts = np.diff(step, prepend=-1) != 0
     if every_batch:
         counts |= events.code[start] == step_log.BACKWARD_END
     copies = np.append(-1, events.at(step_log.COPY_END))
     copied = copies[np.searchsorted(copies, forwards) - 1]
     end = np.where(copied > start, copied, forwards)
-    np.add.at(result, step[counts], (total[end] - total[start])[counts])
-    return result
+    return sum_by_step(step[counts], (total[end] - total[start])[counts], len(edges) - 1)
+
+
+def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[str, Any]:
+    """Return fields of `StepStatistics`: the mean seconds of each phase, and of some parts."""
+    evaluation = evaluation_mask(events)
+    step, seconds, steps = step_numbers(events, edges), stretches(events), len(edges) - 1
+
+    def mean_where(mask: np.ndarray) -> float:
+        return float(sum_by_step(step[mask], seconds[mask], steps).mean())
+
+    means = phase_seconds(events, edges).mean(axis=0).tolist()
+    inside = np.flatnonzero(evaluation & (step >= 0) & (step < steps))
+    starting = is_open(events, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END)
+    return {
+        **{f"{name}_s": mean for name, mean in zip(PHASES, means, strict=True)},
+        "before_forward_s": float(before_forwards(events, edges, evaluation, every_batch).mean()),
+        "evaluation_s": mean_where(evaluation),
+        "evaluations": len(np.unique(np.searchsorted(learning_rows(events), inside))),
+        "loader_start_s": mean_where(starting),
+        "gc_s": mean_where(is_open(events, step_log.GC_BEGIN, step_log.GC_END)),
+    }

@@ -21,16 +21,20 @@ def shares(
 ) -> Shares:
     """Return where the step's time goes: from the trace on a GPU, else from the step log.
 
-    A profiled step is longer than a real one, which shifts what kernels hide of the loader's wait:
-    if the trace's data loader share differs by over ten points from the step log's, the log's is
-    taken. `unseen_forward` and `outside` are shares by samples of stacks: of forwards and losses
-    that no phase holds, and of the program's own work.
+    A profiled step is longer, which shifts what kernels hide of the loader's wait: if the two
+    disagree by over ten points, the log's is taken. `unseen_forward` and `outside` are shares by
+    samples of stacks: of forwards and losses that no phase holds, and of the program's own work.
     """
     if trace is not None and trace.has_device:
         logged = _logged_wait(steps, trace)
-        if logged is None or abs(logged - (trace.shares.data_loader or 0.0)) <= _DISAGREE:
+        if logged is None or _agree(logged, trace):
             return trace.shares
-        return _with_data_share(trace.shares, logged)
+        # The others keep their proportions.
+        rest = 1.0 - (trace.shares.data_loader or 0.0)
+        scale = (1.0 - logged) / rest if rest > 0 else 0.0
+        known = {name: share for name, share in asdict(trace.shares).items() if share is not None}
+        scaled = {name: share * scale for name, share in known.items()}
+        return Shares(**{**scaled, "data_loader": logged})
     if steps is None:
         return trace.shares if trace is not None else Shares()
     if steps.mean_s <= 0:
@@ -41,25 +45,20 @@ def shares(
 def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:
     """Return a sentence if the profiled steps are unlike the real ones."""
     if steps is not None and trace is not None and unlike_profiled(steps, trace):
-        return [_of_other_conditions(steps, trace)]
-    if trace is None or not trace.has_device:
-        return []
-    logged, traced = _logged_wait(steps, trace), trace.shares.data_loader or 0.0
-    if logged is None or abs(logged - traced) <= _DISAGREE:
+        text = f"Profiled steps took {seconds(trace.step_s)}, real ones {seconds(steps.mean_s)}"
+        real = percent(steps.data_wait_s / steps.mean_s)
+        profiled = real if trace.shares.data_loader is None else percent(trace.shares.data_loader)
+        if profiled != real:
+            text += f", and waited for data {profiled} of them instead of {real}"
+        return [f"{text}: shares by operator and what-ifs by replay are of other conditions."]
+    logged = _logged_wait(steps, trace)
+    if trace is None or logged is None or _agree(logged, trace):
         return []
     return [
-        f"The profiled steps waited for data {traced:.0%} of their time, the unprofiled ones "
-        f"{logged:.0%}: the profiler shifts it, so the share of the unprofiled ones is shown."
+        f"The profiled steps waited for data {trace.shares.data_loader or 0.0:.0%} of their time, "
+        f"the unprofiled ones {logged:.0%}: the profiler shifts it, so the share of the unprofiled "
+        "ones is shown."
     ]
-
-
-def _of_other_conditions(steps: StepStatistics, trace: TraceStatistics) -> str:
-    text = f"Profiled steps took {seconds(trace.step_s)}, real ones {seconds(steps.mean_s)}"
-    real = percent(steps.data_wait_s / steps.mean_s)
-    traced = real if trace.shares.data_loader is None else percent(trace.shares.data_loader)
-    if traced != real:
-        text += f", and waited for data {traced} of them instead of {real}"
-    return f"{text}: shares by operator and what-ifs by replay are of other conditions."
 
 
 def with_inline_preparation(recording: Recording) -> Recording:
@@ -74,35 +73,30 @@ def with_inline_preparation(recording: Recording) -> Recording:
         return recording
     cpu, other = known.cpu or 0.0, known.other or 0.0
     moved = min(preparation.share, cpu + other)
-    left = max(other - moved, 0.0)
-    changed = replace(
-        known,
-        data_loader=known.data_loader + moved,
-        other=left,
-        cpu=max(cpu - (moved - (other - left)), 0.0),
-    )
+    loading, left = known.data_loader + moved, max(other - moved, 0.0)
+    working = max(cpu + other - moved - left, 0.0)
+    changed = replace(known, data_loader=loading, other=left, cpu=working)
     return replace(recording, shares=changed)
 
 
-def _logged_wait(steps: StepStatistics | None, trace: TraceStatistics) -> float | None:
+def _logged_wait(steps: StepStatistics | None, trace: TraceStatistics | None) -> float | None:
     """Return the share of the real step that waits for data and that no device work can hide.
 
     The step log alone gives an upper bound, because the host also waits while kernels that were
     launched before still run; what the device does in a step takes as long without a profiler.
     """
-    if steps is None or steps.mean_s <= 0 or not trace.step_s or trace.shares.gpu is None:
+    if steps is None or trace is None or not trace.has_device:
         return None
-    on_device = ("gpu", "communication", "memcpy", "memset")
-    device_s = trace.step_s * sum(getattr(trace.shares, name) or 0.0 for name in on_device)
+    known = trace.shares
+    if steps.mean_s <= 0 or not trace.step_s or known.gpu is None:
+        return None
+    on_device = (known.gpu, known.communication, known.memcpy, known.memset)
+    device_s = trace.step_s * sum(share or 0.0 for share in on_device)
     return min(steps.data_wait_s, max(steps.mean_s - device_s, 0.0)) / steps.mean_s
 
 
-def _with_data_share(known: Shares, data: float) -> Shares:
-    """Return `known` with another data loader share; the others keep their proportions."""
-    rest = 1.0 - (known.data_loader or 0.0)
-    scale = (1.0 - data) / rest if rest > 0 else 0.0
-    scaled = {name: value * scale for name, value in asdict(known).items() if value is not None}
-    return Shares(**{**scaled, "data_loader": data})
+def _agree(logged: float, trace: TraceStatistics) -> bool:
+    return abs(logged - (trace.shares.data_loader or 0.0)) <= _DISAGREE
 
 
 def _host_shares(

@@ -6,6 +6,7 @@ probe can see at run time, so each candidate is tried out by the probe's own rul
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from torchdoctor.observe.evaluation import learning_rows
 from torchdoctor.observe.events import Events
-from torchdoctor.observe.step_words import MORE_STEPS, absence, advice, seen_instead, tally, words
+from torchdoctor.observe.step_words import ABSENCE, MORE_STEPS, advice, seen_instead, tally, words
 from torchdoctor.probe import step_log
 from torchdoctor.words import Boundary, ProcessFacts
 
@@ -60,8 +61,7 @@ def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
         rows = rows[np.unique(following[following < len(rows)])]
     elif boundary.kind == "optimizer":
         rows = rows[events.ident[rows] == boundary.ident]
-    begun: np.ndarray = rows[boundary.every - 1 :: boundary.every]
-    return begun
+    return np.asarray(rows[boundary.every - 1 :: boundary.every])
 
 
 def find_boundary(
@@ -69,10 +69,7 @@ def find_boundary(
     facts_by_pid: Mapping[int, ProcessFacts],
     step_on: str | None = None,
 ) -> StepsFound | NoSteps:
-    """Find what separates iterations.
-
-    The main training process decides; `step_on` (one of `STEP_KINDS`) overrules it.
-    """
+    """Find what separates iterations of the main training process; `step_on` overrules it."""
     trainers = training_processes(events_by_pid, facts_by_pid)
     if not trainers:
         return NoSteps(seen_instead(events_by_pid, facts_by_pid), advice(events_by_pid))
@@ -82,7 +79,7 @@ def find_boundary(
         boundary = _of_kind(events, step_on, facts)
         if boundary is None:
             return NoSteps(
-                reason=f"steps were to be told by {step_on!r}, but {absence(step_on)} "
+                reason=f"steps were to be told by {step_on!r}, but {ABSENCE[step_on]} "
                 f"({tally(events)}).",
                 advice="Leave --step-on out, so that what was seen counts.",
             )
@@ -106,54 +103,46 @@ def training_processes(
     events_by_pid: Mapping[int, Events], facts: Mapping[int, ProcessFacts]
 ) -> list[int]:
     """Return the pids of the processes that train, the main one first."""
-    marks: dict[int, int] = {}
-    for pid, events in events_by_pid.items():
-        fact = facts.get(pid)
-        if fact is not None and fact.is_loader_worker:
-            continue
-        count = len(learning_rows(events)) + len(events.at(step_log.EXPLICIT_STEP))
-        if count:
-            marks[pid] = count
-    busiest = max(marks.values(), default=0)
-    chosen = [pid for pid, count in marks.items() if count >= _MINOR_TRAINER * busiest]
+    marks = {
+        pid: len(learning_rows(events)) + len(events.at(step_log.EXPLICIT_STEP))
+        for pid, events in events_by_pid.items()
+        if pid not in facts or not facts[pid].is_loader_worker
+    }
+    least = max(1.0, _MINOR_TRAINER * max(marks.values(), default=0))
 
     def order(pid: int) -> tuple[int, int, int]:
-        fact = facts.get(pid)
-        rank = fact.rank if fact is not None and fact.rank is not None else 1 << 30
-        return (rank, int(events_by_pid[pid].t_ns[0]), pid)
+        rank = facts[pid].rank if pid in facts else None
+        return (1 << 30 if rank is None else rank, int(events_by_pid[pid].t_ns[0]), pid)
 
-    return sorted(chosen, key=order)
+    return sorted((pid for pid, count in marks.items() if count >= least), key=order)
 
 
 def _decide(events: Events, facts: ProcessFacts) -> Boundary:
     if len(events.at(step_log.EXPLICIT_STEP)) > FEWEST_ITERATIONS:
         return Boundary(kind="explicit")
-    loader = _training_loader(events, _made_anew(events, facts))
-    if loader is None:
-        return _without_loader(events)
-    batches = len(boundary_rows(events, loader))
     slowest = _slowest_optimizer(events, learning_rows(events))
-    updates = len(boundary_rows(events, slowest or Boundary(kind="backward")))
+    by_update = slowest or Boundary(kind="backward")
+    updates = len(boundary_rows(events, by_update))
+    loader = _training_loader(events, _made_anew(events, facts))
     # A batch that is fetched once and trained on for ever makes no loop over the loader.
-    if batches >= 20 or batches >= 0.2 * updates:
+    if loader and len(boundary_rows(events, loader)) >= min(20, 0.2 * updates):
         return loader
-    return _without_loader(events)
+    backwards = len(events.at(step_log.BACKWARD_BEGIN))
+    # LBFGS: a few steps of many backwards each.
+    if updates < _FEW_OPTIMIZER_STEPS and backwards >= 3 * updates:
+        return Boundary(kind="backward")
+    return by_update
 
 
 def _made_anew(events: Events, facts: ProcessFacts) -> set[int]:
-    """Return the loaders that a line of the program makes again and again, as in each epoch.
-
-    None of them goes on as long as the training does, so none can be waited for in a trial.
-    """
+    """Return the loaders that a line makes again and again: none can be waited for in a trial."""
     fetches = events.at(step_log.FETCH_BEGIN)
-    places = {x.ident: x.location for x in facts.loaders if x.location is not None}
-    spans: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-    for ident in np.unique(events.loader[fetches]):
-        place = places.get(int(ident))
-        rows = fetches[events.loader[fetches] == ident]
-        if place is not None and len(boundary_rows(events, Boundary(kind="loader", ident=ident))):
-            key = (place.file, place.line)
-            spans.setdefault(key, []).append((int(rows[0]), int(rows[-1]), int(ident)))
+    spans: dict[tuple[str, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for loader in facts.loaders:
+        rows, place = fetches[events.loader[fetches] == loader.ident], loader.location
+        boundary = Boundary(kind="loader", ident=loader.ident)
+        if place is not None and len(boundary_rows(events, boundary)):
+            spans[place.file, place.line].append((int(rows[0]), int(rows[-1]), loader.ident))
     return {
         ident
         for alike in spans.values()
@@ -165,34 +154,17 @@ def _made_anew(events: Events, facts: ProcessFacts) -> set[int]:
 def _training_loader(
     events: Events, left_out: Collection[int] = (), steady: bool = True
 ) -> Boundary | None:
-    """Return the loader whose batches the training loop goes through; None where there is none."""
+    """Return the loader whose batches the training loop goes through; None: there is none."""
     ranked: list[tuple[int, int, Boundary]] = []
-    fetches = events.at(step_log.FETCH_BEGIN)
     learned = learning_rows(events)
-    for ident in np.unique(events.loader[fetches]):
-        boundary = Boundary(kind="loader", ident=int(ident))
+    for ident in set(events.loader[events.at(step_log.FETCH_BEGIN)].tolist()) - set(left_out):
+        boundary = Boundary(kind="loader", ident=ident)
         rows = boundary_rows(events, boundary)
-        if (
-            len(rows) <= FEWEST_ITERATIONS
-            or int(ident) in left_out
-            or (steady and not _goes_on(events, rows, learned))
-        ):
-            continue
-        # Of two loaders zipped, the one that is fetched first begins the iteration.
-        late = int(np.median(rows - learned[np.searchsorted(learned, rows) - 1]))
-        ranked.append((-len(rows), late, boundary))
-    return min(ranked, key=lambda rank: rank[:2])[2] if ranked else None
-
-
-def _without_loader(events: Events) -> Boundary:
-    """Return the optimizer's cycle as the boundary, or backwards if that says too little."""
-    backwards = len(events.at(step_log.BACKWARD_BEGIN))
-    slowest = _slowest_optimizer(events, learning_rows(events))
-    steps = len(boundary_rows(events, slowest)) if slowest else 0
-    # LBFGS: a few steps of many backwards each.
-    if slowest is None or (steps < _FEW_OPTIMIZER_STEPS and backwards >= 3 * steps):
-        return Boundary(kind="backward")
-    return slowest
+        if len(rows) > FEWEST_ITERATIONS and (not steady or _goes_on(events, rows, learned)):
+            # Of two loaders zipped, the one that is fetched first begins the iteration.
+            late = int(np.median(rows - learned[np.searchsorted(learned, rows) - 1]))
+            ranked.append((-len(rows), late, boundary))
+    return min(ranked, key=lambda rank: (*rank[:2], rank[2].ident))[2] if ranked else None
 
 
 def _slowest_optimizer(events: Events, learned: np.ndarray, steady: bool = True) -> Boundary | None:
@@ -208,10 +180,7 @@ def _slowest_optimizer(events: Events, learned: np.ndarray, steady: bool = True)
 
 
 def _goes_on(events: Events, rows: np.ndarray, learned: np.ndarray) -> bool:
-    """Return True if these events span most of the learning, by its time or by its events.
-
-    A loader that is constructed anew each epoch, or layers trained one after the other, do not.
-    """
+    """Return True if these events span most of the learning, by its time or by its events."""
     if len(rows) < 2 or len(learned) < 2:
         return len(rows) > 0
     span = float(events.t_ns[rows[-1]] - events.t_ns[rows[0]])

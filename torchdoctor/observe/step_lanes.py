@@ -25,23 +25,16 @@ _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 
 @dataclass(frozen=True, kw_only=True)
 class StepLanes:
-    """Consecutive steps. Times are ns since the first of them began.
-
-    edges: beginnings of the steps and the end of the last, shape (steps + 1,).
-    lanes: label -> what of that time it covers; lanes that cover nothing are left out.
-    """
+    """Consecutive steps; times are ns since the first of them began."""
 
     first: int  # number of the first step
-    edges: NDArray[np.int64]
-    lanes: dict[str, Intervals]
+    edges: NDArray[np.int64]  # beginnings of the steps and the end of the last
+    lanes: dict[str, Intervals]  # label -> what of that time it covers, if anything
     steps_known: bool = True  # False: one span stands for a whole trace
 
 
 def lanes_of_events(events: Events, edges: np.ndarray, warmup: int) -> StepLanes | None:
-    """Return the phases of the main training process in usual steps; None: there is no whole step.
-
-    The first `warmup` steps are left out; `edges` are rows that begin a step.
-    """
+    """Return phases of the main process in usual steps after `warmup`; None: no whole step."""
     steps = len(edges) - 1
     if steps < 1:
         return None

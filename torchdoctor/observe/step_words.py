@@ -9,72 +9,53 @@ from torchdoctor.probe import step_log
 from torchdoctor.words import Boundary, Location, ProcessFacts
 
 MORE_STEPS = "Give it more data or steps, or call torchdoctor.step() at the end of each iteration."
-_CALLS = {
-    "autograd.grad": ("call of torch.autograd.grad", "calls of torch.autograd.grad"),
-    "torch.func": ("gradient of torch.func", "gradients of torch.func"),
-    "create_graph": ("call of torch.autograd.grad", "calls of torch.autograd.grad"),
-    "other": ("gradient within the loss", "gradients within the loss"),
+_GRADIENT_CALLS = ("call of torch.autograd.grad", "calls of torch.autograd.grad")
+_COMPUTED = {
+    "backward": ("backward pass", "backward passes"),
+    "autograd.grad": _GRADIENT_CALLS,
+    "torch.func": ("gradient by torch.func", "gradients by torch.func"),
+    "create_graph": _GRADIENT_CALLS,
+    "batch": ("batch", "batches"),
 }
-_BACKWARD = {
-    "backward": "one backward pass",
-    "autograd.grad": "one call of torch.autograd.grad",
-    "torch.func": "one gradient by torch.func",
-    "create_graph": "one call of torch.autograd.grad",
-    "batch": "one batch",
+# Why steps cannot be told by what the user named.
+ABSENCE = {
+    "loader": "no DataLoader fed the training",
+    "optimizer": "no optimizer stepped",
+    "backward": "no backward pass and no call of torch.autograd.grad was seen",
+    "explicit": "the program never called torchdoctor.step()",
 }
 
 
 def advice(events: Mapping[int, Events]) -> str:
     """Return the advice that makes the steps of a program known."""
     explicit = "call torchdoctor.step() at the end of each iteration"
-    if any(fetched(log) > 1 for log in events.values()):
+    if any(_fetched(log) > 1 for log in events.values()):
         return f"If it trains all the same, give --step-on loader, or {explicit}."
     return f"If it trains, {explicit}."
 
 
-def fetched(events: Events) -> int:
-    """Return the batches that came of any DataLoader."""
-    return int((events.value[events.at(step_log.FETCH_END)] != -1).sum())
-
-
-def absence(kind: str) -> str:
-    """Return why steps cannot be told by what the user named."""
-    return {
-        "loader": "no DataLoader fed the training",
-        "optimizer": "no optimizer stepped",
-        "backward": "no backward pass and no call of torch.autograd.grad was seen",
-        "explicit": "the program never called torchdoctor.step()",
-    }[kind]
-
-
 def words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
     """Return what one iteration is, with the counts that it rests on."""
+    place: Location | None = None
     if boundary.kind == "loader":
         place = next((x.location for x in facts.loaders if x.ident == boundary.ident), None)
-        iteration = f"one iteration is one batch of the DataLoader{_at(place)}"
+        iteration = "one iteration is one batch of the DataLoader"
     elif boundary.kind == "optimizer":
         fact = next((x for x in facts.optimizers if x.ident == boundary.ident), None)
         name = fact.cls.rsplit(".", 1)[-1] if fact is not None and fact.cls else "the optimizer"
+        place = fact.location if fact is not None else None
         feeding = sum(loader.batches > 0 for loader in facts.loaders)
-        if not feeding:
-            why = "there is no DataLoader"
-        elif feeding == 1:
-            why = "no fetch of a DataLoader goes with each step"
-        else:  # one made anew in each epoch counts as many
-            why = f"no one of {feeding} DataLoaders feeds each step"
+        why = "no DataLoader feeds each step" if feeding else "there is no DataLoader"
         iteration = f"{why}, so one iteration is one step of {name}"
-        iteration += _at(fact.location if fact is not None else None)
     elif boundary.kind == "backward":
-        iteration = f"one iteration is {_BACKWARD[events.learned_by]}"
+        iteration = f"one iteration is one {_COMPUTED[events.learned_by][0]}"
     else:
         iteration = "one iteration is one call of torchdoctor.step()"
+    if place is not None:
+        iteration += f" at {place.file}:{place.line}"
     if events.learned_by == "batch":
         iteration += ", though no backward pass and no optimizer step was seen"
     return f"{iteration} ({tally(events)})"
-
-
-def _at(place: Location | None) -> str:
-    return f" at {place.file}:{place.line}" if place is not None else ""
 
 
 def tally(events: Events) -> str:
@@ -83,35 +64,38 @@ def tally(events: Events) -> str:
     return f"{counted} seen" if counted else "no pass or step had ended"
 
 
+def _fetched(events: Events) -> int:
+    return int((events.value[events.at(step_log.FETCH_END)] != -1).sum())
+
+
 def _counted(events: Events) -> str:
-    named = _CALLS.get(events.learned_by)
-    computed = named or ("backward pass", "backward passes")
     forwards, backwards = events.at(step_log.FORWARD_BEGIN), events.at(step_log.BACKWARD_BEGIN)
-    later = ""
-    if len(forwards) and len(backwards) and backwards[0] < forwards[0]:
-        later = f" after the first {named[0] if named else 'backward pass'}"  # none was hooked yet
-    counts = (
-        (fetched(events), "batch fetched", "batches fetched"),
-        (len(forwards), f"forward pass{later}", f"forward passes{later}"),
-        (len(backwards), *computed),
-        (len(events.at(step_log.GRADIENT_BEGIN)), *_CALLS["other"]),
-        (len(events.at(step_log.OPTIMIZER_END)), "optimizer step", "optimizer steps"),
-        (len(events.at(step_log.EXPLICIT_STEP)), "call of it", "calls of it"),
-    )
-    return ", ".join(f"{n} {singular if n == 1 else plural}" for n, singular, plural in counts if n)
+    computed, later = _COMPUTED[events.learned_by], ""
+    if len(forwards) and (backwards[:1] < forwards[0]).any():
+        later = f" after the first {computed[0]}"  # none was hooked yet
+    gradients = len(events.at(step_log.GRADIENT_BEGIN))
+    counts = {
+        ("batch fetched", "batches fetched"): _fetched(events),
+        (f"forward pass{later}", f"forward passes{later}"): len(forwards),
+        computed: len(backwards),
+        ("gradient within the loss", "gradients within the loss"): gradients,
+        ("optimizer step", "optimizer steps"): len(events.at(step_log.OPTIMIZER_END)),
+        ("call of it", "calls of it"): len(events.at(step_log.EXPLICIT_STEP)),
+    }
+    return ", ".join(f"{n} {names[n != 1]}" for names, n in counts.items() if n)
 
 
 def seen_instead(events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]) -> str:
     """Return what a program without training steps did."""
-    if not events and not facts:
+    busiest = max(events.values(), key=len, default=None)
+    if busiest is None and not facts:
         return (
             "no process of the program fetched a batch from a DataLoader, made a backward pass or "
             "stepped an optimizer (python -I, -E and -S keep the probe out)."
         )
-    busiest = max(events.values(), key=len, default=None)
     if busiest is None or not len(busiest):
         return "the program imported torch, but fetched no batch and made no backward pass."
-    counts = _counted(busiest)
+    counts = _counted(busiest) or "loaders were started"
     if len(busiest.at(step_log.FORWARD_BEGIN)):
         return f"{counts}, but no backward pass: this looks like inference, not training."
-    return f"{counts or 'loaders were started'}, but no forward or backward pass."
+    return f"{counts}, but no forward or backward pass."

@@ -8,24 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.observe.evaluation import (
-    EXHAUSTED,
-    Units,
-    cut_units,
-    evaluation_mask,
-    evaluation_units,
-    learning_rows,
-)
+from torchdoctor.observe.evaluation import EXHAUSTED, Units, cut_units, evaluation_units
 from torchdoctor.observe.events import Events
-from torchdoctor.observe.phases import (
-    PHASES,
-    before_forwards,
-    is_open,
-    phase_seconds,
-    step_numbers,
-    stretches,
-    sum_by_step,
-)
+from torchdoctor.observe.phases import phase_means, step_numbers
 from torchdoctor.observe.step_finding import StepsFound, boundary_rows
 from torchdoctor.probe import step_log
 from torchdoctor.words import Boundary, StepStatistics
@@ -62,39 +47,29 @@ def settled_after(durations: np.ndarray) -> int | None:
 def cycle_length(
     epoch_ends: np.ndarray, durations: np.ndarray, optimizer_steps_per_step: float = 1.0
 ) -> int | None:
-    """Return the steps per regular cycle, where one was seen.
+    """Return the steps per regular cycle: an epoch, a period of far longer steps, an accumulation.
 
-    That is the length of an epoch (by the steps in which the loader was exhausted), else the period
-    of far longer steps (rollouts, evaluation every n steps), else that of gradient accumulation.
+    An epoch ends where the loader was exhausted; longer steps are rollouts or evaluations.
     """
-    if len(epoch_ends) >= 2:
-        return max(int(np.median(np.diff(epoch_ends))), 1)
-    if len(epoch_ends) == 1:
-        return max(int(epoch_ends[0]) + 1, 1)
-    period = _period_of_long_steps(durations)
-    if period is not None:
-        return period
-    if 0.0 < optimizer_steps_per_step < 0.9:
-        return round(1.0 / optimizer_steps_per_step)
-    return None
+    if len(epoch_ends):
+        ends = epoch_ends if len(epoch_ends) > 1 else np.append(-1, epoch_ends)
+        return max(int(np.median(np.diff(ends))), 1)
+    accumulated = 0.0 < optimizer_steps_per_step < 0.9
+    otherwise = round(1.0 / optimizer_steps_per_step) if accumulated else None
+    return _period_of_long_steps(durations) or otherwise
 
 
 def _period_of_long_steps(durations: np.ndarray) -> int | None:
-    if len(durations) < 4:
-        return None
-    long = np.flatnonzero(durations > _LONG_STEP * np.median(durations))
-    gaps = np.diff(long)
-    if len(gaps) < 2:
-        return None
-    # One step may be missing at the edge of an epoch that does not divide evenly.
-    return int(np.median(gaps)) if gaps.max() - gaps.min() <= 1 and gaps.min() > 1 else None
+    gaps = np.diff(np.flatnonzero(durations > _LONG_STEP * np.median(durations)))
+    # A step may be missing at the edge of an epoch that does not divide evenly.
+    regular = len(gaps) > 1 and gaps.max() - gaps.min() <= 1 and gaps.min() > 1
+    return int(np.median(gaps)) if regular else None
 
 
 def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
-    """Return the seconds per step of each optimizer's updates.
+    """Return the seconds per step of each optimizer's updates, without other steps within.
 
-    Each counts from the last forward or backward within `step(closure)`, or from its beginning, to
-    its end. A `step` within another's is no part of the outer one.
+    Each counts from the last forward or backward within `step(closure)`, or from its beginning.
     """
     rows = events.at(step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END)
     rows = rows[(rows >= edges[0]) & (rows <= edges[-1])]  # a boundary may be the end of a step
@@ -128,11 +103,10 @@ def step_statistics(
     window: int | None = None,
     program_ended: bool = False,
 ) -> StepStatistics:
-    """Summarise the iterations of a measured window.
+    """Summarise the iterations of a measured window; ValueError: fewer than two boundaries.
 
     Times are those of the main trainer, the first; samples of all trainers add up, as rates.
-    Without `warmup` the step time has to settle first. Raise ValueError if the events hold fewer
-    than two boundaries.
+    Without `warmup` the step time has to settle first.
     """
     events, boundary = trainers[0], steps_found.boundary
     rows = boundary_rows(events, boundary)
@@ -175,7 +149,7 @@ def step_statistics(
         still_warming=shows_slope(measured),
         program_ended=program_ended,
         total_steps_seen=len(durations),
-        **_phase_means(events, edges, boundary),
+        **phase_means(events, edges, every_batch=boundary.kind != "loader"),
         **_fetch_figures(events, units, edges, boundary),
         **_copy_figures(events, edges),
         update_s=update_seconds(events, edges),
@@ -198,8 +172,7 @@ def _seconds(events: Events, first: int, last: int) -> float:
 
 def step_durations(events: Events, steps_found: StepsFound) -> np.ndarray:
     """Return the seconds of every complete iteration; float64 of shape (iterations,)."""
-    durations: np.ndarray = np.diff(events.t_ns[boundary_rows(events, steps_found.boundary)]) / 1e9
-    return durations
+    return np.asarray(np.diff(events.t_ns[boundary_rows(events, steps_found.boundary)]) / 1e9)
 
 
 def window_ns(
@@ -265,27 +238,6 @@ def _samples_per_second(
     return None if samples is None or seconds <= 0 else samples / seconds
 
 
-def _phase_means(events: Events, edges: np.ndarray, boundary: Boundary) -> dict[str, Any]:
-    evaluation = evaluation_mask(events)
-    step, seconds, steps = step_numbers(events, edges), stretches(events), len(edges) - 1
-
-    def mean_where(mask: np.ndarray) -> float:
-        return float(sum_by_step(step[mask], seconds[mask], steps).mean())
-
-    means = phase_seconds(events, edges).mean(axis=0).tolist()
-    gaps = before_forwards(events, edges, evaluation, every_batch=boundary.kind != "loader")
-    inside = np.flatnonzero(evaluation & (step >= 0) & (step < steps))
-    starting = is_open(events, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END)
-    return {
-        **{f"{name}_s": mean for name, mean in zip(PHASES, means, strict=True)},
-        "before_forward_s": float(gaps.mean()),
-        "evaluation_s": mean_where(evaluation),
-        "evaluations": len(np.unique(np.searchsorted(learning_rows(events), inside))),
-        "loader_start_s": mean_where(starting),
-        "gc_s": mean_where(is_open(events, step_log.GC_BEGIN, step_log.GC_END)),
-    }
-
-
 def _fetch_figures(
     events: Events, units: Units, edges: np.ndarray, boundary: Boundary
 ) -> dict[str, Any]:
@@ -309,17 +261,14 @@ def _fetch_figures(
 
 
 def _copy_figures(events: Events, edges: np.ndarray) -> dict[str, Any]:
-    copies, ends = (
-        rows[(rows >= edges[0]) & (rows < edges[-1])]
-        for rows in (events.at(step_log.COPY_BEGIN), events.at(step_log.COPY_END))
-    )
+    copies = _within(events.at(step_log.COPY_BEGIN), edges)
     if not len(copies):
         return {}
     steps = len(edges) - 1
     pinned, non_blocking = (events.ident[copies] & 1) > 0, (events.ident[copies] & 2) > 0
     sizes = events.value[copies]
     if (sizes <= 0).all():  # the size stands at whichever end of the pair carries it
-        sizes = events.value[ends]
+        sizes = events.value[_within(events.at(step_log.COPY_END), edges)]
     return {
         "pageable_copies_per_step": float((~pinned).sum()) / steps,
         "blocking_copies_per_step": float((pinned & ~non_blocking).sum()) / steps,
@@ -327,22 +276,18 @@ def _copy_figures(events: Events, edges: np.ndarray) -> dict[str, Any]:
     }
 
 
+def _within(rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    return np.asarray(rows[(rows >= edges[0]) & (rows < edges[-1])])
+
+
 def _counts(events: Events, units: Units, edges: np.ndarray, boundary: Boundary) -> dict[str, Any]:
     batches = units.is_fetch & (units.value != EXHAUSTED) & ~evaluation_units(units)
     if boundary.kind == "loader":
         batches &= units.loader == boundary.ident
-    fetches, backwards, stepped = (
-        rows[(rows >= edges[0]) & (rows < edges[-1])]
-        for rows in (
-            units.start[batches],
-            events.at(step_log.BACKWARD_BEGIN),
-            events.at(step_log.OPTIMIZER_BEGIN),
-        )
-    )
-    steps = len(edges) - 1
+    steps, stepped = len(edges) - 1, _within(events.at(step_log.OPTIMIZER_BEGIN), edges)
     return {
-        "backwards_per_step": len(backwards) / steps,
+        "backwards_per_step": len(_within(events.at(step_log.BACKWARD_BEGIN), edges)) / steps,
         "optimizer_steps_per_step": len(stepped) / steps,
         "optimizers_per_step": len(np.unique(events.ident[stepped])),
-        "batches_per_step": len(fetches) / steps,
+        "batches_per_step": len(_within(units.start[batches], edges)) / steps,
     }

@@ -31,12 +31,10 @@ class Window:
 
     def overruled(self, measure_steps: int | None, warmup_steps: int | None) -> Window:
         """Return the window with what the user asked for instead; None: nothing."""
-        window = self
-        if warmup_steps is not None:
-            window = replace(window, warmup_steps=warmup_steps)
-        if measure_steps is not None:
-            window = replace(window, measure_steps=measure_steps, max_window_s=_ASKED_FOR_S)
-        return window
+        window = self if warmup_steps is None else replace(self, warmup_steps=warmup_steps)
+        if measure_steps is None:
+            return window
+        return replace(window, measure_steps=measure_steps, max_window_s=_ASKED_FOR_S)
 
     def warmed_up(self, steps: int, step_s: float, start_s: float) -> Window:
         """Return the window with a longer warm-up, if that at most doubles what a launch takes."""
@@ -47,15 +45,12 @@ class Window:
 
 
 def choose_window(
-    observed: StepStatistics,
-    budget_s: float | None = None,
-    loaders: Sequence[LoaderFacts] = (),
+    observed: StepStatistics, budget_s: float | None = None, loaders: Sequence[LoaderFacts] = ()
 ) -> Window:
     """Choose warm-up and measured iterations from what the first launch showed.
 
     At least 10 iterations warm up and 30 are measured for 2.5 s (1 s if the budget is small), in
-    whole cycles if one fits, as far as program and budget allow: never below 3 and 5. Batches that
-    workers prefetched are drained within the warm-up: they are a stock, not a rate.
+    whole cycles if one fits, as far as program and budget allow: never below 3 and 5.
     """
     longest, least = MOST_S, LEAST_S
     step_s = max(observed.mean_s, 1e-6)
@@ -101,19 +96,16 @@ def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
 def _whole_cycles(steps: int, cycle: int | None, step_s: float, longest: float) -> int:
     if not cycle or cycle * step_s > longest:
         return steps
-    enough = math.ceil(steps / cycle)
-    fitting = int(longest / (cycle * step_s))
-    return max(min(enough, fitting), 1) * cycle
+    return max(min(math.ceil(steps / cycle), int(longest / (cycle * step_s))), 1) * cycle
 
 
 def _fit(warmup: int, steps: int, observed: StepStatistics) -> tuple[int, int]:
     """Cut both to a program that ended by itself after `total_steps_seen` iterations."""
-    total = observed.total_steps_seen
+    total, cycle = observed.total_steps_seen, observed.cycle_steps
     if warmup + steps <= total:
         return warmup, steps
     warmup = max(1, min(warmup, int(total * _WARMUP_SHARE)))
     steps = min(steps, total - warmup)
-    cycle = observed.cycle_steps
     if cycle and steps > cycle:
         steps -= steps % cycle
     return warmup, max(steps, 1)

@@ -1,7 +1,6 @@
 """A copy of a trace with tracks of our own, for ui.perfetto.dev and chrome://tracing.
 
-The original's events are copied as they stand, after ours. What is no valid JSON is mended as it is
-for reading, or left out, and a trace that was cut off is closed after its last whole event.
+The original's events are copied after ours; what is no valid JSON is mended, or left out.
 """
 
 from __future__ import annotations

@@ -64,10 +64,7 @@ def _covered(table: Table, steps: Steps) -> float:
 
 
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
-    """Return fields of `TraceStatistics`: device memory that the driver was asked for or given.
-
-    A retry is an operator that gave memory back and asked again, because there was not enough.
-    """
+    """Return fields of `TraceStatistics`: device memory that the driver was asked for or given."""
     steps, table = timeline.steps, trace.runtime
     if not len(table):
         return {}

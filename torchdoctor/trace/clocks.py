@@ -1,9 +1,7 @@
 """The clocks of several ranks, aligned on the collectives that they ran together.
 
-A collective that everybody needs everybody's data for ends on all ranks within microseconds, so
-the usual difference between its ends is the difference between the clocks. What each rank then
-waited for the last one to arrive is the difference between its starts. Collectives on a device are
-told by their kernels, those of gloo, MPI and UCC by the host's annotations.
+A collective that everybody needs everybody's data for ends on all ranks within microseconds: the
+usual difference of its ends is that of the clocks, that of its starts is what each rank waited.
 """
 
 from __future__ import annotations

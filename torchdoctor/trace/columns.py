@@ -1,7 +1,4 @@
-"""Decoded slices -> numpy columns: one table per kind of event, strings interned.
-
-Times are int64 nanoseconds since `Trace.base_us`, so that differences are exact.
-"""
+"""Decoded slices -> numpy columns of int64 ns, one table per kind of event, strings interned."""
 
 from __future__ import annotations
 

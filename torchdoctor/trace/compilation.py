@@ -82,10 +82,7 @@ class _Members:
 
 
 def pointwise_chains(trace: Trace, timeline: Timeline) -> PointwiseChains | None:
-    """Return runs of pointwise kernels on a stream with nothing else between them.
-
-    What an optimizer launches is left out: fusing that is its own matter. None without a GPU.
-    """
+    """Return runs of pointwise kernels on a stream, but an optimizer's; None without a GPU."""
     if not trace.has_device or not timeline.steps.total:
         return None
     members = _members(trace, timeline)

@@ -1,8 +1,7 @@
 """Device events of some steps in stream order, and what each of them waits for.
 
-An event starts when its launch has reached the device, when the event before it on its stream
-has ended, and when the events of other streams that it waits for have ended. What a start comes
-later than that is a wait of unknown cause and is kept as such.
+An event starts when its launch has reached the device, and the events before it on its stream and
+of other streams that it waits for have ended. What is later is a wait of unknown cause.
 """
 
 from __future__ import annotations
@@ -159,18 +158,12 @@ def _with_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> Devi
     long = known & (returned - events.called >= LONG_CALL_NS) & (freed <= events.called + CLOCK_NS)
     at = np.clip(events.start - latencies, events.called, np.maximum(returned, events.called))
     submitted = np.where(long, at, events.called)
-    submitted = np.where(known, submitted[_first_of_each_call(events)], submitted)
+    order = np.argsort(events.start, kind="stable")  # of a call (a graph launches many) the first
+    _, first, group = np.unique(events.call[order], return_index=True, return_inverse=True)
+    of_call = np.empty(len(events), dtype=np.int64)
+    of_call[order] = order[first][group.reshape(-1)]
+    submitted = np.where(known, submitted[of_call], submitted)
     return replace(events, latency=latencies, gap=gaps, submitted=submitted)
-
-
-def _first_of_each_call(events: DeviceEvents) -> Ints:
-    """Return for each event the first event of its call (a graph launches many)."""
-    order = np.lexsort((events.start, events.call))
-    call = events.call[order]
-    is_first = np.concatenate(([True], call[1:] != call[:-1])) if len(call) else np.zeros(0, bool)
-    first = np.empty(len(events), dtype=np.int64)
-    first[order] = order[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]]
-    return first
 
 
 def cross_stream_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
@@ -182,9 +175,7 @@ def cross_stream_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
     called = _declared_waits(trace, events)
     late = start_later_by(events, *called)
     inferred = _inferred_waits(events, np.flatnonzero(late > CLOCK_NS))
-    waiting = np.concatenate([called[0], inferred[0]])
-    awaited = np.concatenate([called[1], inferred[1]])
-    return waiting, awaited
+    return np.append(called[0], inferred[0]), np.append(called[1], inferred[1])
 
 
 def start_later_by(events: DeviceEvents, waiting: Ints, awaited: Ints) -> Ints:

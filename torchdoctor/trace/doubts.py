@@ -19,20 +19,15 @@ _MISSING, _MISSING_FROM_CUT = 0.90, 0.20
 
 
 def launches(trace: Trace, steps: Steps) -> tuple[int, int]:
-    """Return how many launches of kernels and graphs the steps make, and how many show a kernel.
-
-    A kernel that names no launch of the trace may belong to any of them.
-    """
-    launching = named(trace, trace.runtime, _LAUNCH.search)
-    calls = launching & (steps.host.index(trace.runtime.start) >= 0)
-    made = int(calls.sum())
+    """Return how many launches of kernels and graphs the steps make, and how many show a kernel."""
+    calls = named(trace, trace.runtime, _LAUNCH.search)
+    calls &= steps.host.index(trace.runtime.start) >= 0
     kernels = trace.device["kind"] == KERNEL
     launched_by = launch_rows(trace)[kernels]
-    known = launched_by[launched_by >= 0]
-    shown = np.zeros(len(calls), dtype=bool)
-    shown[known] = True
-    orphans = steps.index(trace.device.start[kernels][launched_by < 0]) >= 0
-    return made, min(made, int((shown & calls).sum()) + int(orphans.sum()))
+    shown = np.isin(np.flatnonzero(calls), launched_by).sum()
+    # A kernel that names no launch of the trace may belong to any of them.
+    shown += (steps.index(trace.device.start[kernels][launched_by < 0]) >= 0).sum()
+    return int(calls.sum()), min(int(calls.sum()), int(shown))
 
 
 def device_missing(trace: Trace, steps: Steps) -> str | None:

@@ -122,11 +122,9 @@ def _collectives(trace: Trace, steps: Steps) -> _Collectives:
 def _kind(names: list[str]) -> str:
     """Return the kind by the host's range first: a kernel may have another collective's name."""
     for name in names:
-        for kind, pattern in _KINDS.items():
-            if pattern.search(name):
-                return kind
-        if name.startswith(("nccl:", "rccl:")):
-            break
+        kinds = [kind for kind, pattern in _KINDS.items() if pattern.search(name)]
+        if kinds or name.startswith(("nccl:", "rccl:")):
+            return kinds[0] if kinds else "other"
     return "other"
 
 

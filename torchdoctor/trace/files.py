@@ -1,7 +1,4 @@
-"""Bytes of a trace file -> runs of decoded events, a block at a time, so that memory stays flat.
-
-Reads .json, .json.gz (told by content, not by name) and any binary stream such as stdin.
-"""
+"""Bytes of a trace file, gzip or not -> runs of decoded events, a block at a time."""
 
 from __future__ import annotations
 
@@ -67,10 +64,7 @@ class TraceFile:
         return (run.slices for run in self.runs())
 
     def runs(self) -> Iterator[Run]:
-        """Yield all that can be read in blocks: valid JSON, and the complete events in it.
-
-        Raise NoTrace if the bytes are no Kineto trace.
-        """
+        """Yield all that can be read in blocks; raise NoTrace if the bytes are no Kineto trace."""
         buffer = self._skip_head()
         for chunk in self._chunks:
             buffer += chunk
@@ -166,10 +160,7 @@ class TraceFile:
 def plain_chunks(
     stream: BinaryIO, name: str, doubts: list[str], block_bytes: int = BLOCK_BYTES
 ) -> Iterator[bytes]:
-    """Yield a trace's bytes in blocks, decompressed if they are gzip, as far as that goes.
-
-    `doubts` gets a sentence if the compression is damaged or cut off.
-    """
+    """Yield a trace's bytes in blocks, unzipped as far as that goes; `doubts` gets why it ended."""
     first = stream.read(block_bytes)
     if first[:2] == GZIP_MAGIC:
         yield from _unzipped_chunks(stream, first, name, doubts, block_bytes)

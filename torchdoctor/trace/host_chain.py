@@ -188,12 +188,13 @@ def host_points(
     launches, at = launches[launches >= 0], at[launches >= 0]
     waiting = np.unique(waits.call)
     borders = np.arange(first, last + 1)
+    on_main = np.full(len(borders), main)
     parts = [
         (events.submitted[at], runtime.thread[launches], Point.LAUNCH, launches),
         (runtime.start[waiting], runtime.thread[waiting], Point.WAIT_START, waiting),
         (runtime.end[waiting], runtime.thread[waiting], Point.WAIT_END, waiting),
-        (steps.host_start[borders], np.full(len(borders), main), Point.STEP_START, borders - first),
-        (steps.host_end[borders], np.full(len(borders), main), Point.STEP_END, borders - first),
+        (steps.host_start[borders], on_main, Point.STEP_START, borders - first),
+        (steps.host_end[borders], on_main, Point.STEP_END, borders - first),
     ]
     time = np.concatenate([part[0] for part in parts])
     thread = np.concatenate([part[1] for part in parts]).astype(np.int64)

@@ -1,8 +1,4 @@
-"""What an event is by its category or its name, from Kineto of 2020 to today, of any vendor.
-
-Neither Kineto nor the GPU says more of a kernel than its name. Several parts of the analysis ask,
-and the names of templates are long: each is looked at once.
-"""
+"""What an event is by its category or its name, from Kineto of 2020 to today, of any vendor."""
 
 from __future__ import annotations
 

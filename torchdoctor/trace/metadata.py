@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.timeline import Timeline, host_collectives
 from torchdoctor.words import Gpu
@@ -15,24 +13,20 @@ from torchdoctor.words.intervals import subtract
 def gpus(trace: Trace) -> list[Gpu]:
     """Return each device that was used and described; empty if the trace describes none."""
     properties = trace.metadata.get("deviceProperties")
-    if not isinstance(properties, list):
-        return []
-    used = set(np.unique(trace.device["device"]).tolist()) if trace.has_device else set()
+    used = set(trace.device["device"].tolist())
     used_gpus = []
-    for known in map(dictionary, properties):
-        index = whole_number(known.get("id"))
-        if index is None or index not in used:
-            continue
-        major = whole_number(known.get("computeMajor"))
-        minor = whole_number(known.get("computeMinor"))
-        used_gpus.append(
-            Gpu(
-                index=index,
-                name=text(known.get("name")) or "GPU",
-                memory_bytes=whole_number(known.get("totalGlobalMem")),
-                compute_capability=None if major is None else f"{major}.{minor or 0}",
+    for known in map(dictionary, properties if isinstance(properties, list) else []):
+        index, major = whole_number(known.get("id")), whole_number(known.get("computeMajor"))
+        if index is not None and index in used:
+            minor = whole_number(known.get("computeMinor")) or 0
+            used_gpus.append(
+                Gpu(
+                    index=index,
+                    name=text(known.get("name")) or "GPU",
+                    memory_bytes=whole_number(known.get("totalGlobalMem")),
+                    compute_capability=None if major is None else f"{major}.{minor}",
+                )
             )
-        )
     return used_gpus
 
 
@@ -53,15 +47,12 @@ def text(value: Any) -> str | None:
 
 def backend_of(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`; empty if the trace names no distributed job."""
-    information = trace.metadata.get("distributedInfo")
-    if not isinstance(information, dict):
+    information = dictionary(trace.metadata.get("distributedInfo"))
+    if not information:
         return {}
-    fields: dict[str, Any] = {}
-    name, world = information.get("backend"), information.get("world_size")
-    if isinstance(name, str):
-        fields["backend"] = name
-    if isinstance(world, int) and world > 0:
-        fields["world_size"] = world
+    world_size = whole_number(information.get("world_size")) or 0
+    fields: dict[str, Any] = {"backend": text(information.get("backend"))}
+    fields["world_size"] = world_size if world_size > 0 else None
     on_host = host_collectives(trace)
     if trace.has_device and len(on_host):
         steps = timeline.steps

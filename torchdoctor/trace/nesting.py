@@ -22,10 +22,7 @@ class Nesting:
 
 
 def nest(table: Table) -> Nesting:
-    """Return the nesting of operators by time on each thread.
-
-    An operator that overlaps another one's end is taken as nested up to that end.
-    """
+    """Return the nesting by time on each thread; what overlaps an end counts as nested up to it."""
     order = np.lexsort((-table.end, table.start, table.thread))
     count = len(order)
     parent, depth = np.full(count, -1), _depths(table, order)
@@ -95,32 +92,18 @@ def innermost(table: Table, nesting: Nesting, thread: Ints, time: Ints) -> Ints:
 @once
 def launch_rows(trace: Trace) -> Ints:
     """Return for every device event the row of the runtime call that launched it, or -1."""
-    calls, device = trace.runtime["correlation"], trace.device["correlation"]
-    order = np.argsort(calls, kind="stable")
-    if not len(order):
+    runtime, device = trace.runtime, trace.device["correlation"]
+    calls = runtime["correlation"]
+    if not len(calls):
         return np.full(len(device), -1)
-    if (np.diff(calls[order]) == 0).any():
-        order = _first_of_each_use(trace.runtime, calls)
-    place = np.minimum(np.searchsorted(calls[order], device), len(order) - 1)
-    if (np.diff(calls[order]) == 0).any():
-        place = _latest_before(trace, order, place)
-    row = order[place]
-    return np.where((calls[row] == device) & (device >= 0), row, -1)
-
-
-def _first_of_each_use(runtime: Table, calls: Ints) -> Ints:
-    """Return rows of calls by id and time; of nested calls (runtime and driver) the outer."""
     order = np.lexsort((-runtime.end, runtime.start, calls))
-    same = (np.diff(calls[order]) == 0) & (runtime.start[order][1:] < runtime.end[order][:-1])
-    return order[np.concatenate(([True], ~same))]
-
-
-def _latest_before(trace: Trace, order: Ints, place: Ints) -> Ints:
-    """Return the call just before each event, as ids may be given again in another window."""
-    calls, start = trace.runtime["correlation"][order], trace.runtime.start[order]
-    moments = np.sort(start)
-    group = np.cumsum(np.concatenate(([0], np.diff(calls) != 0)))
-    size = len(moments) + 1
-    key = group * size + np.searchsorted(moments, start)
-    wanted = group[place] * size + np.searchsorted(moments, trace.device.start, side="right") - 1
-    return np.maximum(np.searchsorted(key, wanted, side="right") - 1, place)
+    within = (np.diff(calls[order]) == 0) & (runtime.start[order][1:] < runtime.end[order][:-1])
+    order = order[np.append(True, ~within)]  # of nested calls (runtime and driver) the outer
+    first = np.minimum(np.searchsorted(calls[order], device), len(order) - 1)
+    # Ids may be given again in another window: the last call before the event launched it.
+    moments = np.sort(runtime.start)
+    group = np.cumsum(np.diff(calls[order], prepend=calls[order][0]) != 0) * (len(moments) + 1)
+    key = group + np.searchsorted(moments, runtime.start[order], side="right")
+    wanted = group[first] + np.searchsorted(moments, trace.device.start, side="right")
+    row = order[np.maximum(np.searchsorted(key, wanted, side="right") - 1, first)]
+    return np.where((calls[row] == device) & (device >= 0), row, -1)

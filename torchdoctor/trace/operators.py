@@ -1,8 +1,7 @@
 """CPU operators of the steps: how many, how long, which ones, and the time outside all of them.
 
-Nearly every operator calls others, and a convolution allocates its output through `aten::empty`,
-so "has no child" says little. A *working* operator is one that spends at least half of its time
-itself; the outermost working operators are what the user's code asked for and what is counted.
+Nearly every operator calls others. A *working* operator spends at least half of its time itself;
+the outermost working operators are what the user's code asked for and what is counted.
 """
 
 from __future__ import annotations
@@ -114,10 +113,7 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> dict[str, Any]:
 
 
 def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> tuple[int, int]:
-    """Return the time of the steps' host spans in no operator, runtime call, loader or collective.
-
-    The second value is that in long stretches (ns).
-    """
+    """Return the ns of the host in no operator, call, loader or collective; in long stretches."""
     branches = ["runtime", "data_loader"] + ["communication"] * (not trace.has_device)
     known = join(table.spans(), *(timeline.branches[branch] for branch in branches))
     idle = subtract(union(host.start, host.end), known)

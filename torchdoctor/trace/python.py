@@ -1,7 +1,6 @@
-"""Which lines of Python the host is in while the device waits, by the trace's own stacks.
+"""Which lines of Python the host is in while the device waits, by stacks (`with_stack=True`).
 
-The profiler writes them with `with_stack=True`. What runs in a library counts for the nearest
-caller outside Python's own modules and the libraries that everybody uses: that line can be changed.
+What runs in a library counts for the nearest caller in the user's code: that line can be changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Which threads of a trace do the steps, and which ones only fetch batches for them.
 
-A range of a loader is a wait where the thread that trains is in it. In a thread of its own, which
-fetches ahead, it holds nobody.
+A range of a loader is a wait in the thread that trains; in one that fetches ahead it holds nobody.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ _WORKS = 0.1  # of the busiest thread's operators, from where on a thread is tak
 
 
 def named(trace: Trace, table: Table, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Return True for the rows of a table whose name is wanted.
-
-    Only the table's own names are asked about: a trace may have hundreds of thousands.
-    """
+    """Return True for the rows whose name is wanted; only the table's own names are asked about."""
     own = np.zeros(len(trace.names), dtype=bool)
     numbers = np.flatnonzero(np.bincount(table.name))
     own[numbers] = [bool(wanted(trace.names[number])) for number in numbers.tolist()]

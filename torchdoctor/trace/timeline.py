@@ -120,9 +120,7 @@ def _whole_trace(trace: Trace) -> Steps:
     host = [table for table in (trace.operators, trace.annotations, trace.runtime) if len(table)]
     tables = host or [table for table in (trace.device, trace.spans) if len(table)]
     start = np.array([min((int(table.start.min()) for table in tables), default=0)])
-    end = np.array([max((int(table.end.max()) for table in tables), default=0)])
-    if len(trace.device):
-        end = np.maximum(end, trace.device.end.max())
+    end = np.array([max((int(t.end.max()) for t in (*tables, trace.device) if len(t)), default=0)])
     doubt = (
         "The trace has no step annotation (torch.profiler writes one where it has a `schedule` and "
         "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
@@ -182,9 +180,7 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
 def _launching_step(trace: Trace, host_start: Ints, host_end: Ints) -> Ints:
     """Return for every device event the step whose host span holds its launch, or -1."""
     row = launch_rows(trace)
-    if not len(trace.runtime):
-        return row
-    start, end = trace.runtime.start[row], trace.runtime.end[row]
+    start, end = (np.append(x, -1)[row] for x in (trace.runtime.start, trace.runtime.end))
     step = np.searchsorted(host_start, start, side="right") - 1
     inside = (row >= 0) & (step >= 0) & (end <= host_end[np.maximum(step, 0)])
     return np.where(inside, step, -1)
@@ -235,7 +231,5 @@ def host_collectives(trace: Trace) -> Intervals:
 
 def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Intervals:
     """Return the collectives where no operator computes and no loader waits."""
-    if not len(collectives):
-        return collectives
     computing = trace.operators.spans(operator_nesting(trace).leaves)
     return subtract(collectives, join(loading, computing))

@@ -101,11 +101,7 @@ _UNEXPLAINED_SHARE = 0.05  # of the step, from where on it is said
 
 
 def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> WhatIf | None:
-    """Replay typical steps as they are and without each cost.
-
-    `doubts` about the trace hold for its replay too. None: steps have no length, or one is too
-    large.
-    """
+    """Replay typical steps as they are and without each cost; None: no length, or too large."""
     steps = timeline.steps
     if not steps.total:
         return None
@@ -200,10 +196,8 @@ def _doubts(timeline: Timeline, prediction: WhatIf) -> list[str]:
             f"Usual launch delays do not reproduce the {whole}, so every device event was replayed "
             "with the delay that it had."
         )
-    unexplained = (
-        1 - prediction.explained_s / prediction.replayed_s if prediction.replayed_s else 0.0
-    )
-    if unexplained > _UNEXPLAINED_SHARE:
+    unexplained = 1 - prediction.explained_s / (prediction.replayed_s or 1.0)
+    if prediction.replayed_s and unexplained > _UNEXPLAINED_SHARE:
         doubts.append(
             f"{unexplained:.0%} of the {whole} are waits of the device for something that the "
             "trace does not show (other ranks, other processes, lost events); what-ifs keep them."
