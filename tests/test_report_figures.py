@@ -96,7 +96,7 @@ def test_a_program_unlike_itself_is_doubted(noise: tuple[float, float, float], s
         noise_floor=Interval(estimate=estimate, low=low, high=high),
         recommendation=Recommendation(),
     )
-    sentences = " ".join(doubts(recording(OBSERVED), trials, None))
+    sentences = " ".join(doubts(recording(OBSERVED), trials))
     assert said in sentences
     assert ("itself" in sentences) == bool(said)
 
@@ -107,7 +107,7 @@ def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
     trials = TrialResults(
         trials=[], noise_floor=None, recommendation=Recommendation(), baselines=[launch]
     )
-    sentences = " ".join(doubts(recording(OBSERVED), trials, None))
+    sentences = " ".join(doubts(recording(OBSERVED), trials))
     assert "A step took 10.4 ms on average" in sentences
     assert "and 1.35 s while fixes were tried" in sentences
 
@@ -117,8 +117,8 @@ def test_long_steps_beside_other_load_are_a_doubt_of_where_the_time_goes() -> No
     steps = {"mean_s": 0.04, "median_s": 0.01, "steps": 40}
     machine = {"environment": {"usable_cpus": 2.0}, "steps": steps}
     quiet = recording({**machine, "sensors": {"other_load_cpus": 0.1}})
-    assert "single steps" not in " ".join(doubts(quiet, None, None))
+    assert "single steps" not in " ".join(doubts(quiet, None))
     busy = recording({**machine, "sensors": {"other_load_cpus": 1.2}})
-    (said,) = [x for x in doubts(busy, None, None) if x.startswith("Other programs kept")]
+    (said,) = [x for x in doubts(busy, None) if x.startswith("Other programs kept")]
     assert "kept 1.2 of 2 usable CPUs busy" in said
     assert "75% of the time lies in what single steps took beyond the median one" in said

@@ -15,7 +15,7 @@ import pytest
 import shown
 from compared_pairs import samples, synthetic
 
-from torchdoctor.cli.written_files import check_written
+from torchdoctor.cli.outputs import check_written
 from torchdoctor.reports import gate as gate_forms
 from torchdoctor.reports.formats import rendered
 from torchdoctor.words.errors import UsageError

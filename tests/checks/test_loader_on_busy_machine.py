@@ -40,7 +40,7 @@ def _named(seen: Recording) -> list[str]:
 
 
 def _untold(seen: Recording) -> list[str]:
-    return [said for said in doubts(seen, None, None) if "cannot be told" in said]
+    return [said for said in doubts(seen, None) if "cannot be told" in said]
 
 
 def test_what_a_fetch_waited_for_a_cpu_is_said_and_no_storage() -> None:

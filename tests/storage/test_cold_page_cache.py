@@ -169,7 +169,7 @@ def _doubts(number: int) -> str:
         recommendation=Recommendation(),
         baselines=[LaunchTiming(ended="measured", step_s=[0.002] * 20)],
     )
-    return " ".join(doubts(recording(cold_page_cache.CHECK.fires[number]), tried, None))
+    return " ".join(doubts(recording(cold_page_cache.CHECK.fires[number]), tried))
 
 
 def test_speed_ups_of_warm_files_are_not_passed_off_as_those_of_a_first_epoch():

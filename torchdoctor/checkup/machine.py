@@ -26,11 +26,9 @@ def describe_environment() -> list[str]:
         *([] if machine.gpus else ["GPU          none"]),
         f"driver       {machine.driver or 'none'}",
     ]
-    ruled_out = _ruled_out(Recording(workload=_NO_WORKLOAD, environment=machine))
-    return [*lines, "", "Ruled out on this machine:", *(ruled_out or ["  nothing"])]
-
-
-_NO_WORKLOAD = Workload(command=[], cwd="")
+    recording = Recording(workload=Workload(command=[], cwd=""), environment=machine)
+    ruled_out = _ruled_out(recording) or ["nothing"]
+    return [*lines, "", "Ruled out on this machine:", *(f"  {reason}" for reason in ruled_out)]
 
 
 def _described(gpu: Gpu) -> str:
@@ -42,21 +40,17 @@ def _described(gpu: Gpu) -> str:
 
 
 def _ruled_out(recording: Recording) -> list[str]:
-    """Return one line for each fix whose reason to refuse lies in the machine alone."""
+    """Return what a build of torch, or fixes, refuse for a reason that lies in the machine."""
     machine = recording.environment
-    if machine.gpus:
-        if not (machine.torch or "").endswith("+cpu"):
-            return []
-        return [
-            f"  the GPU: torch {machine.torch} is a CPU build. Install a build for CUDA to train "
-            "on it."
-        ]
-    lines = []
-    for ident, module in catalogue.fixes().items():
-        reason = module.refuses(recording)
-        if reason and ("GPU" in reason or "CUDA" in reason or "bf16" in reason):
-            lines.append(f"  {ident}: {reason}")
-    return lines
+    if machine.gpus and (machine.torch or "").endswith("+cpu"):
+        build = f"torch {machine.torch} is a CPU build"
+        return [f"the GPU: {build}. Install a build for CUDA to train on it."]
+    reasons = {ident: fix.refuses(recording) for ident, fix in catalogue.fixes().items()}
+    return [
+        f"{ident}: {reason}"
+        for ident, reason in reasons.items()
+        if reason and not machine.gpus and any(x in reason for x in ("GPU", "CUDA", "bf16"))
+    ]
 
 
 def _gib(value: int | None) -> str:

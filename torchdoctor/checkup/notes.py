@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from torchdoctor.advice.wording import SourcePatch, wording
+from torchdoctor.advice.wording import wording
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.loading import untold_wait
 from torchdoctor.facts.lookup import data_wait_share, is_first_look, long_steps_share
@@ -25,9 +25,7 @@ _WAITED_FOR = 0.05  # of a step; the loader's checks ask the same
 _OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, either way
 
 
-def report_notes(
-    recording: Recording, trials: TrialResults | None, patch: SourcePatch | None
-) -> list[Note]:
+def report_notes(recording: Recording, trials: TrialResults | None) -> list[Note]:
     """Return the notes on the recording, on the trials' launches against it, and on the patch."""
     return [
         *_on_recording(recording),
@@ -36,7 +34,7 @@ def report_notes(
         *_on_changed_times(recording, trials),
         *_on_cold_files(recording, trials),
         *_on_noise(trials),
-        *_on_patch(trials, patch),
+        *_on_patch(trials),
     ]
 
 
@@ -46,13 +44,9 @@ def fix_notes(
     recording: Recording,
     fixes: Mapping[str, FixSpec],
 ) -> list[Note]:
-    """Return what may go wrong with fixes that the report tells of, each note once.
+    """Return what may go wrong with fixes that were tried or are shown, each note once.
 
-    Args:
-        idents: fixes that were tried or are shown.
-        shown: fixes that are shown as code, which their files may fail to word.
-        recording: of the program.
-        fixes: by id.
+    Those that are `shown` as code may fail to be worded.
     """
     doubts = [fixes[ident].doubt(recording) for ident in idents if ident in fixes]
     failures = [
@@ -115,16 +109,15 @@ def _on_load(recording: Recording) -> list[Note]:
     load = load_of([recording.sensors], recording.environment.cpus)
     if load is None:
         return []
-    steps, long = recording.steps, ""
-    if steps is not None and (share := long_steps_share(steps)) >= _MUCH_OF_IT:
-        long = (
-            f" {share:.0%} of the time lies in what single steps took beyond the median one, so "
-            "where it goes may be theirs too."
-        )
+    share = long_steps_share(recording.steps) if recording.steps is not None else 0.0
+    theirs = (
+        f" {share:.0%} of the time lies in what single steps took beyond the median one, so where "
+        "it goes may be theirs too."
+    )
     return _beware(
         f"Other programs kept {load} busy: speed-ups, above all of thread counts and workers, may "
-        f"be those of a busy machine.{long} Measure on a quiet one before changing anything for "
-        "good."
+        f"be those of a busy machine.{theirs if share >= _MUCH_OF_IT else ''} Measure on a quiet "
+        "one before changing anything for good."
     )
 
 
@@ -183,16 +176,18 @@ def _on_noise(trials: TrialResults | None) -> list[Note]:
     return []
 
 
-def _on_patch(trials: TrialResults | None, patch: SourcePatch | None) -> list[Note]:
+def _on_patch(trials: TrialResults | None) -> list[Note]:
     """Return what keeps the patch from being what was measured at run time."""
+    if trials is None:
+        return []
+    left_out = trials.source_patch.left_out if trials.source_patch is not None else []
     notes = []
-    left_out = patch.left_out if patch is not None else []
     if left_out:
         notes += _beware(
             f"The patch lacks {', '.join(left_out)}: no edit can be made with certainty, so "
             "its own figure is without it."
         )
-    if trials is None or trials.patch is None:
+    if trials.patch is None:
         return notes
     if not left_out:
         apart = disagreement(trials.recommendation.speedup, trials.patch.speedup)

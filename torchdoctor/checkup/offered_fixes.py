@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torchdoctor.advice.wording import wording
-from torchdoctor.edits import Edit
+from torchdoctor.edits import Edit, LineEdit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.outcomes import most_promising
@@ -25,15 +26,7 @@ def offered_fixes(
     recording: Recording,
     fixes: Mapping[str, FixSpec],
 ) -> list[RecommendedFix]:
-    """Return what else is worth doing; `standing` says why.
-
-    Args:
-        diagnosis: its findings, the most severe first.
-        rows: all trials.
-        recommended: the fixes of the recommended set, which are left out.
-        recording: says where what they change is written.
-        fixes: by id.
-    """
+    """Return what else is worth doing beside the recommended set; `standing` says why."""
     trials = _Trials(diagnosis, rows, recording, fixes)
     offered = trials.confirmed(recommended)
     if not recommended and not offered:
@@ -70,18 +63,27 @@ class _Trials:
     def undecided(self) -> list[RecommendedFix]:
         """Return at most two fixes that were not decided: first those that the report names."""
         best = most_promising(self.rows)
-        named = self._parts_of(best) if best is not None else []
+        named = self._shown(best) if best is not None else []
         if len(named) > 1:
             return named
         beside = [row for row in self.rows if not named or named[0].fix not in _parts(row)]
         return [*named, *self._for_findings(beside)][:_MOST_UNDECIDED]
 
-    def _parts_of(self, row: Trial) -> list[RecommendedFix]:
-        """Return the fixes of one trial; none where one of them may change training."""
+    def _shown(self, row: Trial, treating: str | None = None) -> list[RecommendedFix]:
+        """Return the fixes of an open trial; none where one of them may change training.
+
+        Of a trial that was not launched, those that may be shown untried for a finding.
+        """
         parts = _parts(row)
         if not parts.keys() <= self.fixes.keys() or self._may_change_training(row):
             return []
         standing = "undecided" if len(parts) == 1 else "together"
+        if row.speedup is None and treating is not None:
+            # Company that nothing calls for by itself is no advice before a run has tried it.
+            parts = {fix: own for fix, own in parts.items() if self._called_for(self.fixes[fix])}
+            if treating not in parts or not all(self.fixes[fix].offered_untried for fix in parts):
+                return []
+            standing = "untried"
         return [_offer(fix, settings, standing) for fix, settings in parts.items()]
 
     def _may_change_training(self, row: Trial) -> bool:
@@ -99,29 +101,15 @@ class _Trials:
         """Return the open trials' fixes of the first finding that has any, measured ones first."""
         open_rows = [row for row in rows if row.verdict == "unclear" and self._may_help(row)]
         for finding in self.diagnosis.findings:
+            pairs = [(row, fix) for fix in finding.fixes for row in open_rows if fix in _parts(row)]
+            pairs.sort(key=lambda pair: -pair[0].speedup.low if pair[0].speedup else math.inf)
             offered: dict[str, RecommendedFix] = {}
-            pairs = [(row, fix) for row in open_rows for fix in finding.fixes if fix in _parts(row)]
-            order = {fix: number for number, fix in enumerate(finding.fixes)}
-            for row, fix in sorted(
-                pairs, key=lambda pair: _measured_first(pair[0], order[pair[1]])
-            ):
-                for part in self._shown_of(row, fix):
+            for row, fix in pairs:
+                for part in self._shown(row, fix):
                     offered.setdefault(part.fix, part)
             if offered:
                 return list(offered.values())[:_MOST_UNDECIDED]
         return []
-
-    def _shown_of(self, row: Trial, treating: str) -> list[RecommendedFix]:
-        """Return the fixes of an open trial that may be shown for a finding."""
-        if row.speedup is not None:
-            return self._parts_of(row)
-        if not _parts(row).keys() <= self.fixes.keys() or self._may_change_training(row):
-            return []
-        # Company that nothing calls for by itself is no advice before a run has tried it.
-        parts = {fix: own for fix, own in _parts(row).items() if self._called_for(self.fixes[fix])}
-        if treating not in parts or not all(self.fixes[fix].offered_untried for fix in parts):
-            return []
-        return [_offer(fix, settings, "untried") for fix, settings in parts.items()]
 
     def _may_help(self, row: Trial) -> bool:
         """Return False for a trial that changes training or looks slower, in any setting."""
@@ -144,7 +132,14 @@ class _Trials:
         offered = []
         for ident in dict.fromkeys(fix for x in self.diagnosis.findings for fix in x.fixes):
             fix = self.fixes.get(ident)
-            if fix is None or ident in known or not self._worth_showing(fix):
+            if (
+                fix is None
+                or ident in known
+                or not fix.offered_untried
+                or fix.refuses(self.recording)
+            ):
+                continue
+            if fix.doubt(self.recording) is not None or not self._called_for(fix):
                 continue
             if slower.intersection(fix.includes(self.recording)):
                 continue
@@ -152,12 +147,6 @@ class _Trials:
             if settings or fix.offered_as_code(self.recording):
                 offered.append(_offer(ident, next(iter(settings), {}), "offered"))
         return offered
-
-    def _worth_showing(self, fix: FixSpec) -> bool:
-        """Return True if a fix that no run has tried may be shown as code."""
-        if fix.refuses(self.recording) or not fix.offered_untried:
-            return False
-        return fix.doubt(self.recording) is None and self._called_for(fix)
 
     def _called_for(self, fix: FixSpec) -> bool:
         """Return True if the findings are ground enough to offer a fix that no run has tried."""
@@ -176,11 +165,6 @@ def _offer(fix: str, settings: dict[str, Any], standing: str) -> RecommendedFix:
     return RecommendedFix(fix=fix, settings=settings, standing=standing)
 
 
-def _measured_first(row: Trial, number: int) -> tuple[bool, float]:
-    """Return a key of order: by the lower end of the interval; then in the finding's order."""
-    return (row.speedup is None, -row.speedup.low if row.speedup is not None else number)
-
-
 def as_code(
     fix: RecommendedFix, recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> RecommendedFix:
@@ -189,11 +173,9 @@ def as_code(
     if spec is None:
         return fix
     words = wording(spec, fix.settings, recording)
-    text, location = words.instruction or "", words.location
-    edits: Sequence[Any] = words.edits
-    if location is None:
-        placed = (Location(file=x.file, line=x.line) for x in edits if getattr(x, "line", None))
-        location = next(placed, None)
+    text, edits = words.instruction or "", words.edits
+    placed = (Location(file=x.file, line=x.line) for x in edits if isinstance(x, LineEdit))
+    location = words.location or next(placed, None)
     folder = folder_of(edits, recording.workload.cwd)
     diff = unified_diff(edits, folder) if edits else None
     if diff is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchdoctor import __version__
-from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.checkup.notes import fix_notes, report_notes
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.facts.observed_settings import settings_of
@@ -48,7 +48,6 @@ class RunResults:
     no_trials_reason: str | None
     interrupted: bool  # by Ctrl-C
     reproduce: list[str]  # commands
-    patch: SourcePatch | None = None  # of the recommended fixes; None: no edit could be made
     advise_training: bool = False  # the user wants advice that changes training
     training: Sequence[TrainingTrial] = ()  # what short launches showed of it
 
@@ -65,7 +64,7 @@ def assemble(run: RunResults) -> Report:
         offered += advice(rows, recording, run.fixes, run.training)
     notes = [
         *fix_notes(_told(rows, [*chosen, *offered]), [*chosen, *offered], recording, run.fixes),
-        *report_notes(recording, trials, run.patch),
+        *report_notes(recording, trials),
     ]
     replayed = recording.trace.what_if if recording.trace else None
     tried = trials.ceilings if trials else []
@@ -111,7 +110,7 @@ def _recommendation(
     """Return the recommended set as code, its patch, and what is offered beside it."""
     if run.trials is None:
         return Recommendation(also_offered=offered)
-    patch = run.patch
+    patch = run.trials.source_patch
     return replace(
         run.trials.recommendation,
         fixes=[as_code(fix, run.recording, run.fixes) for fix in chosen],
@@ -127,10 +126,8 @@ def workload_record(workload: Workload) -> WorkloadRecord:
     """Return what was run, with the script's checksum so that a later report can be compared."""
     digest = None
     if workload.script is not None:
-        try:
+        with contextlib.suppress(OSError):
             digest = hashlib.sha256(Path(workload.script).read_bytes()).hexdigest()
-        except OSError:
-            digest = None
     return WorkloadRecord(command=workload.command, cwd=workload.cwd, script_sha256=digest)
 
 
@@ -155,9 +152,11 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
         mean=steps.mean_s,
     )
     samples = steps.samples_per_step
-    memory = recording.main.peak_gpu_memory_bytes or recording.main.peak_memory_bytes
-    launches: list[float] = []
-    by, per = None, None
+    baseline = Baseline(
+        shares=recording.shares,
+        peak_memory_bytes=recording.main.peak_gpu_memory_bytes or recording.main.peak_memory_bytes,
+        measured=trials.measured if trials is not None else None,
+    )
     if trials is not None and trials.baselines:
         time = StepTime.of(s for launch in trials.baselines for s in launch.step_s)
         counted = [launch for launch in trials.baselines if launch.samples and launch.step_s]
@@ -165,19 +164,15 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
             total = sum(launch.samples or 0.0 for launch in counted)
             samples = total / sum(len(launch.step_s) for launch in counted)
         peaks = [x.peak_memory_bytes for x in trials.baselines if x.peak_memory_bytes is not None]
-        memory = max(peaks, default=memory)
-        launches = list(trials.launches_s)
-        by, per = trials.decided_by, "step" if trials.per_step else "sample"
-    return Baseline(
-        step_time_s=time,
-        samples_per_s=samples / time.deciding if samples and time.deciding > 0 else None,
-        shares=recording.shares,
-        peak_memory_bytes=memory,
-        launches_s=launches,
-        measured=trials.measured if trials is not None else None,
-        launches_by=by,
-        launches_per=per,
-    )
+        baseline = replace(
+            baseline,
+            peak_memory_bytes=max(peaks, default=baseline.peak_memory_bytes),
+            launches_s=list(trials.launches_s),
+            launches_by=trials.decided_by,
+            launches_per="step" if trials.per_step else "sample",
+        )
+    samples_per_s = samples / time.deciding if samples and time.deciding > 0 else None
+    return replace(baseline, step_time_s=time, samples_per_s=samples_per_s)
 
 
 def _refused_trial(refused: Refused, fixes: Mapping[str, FixSpec]) -> Trial:
@@ -206,15 +201,14 @@ def _noted(
 
 
 def _overhead(recording: Recording) -> Overhead:
-    cost = recording.main.probe_cost_us_per_step
-    steps = recording.steps
-    share = None
-    if cost is not None and steps is not None and steps.mean_s > 0:
-        share = cost / 1e6 / steps.mean_s
-    window = None
-    if recording.trace is not None:
-        window = (
-            f"The profiler window of {recording.trace.steps} steps ran in a launch of its own: "
-            "its cost is in no timing."
-        )
-    return Overhead(probe_us_per_step=cost, probe_share=share, profiler_window=window)
+    cost, steps, trace = recording.main.probe_cost_us_per_step, recording.steps, recording.trace
+    known = cost is not None and steps is not None and steps.mean_s > 0
+    window = trace and (
+        f"The profiler window of {trace.steps} steps ran in a launch of its own: its cost is in no "
+        "timing."
+    )
+    return Overhead(
+        probe_us_per_step=cost,
+        probe_share=cost / 1e6 / steps.mean_s if known and cost and steps else None,
+        profiler_window=window or None,
+    )

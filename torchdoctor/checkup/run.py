@@ -13,7 +13,6 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.advice.diagnosis import diagnose, too_short
 from torchdoctor.advice.diagnosis_by_experiment import by_experiment
-from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.checkup.report_assembly import (
     RunResults,
     assemble,
@@ -29,7 +28,7 @@ from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import environment
 from torchdoctor.machine.sensors import LoadBeside
-from torchdoctor.observe.observation import Observation, Profiled
+from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.observe.window import Window, choose_window
 from torchdoctor.pairs.block_plan import TurnBlocks
@@ -103,7 +102,6 @@ class _Checkup:
         self._doubts: list[str] = []
         self._no_trials_reason: str | None = None
         self._interrupted = False
-        self._patch: SourcePatch | None = None
         self._training: list[TrainingTrial] = []
 
     def __enter__(self) -> _Checkup:
@@ -143,7 +141,8 @@ class _Checkup:
         except KeyboardInterrupt:
             self._interrupted = True
             if self._recording.steps is not None and not self._diagnosis.path:
-                self._diagnose_what_is_known()
+                self._share_out()  # the shares may not be there yet
+                self._diagnose()
             self._doubts.append("The run was interrupted: only what was measured until then.")
         report = self._assemble()
         try:
@@ -159,18 +158,11 @@ class _Checkup:
     def _left(self) -> float:
         return self._settings.budget_s - self._elapsed()
 
-    def _say(self, phase: str, message: str) -> None:
-        self._tell(
-            ProgressEvent(
-                phase=phase,
-                message=message,
-                elapsed_s=self._elapsed(),
-                budget_s=self._settings.budget_s,
-            )
-        )
+    def _relay(self, event: ProgressEvent) -> None:
+        self._tell(replace(event, elapsed_s=self._elapsed(), budget_s=self._settings.budget_s))
 
     def _observe(self) -> Observation:
-        self._say("observe", "the untouched program")
+        self._relay(ProgressEvent(phase="observe", message="the untouched program"))
         budget = self._settings.budget_s
         enough = min(max(budget * _OBSERVE_SHARE, _OBSERVE_LEAST_S), _OBSERVE_MOST_S)
         most = max(0.35 * budget, enough)
@@ -190,7 +182,7 @@ class _Checkup:
         )
         if not observation.interrupted and too_short(self._recording) is None:
             self._recording = replace(self._recording, storage=self._recorder.storage(observation))
-            self._recording = self._profiled(observation)
+            self._profile(observation)
         self._share_out()
         self._doubts += share_doubts(self._recording.steps, self._recording.trace)
         try:
@@ -201,16 +193,8 @@ class _Checkup:
             raise KeyboardInterrupt
         return observation
 
-    def _profiled(self, observation: Observation) -> Recording:
-        """Return the recording with the profiler window's trace and its hooks' facts."""
-        profiled = self._profile(observation)
-        if profiled is None:
-            return self._recording
-        processes = profiled.added_to(self._recording.processes)
-        return replace(self._recording, trace=profiled.trace, processes=processes)
-
-    def _profile(self, observation: Observation) -> Profiled | None:
-        """Return the profiler window, where the budget allows it; its absence is a doubt."""
+    def _profile(self, observation: Observation) -> None:
+        """Add the profiler window, where the budget allows it; its absence is a doubt."""
         step_s = observation.steps.mean_s
         warmup = 3 if step_s > 1.0 else 10
         expected = observation.start_s + 5.0 + step_s * (warmup + 14)
@@ -223,65 +207,55 @@ class _Checkup:
                 f"the budget of {self._settings.budget_s:.0f} s (--budget). Operators and kernels "
                 "are therefore not measured."
             )
-            return None
+            return
         longest = max(2 * expected, min(6 * expected + 30, self._left()))
-        self._say("profile", "a profiler window of a few steps, in a launch of its own")
+        message = "a profiler window of a few steps, in a launch of its own"
+        self._relay(ProgressEvent(phase="profile", message=message))
+        boundary, cold = observation.steps_found.boundary, stays_cold(self._recording)
         try:
-            cold = stays_cold(self._recording)
-            profiled = self._recorder.profile(
-                observation.steps_found.boundary, warmup, longest, cold
-            )
+            profiled = self._recorder.profile(boundary, warmup, longest, cold)
         except ProgramFailed as error:
             self._doubts.append(str(error))
-            return None
-        # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
+            return
         trace = profiled.trace
-        expected_on_cpu = not self._recording.environment.gpus and not trace.has_device
-        self._doubts += [
-            doubt for doubt in trace.doubts if not (expected_on_cpu and "GPU events" in doubt)
-        ]
-        return profiled
+        # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
+        expected = not self._recording.environment.gpus and not trace.has_device
+        self._doubts += [x for x in trace.doubts if not (expected and "GPU events" in x)]
+        processes = profiled.added_to(self._recording.processes)
+        self._recording = replace(self._recording, trace=trace, processes=processes)
 
     def _share_out(self) -> None:
         """Set where the step's time goes, by all that was recorded."""
-        recording = self._recording
-        known = shares(
-            recording.steps,
-            recording.trace,
-            unseen_forward_share(recording),
-            outside_share(recording),
-        )
-        self._recording = with_inline_preparation(replace(recording, shares=known))
-
-    def _diagnose_what_is_known(self) -> None:
-        """After Ctrl-C between observing and diagnosing: the shares may not be there yet."""
-        self._share_out()
-        self._diagnose()
+        seen = self._recording
+        unseen, outside = unseen_forward_share(seen), outside_share(seen)
+        known = shares(seen.steps, seen.trace, unseen, outside)
+        self._recording = with_inline_preparation(replace(seen, shares=known))
 
     def _diagnose(self) -> None:
         self._diagnosis = diagnose(self._recording, catalogue.checks(), catalogue.fixes())
 
     def _try_fixes(self, observation: Observation) -> None:
-        modules = catalogue.fixes()
+        modules, wanted = catalogue.fixes(), self._settings
         chosen, self._refused = candidates(
             self._recording,
             self._diagnosis,
             modules,
-            fixes=self._settings.fixes,
-            skip=self._settings.skip,
-            allow_training_changes=self._settings.allow_training_changes,
+            fixes=wanted.fixes,
+            skip=wanted.skip,
+            allow_training_changes=wanted.allow_training_changes,
         )
         if self._left() < _LEAST_TRIALS_S + observation.start_s:
             self._no_trials_reason = (
-                f"The budget of {self._settings.budget_s:.0f} s was used up by observing the "
+                f"The budget of {wanted.budget_s:.0f} s was used up by observing the "
                 "program: give it more with --budget."
             )
             return
-        window = self._window(observation)
+        window = choose_window(observation.steps, self._left(), self._recording.main.loaders)
+        window = window.overruled(wanted.steps, wanted.warmup)
         launches, why_in_turns = self._launches(observation, window)
         load = LoadBeside()
         self._trials = run_trials(
-            Engine(launches, random.Random(self._settings.seed)),
+            Engine(launches, random.Random(wanted.seed)),
             ArmSpecs(modules, self._recording),
             chosen,
             {ident: fix_facts(fix, self._recording) for ident, fix in modules.items()},
@@ -289,8 +263,8 @@ class _Checkup:
             progress=self._relay,
             settings=SearchSettings(
                 steps=replace(observation.steps, warmup_steps=window.warmup_steps),
-                seed=self._settings.seed,
-                allow_training_changes=self._settings.allow_training_changes,
+                seed=wanted.seed,
+                allow_training_changes=wanted.allow_training_changes,
                 low_precision=trains_in_low_precision(self._recording),
                 patch=True,
                 why_in_turns=why_in_turns,
@@ -302,7 +276,6 @@ class _Checkup:
                 },
             ),
         )
-        self._patch = self._trials.source_patch
         self._interrupted = self._trials.interrupted
         self._doubts += self._trials.doubts
         self._doubts += load_during_trials(self._recording, load.cpus())
@@ -314,22 +287,14 @@ class _Checkup:
         wanted, cold = self._settings, stays_cold(self._recording)
         turns: TurnBlocks | str | None = None
         if wanted.side_by_side:
+            mode, left_s = self._sandbox.mode, self._left()
             turns = turns_of_trials(
-                observation,
-                window,
-                sandbox=self._sandbox.mode,
-                cold=cold,
-                steps=wanted.steps,
-                left_s=self._left(),
+                observation, window, sandbox=mode, cold=cold, steps=wanted.steps, left_s=left_s
             )
-        why = turns if isinstance(turns, str) else None
+        blocks, why = (None, turns) if isinstance(turns, str) else (turns, None)
+        loaders = self._recording.main.loaders
         launches = ProgramLaunches.of_trials(
-            self._recorder,
-            observation,
-            window,
-            turns if isinstance(turns, TurnBlocks) else None,
-            loaders=self._recording.main.loaders,
-            cold=cold,
+            self._recorder, observation, window, blocks, loaders=loaders, cold=cold
         )
         return launches, why
 
@@ -340,13 +305,6 @@ class _Checkup:
         recorder, wanted = self._recorder, self._settings.wanted()
         advice = try_advice(recorder, observation, wanted, self._recording, self._left, self._relay)
         self._training, self._interrupted = advice.trials, advice.interrupted
-
-    def _window(self, observation: Observation) -> Window:
-        window = choose_window(observation.steps, self._left(), self._recording.main.loaders)
-        return window.overruled(self._settings.steps, self._settings.warmup)
-
-    def _relay(self, event: ProgressEvent) -> None:
-        self._tell(replace(event, elapsed_s=self._elapsed(), budget_s=self._settings.budget_s))
 
     def _assemble(self) -> Report:
         doubts = [*self._doubts, *self._recorder.doubts]
@@ -366,7 +324,6 @@ class _Checkup:
             workload=workload_record(self._workload),
             no_trials_reason=self._no_trials_reason,
             interrupted=self._interrupted,
-            patch=self._patch,
             advise_training=self._settings.allow_training_changes,
             training=self._training,
             reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),

@@ -56,8 +56,10 @@ def with_waits(
     if waited_s < _MOSTLY * exposed_s:
         return diagnosis
     share, rest = waited_s / trace.step_s, (exposed_s - waited_s) / trace.step_s
-    told = f"rank {row.rank} waits for the others {share:.0%} of each step, and communicates "
-    told += f"{rest:.0%} of it"
+    told = (
+        f"rank {row.rank} waits for the others {share:.0%} of each step, and communicates "
+        f"{rest:.0%} of it"
+    )
     checks = catalogue.checks()
     findings = [
         replace(f, evidence=[*f.evidence, f"Of that {told}."])
@@ -93,16 +95,10 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
 def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
     """Return the diagnosis without what rests on a device that was not recorded."""
     checks = catalogue.checks()
-    waiting = {
-        check.question.text
-        for check in checks.values()
-        if check.question and check.asks("data_loader")
-    }
+    waits = {x.question.text for x in checks.values() if x.question and x.asks("data_loader")}
     path = [
-        question
-        if question.question in waiting
-        else replace(question, answer="not measured", value=None)
-        for question in diagnosis.path
+        x if x.question in waits else replace(x, answer="not measured", value=None)
+        for x in diagnosis.path
     ]
     findings = [f for f in diagnosis.findings if checks[f.check].branch not in _RESTS_ON_DEVICE]
     return replace(

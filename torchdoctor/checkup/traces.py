@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -57,14 +58,19 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     read = read_ranks(sources, timelines=annotated is not None)
     ranks = read.traces
-    if annotated is not None:
-        _check_unread(annotated, ranks)
+    # The only copy of a trace, which a folder named, must not be written over.
+    copies = {os.path.realpath(rank.statistics.path) for rank in ranks}
+    if annotated is not None and os.path.realpath(annotated) in copies:
+        raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
     chosen = slowest(ranks)
     trace = chosen.statistics
     aligned = align([rank.collectives for rank in ranks], trace.step_s or 0.0)
-    command = ["torchdoctor", "diagnose", *map(_argument, sources)]
+    # A leading dash would make a source an option.
+    named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
+    command = ["torchdoctor", "diagnose", *named]
+    cwd = str(Path.cwd())
     recording = Recording(
-        workload=Workload(command=command, cwd=str(Path.cwd())),
+        workload=Workload(command=command, cwd=cwd),
         environment=chosen.environment,
         trace=trace,
         shares=trace.shares,
@@ -81,9 +87,14 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     return Report(
         torchdoctor_version=__version__,
         created=created,
-        workload=WorkloadRecord(command=command, cwd=str(Path.cwd())),
+        workload=WorkloadRecord(command=command, cwd=cwd),
         environment=recording.environment,
-        baseline=Baseline(step_time_s=_step_time(trace), shares=trace.shares),
+        baseline=Baseline(
+            step_time_s=StepTime.of(trace.step_times_s)
+            if trace.steps and trace.step_times_s
+            else None,
+            shares=trace.shares,
+        ),
         diagnosis=diagnosis,
         ceilings=replay_ceilings(trace.what_if),
         no_trials_reason=NOT_MEASURED,
@@ -95,17 +106,6 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         beware=_too_little(ranks, chosen),
         reproduce=[shlex.join(command)],
     )
-
-
-def _argument(source: str) -> str:
-    """Return a source for a command line, where a leading dash would make it an option."""
-    return f"./{source}" if source.startswith("-") and source != STDIN else source
-
-
-def _check_unread(annotated: Path, ranks: Sequence[RankTrace]) -> None:
-    """Raise UsageError where the only copy of a trace would be written over."""
-    if os.path.realpath(annotated) in {os.path.realpath(rank.statistics.path) for rank in ranks}:
-        raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
 
 
 def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
@@ -129,31 +129,28 @@ def rank_times(
     """Return a row for each rank; none for a single trace or traces of several runs."""
     if len(ranks) < 2 or not _of_one_job(ranks) or aligned is Unaligned.DIFFERENT_RUNS:
         return []
-    alignment = aligned if isinstance(aligned, Alignment) else None
     rows = []
     for number, rank in enumerate(ranks):
         figures = rank.statistics
         step_s = figures.step_s or 0.0
-        rows.append(
-            RankTime(
-                rank=rank.rank if rank.rank is not None else number,
-                path=figures.path,
-                step_s=step_s,
-                kernel_s=step_s * (figures.shares.gpu or 0.0),
-                communication_s=figures.communication_s,
-                communication_exposed_s=figures.communication_exposed_s,
-                data_loader_s=step_s * (figures.shares.data_loader or 0.0),
-                wait_s=alignment.wait_s[number] if alignment else None,
-                last_share=alignment.last_share[number] if alignment else None,
-                clock_offset_s=alignment.offset_s[number] if alignment else None,
-            )
+        row = RankTime(
+            rank=rank.rank if rank.rank is not None else number,
+            path=figures.path,
+            step_s=step_s,
+            kernel_s=step_s * (figures.shares.gpu or 0.0),
+            communication_s=figures.communication_s,
+            communication_exposed_s=figures.communication_exposed_s,
+            data_loader_s=step_s * (figures.shares.data_loader or 0.0),
         )
+        if isinstance(aligned, Alignment):
+            row = replace(
+                row,
+                wait_s=aligned.wait_s[number],
+                last_share=aligned.last_share[number],
+                clock_offset_s=aligned.offset_s[number],
+            )
+        rows.append(row)
     return rows
-
-
-def _step_time(trace: TraceStatistics) -> StepTime | None:
-    times = trace.step_times_s
-    return StepTime.of(times) if trace.steps and times else None
 
 
 def _offered(
@@ -182,7 +179,9 @@ def _offered(
         words = wording_for_trace(module, recording)
         instruction = words.instruction
         if instruction and module.keeps_results == "changes training":
-            instruction = _said_to_change(instruction)
+            # What was not tried here is said to be another training.
+            told = "changes training" in instruction
+            instruction = instruction if told else f"# It changes training.\n{instruction}"
         if instruction is not None and module.suits(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
             doubts += words.failures
@@ -194,10 +193,8 @@ def _worth(
 ) -> tuple[float, ...]:
     """Return what orders fixes: what a fix could save by replay, then what it treats, as shares.
 
-    Args:
-        shares: by branch of the tree, of the findings that it treats, added up.
-        diagnosis: of the trace; its bottleneck counts before other branches.
-        trace: with its replay, which caps what a branch can give.
+    `shares` are those of the findings that it treats, by branch of the tree, added up. The
+    bottleneck counts before other branches, and the replay caps what a branch can give.
     """
     own = shares.get(diagnosis.bottleneck, 0.0)
     treats = (own, sum(shares.values()) - own)
@@ -209,12 +206,6 @@ def _worth(
         gain = replay.speedup(branch) if branch is not None else None
         saved += share if gain is None else min(share, max(1.0 - 1.0 / gain, 0.0))
     return (saved, *treats)
-
-
-def _said_to_change(instruction: str) -> str:
-    """Return the code with the remark that what was not tried here makes it another training."""
-    told = "changes training" in instruction
-    return instruction if told else f"# It changes training.\n{instruction}"
 
 
 def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:

@@ -76,20 +76,3 @@ def ids(text: str | None) -> list[str] | None:
     if not names:
         raise UsageError("--fixes and --skip take ids: torchdoctor explain --all lists them.")
     return names
-
-
-def report_file(named: Path | None) -> Path:
-    """Return the report that was named, else that of the newest run below this folder.
-
-    Raises:
-        UsageError: none was named, and there is no run.
-    """
-    if named is not None:
-        return named
-    reports = list(Path(RUNS).glob("*/report.json"))
-    if not reports:
-        raise UsageError(
-            f"There is no run in {RUNS} below this folder: name a report.json, or measure a "
-            "program first with: torchdoctor run train.py"
-        )
-    return max(reports, key=lambda path: path.stat().st_mtime)

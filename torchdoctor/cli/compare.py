@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdoctor.cli.arguments import Details, Json
-from torchdoctor.cli.written_files import check_written
+from torchdoctor.cli.outputs import check_written
 from torchdoctor.words.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor.cli.arguments import Details, Html, Json, TensorBoard
-from torchdoctor.cli.output import check_tensorboard, hand_to_tensorboard, write
-from torchdoctor.cli.written_files import check_written
+from torchdoctor.cli.outputs import check_written, hand_out
 from torchdoctor.words.errors import UsageError
 
 HELP = (
@@ -39,19 +38,13 @@ def diagnose(
 ) -> None:
     """Why was the recorded training slow?"""
     from torchdoctor.checkup.traces import trace_checkup
-    from torchdoctor.reports.formats import show
 
-    check_written(
-        {"report": json, "HTML page": html, "annotated trace": annotate},
-        read=[trace for trace in traces if trace != "-"],
-    )
+    files = {"report": json, "HTML page": html, "annotated trace": annotate}
+    check_written(files, [trace for trace in traces if trace != "-"], tensorboard)
     if annotate is not None and "-" in traces:
         raise UsageError("--annotate copies a file: save the standard input to one first.")
-    check_tensorboard(tensorboard)
     report = trace_checkup(traces, annotate)
-    write(report, json, html)
-    show(report, details)
-    hand_to_tensorboard(report, tensorboard)
+    hand_out(report, files, tensorboard, details)
     if tensorboard is not None and "-" in traces:
         typer.echo(
             f"{tensorboard} holds no copy of the trace: it came from the standard input. Save it "

@@ -6,7 +6,6 @@ Everything heavy is imported inside the command that needs it, so that `--help` 
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 import tempfile
@@ -16,7 +15,8 @@ from typing import Annotated
 import typer
 
 from torchdoctor import __version__
-from torchdoctor.cli import compare, diagnose, env, explain, gate, patch, report, run
+from torchdoctor.cli import compare, diagnose, gate, run, stored
+from torchdoctor.cli.outputs import discard_output
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 
 app = typer.Typer(
@@ -48,22 +48,15 @@ def _main(
     """Why is this PyTorch training slow, and what exactly should change?"""
 
 
-app.command(
-    name="run",
-    context_settings={"allow_interspersed_args": False},
-    help=run.HELP,
-)(run.run)
+_ITS_ARGUMENTS = {"allow_interspersed_args": False}
+app.command(name="run", context_settings=_ITS_ARGUMENTS, help=run.HELP)(run.run)
 app.command(name="diagnose", help=diagnose.HELP)(diagnose.diagnose)
 app.command(name="compare", help=compare.HELP)(compare.compare)
-app.command(
-    name="gate",
-    context_settings={"allow_interspersed_args": False},
-    help=gate.HELP,
-)(gate.gate)
-app.command(name="report")(report.report)
-app.command(name="patch", help=patch.HELP)(patch.patch)
-app.command(name="explain")(explain.explain)
-app.command(name="env")(env.env)
+app.command(name="gate", context_settings=_ITS_ARGUMENTS, help=gate.HELP)(gate.gate)
+app.command(name="report")(stored.report)
+app.command(name="patch", help=stored.PATCH_HELP)(stored.patch)
+app.command(name="explain")(stored.explain)
+app.command(name="env")(stored.env)
 
 
 def _defect(error: BaseException) -> int:
@@ -88,11 +81,6 @@ def _say(text: str) -> None:
 
         text = fill(text, 2, width())
     typer.echo(text, err=True)
-
-
-def _discard_output() -> None:
-    # What is buffered would fail again when Python flushes it at its end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -139,12 +127,12 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output has gone (| head): not an error of ours, and not worth a word.
-        _discard_output()
+        discard_output()
         sys.exit(0)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             sys.exit(_defect(error))
-        _discard_output()
+        discard_output()
         _say(f"torchdoctor: cannot write the output ({error.strerror}): make room.")
         sys.exit(2)
     except Exception as error:

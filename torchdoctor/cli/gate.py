@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,15 +12,15 @@ import typer
 
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import parse_duration
-from torchdoctor.cli.gate_results import (
-    Files,
-    failures_annotated,
-    first_sentences,
-    hand_out,
-    write_files,
+from torchdoctor.cli.outputs import Files, check_written, whoever_reads
+from torchdoctor.words.errors import (
+    Inconclusive,
+    NoStepFound,
+    ProgramFailed,
+    TimedOut,
+    TorchdoctorError,
+    UsageError,
 )
-from torchdoctor.cli.written_files import check_written
-from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut, UsageError
 
 if TYPE_CHECKING:
     from torchdoctor.gate.settings import GateSettings
@@ -64,7 +67,7 @@ def gate(
     details: arguments.Details = False,
 ) -> None:
     """Measure both, apply the rule, exit with its answer."""
-    with failures_annotated():
+    with _failures_annotated():
         from torchdoctor.gate.settings import GateSettings, program_folder, tolerances
         from torchdoctor.launch.workload import workload_of
 
@@ -75,10 +78,8 @@ def gate(
             raise UsageError("Give only one of --against and --baseline.")
         if against is None and baseline is None:
             raise UsageError(_without_reference(command))
-        check_written(
-            {"gate result": json, "Markdown": markdown, "JUnit file": junit},
-            read=[] if baseline is None else [baseline],
-        )
+        files = {"gate result": json, "Markdown": markdown, "JUnit file": junit}
+        check_written(files, read=[] if baseline is None else [baseline])
         workload = workload_of(command, python=python)
         settings = GateSettings(
             tolerances=tolerances(program_folder(workload), tolerance),
@@ -92,9 +93,8 @@ def gate(
             sandbox=not no_sandbox,
             side_by_side=not in_turns,
         )
-        files = Files(json=json, markdown=markdown, junit=junit)
         report = _measured(workload, against, baseline, settings, files, quiet)
-        hand_out(report, files, details)
+        _hand_out(report, files, details)
     raise typer.Exit(130 if report.interrupted else _EXIT[report.verdict])
 
 
@@ -124,11 +124,11 @@ def _measured(
             return GateRun(workload, against, settings, progress.update).run()
     except (Inconclusive, ProgramFailed, NoStepFound, TimedOut) as error:
         broken = not isinstance(error, Inconclusive)
-        write_files(undecided(workload, named, first_sentences(error), broken=broken), files)
+        _write_files(undecided(workload, named, _first_sentences(error), broken=broken), files)
         raise
     except KeyboardInterrupt:
         why = "It was interrupted before anything was compared."
-        write_files(undecided(workload, named, why, interrupted=True), files)
+        _write_files(undecided(workload, named, why, interrupted=True), files)
         raise
 
 
@@ -154,3 +154,74 @@ def _options_behind(command: list[str]) -> tuple[list[str], dict[str, str]]:
         options[command[-2]] = command[-1]
         command = command[:-2]
     return command, options
+
+
+def _hand_out(report: GateReport, files: Files, details: bool) -> None:
+    """Write the files, then print: who no longer reads what is printed changes no exit code."""
+    from torchdoctor.reports import gate as formats
+    from torchdoctor.reports import terminal
+
+    _write_files(report, files)
+    with whoever_reads():
+        terminal.show(formats.document(report), details)
+        if _on_github():
+            typer.echo(formats.annotation(report))
+
+
+def _write_files(report: GateReport, files: Files) -> None:
+    """Write the files that were asked for, and GitHub's step summary.
+
+    One that cannot be written (it could when the gate began) is named on standard error: neither
+    the verdict nor the other files are lost for it.
+    """
+    from torchdoctor.reports import gate as formats
+    from torchdoctor.reports import markdown
+    from torchdoctor.words.record_files import write_gate_report, write_text
+
+    page = markdown.render(formats.document(report))
+    for kind, path in files.items():
+        try:
+            if path is not None and kind == "gate result":
+                write_gate_report(report, path)
+            elif path is not None:
+                write_text(page if kind == "Markdown" else formats.junit(report), path)
+        except UsageError as error:
+            typer.echo(f"torchdoctor: {error}", err=True)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not _on_github() or not summary:
+        return
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as error:
+        reason = error.strerror or error
+        typer.echo(f"torchdoctor: the step summary {summary} was not written ({reason}).", err=True)
+
+
+@contextlib.contextmanager
+def _failures_annotated() -> Iterator[None]:
+    """Under GitHub Actions an error ends in an annotation too, or only the log knows the reason."""
+    try:
+        yield
+    except TorchdoctorError as error:
+        if _on_github():
+            from torchdoctor.reports.gate import workflow_command
+
+            kind = "warning" if isinstance(error, Inconclusive) else "error"
+            with whoever_reads():
+                typer.echo(workflow_command(kind, _first_sentences(error)))
+        raise
+
+
+def _first_sentences(error: TorchdoctorError) -> str:
+    """Return what an error says, and of the program's own output the exception alone."""
+    from torchdoctor.reports.wording import exception_line
+
+    message, _, output = str(error).partition("\n")
+    raised = exception_line(output)
+    message = message.removesuffix(" Its own output ends with:")
+    return f"{message} It says: {raised}" if raised else message
+
+
+def _on_github() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"

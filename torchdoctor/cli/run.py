@@ -8,8 +8,7 @@ import typer
 
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import ids, parse_duration
-from torchdoctor.cli.output import check_tensorboard, hand_to_tensorboard, write
-from torchdoctor.cli.written_files import check_written
+from torchdoctor.cli.outputs import check_written, hand_out
 
 HELP = (
     "Observe a training program, diagnose it, try fixes on it, and rank them as measured.\n\n"
@@ -60,7 +59,6 @@ def run(
     from torchdoctor.checkup.run import checkup
     from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.workload import workload_of
-    from torchdoctor.reports.formats import show
     from torchdoctor.reports.progress import Progress
     from torchdoctor.reports.wording import program_failed
 
@@ -79,14 +77,12 @@ def run(
         sandbox=not no_sandbox,
         side_by_side=not in_turns,
     )
-    check_written({"report": json, "HTML page": html})
-    check_tensorboard(tensorboard)
+    files = {"report": json, "HTML page": html}
+    check_written(files, tensorboard=tensorboard)
     workload = workload_of(command, python=python)
     with Progress(quiet=quiet) as progress:
         report = checkup(workload, settings, progress=progress.update)
-    write(report, json, html)
-    show(report, details)
-    hand_to_tensorboard(report, tensorboard)
+    hand_out(report, files, tensorboard, details)
     if report.interrupted:
         raise typer.Exit(130)
     if report.failure is not None:

@@ -1,0 +1,165 @@
+"""What a command is told to write: checked before any work is done, and written at the end.
+
+A file that exists is replaced only where it is empty, or where torchdoctor wrote it, and wrote the
+same kind: the old result of the command that is run again. That is told by what it holds, as a
+trace, which may have taken hours to record, has the suffix of a report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from torchdoctor.words.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchdoctor.words import Report
+
+Files = Mapping[str, Path | None]  # by kind, as in `check_written`; None: not asked for
+_HEAD_BYTES = 4096
+_LARGEST_JSON = 64 << 20  # far above any report
+_EVERY_JSON = {"schema_version", "torchdoctor_version"}
+_FIELDS = {
+    "report": {"diagnosis", "workload"},
+    "comparison": {"a", "b", "verdict"},
+    "gate result": {"reference", "metrics", "verdict"},
+}
+_HEADS = {
+    "HTML page": re.compile(rb"(?si)<!doctype html>.*<title>torchdoctor: "),
+    "Markdown": re.compile(rb"### torchdoctor gate: "),
+    "JUnit file": re.compile(rb"(<\?xml[^>]*>)?\s*<testsuite name=\"torchdoctor gate\""),
+}
+_OUR_PROCESS = re.compile(rb"\"args\"\s*:\s*\{\s*\"name\"\s*:\s*\"torchdoctor\"")
+
+
+def check_written(
+    files: Files, read: Iterable[str | Path] = (), tensorboard: Path | None = None
+) -> None:
+    """Check that each file can be written at the end, and replaces nothing but its like.
+
+    Args:
+        files: kind, one of "report", "comparison", "gate result", "HTML page", "annotated trace",
+            "Markdown" and "JUnit file" -> where it is to be written; None is passed over.
+        read: what the command reads, none of which is written over.
+        tensorboard: a folder that is to be written.
+
+    Raises:
+        UsageError: one cannot be written, holds what torchdoctor did not write, is named for two
+            results, or is one of those that are read.
+    """
+    from torchdoctor.words.record_files import open_descriptor
+
+    inputs = {os.path.realpath(path) for path in read}
+    named: set[str] = set()
+    for kind, path in files.items():
+        if path is None:
+            continue
+        try:
+            # Nothing is lost by writing to a pipe, a device, /dev/stdout.
+            if path.is_fifo() or path.is_char_device() or open_descriptor(path) is not None:
+                continue
+            _check_file(kind, path, inputs)
+        except OSError as error:
+            raise UsageError(
+                f"Cannot write {path} ({error.strerror or error}): name another file."
+            ) from error
+        place = os.path.realpath(path)
+        if place in named:
+            raise UsageError(f"{path} is named for two results: name another file for one.")
+        named.add(place)
+    if tensorboard is not None:
+        _check_folder(tensorboard)
+
+
+def _check_file(kind: str, path: Path, inputs: set[str]) -> None:
+    place = Path(os.path.realpath(path))
+    writable = place.parent.is_dir() and os.access(place.parent, os.W_OK)
+    if not writable or (place.exists() and not place.is_file()):
+        raise UsageError(f"Cannot write {path}: name a file in a folder that exists.")
+    if str(place) in inputs:
+        raise UsageError(f"{path} is one of the files to read: name another for the result.")
+    if place.is_file() and place.stat().st_size and not _ours(kind, place):
+        raise UsageError(
+            f"{path} exists and is no {kind} that torchdoctor wrote: name another file, or remove "
+            "it first."
+        )
+
+
+def _ours(kind: str, path: Path) -> bool:
+    """Return True if torchdoctor wrote a file of this kind."""
+    import msgspec
+
+    from torchdoctor.trace.files import events_start, plain_chunks
+
+    if kind in _FIELDS:
+        if path.stat().st_size > _LARGEST_JSON:
+            return False
+        try:
+            fields = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return False
+        return _FIELDS[kind] | _EVERY_JSON <= fields.keys() and "traceEvents" not in fields
+    with path.open("rb") as file:
+        if kind in _HEADS:
+            return _HEADS[kind].match(file.read(_HEAD_BYTES)) is not None
+        # The first event of an annotated trace names our process.
+        head = next(plain_chunks(file, str(path), []), b"")
+    start = events_start(head)
+    return start is not None and _OUR_PROCESS.search(head, start, start + 256) is not None
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UsageError where a TensorBoard folder could not be written at the end."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".torchdoctor-writable"
+        probe.write_text("")
+        probe.unlink()
+    except FileExistsError as error:
+        raise UsageError(f"{folder} is no folder: name a folder with --tensorboard.") from error
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write the TensorBoard folder {folder} ({error.strerror or error}): name "
+            "another with --tensorboard."
+        ) from error
+
+
+def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bool) -> None:
+    """Write the report to the files that were asked for, show it, and hand it to TensorBoard."""
+    from torchdoctor.reports.formats import rendered, show
+    from torchdoctor.words.record_files import write_report, write_text
+
+    json, html = files["report"], files["HTML page"]
+    if json is not None:
+        write_report(report, json)
+    if html is not None:
+        write_text(rendered(report, "html"), html)
+    show(report, details)
+    if tensorboard is not None:
+        from torchdoctor.reports.tensorboard.write import write_tensorboard
+
+        for note in write_tensorboard(report, tensorboard):
+            typer.echo(note, err=True)
+        typer.echo(f"To see it in TensorBoard: tensorboard --logdir {tensorboard}", err=True)
+
+
+def discard_output() -> None:
+    """Let nothing more be printed: what is buffered would fail again at Python's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def whoever_reads() -> Iterator[None]:
+    """Print even if nobody reads it any more (| head): that changes no exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()

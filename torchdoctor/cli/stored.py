@@ -1,0 +1,170 @@
+"""`torchdoctor report`, `patch`, `explain` and `env`: what runs have left, and what is known."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchdoctor.cli.arguments import RUNS, Details
+from torchdoctor.words.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchdoctor.words import Recording, Report
+
+PATCH_HELP = (
+    "Print the recommended edits of your source as one unified diff.\n\n"
+    "torchdoctor patch report.json | git apply"
+)
+_TREE_HANGS = 8
+_File = Annotated[
+    Path | None,
+    typer.Argument(help="A report.json, or a run's folder (default: the newest run here)."),
+]
+_Fix = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The edit of this fix alone, recommended or only offered; of several (given "
+        "again, or with commas) one diff.",
+        metavar="ID",
+    ),
+]
+_Format = Annotated[str, typer.Option(help="terminal, html, markdown, json or sarif.")]
+
+
+def report_file(named: Path | None) -> Path:
+    """Return the report that was named, else that of the newest run below this folder.
+
+    Raises:
+        UsageError: none was named, and there is no run.
+    """
+    if named is not None:
+        return named
+    reports = list(Path(RUNS).glob("*/report.json"))
+    if not reports:
+        raise UsageError(
+            f"There is no run in {RUNS} below this folder: name a report.json, or measure a "
+            "program first with: torchdoctor run train.py"
+        )
+    return max(reports, key=lambda path: path.stat().st_mtime)
+
+
+def report(file: _File = None, format: _Format = "terminal", details: Details = False) -> None:
+    """Render a report again, without torch."""
+    from torchdoctor.reports.formats import rendered, show
+    from torchdoctor.words.record_files import read_report
+
+    read = read_report(report_file(file))
+    if format == "terminal":
+        show(read, details)
+    else:
+        typer.echo(rendered(read, format, folder=str(Path.cwd())), nl=format != "json")
+
+
+def patch(file: _File = None, fix: _Fix = None) -> None:
+    """Print the diff on stdout, and what cannot be edited on stderr."""
+    from torchdoctor.reports.patch import remarks
+    from torchdoctor.words.record_files import read_report
+
+    file = report_file(file)
+    read = read_report(file)
+    words = [word.strip() for given in fix or [] for word in given.split(",")]
+    asked = list(dict.fromkeys(word for word in words if word))
+    if fix and not asked:
+        raise UsageError("--fix names no fix.")
+    if not asked:
+        diff, lines = read.recommendation.patch, remarks(read)
+    else:
+        diff, lines = _of_fixes(read, file, asked)
+    # As the files are: the terminal's encoding may lack what stands in them.
+    sys.stdout.buffer.write((diff or "").encode("utf-8", "surrogateescape"))
+    sys.stdout.flush()
+    for line in lines:
+        typer.echo(line, err=True)
+
+
+def _of_fixes(report: Report, file: Path, asked: list[str]) -> tuple[str | None, list[str]]:
+    """Return one diff of these fixes; of several made anew: theirs may change the same call."""
+    from torchdoctor.advice.catalogue import fixes
+    from torchdoctor.advice.wording import source_patch
+    from torchdoctor.reports.patch import edit_of, remarks_on
+
+    shown = [edit_of(report, ident) for ident in asked]
+    editable = [fix for fix in shown if fix.edit]
+    if len(shown) == 1 and editable:
+        folder = shown[0].folder or report.workload.cwd
+        return shown[0].edit, remarks_on(report, shown, asked, folder)
+    wanted = [(fix.fix, fix.settings) for fix in editable]
+    made = source_patch(wanted, _recording(report, file), fixes()) if editable else None
+    if made is None:
+        return None, remarks_on(report, shown, [], None)
+    return made.diff, remarks_on(report, shown, made.fixes, made.folder)
+
+
+def _recording(report: Report, file: Path) -> Recording:
+    """Return what the run saw, which says where the source is to be changed.
+
+    Raises:
+        UsageError: the run's folder is not there any more.
+    """
+    from torchdoctor.words.record_files import RECORDING_NAME, read_recording
+
+    for folder in (file if file.is_dir() else file.parent, Path(report.run_folder or ".")):
+        if (folder / RECORDING_NAME).is_file():
+            recording = read_recording(folder / RECORDING_NAME)
+            if recording.workload.command == report.workload.command:
+                return recording
+    raise UsageError(
+        f"One diff of several fixes needs the run's {RECORDING_NAME}, which is not beside this "
+        "report: name the report in the run's own folder, or print one fix at a time."
+    )
+
+
+def explain(
+    id: Annotated[str | None, typer.Argument(help="A check's or fix's id.")] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="The decision tree.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Every id with its title.")] = False,
+) -> None:
+    """Print a check's or fix's page: what, why, when not, risk, sources."""
+    from torchdoctor.advice import catalogue
+    from torchdoctor.reports.wrapping import reflow, width
+
+    if id is not None and (tree or all):
+        raise UsageError(f"Give '{id}', or --tree, or --all: one of them.")
+    if tree:
+        _print(catalogue.tree().splitlines(), _TREE_HANGS)
+    elif all or id is None:
+        _print(catalogue.listing().splitlines(), catalogue.TITLES_AT)
+    else:
+        typer.echo(reflow(catalogue.explain(id), width()))
+        _print(_in_newest_run(id), 2)
+
+
+def _print(lines: list[str], hangs: int) -> None:
+    from torchdoctor.reports.wrapping import fill, width
+
+    for line in lines:
+        typer.echo(fill(line, hangs, width()))
+
+
+def _in_newest_run(ident: str) -> list[str]:
+    """Return what the newest run of this folder says of a check or fix; nothing without a run."""
+    from torchdoctor.reports.details import lines_about
+    from torchdoctor.words.record_files import read_report
+
+    try:
+        file = report_file(None)
+        lines = lines_about(read_report(file), ident)
+    except UsageError:
+        return []
+    return ["", f"In the newest run here ({file.parent}):", *lines] if lines else []
+
+
+def env() -> None:
+    """What torchdoctor sees of this machine, and what that rules out."""
+    from torchdoctor.checkup.machine import FIGURES_AT, describe_environment
+
+    for line in describe_environment():
+        _print([line], 4 if line.startswith(" ") else FIGURES_AT)
