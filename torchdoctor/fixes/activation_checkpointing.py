@@ -90,7 +90,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("memory-near-limit",),
     keeps_results="exactly",
-    when="launch",
     p_helps=0.1,  # it trades time for memory
     needs_finding=True,  # it trades time for memory: only where memory is short
     refuses=refuses,

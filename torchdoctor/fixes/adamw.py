@@ -89,15 +89,12 @@ _ADAM = {"ident": 0, "cls": "torch.optim.adam.Adam", "steps": 60}
 
 FIX = FixSpec(
     file=__file__,
-    treats=(),
     keeps_results="changes training",
-    when="launch",
     refuses=refuses,
     apply=apply,
     location=lambda recording: _adams(recording)[0].location,
     instruction=instruction,
     training=TrainingAdvice(
-        trial="loss",
         costs=(
             "its best weight decay is another one, usually larger, and which of the two "
             "generalises better shows on validation data after whole trainings."

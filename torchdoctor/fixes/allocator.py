@@ -103,7 +103,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("allocator-thrash", "cpu-execution"),
     keeps_results="exactly",
-    when="launch",
     p_helps=0.25,
     refuses=refuses,
     settings=settings,

@@ -238,7 +238,6 @@ FIX = FixSpec(
     treats=("data-wait", "loader-cpu-bound", "slow-storage"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),
-    when="launch",
     p_helps=0.7,  # text is parsed again
     setup_s=2.0,  # the first read of each file is parsed as ever, and written besides
     refuses=refuses,

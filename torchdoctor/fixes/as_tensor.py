@@ -126,7 +126,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("copied-arrays",),
     keeps_results="exactly",
-    when="launch",
     p_helps=0.5,  # the copy is seen in the loop
     refuses=_COPIES.refuses,
     settings=settings,

@@ -163,7 +163,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("conv-bias-before-norm",),
     keeps_results="within rounding",
-    when="launch",
     p_helps=0.2,
     refuses=refuses,
     suits=convolves,

@@ -48,7 +48,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("simd-capped",),
     keeps_results="within rounding",
-    when="launch",
     p_helps=0.6,  # the cap is seen
     refuses=refuses,
     settings=lambda recording: [{"unset": sorted(capped_simd(recording))}],

@@ -226,7 +226,6 @@ FIX = FixSpec(
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),
-    when="launch",
     p_helps=0.6,  # reads wait for the network
     refuses=refuses,
     settings=settings,

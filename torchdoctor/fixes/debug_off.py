@@ -131,7 +131,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("debug-left-on",),
     keeps_results="exactly",
-    when="launch",
     p_helps=0.7,  # the switch is seen on
     refuses=refuses,
     settings=lambda recording: [{"off": _left_on(recording)}],

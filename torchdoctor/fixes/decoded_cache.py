@@ -207,7 +207,6 @@ FIX = FixSpec(
     treats=("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s"),
-    when="launch",
     p_helps=0.7,  # samples are made again each epoch
     setup_s=2.0,  # before it answers any, samples are made as ever, some of them twice, and copied
     fills_in_first_epoch=True,

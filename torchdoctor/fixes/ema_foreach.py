@@ -91,15 +91,12 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
-    treats=(),
     keeps_results="changes training",
-    when="launch",
     refuses=refuses,
     apply=apply,
     location=lambda recording: recording.main.flags.averaged_location,
     instruction=instruction,
     training=TrainingAdvice(
-        trial="loss",
         costs="an average is a second copy of the weights in memory, and evaluation has to use it.",
     ),
     offers=[(process(flags={"averaged_by_loop": 1}), "get_ema_multi_avg_fn")],

@@ -215,7 +215,6 @@ FIX = FixSpec(
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),
-    when="launch",
     p_helps=0.6,  # reads wait for the storage
     setup_s=10.0,
     refuses=refuses,

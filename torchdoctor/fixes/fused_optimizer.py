@@ -140,7 +140,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead"),
     keeps_results="within rounding",
-    when="launch",
     p_helps=0.5,  # it pays where there are many small parameters
     refuses=refuses,
     settings=settings,

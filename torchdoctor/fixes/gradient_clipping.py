@@ -107,15 +107,12 @@ def instruction(settings: Settings, recording: Recording) -> str:
 FIX = FixSpec(
     file=__file__,
     also_known_as=("foreach-clip",),
-    treats=(),
     keeps_results="changes training",
-    when="launch",
     refuses=refuses,
     settings=settings,
     apply=apply,
     instruction=instruction,
     training=TrainingAdvice(
-        trial="loss",
         costs=(
             "it is not known which models gain by it; a bound that is too low slows learning, and "
             "what it prevents may be rarer than a short run is long."

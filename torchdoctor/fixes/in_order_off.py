@@ -70,7 +70,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("worker-imbalance",),
     keeps_results="changes training",
-    when="launch",
     p_helps=0.3,
     reorders=True,
     needs_finding=True,  # it costs repeatable training: only where the order is seen to cost time

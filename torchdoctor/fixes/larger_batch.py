@@ -177,7 +177,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share"),
     keeps_results="changes training",
-    when="launch",
     p_helps=0.6,  # per sample, up to the memory limit
     refuses=refuses,
     settings=settings,

@@ -138,15 +138,12 @@ def instruction(settings: Settings, recording: Recording) -> str:
 FIX = FixSpec(
     file=__file__,
     also_known_as=("input-normalization", "batch-normalization"),
-    treats=(),
     keeps_results="changes training",
-    when="launch",
     refuses=refuses,
     settings=settings,
     apply=apply,
     instruction=instruction,
     training=TrainingAdvice(
-        trial="loss",
         costs=(
             "whoever uses the trained model has to normalize in the same way; batch normalization "
             "behaves differently in evaluation and suits no batch of one or two."

@@ -71,7 +71,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("cpu-execution", "compute"),
     keeps_results="within rounding",
-    when="launch",
     p_helps=0.3,
     refuses=refuses,
     settings=lambda recording: [{"node": 0}],

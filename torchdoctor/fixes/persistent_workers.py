@@ -103,7 +103,6 @@ FIX = FixSpec(
     keeps_results="within rounding",
     keeps_but="the same samples; with random augmentation other random numbers than before",
     phases=("data_wait_s", "loader_start_s"),
-    when="launch",
     p_helps=0.6,  # workers start again each epoch
     prepares_elsewhere=True,
     refuses=refuses,

@@ -102,7 +102,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("kept-graphs",),
     keeps_results="exactly",
-    when="launch",
     p_helps=0.5,  # the graph is seen to be kept
     refuses=refuses,
     settings=settings,

@@ -100,7 +100,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("sync-in-step", "allocator-thrash"),
     keeps_results="exactly",
-    when="launch",
     p_helps=0.5,  # the wait is seen in the loop
     refuses=refuses,
     settings=settings,

@@ -128,7 +128,6 @@ FIX = FixSpec(
     file=__file__,
     treats=("host-made-tensors",),
     keeps_results="within rounding",
-    when="launch",
     p_helps=0.6,  # the copy is seen in the loop
     refuses=_MOVED.refuses,
     settings=settings,

@@ -217,7 +217,6 @@ FIX = FixSpec(
         "compute",
     ),
     keeps_results="within rounding",
-    when="launch",
     p_helps=0.5,  # small operators pay, large products hardly
     setup_s=40.0,  # about what compiling takes, so that cheaper trials come first
     refuses=refuses,

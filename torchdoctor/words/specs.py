@@ -171,7 +171,7 @@ class Example:
 class TrainingAdvice:
     """A fix that is about what is trained, not about how fast."""
 
-    trial: Literal["range test", "loss"]  # how `trials.training_trials` tries it
+    trial: Literal["range test", "loss"] = "loss"  # how `trials.training_trials` tries it
     costs: str  # what it may cost, in a sentence
     untriable: Callable[[Recording], str | None] = _nothing  # why no short run shows anything of it
 
@@ -193,10 +193,11 @@ class FixSpec(SwitchSpec):
     Make it permanent, Sources.
     """
 
-    treats: tuple[str, ...]  # ids of checks
+    treats: tuple[str, ...] = ()  # ids of checks
     keeps_results: Literal["exactly", "within rounding", "lower precision", "changes training"]
     keeps_but: str = ""  # what that class does not say of this fix
-    when: Literal["launch", "between steps", "by hand"]  # by hand: offered as code, never run
+    # by hand: offered as code, never run
+    when: Literal["launch", "between steps", "by hand"] = "launch"
     untried: str = ""  # why no run applies a fix by hand: a sentence
     # Probability that it makes a program faster to which it applies, before anything is measured.
     # Judged, not fitted: 0.5 to 0.8 where it treats directly what was observed, 0.2 to 0.3 for
