@@ -358,7 +358,7 @@ def test_a_part_that_fails_is_said_and_costs_no_other(tmp_path: Path) -> None:
     )
     assert run.stopped_by == "done", run.stderr
     assert run.said() == [
-        "memory_snapshot: RuntimeError: no history with this allocator",
+        "MemorySnapshot: RuntimeError: no history with this allocator",
         "PaddedProducts: ValueError: nothing to tell",
     ]
     assert run.main["analysed_steps"] == 6 and run.main["kept_graphs"]

@@ -35,9 +35,9 @@ class Analysis:
         """Install the hooks, and read the profiler window, which had so many steps."""
         hooks = (self._calls, self._graphs, self._training, self._memory)
         self._session.registries += [*hooks, self._products, self._samples]
-        self._attempt(lambda: self._products.note(profiler, steps), "padded_products")
+        self._attempt(self._products.note, profiler, steps)
         for part in hooks:
-            self._attempt(part.start, type(part).__name__)
+            self._attempt(part.start)
 
     def step(self):
         """Note that a step ended; return True once nothing more is to be looked at."""
@@ -46,32 +46,23 @@ class Analysis:
             self._calls.steps = self._graphs.step = self._steps
             if self._steps < ANALYSED_STEPS:
                 return False
-            self._stop_hooks()
+            for part in (self._calls, self._memory, self._graphs):
+                self._attempt(part.stop)
         if self._training.wants_more():
             return False
         self._training.on = False
-        self._attempt(self._check_samples, "sample_check")
-        self._attempt(self._products.measure, "padded_products")
-        return True
-
-    def _stop_hooks(self):
-        if self._calls.on:
-            self._attempt(self._calls.stop, "tensor_calls")
-        self._attempt(self._memory.stop, "memory_snapshot")
-        if self._graphs.on:
-            self._graphs.on = False
-            self._attempt(self._graphs.look, "kept_graphs")
-
-    def _check_samples(self):
         used = [known.batches for known in self._session.loaders.known]
         if any(used):
-            self._samples.look(used.index(max(used)) if self._loader is None else self._loader)
+            busiest = used.index(max(used)) if self._loader is None else self._loader
+            self._attempt(self._samples.look, busiest)
+        self._attempt(self._products.measure)
+        return True
 
-    def _attempt(self, function, name):
+    def _attempt(self, method, *args):
         try:
-            function()
+            method(*args)
         except Exception as error:
-            self._session.fail(name, error)
+            self._session.fail(type(method.__self__).__name__, error)
 
 
 class MemorySnapshot:

@@ -58,8 +58,11 @@ class KeptGraphs:
         for node in _reachable(nodes):
             node.metadata.setdefault(_MARK, self.step)
 
-    def look(self):
+    def stop(self):
         """Find what holds the graphs of earlier steps; called at the last boundary."""
+        if not self.on:
+            return
+        self.on = False
         frame = places.users_frame(sys._getframe(1))
         tensor_class = self._torch.Tensor
         tensors = [x for x in gc.get_objects() if issubclass(type(x), tensor_class)]

@@ -79,13 +79,10 @@ class TensorCalls:
         self._leave_mode = _enter_index_mode(torch, self._note_index)
         self._noted.on = True
 
-    @property
-    def on(self):
-        """Return True while calls are noted."""
-        return self._noted.on
-
     def stop(self):
         """Note nothing more; what was wrapped stays so."""
+        if not self._noted.on:
+            return
         rows, notes = dict(self._rows), self._notes
         file = next((key[2] for key in rows if key[0] == "element"), None)
         noted = self._turns_ns(file) if file else 0.0
@@ -170,7 +167,7 @@ class TensorCalls:
             self._add("wait", name, places.of_frame(users), size, took, users is caller)
 
     def _note_index(self, name, caller, args, result, took):
-        if not self.on or self._noted.inside or not _places(args[1]):
+        if not self._noted.on or self._noted.inside or not _places(args[1]):
             return
         try:
             if name == "__getitem__" or args[0].dim() == _places(args[1]):
