@@ -136,4 +136,4 @@ def test_an_error_of_the_data_set_shows_no_frame_of_the_probe(tmp_path: Path) ->
     (tmp_path / "train.py").write_text(text)
     run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
     assert "broken sample" in run.stderr
-    assert "sample_draws" not in run.stderr and "loader_hooks" not in run.stderr
+    assert "sample_check" not in run.stderr and "loader_hooks" not in run.stderr

@@ -476,8 +476,7 @@ class _Escapes:
     def __init__(self, layer, channel):
         self._layer, self._channel = layer, channel
         self._escaped = []
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._escaped.clear)
+        os.register_at_fork(after_in_child=self._escaped.clear)
 
     def hook(self, event, args):
         """Hear an audit event; one that raises would forbid the program what it does."""

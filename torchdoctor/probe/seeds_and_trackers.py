@@ -47,9 +47,7 @@ def install_seeds(session, watch):
 
 
 def install_trackers(session, watch):
-    """Watch for the trackers' imports, unless the plan says otherwise."""
-    if not session.plan.get("trackers_offline", True):
-        return
+    """Watch for the trackers' imports."""
     address = "file://" + os.path.join(session.channel, "trackers")
 
     def mlflow(module):

@@ -107,7 +107,6 @@ class Stacks:
 
     def __init__(self, session):
         self._session = session
-        self._interval_s = float(session.plan.get("stack_interval_s") or 0.005)
         self._counts = Counter()
         self._main = threading.main_thread().ident
         log = session.log
@@ -121,13 +120,14 @@ class Stacks:
         self._thread.start()
 
     def _run(self):
-        while self._session.on and os.getpid() == self._session.pid:
-            time.sleep(self._interval_s)
-            try:
+        session = self._session
+        interval_s = float(session.plan.get("stack_interval_s") or 0.005)
+        try:
+            while session.on and os.getpid() == session.pid:
+                time.sleep(interval_s)
                 self._sample()
-            except Exception as error:
-                self._session.fail("stacks", error)
-                return
+        except Exception as error:
+            session.fail("stacks", error)
 
     def _sample(self):
         session = self._session

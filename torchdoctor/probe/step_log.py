@@ -1,13 +1,12 @@
 """Event codes, and the buffer that turns events into binary rows on disk.
 
 Loaded by path inside the user's process (standard library only) and imported by the tool that
-reads the rows back. A row is four little-endian int64: code, ident, t_ns, value; `t_ns` is
+reads the rows back. A row is four int64: code, ident, t_ns, value; `t_ns` is
 `time.perf_counter_ns`, which on Linux is the clock of `time.monotonic_ns` in every process. Rows
 are nearly but not always in the order of time (a garbage collection is noted when it ends).
 """
 
 import os
-import sys
 from array import array
 from struct import Struct
 from time import perf_counter_ns
@@ -107,8 +106,6 @@ class EventLog:
         if not rows:
             return
         self.create()
-        if sys.byteorder == "big":
-            rows.byteswap()
         left = memoryview(rows.tobytes())
         while left:
             left = left[os.write(self._file, left) :]

@@ -109,9 +109,9 @@ class SecondLoader:
             function(arguments, self._ident)
         if all(arguments[name] is before[name] for name in before):
             program.give_up(program.reason or "The fix changes nothing about the loader.")
-        workers = arguments["num_workers"]
-        streams = isinstance(loader.dataset, program.torch.utils.data.IterableDataset)
-        if streams and not workers and not loader.num_workers:
+        workers, data = arguments["num_workers"], program.torch.utils.data
+        alone = not workers and not loader.num_workers
+        if alone and isinstance(loader.dataset, data.IterableDataset):
             program.give_up("Two iterators over one IterableDataset would share its samples.")
         if workers:
             arguments["persistent_workers"] = True

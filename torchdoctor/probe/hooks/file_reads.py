@@ -67,12 +67,7 @@ class FileReads:
         try:
             path, _, flags = args
             if isinstance(path, (str, bytes, os.PathLike)) and not (flags or 0) & _WRITING:
-                name = os.path.abspath(os.fsdecode(path))
-                if self._is_data(name):
-                    phase = self.phase()
-                    self.note(phase, name)
-                    if phase != SETUP:
-                        self._opened_in_loop(name)
+                self._opened_to_read(os.path.abspath(os.fsdecode(path)))
         except Exception as error:
             self._session.fail("files", error)
         finally:
@@ -102,8 +97,12 @@ class FileReads:
             self._busy = False
         return {}
 
-    def _opened_in_loop(self, name):
-        if name not in self._opened and len(self._opened) < _MOST_OPENED:
+    def _opened_to_read(self, name):
+        if not self._is_data(name):
+            return
+        phase = self.phase()
+        self.note(phase, name)
+        if phase != SETUP and name not in self._opened and len(self._opened) < _MOST_OPENED:
             # By lot: where a sample opens four files, every fourth is of one kind.
             if not self._opened or self._lots.random() < _LOOKED_AT:
                 self._look(name)
@@ -128,9 +127,8 @@ class FileReads:
         session = self._session
         if session.is_loader_worker():
             return WORKER
-        if session.log.last_code in _IN_LOADER:
-            return LOADER
-        return TRAINING if session.learned else SETUP
+        in_loop = TRAINING if session.learned else SETUP
+        return LOADER if session.log.last_code in _IN_LOADER else in_loop
 
     def note(self, letter, text):
         """Append a row; never raises."""

@@ -47,12 +47,11 @@ def parts_of(dataset, torch):
     None for any other, and for a subclass that makes its samples in another way. (torch's own
     `__getitems__` do no more than to ask for one sample after the other, unless a part can more.)
     """
-    data = torch.utils.data
+    data, own = torch.utils.data, type(dataset)
     for cls in (data.Subset, data.ConcatDataset, data.StackDataset):
-        if isinstance(dataset, cls):
-            names = ("__getitem__", "__getitems__")
-            if any(getattr(type(dataset), x, None) is not getattr(cls, x, None) for x in names):
-                return None
+        names = ("__getitem__", "__getitems__")
+        alike = all(getattr(own, name, None) is getattr(cls, name, None) for name in names)
+        if isinstance(dataset, cls) and alike:
             parts = [dataset.dataset] if cls is data.Subset else dataset.datasets
             return list(parts.values() if isinstance(parts, dict) else parts)
     return None
