@@ -8,7 +8,7 @@ import time
 from . import stacks, step_log
 from .fixkit.fix_files import load_fixes
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
-from .hooks.passes import Passes
+from .hooks.backward_hooks import Passes
 from .measure import facts
 from .window import Window
 
