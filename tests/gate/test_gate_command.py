@@ -146,7 +146,7 @@ def test_tolerances_come_from_pyproject_and_the_command_line(tmp_path: Path) -> 
         with pytest.raises(UsageError, match=r"write it like 5% or 0\.05"):
             tolerances(str(inner), f"step_time={value}")
     assert tolerances(str(inner), "step_time=150%")["step_time"] == 1.5
-    with pytest.raises(UsageError, match="samples_per_s is the step time, inverted"):
+    with pytest.raises(UsageError, match="no metric 'samples_per_s': choose step_time"):
         tolerances(str(inner), "samples_per_s=10%")
     for text in (
         "[tool.torchdoctor]\nspeed = 1\n", "[tool.torchdoctor]\ntolerance = 3\n", "[x\n",

@@ -98,18 +98,12 @@ def pairs_for(differences: Sequence[float], slowdown: float) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredComparison:
-    """Launches of now against stored ones.
+    """Launches of now against stored ones; ratios are now / stored."""
 
-    verdict: "slower" or "not slower".
-    ratio: now / stored, with its 95 % interval.
-    limit: the ratio from which on it is slower.
-    chance: the ratio that chance alone goes beyond once in a thousand.
-    """
-
-    verdict: str
+    verdict: str  # "slower" or "not slower"
     ratio: Interval
-    limit: float
-    chance: float
+    limit: float  # the ratio from which on it is slower
+    chance: float  # the ratio that chance alone goes beyond once in a thousand
 
 
 def against_stored(

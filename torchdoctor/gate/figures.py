@@ -99,23 +99,11 @@ def time_rows(
     """Return the row of the step time in seconds, and of samples/s where batches have a size."""
     old, new = (geometric_mean(times) if times else None for times in (before, now))
     unit = "s/step" if per_step else "s/sample"
-    row = GateMetric(
-        name="step_time",
-        reference=old,
-        new=new,
-        unit=unit,
-        ratio=ratio,
-        tolerance=tolerance,
-        verdict=verdict,
-    )
-    rate = GateMetric(
-        name="samples_per_s",
-        reference=1.0 / old if old else None,
-        new=1.0 / new if new else None,
-        unit="samples/s",
-        ratio=ratio.inverse if ratio is not None else None,
-        verdict=verdict,
-    )
+    inverse = ratio.inverse if ratio is not None else None
+    row = GateMetric(name="step_time", unit=unit, ratio=ratio, tolerance=tolerance, verdict=verdict)
+    rate = GateMetric(name="samples_per_s", unit="samples/s", ratio=inverse, verdict=verdict)
+    rate = replace(rate, reference=1.0 / old if old else None, new=1.0 / new if new else None)
+    row = replace(row, reference=old, new=new)
     return [row] if per_step else [row, rate]
 
 

@@ -16,20 +16,13 @@ _SAYS_NOTHING = 20.0  # an upper end like this, of two or three pairs, is no fig
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """What a verdict rests on, beside the rows.
+    """What a verdict rests on, beside the rows."""
 
-    why: an undecided gate is undecided; a sentence.
-    p: two-sided, of no difference.
-    decides: what would decide a pass that proves little; a sentence.
-    typical: typical steps decide, those that take far longer are not in the ratio.
-    mean: new / reference of the mean step, where that does not decide.
-    """
-
-    why: str = ""
-    p: float | None = None
-    decides: str = ""
-    typical: bool = False
-    mean: Interval | None = None
+    why: str = ""  # an undecided gate is undecided; a sentence
+    p: float | None = None  # two-sided, of no difference
+    decides: str = ""  # what would decide a pass that proves little; a sentence
+    typical: bool = False  # typical steps decide, those that take far longer are not in the ratio
+    mean: Interval | None = None  # new / reference of the mean step, where that does not decide
 
 
 def sentence(

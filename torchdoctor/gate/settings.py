@@ -13,7 +13,8 @@ from torchdoctor.words.errors import UsageError
 _TABLE = "[tool.torchdoctor.tolerance]"
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.
 DEFAULT_TOLERANCES = {"step_time": 0.02, "samples_per_s": 0.02, "peak_memory": 0.10}
-METRICS = ("step_time", "samples_per_s", "peak_memory", "data_loader_share")
+# samples_per_s is the step time, inverted, and judged by its tolerance.
+METRICS = ("step_time", "peak_memory", "data_loader_share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +92,6 @@ def _toml(path: Path) -> dict[str, Any]:
 def _known(name: str, where: str) -> str:
     if name not in METRICS:
         raise UsageError(f"{where} knows no metric '{name}': choose {', '.join(METRICS)}.")
-    if name == "samples_per_s":
-        raise UsageError(
-            f"{where}: samples_per_s is the step time, inverted, and judged by its tolerance: set "
-            "step_time."
-        )
     return name
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
 class EventFile:
-    """Points, texts and images of one TensorBoard run, which is the folder it lies in."""
+    """Points, texts and images of one TensorBoard run, the folder it lies in; whole at the end."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -19,16 +17,11 @@ class EventFile:
         self._file = EventFileWriter(str(folder))
         self._now = time.time()
 
-    @classmethod
-    @contextmanager
-    def into(cls, folder: Path) -> Iterator[EventFile]:
-        """Yield a file that is whole at the end."""
-        folder.mkdir(parents=True, exist_ok=True)
-        writer = cls(folder)
-        try:
-            yield writer
-        finally:
-            writer._file.close()
+    def __enter__(self) -> EventFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
     def scalar(
         self, tag: str, value: float | None, step: int = 0, wall_s: float | None = None

@@ -139,8 +139,7 @@ def _steps_of_launches(measured: Measured) -> Image:
 def _draw_lanes(lanes: StepLanes, tag: str, program: str, told: str) -> Image:
     """Draw a row for each lane over a few steps; dashed lines where a step begins."""
     whole = int(lanes.edges[-1])
-    scale, unit = _unit(whole / 1e9)
-    scale /= 1e9
+    scale = 1e-6  # ns -> ms
     last, start = lanes.first + len(lanes.edges) - 2, "time"
     steps = f"Step {last}" if last == lanes.first else f"Steps {lanes.first} to {last}"
     title = f"{steps if lanes.steps_known else 'All'} of {program}"
@@ -159,7 +158,7 @@ def _draw_lanes(lanes: StepLanes, tag: str, program: str, told: str) -> Image:
             for number, edge in enumerate((lanes.edges[:-1] * scale).tolist(), lanes.first):
                 axes.axvline(edge, color="#222222", linestyle="--", linewidth=1)
                 axes.text(edge, -0.56, f" step {number}", fontsize=11, va="bottom", ha="left")
-        axes.set_xlabel(f"{start} ({unit})")
+        axes.set_xlabel(f"{start} (ms)")
         axes.grid(axis="x", alpha=0.3)
         return _image(figure, tag, f"{told} {_SHARES}")
 
@@ -168,19 +167,18 @@ def _draw_step_times(series: list[_Series], title: str, x_label: str, told: str)
     """Draw step times, each kind in its colour with its median."""
     every = np.concatenate([kind.step_s for kind in series])
     top = float(np.percentile(every, _HIGHEST)) if len(every) >= 50 else float(every.max())
-    scale, unit = _unit(top)
     with _figure(4.6, title) as figure:
         axes = figure.subplots()
         for kind in series:
             usual = float(np.median(kind.step_s))
             label = f"{kind.label}: median {seconds(usual)} ({len(kind.step_s)} steps)"
             style = {"color": kind.colour, "markersize": 4, "alpha": 0.7, "label": label}
-            axes.plot(kind.at_s, kind.step_s * scale, "o", **style)
-            axes.axhline(usual * scale, color=kind.colour, linewidth=2)
+            axes.plot(kind.at_s, kind.step_s * 1e3, "o", **style)
+            axes.axhline(usual * 1e3, color=kind.colour, linewidth=2)
         above = int((every > 1.1 * top).sum())
         hidden = f"; {above} of {len(every)} steps are above what is shown" if above else ""
-        axes.set_ylim(0, 1.15 * top * scale)
-        axes.set_ylabel(f"time of one step ({unit})")
+        axes.set_ylim(0, 1.15e3 * top)
+        axes.set_ylabel("time of one step (ms)")
         axes.set_xlabel(x_label + hidden)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False)
         axes.grid(alpha=0.3)
@@ -210,13 +208,6 @@ def _image(figure: Any, tag: str, description: str) -> Image:
     return Image(
         tag=tag, description=description, png=buffer.getvalue(), width=width, height=height
     )
-
-
-def _unit(longest_s: float) -> tuple[float, str]:
-    """Return factor and name of the unit that suits a time."""
-    if longest_s >= 2:
-        return 1.0, "s"
-    return (1e3, "ms") if longest_s >= 2e-3 else (1e6, "us")
 
 
 def _merged(lane: Intervals, whole: int) -> Intervals:

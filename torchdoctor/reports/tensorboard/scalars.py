@@ -59,7 +59,7 @@ def write_observed(writer: EventFile, measured: Measured) -> None:
 def write_launches(folder: Path, measured: Measured) -> None:
     """Write steps of the timed launches, a TensorBoard run for each kind: one chart has both."""
     for kind, launches in measured.kinds.items():
-        with EventFile.into(folder / kind) as writer:
+        with EventFile(folder / kind) as writer:
             ends = np.concatenate([launch.edges_ns[1:] for launch in launches])
             step_s = np.concatenate([launch.step_s for launch in launches])
             _write_steps(writer, "step_time/measured_s", ends, step_s, measured)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from torchdoctor.reports.details import A_A
 from torchdoctor.reports.tensorboard.event_file import EventFile
@@ -22,7 +20,7 @@ def write_trials(report: Report, folder: Path) -> None:
     for number, (columns, speedup, memory) in enumerate(_rows(report), 1):
         fix = columns["fix"]
         name = f"{number:02d}-{''.join(c if c.isalnum() else '-' for c in fix)}"
-        with EventFile.into(folder / name) as writer:
+        with EventFile(folder / name) as writer:
             # TensorBoard makes one row of all that have the same id, also of other reports.
             title = f"{number:02d} {fix} {folder.parent.name}"
             shown = {column: value or MISSING for column, value in columns.items()}
@@ -32,23 +30,6 @@ def write_trials(report: Report, folder: Path) -> None:
                 writer.scalar("speedup_low", speedup.low)
                 writer.scalar("speedup_high", speedup.high)
             writer.scalar("peak_memory_GB", None if memory is None else memory / 1e9)
-            writer.summary(_session_end(failed=speedup is None))
-
-
-def _session_end(failed: bool) -> Any:
-    """Return what marks a session as done. TensorBoard's own function for it needs TensorFlow."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-
-    status = api_pb2.STATUS_FAILURE if failed else api_pb2.STATUS_SUCCESS
-    ended = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
-    data = plugin_data_pb2.HParamsPluginData(session_end_info=ended)
-    entry = Summary.Value(
-        tag=metadata.SESSION_END_INFO_TAG,
-        metadata=metadata.create_summary_metadata(data),
-        tensor=metadata.NULL_TENSOR,
-    )
-    return Summary(value=[entry])
 
 
 def _rows(report: Report) -> Iterator[tuple[dict[str, str], Interval | None, int | None]]:

@@ -39,7 +39,7 @@ def write_tensorboard(report: Report, folder: Path) -> list[str]:
     when = _unused(folder, report.created)
     measured = read_measured(report)
     try:
-        with EventFile.into(folder / when / _RUN) as writer:
+        with EventFile(folder / when / _RUN) as writer:
             write_figures(writer, report)
             write_observed(writer, measured)
             for number, (title, text) in enumerate(markdown.titled(document(report)), 1):
