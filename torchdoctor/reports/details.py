@@ -48,16 +48,11 @@ _REPLACED = (
 )
 _RULE = "The first yes names the bottleneck, because what comes later may hide behind it."
 _OVERLAP = "Most severe first; shares overlap, so they do not add up."
-_STANDINGS = {
-    "untried": " (not measured)",
-    "undecided": " (measured, not decided)",
-    "together": " (measured together with the other here, not decided)",
-}
 # Titles of what is offered beside the recommended set, in their order, by standing.
 _OFFERED = {
     "confirmed": "Also faster, measured by itself",
     "undecided": "What could help, not decided",
-    "together": "What could help, not decided",
+    "together": "What could help, measured together and not decided",
     "untried": "What could help, not measured",
     "training": "Advice on training itself, not on speed",
 }
@@ -196,7 +191,7 @@ def _changes(report: Report, fixes: list[RecommendedFix]) -> list[Block]:
     """Return what to change for each of the fixes, in order, and how to apply the edits."""
     blocks: list[Block] = []
     for number, fix in enumerate(fixes, 1):
-        name = fix_with_settings(fix.fix, fix.settings) + _STANDINGS.get(fix.standing, "")
+        name = fix_with_settings(fix.fix, fix.settings)
         where = place(fix.location, report.workload.cwd)
         blocks.append(Sentence(f"{number}. {name}  {where}".strip(), "strong"))
         code = clean((fix.edit or fix.instruction or "").strip("\n"))
