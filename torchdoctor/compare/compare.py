@@ -42,7 +42,7 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     changes = findings(first, second)
     differences = environment(a, b)
     reasons = another_workload(first, second, differences)
-    weaknesses = doubts(first, second, interval, differences)
+    weaknesses = doubts(first, second, interval)
     if reasons:
         told = _not_the_same(reasons, first, second)
         answer, interval = "not comparable", None

@@ -19,7 +19,6 @@ _LAUNCHERS = (  # modules that start the program which the command names further
 )
 OTHER_BATCH = "another batch size"
 _OTHERWISE = 1.2  # times as long: its milliseconds do not add up to the step that is compared
-_MACHINE = ("GPU", "CPU", "usable CPUs")  # another of these is another machine
 
 
 def environment(a: Report, b: Report) -> list[Difference]:
@@ -96,10 +95,8 @@ def script_name(command: Sequence[str]) -> str:
     return PurePath(command[0]).name if command else ""
 
 
-def doubts(
-    a: Side, b: Side, interval: Interval | None, differences: Sequence[Difference]
-) -> list[str]:
-    """Return everything that weakens the comparison."""
+def doubts(a: Side, b: Side, interval: Interval | None) -> list[str]:
+    """Return everything that weakens the comparison, beside what makes them no one workload."""
     sentences = [
         f"{label} was interrupted: what it had not measured by then is missing."
         for label, side in (("A", a), ("B", b))
@@ -110,15 +107,6 @@ def doubts(
         sentences.append(
             f"They are of different versions of torchdoctor ({versions[0]} and {versions[1]}), "
             "which may measure and find differently."
-        )
-    if machine := [x.name for x in differences if x.name in _MACHINE]:
-        sentences.append(
-            f"Not comparable as versions of a program: another {', '.join(machine)}. What "
-            "changed may be the machine's."
-        )
-    if not same_batch(a, b):
-        sentences.append(
-            "Their steps hold different numbers of samples: compare the times per sample."
         )
     sentences += _recorded_otherwise(a, b, interval)
     ranks = [len(side.report.ranks) or 1 for side in (a, b)]
