@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.diagnosis_by_experiment import by_experiment
+from torchdoctor.advice.diagnosis import by_experiment
 from torchdoctor.reports.details import path_rule
 from torchdoctor.words import (
     Diagnosis,

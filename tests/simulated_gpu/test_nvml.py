@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_what_the_driver_says_is_read(tmp_path: Path) -> None:
 def test_what_a_driver_lacks_is_not_measured(tmp_path: Path) -> None:
     missing = "nvmlDeviceGetUtilizationRates nvmlDeviceGetComputeRunningProcesses_v3"
     [row], _, _ = read(tmp_path, f"missing={missing}\n")
-    assert row["utilization"] is None
+    assert math.isnan(row["utilization"])
     assert row["clock"] == 1410.0
 
 

@@ -14,17 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from torchdoctor.words import BRANCHES, CatalogueEntry, CeilingSpec, CheckSpec, FixSpec
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.specs import CatalogueEntry, CeilingSpec, CheckSpec, FixSpec
 
-BRANCHES = {
-    "data_loader": "Is data loader time high?",
-    "memcpy": "Is memory copy time high?",
-    "communication": "Is communication time high? (several devices)",
-    "gpu": "Is GPU utilization high?",
-    "cpu": "Is CPU execution high?",
-    "other": "Is anything else high?",
-}
 _WITHOUT_GPU = "gpu; without a GPU: cpu"
 _LEGEND = f"""
 "Branch": the question of the decision tree that the check answers (`torchdoctor explain --tree`).
@@ -141,8 +133,11 @@ def listing() -> str:
 def tree() -> str:
     """Return the decision tree with its checks, their thresholds, and the fixes that treat them."""
     lines = []
-    for branch, question in BRANCHES.items():
-        lines.append(question)
+    questions: dict[str, str] = {
+        check.branch: check.question.text for check in checks().values() if check.question
+    }
+    for branch in BRANCHES:
+        lines.append(questions.get(branch, "Is anything else high?"))
         if branch == "gpu":
             lines.append("  (without a GPU, the checks of this branch count below the next: cpu)")
         for ident, check in checks().items():
@@ -183,11 +178,6 @@ def _source(check: CheckSpec) -> str:
     if source.startswith(_OWN):
         source = f"{_OWN}'s own{source[len(_OWN) :]}"
     return f"{source} ({', '.join(addresses)})" if addresses else source
-
-
-def is_published(check: CheckSpec) -> bool:
-    """Return True if the source of a threshold is torchdoctor or has a known address."""
-    return check.source.startswith(_OWN) or any(name in check.source for name in _PUBLISHED)
 
 
 def _check_page(check: CheckSpec) -> str:

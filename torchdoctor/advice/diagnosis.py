@@ -1,14 +1,28 @@
-"""Walks the decision tree that the check files form: data loader, memcpy, communication, GPU
-utilization, CPU execution, other. docs/decisions/diagnosis.md says why the rule is as it is.
+"""Walks the decision tree that the check files form, and asks the ceilings about the answer.
+
+Shares suggest, taking a cost away proves. docs/decisions/diagnosis.md says why the rule is as it
+is, docs/decisions/upper-bounds.md why a share may mislead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torchdoctor.facts.lookup import exposed_python
-from torchdoctor.words import BRANCHES, CheckSpec, Diagnosis, Finding, FixSpec, Question, Recording
+from torchdoctor.words import (
+    BRANCHES,
+    CheckSpec,
+    Diagnosis,
+    Finding,
+    FixSpec,
+    Interval,
+    Question,
+    Recording,
+    TriedCeiling,
+)
+from torchdoctor.words.figures import says_something
 
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
@@ -25,6 +39,8 @@ _VERDICTS = {
     "cpu_beside": "The CPU executes the model {value} of each step",
     "other": "{value} of each step is spent outside data loading, copies and computation",
 }
+_FAR_MORE = 4.0  # times the time that its own cost takes
+_APART = 0.15  # of the step: share and experiment that differ by more disagree
 _FEWEST_STEPS = 5  # in all: of fewer, most are the program's start
 
 
@@ -75,46 +91,41 @@ def tree(checks: Mapping[str, CheckSpec]) -> list[CheckSpec]:
 def _walk(
     recording: Recording, checks: Mapping[str, CheckSpec]
 ) -> tuple[list[Question], str, float | None]:
+    """Return the path, and the branch of its first yes with its value."""
     path: list[Question] = []
-    first: tuple[str, float] | None = None  # branch and value of the first yes
+    high: list[tuple[str, float | None]] = []
+
+    def ask(branch: str, value: float | None, unknown: str, **asked: Any) -> None:
+        answer = unknown if value is None else "yes" if value >= asked["threshold"] else "no"
+        path.append(Question(answer=answer, value=value, **asked))
+        high.extend([(branch, value)] * (answer == "yes"))
+
     for check in tree(checks):
         asked = check.question
         assert asked is not None
         value = asked.measure(recording)
-        if value is None and asked.optional:
-            continue
-        answer = "no GPU" if asked.needs_gpu and not recording.has_gpu else "not measured"
-        if value is not None:
-            answer = "yes" if value >= check.threshold else "no"
-        path.append(
-            Question(
+        if value is not None or not asked.optional:
+            ask(
+                check.branch,
+                value,
+                "no GPU" if asked.needs_gpu and not recording.has_gpu else "not measured",
                 question=asked.text,
-                answer=answer,
                 metric=asked.metric,
-                value=value,
                 threshold=check.threshold,
                 source=check.source,
             )
-        )
-        if answer == "yes" and value is not None and first is None:
-            first = (check.branch, value)
     other = recording.shares.other
-    if other is not None:  # Python between operators is asked as CPU execution
-        other = max(other - exposed_python(recording.trace, recording.shares), 0.0)
-    high = other is not None and other >= _OTHER_THRESHOLD
-    path.append(
-        Question(
-            question="Is anything else high?",
-            answer="not measured" if other is None else "yes" if high else "no",
-            metric="share of the step outside all of the above",
-            value=other,
-            threshold=_OTHER_THRESHOLD,
-            source="torchdoctor: the same bound as for CPU execution",
-        )
+    ask(
+        "other",
+        # Python between operators is asked as CPU execution.
+        None if other is None else max(other - exposed_python(recording.trace, recording.shares), 0.0),
+        "not measured",
+        question="Is anything else high?",
+        metric="share of the step outside all of the above",
+        threshold=_OTHER_THRESHOLD,
+        source="torchdoctor: the same bound as for CPU execution",
     )
-    if first is not None:
-        return path, *first
-    return (path, "other", other) if high else (path, "none", None)
+    return (path, *high[0]) if high else (path, "none", None)
 
 
 def _findings(
@@ -182,3 +193,98 @@ def _sentence(
     if quoted == "all":
         return " ".join(cause.evidence)
     return " ".join([*larger, f"{text}.", cause.evidence[-1 if quoted == "last" else 0]])
+
+
+def by_experiment(
+    diagnosis: Diagnosis,
+    tried: Sequence[TriedCeiling],
+    checks: Mapping[str, CheckSpec],
+    on_gpu: bool,
+) -> tuple[Diagnosis, list[str]]:
+    """Return the diagnosis as the ceilings confirm or refute it, and doubts about shares.
+
+    A bottleneck whose cost is hidden gives way to the branch whose ceiling gives most, and so does
+    one that gives little where another gives far more. If none gives anything, it stays, and the
+    sentence says that its cost is hidden.
+
+    Args:
+        diagnosis: by shares.
+        tried: costs that were taken away.
+        checks: by id.
+        on_gpu: the model trains on a GPU.
+    """
+    doubts = [doubt for trial in tried if (doubt := _disagreement(trial)) is not None]
+    whole = [trial for trial in tried if trial.whole and trial.decided]
+    branches = {trial.ceiling: _branch(trial, diagnosis, checks) for trial in whole}
+    by_branch = {branches[trial.ceiling]: trial for trial in reversed(whole)}
+    own = by_branch.get(diagnosis.bottleneck)
+    if own is None or own.speedup is None:
+        return diagnosis, doubts
+    elsewhere = [t for t in whole if branches[t.ceiling] != diagnosis.bottleneck]
+    gains = [t for t in elsewhere if t.verdict == "gain" and t.speedup is not None]
+    best = max(gains, key=lambda t: t.speedup.low if t.speedup else 0.0, default=None)
+    measured = f"Without {own.removes} the program was {_faster(own.speedup)}."
+    if own.verdict == "gain":
+        best = best if best is not None and _gives_far_more(best, own) else None
+    else:
+        measured = f"Without {own.removes} a step takes as long ({_figures(own.speedup)})."
+        if own.verdict == "nothing":
+            best = None  # little was expected of it
+        elif best is None:
+            measured += " Other work hides this cost, so it is not the bottleneck."
+        else:
+            measured += " Other work hides this cost."
+    sentence = f"{diagnosis.sentence} {measured}"
+    if best is None or best.speedup is None:
+        return replace(diagnosis, sentence=sentence), doubts
+    bottleneck = branches[best.ceiling]
+    sentence += (
+        f" The limit is {best.removes}: without that, the program was {_faster(best.speedup)}."
+    )
+    detail = detail_of(bottleneck, diagnosis.findings, checks, on_gpu)
+    return replace(diagnosis, bottleneck=bottleneck, detail=detail, sentence=sentence), doubts
+
+
+def _branch(trial: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, CheckSpec]) -> str:
+    """Return the branch of the tree that a trial took the cost of.
+
+    Without forward and backward the host's work for a GPU is gone as well: if the path says that
+    the GPU idles and the host is busy, the host is the limit.
+    """
+    answers = {asked.question: asked.answer for asked in diagnosis.path}
+    questions = {check.branch: check.question for check in checks.values() if check.question}
+    gpu, cpu = (answers.get(questions[branch].text) for branch in ("gpu", "cpu"))
+    return "cpu" if trial.branch == "gpu" and (gpu, cpu) == ("no", "yes") else trial.branch
+
+
+def _gives_far_more(best: TriedCeiling, own: TriedCeiling) -> bool:
+    assert best.speedup is not None and own.speedup is not None
+    saved, own_saved = 1.0 - 1.0 / best.speedup.low, 1.0 - 1.0 / own.speedup.high
+    return best.speedup.low > own.speedup.high and saved > _FAR_MORE * own_saved
+
+
+def _disagreement(trial: TriedCeiling) -> str | None:
+    """Return a sentence if share and gain differ by more than the interval explains."""
+    if trial.speedup is None or trial.share is None or not trial.decided or trial.speedup.low <= 0:
+        return None
+    low, high = (1.0 - 1.0 / bound for bound in (trial.speedup.low, trial.speedup.high))
+    if low - _APART <= trial.share <= high + _APART:
+        return None
+    why = "Other work hides the rest of that share."
+    if trial.share < low:
+        why = "The share explains less than that: one of the two measurements was disturbed."
+    return (
+        f"The profile gives {trial.removes} {trial.share:.0%} of a step. Without that, "
+        f"the program was {_faster(trial.speedup)}. {why}"
+    )
+
+
+def _faster(speedup: Interval) -> str:
+    return f"{_figures(speedup)} as fast"
+
+
+def _figures(speedup: Interval) -> str:
+    """Return a speed-up with its interval; of a useless interval only what is certain."""
+    if not says_something(speedup) and speedup.low > 1:
+        return f"more than {speedup.low:.2f}x"
+    return f"{speedup.estimate:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"

@@ -31,18 +31,13 @@ class Wording:
 def wording(fix: FixSpec, settings: Settings, recording: Recording) -> Wording:
     """Return how this program makes a fix permanent; a fix that fails costs its own lines only."""
     failures: list[str] = []
-
-    def part(name: str, make: Callable[[], _Part], instead: _Part) -> _Part:
-        return _guarded(fix, name, make, instead, failures)
-
     no_edits: list[Edit] = []
     no_location: Location | None = None
+    general, code = fix.permanent_form, lambda: fix.instruction(settings, recording)
     return Wording(
-        instruction=part(
-            "instruction", lambda: fix.instruction(settings, recording), fix.permanent_form
-        ),
-        edits=part("edit", lambda: fix.edits(settings, recording), no_edits),
-        location=part("location", lambda: fix.location(recording), no_location),
+        instruction=_guarded(fix, "instruction", code, general, failures),
+        edits=_guarded(fix, "edit", lambda: fix.edits(settings, recording), no_edits, failures),
+        location=_guarded(fix, "location", lambda: fix.location(recording), no_location, failures),
         failures=failures,
     )
 

@@ -11,8 +11,7 @@ from datetime import datetime, timezone
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
-from torchdoctor.advice.diagnosis import diagnose, too_short
-from torchdoctor.advice.diagnosis_by_experiment import by_experiment
+from torchdoctor.advice.diagnosis import by_experiment, diagnose, too_short
 from torchdoctor.checkup.report_assembly import (
     RunResults,
     assemble,

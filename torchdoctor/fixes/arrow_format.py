@@ -48,18 +48,12 @@ def _tables(recording: Recording) -> list[TableReads]:
 def refuses(recording: Recording) -> str | None:
     tables = _tables(recording)
     if recording.storage is None or not tables:
-        return (
-            "pandas was not seen reading CSV, JSON or Excel files in the training loop, which a "
-            "columnar format would replace."
-        )
+        return "pandas was not seen reading CSV, JSON or Excel files in the training loop."
     if "pyarrow" not in recording.storage.available:
         return "pyarrow is not installed in the program's environment (pip install pyarrow)."
     again = any(table.calls > table.files for table in tables)
     if not again and not any(loader.iterators > 1 for loader in recording.main.loaders):
-        return (
-            f"Each of the {tables[0].files} files was read once: a copy in another format would "
-            "answer no second read. Convert them beforehand instead."
-        )
+        return f"Each of the {tables[0].files} files was read once: convert them beforehand."
     share = _share(recording)
     if share is not None and share < _LEAST_SHARE:
         return f"Parsing text takes only {100 * share:.1f} % of the training time."

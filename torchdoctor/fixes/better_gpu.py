@@ -36,9 +36,7 @@ def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
         return "The model trains on the CPU, from which no GPU can be predicted."
     if (recording.shares.gpu or 0.0) < _BUSY:
-        return (
-            "The GPU does not compute most of the step: a faster one would wait as this one does."
-        )
+        return "The GPU does not compute most of the step: a faster one would wait as well."
     here = _sheet(recording)
     if here is None:
         return "The GPU's data sheet is not among those that are known."

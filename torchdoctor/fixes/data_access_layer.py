@@ -2,9 +2,9 @@
 
 ## What it does
 Answers files that the program opens through fsspec (`s3://`, `gs://`, `https://`) from an fsspec
-cache on the local disk, which downloads each file once. Files of a network or FUSE mount that are
-read with `open` go through the same cache. If `alluxiofs` is installed and ALLUXIO_WORKER_HOSTS
-names workers, reads from object stores go through Alluxio's fsspec client instead.
+cache on the local disk, which downloads each file once. If `alluxiofs` is installed and
+ALLUXIO_WORKER_HOSTS names workers, reads go through Alluxio's fsspec client instead. Files on a
+network mount are for `fast-storage`.
 
 ## Why it helps
 From the second epoch on, a file costs one question to the server (has it changed?), not a download.
@@ -34,10 +34,9 @@ from typing import Any
 
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.facts.lookup import place
-from torchdoctor.facts.slow_reads import LEAST_WAIT, slow_mounts, wait_share, why_not_slow
+from torchdoctor.facts.slow_reads import LEAST_WAIT, wait_share
 from torchdoctor.words import Example, FixSpec, Location, Recording, RemoteReads, Settings
 
-_REMOTE_KINDS = ("network", "FUSE")
 # `created` of a local file is the time of its last change of any kind.
 _STATE = (
     *("size", "mtime", "created", "ETag", "etag", "LastModified", "last_modified", "generation"),
@@ -49,31 +48,18 @@ def refuses(recording: Recording) -> str | None:
     storage, wait = recording.storage, wait_share(recording)
     if wait is not None and wait < LEAST_WAIT:
         return f"The step waits for data only {100 * wait:.1f} % of its time."
-    if storage is None or not (storage.remote or _mount(recording)):
-        if storage is not None and any(mount.kind in _REMOTE_KINDS for mount in storage.mounts):
-            return why_not_slow(recording)
-        return (
-            "No file was seen being read in the training loop from an object store (through "
-            "fsspec), a network file system or FUSE."
-        )
+    if storage is None or not storage.remote:
+        return "No file was seen being read in the training loop from an object store by fsspec."
     if "fsspec" not in storage.available:
         return "fsspec is not installed in the program's environment (pip install fsspec)."
     return None
 
 
-def _mount(recording: Recording) -> str | None:
-    """Return the slow remote mount that Python reads files from."""
-    slow = [mount for mount, _ in slow_mounts(recording)]
-    return next((x.path for x in slow if x.kind in _REMOTE_KINDS and x.opens), None)
-
-
 def settings(recording: Recording) -> list[Settings]:
     """Return Alluxio where the user has it, and fsspec's cache."""
-    storage, mount = recording.storage, _mount(recording)
-    if storage is None:
-        return []
-    layers: list[Settings] = [{"layer": "simplecache", **({"mount": mount} if mount else {})}]
-    if storage.remote and storage.alluxio_workers and "alluxiofs" in storage.available:
+    storage = recording.storage
+    layers: list[Settings] = [{"layer": "simplecache"}]
+    if storage is not None and storage.alluxio_workers and "alluxiofs" in storage.available:
         layers.insert(0, {"layer": "alluxio", "worker_hosts": storage.alluxio_workers})
     return layers
 
@@ -139,7 +125,7 @@ def _version(filesystem: Any, path: str) -> str:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Answer fsspec's remote reads, and those from the mount, from the layer."""
+    """Answer fsspec's remote reads from the layer."""
     try:
         import fsspec
 
@@ -171,23 +157,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     program.set_reason("No remote file was read through Python.")
     program.replace(fsspec.AbstractFileSystem, "open", make)
-    if mount := settings.get("mount"):
-        local = fsspec.filesystem("file", skip_instance_cache=True)
-        program.redirect_reads(_of_mount(program.is_below(mount), local, layers))
-        program.applied(mount=mount)
-
-
-def _of_mount(is_below: Any, local: Any, layers: _Layers) -> Any:
-    def instead(path: str) -> str | None:
-        if not is_below(path) or not os.path.isfile(path):
-            return None
-        try:
-            with layers.open(local, path) as file:
-                return os.path.join(layers.folder, os.path.basename(file.name))
-        except OSError:
-            return None  # no room, or not readable: the program sees for itself
-
-    return instead
 
 
 def _opened(recording: Recording) -> RemoteReads | None:
@@ -213,12 +182,11 @@ def instruction(settings: Settings, recording: Recording) -> str:
             f'{before}fs = fsspec.filesystem("alluxiofs", target_protocol={target}, '
             f"worker_hosts={settings['worker_hosts']!r})"
         )
-    if opened is not None:
-        path = opened.example.removeprefix(f"{opened.protocol}://") or "..."
-        url = f"simplecache::{opened.protocol}://{path}"
-    else:
-        url = f"simplecache::file://{settings['mount']}/..."
-    return f'{before}fsspec.open("{url}", simplecache={{"cache_storage": "/path/on/a/local/disk"}})'
+    if opened is None:
+        return FIX.permanent_form
+    url = f"{opened.protocol}://{opened.example.removeprefix(f'{opened.protocol}://') or '...'}"
+    cache = '{"cache_storage": "/path/on/a/local/disk"}'
+    return f'{before}fsspec.open("simplecache::{url}", simplecache={cache})'
 
 
 FIX = FixSpec(

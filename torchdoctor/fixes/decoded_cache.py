@@ -55,10 +55,7 @@ def refuses(recording: Recording) -> str | None:
     if loader.iterable:
         return "The data set is an IterableDataset: its samples have no index to keep them by."
     if loader.num_workers and not loader.persistent_workers:
-        return (
-            "The loader's workers end with each epoch, and with them what they would keep: it "
-            "needs persistent-workers first."
-        )
+        return "The loader's workers end with each epoch: it needs persistent-workers first."
     if reason := hardly_waits(recording):
         return reason
     check = recording.main.sample_check
@@ -72,10 +69,8 @@ def refuses(recording: Recording) -> str | None:
         return f"Its samples must not be kept. {check.reason}"
     needed, limit = _needed_bytes(loader), _limit_bytes(recording)
     if needed is not None and limit is not None and needed > limit:
-        return (
-            f"All decoded samples would take about {needed / 1e9:.2f} GB, more than a quarter of "
-            f"the memory ({limit / 1e9:.2f} GB)."
-        )
+        most = f"a quarter of the memory ({limit / 1e9:.2f} GB)"
+        return f"All decoded samples would take about {needed / 1e9:.2f} GB, more than {most}."
     return None
 
 

@@ -58,17 +58,13 @@ def refuses(recording: Recording) -> str | None:
         return why_not_slow(recording)
     mount = slow[0][0]
     if not mount.opens and mount.opened_in_c >= mount.held:
-        return (
-            f"The files on {mount.path} are opened by a C library, whose reads cannot be "
-            "redirected: copy the folder yourself and name the copy."
-        )
+        opened = f"The files on {mount.path} are opened by a C library"
+        return f"{opened}: copy the folder yourself and name the copy."
     if settings(recording):
         return None
     places = [f"{x.place} ({x.kind}, {x.free_bytes / 1e9:.1f} GB free)" for x in storage.places]
-    return (
-        f"No faster place with room for {likely_bytes(recording, mount) / 1e9:.2f} GB in half of "
-        f"it: {', '.join(places) or 'none'}."
-    )
+    room = f"room for {likely_bytes(recording, mount) / 1e9:.2f} GB in half of it"
+    return f"No faster place with {room}: {', '.join(places) or 'none'}."
 
 
 def settings(recording: Recording) -> list[Settings]:

@@ -49,15 +49,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torchdoctor.facts.analysed import size_words
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
 from torchdoctor.words import FixSpec, Recording, Settings, process
-
-_MOMENTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adagrad": 1}  # kept for each weight
-_BYTES = {"float64": 8, "bfloat16": 2, "float16": 2}
 
 
 def refuses(recording: Recording) -> str | None:
@@ -71,46 +67,25 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return what it would save, the lines with the program's own block, and how to start it."""
-    main, models = recording.main, training_models(recording)
+    """Return what it divides, the lines with the program's own block, and how to start it."""
+    main = recording.main
     count = max(len(main.devices), main.world_size or 1, 2)
-    kept, whole = _kept(recording, sum(model.elements for model in models))
     lines = with_own_command(FIX.permanent_form, recording)
+    models = training_models(recording)
     largest = max(models, key=lambda model: model.elements, default=None)
     if largest is not None and largest.repeated_block:
         lines = lines.replace('"Block"', json.dumps(largest.repeated_block))
-    divided = f"{size_words(whole / count)} divided by {count}"
-    saved = f"# {kept}: {size_words(whole)} on each GPU now, {divided}"
-    return "\n".join([saved, *comment_lines(scaling(recording), "shards"), lines])
-
-
-def _kept(recording: Recording, elements: int) -> tuple[str, float]:
-    """Return what each GPU keeps for the weights, in words, and its bytes.
-
-    Of an optimizer whose state is not known (SGD may have a momentum), without it.
-    """
-    stepped = [optimizer for optimizer in recording.main.optimizers if optimizer.steps]
-    kinds = {optimizer.cls.rpartition(".")[2] for optimizer in stepped}
-    dtypes = {optimizer.dtype for optimizer in stepped}
-    moments = _MOMENTS.get(min(kinds), 0) if len(kinds) == 1 else 0
-    each = _BYTES.get(min(dtypes), 4) if len(dtypes) == 1 else 4
-    kept = f"weights, gradients and {min(kinds)}'s state" if moments else "weights and gradients"
-    return kept, float(each * (2 + moments) * elements)
+    divided = f"# weights, gradients and the optimizer's state, divided by {count}"
+    return "\n".join([divided, *comment_lines(scaling(recording), "shards"), lines])
 
 
 _GPU = {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}
 _FULL = {"environment": _GPU, "sensors": {"gpu_memory_peak_bytes": 95}}
-_MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "elements": 2**28}
-_LAYERS = {**_MODEL, "repeated_blocks": 12, "repeated_block": "Layer"}
+_MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9}
 
 
 def _pair(**more: Any) -> dict[str, Any]:
-    return process(**{"models": [_MODEL], "devices": ["A", "A"], **more})
-
-
-def _stepped(kind: str, **more: Any) -> dict[str, Any]:
-    made = {"ident": 0, "cls": f"torch.optim.{kind}", "steps": 9, **more}
-    return {**_FULL, **_pair(optimizers=[made])}
+    return process(models=[{**_MODEL, **more}], devices=["A", "A"])
 
 
 FIX = FixSpec(
@@ -122,11 +97,8 @@ FIX = FixSpec(
     refuses=refuses,
     instruction=instruction,
     offers=[
-        ({**_FULL, **_pair()}, "# weights and gradients: 2.0 GiB on each GPU now"),
-        (_stepped("adamw.AdamW"), "gradients and AdamW's state: 4.0 GiB on each GPU now, 2.0 GiB"),
-        (_stepped("adamw.AdamW", dtype="bfloat16"), "AdamW's state: 2.0 GiB on each GPU now"),
-        (_stepped("sgd.SGD"), "# weights and gradients: 2.0 GiB on each GPU now, 1.0 GiB divided"),
-        ({**_FULL, **_pair(models=[_LAYERS])}, 'type(module).__name__ == "Layer"]'),
+        ({**_FULL, **_pair()}, "# weights, gradients and the optimizer's state, divided by 2"),
+        ({**_FULL, **_pair(repeated_block="Layer")}, 'type(module).__name__ == "Layer"]'),
         ({**_FULL, **_pair()}, "# torchrun --standalone --nproc-per-node 2 train.py"),
     ],
     refusals=[(_FULL, "fewer than two"), (_pair(), "fits")],

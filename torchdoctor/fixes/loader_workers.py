@@ -41,6 +41,7 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, without_workers
 from torchdoctor.facts import loading
 from torchdoctor.facts.lookup import (
+    loader_cpu_share,
     loader_target,
     respawn_share,
     training_loaders,
@@ -62,10 +63,10 @@ def refuses(recording: Recording) -> str | None:
     loader = loaders[0]
     if loader.num_workers and not _shards(loader):
         how = "does not shard" if loader.shards_by_worker is False else "was not seen to shard"
+        name = loader.dataset_cls or "The dataset"
         return (
-            f"{loader.dataset_cls or 'The dataset'} is an IterableDataset that {how} itself by "
-            "worker, so each worker would yield every sample again: share them out by "
-            "torch.utils.data.get_worker_info() in its __iter__."
+            f"{name} {how} itself by worker, so each would yield every sample again: share them "
+            "out by torch.utils.data.get_worker_info() in its __iter__."
         )
     if any("cuda" in shape for shape in loader.batch_shapes):
         return "The batches already lie on the GPU, where worker processes cannot make them."
@@ -93,7 +94,7 @@ def together(settings: Settings, recording: Recording) -> dict[str, Settings]:
     A parallel operator waits for its slowest thread, and that one waits for a worker's core.
     """
     threads, cpus = recording.main.flags.num_threads, recording.environment.whole_cpus
-    if recording.has_gpu or not threads or _waits(recording, training_loaders(recording)[0]):
+    if recording.has_gpu or not threads or _waits(recording):
         return {}
     free = max(cpus - settings.get("num_workers", 0), 1)
     return {"cpu-threads": {"num_threads": free}} if free < min(threads, cpus) else {}
@@ -109,7 +110,7 @@ def _numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
         least = loading.fewest(recording, loader)
         fewer = [n for n in (1, 2, 4) if least <= n < loader.num_workers]
         return [*fewer, 0] if loading.making_s(recording, loader) is None else [*none, *fewer]
-    waiting = _waits(recording, loader)
+    waiting = _waits(recording)
     powers = [2**n for n in range(7)]
     if waiting:
         numbers = [n for n in powers if 2 <= n <= max(8 * cpus, 16)]
@@ -139,30 +140,26 @@ def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
     if not loader.num_workers or steps is None or own_s is None:
         return False
     waits_s = steps.data_wait_s + steps.loader_start_s
-    return own_s < waits_s and (_started_again(recording) or not _waits(recording, loader))
+    return own_s < waits_s and (_started_again(recording) or not _waits(recording))
 
 
 def ladder(recording: Recording) -> dict[str, Any]:
     """Return the range to search: twice the CPUs, or more if the workers wait."""
     loader, cpus = training_loaders(recording)[0], recording.environment.whole_cpus
-    most = max(8 * cpus, 16) if _waits(recording, loader) else 2 * cpus
+    most = max(8 * cpus, 16) if _waits(recording) else 2 * cpus
     most = most if _shards(loader) else 1
     return {"setting": "num_workers", "least": 1, "most": most, "today": loader.num_workers}
 
 
-def _waits(recording: Recording, loader: LoaderFacts) -> bool:
+def _waits(recording: Recording) -> bool:
     """Return True if preparing a batch waits (disk, network, sleep) instead of computing."""
     if loading.untold_wait(recording) is not None or workers_keep_up(recording):
         return False  # more workers than cores for what may compute are dear
-    if loader.sample_cpu_share is not None:
-        return loader.sample_cpu_share < loading.MOSTLY_WAITING
-    sensors = recording.sensors
-    if (sensors.iowait_share or 0.0) > _IOWAIT:
+    busy = loader_cpu_share(recording)
+    if busy is not None and busy < loading.MOSTLY_WAITING:
         return True
-    if sensors.workers_cpus is None or not loader.num_workers:
-        return False
-    busy = sensors.workers_cpus + (sensors.workers_queued_cpus or 0.0)
-    return busy < loading.MOSTLY_WAITING * loader.num_workers
+    known = busy is not None and not training_loaders(recording)[0].num_workers
+    return not known and (recording.sensors.iowait_share or 0.0) > _IOWAIT
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:

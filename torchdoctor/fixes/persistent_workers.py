@@ -42,33 +42,19 @@ def refuses(recording: Recording) -> str | None:
         return "The loader's workers already are persistent."
     if len(loaders) > 1:
         where = place(recording, loader.location, "where it is made")
-        return (
-            "The loader is constructed anew each epoch, and its workers end with it: construct it "
-            f"once before the loop, with persistent_workers=True ({where})."
-        )
+        once = f"construct it once before the loop, with persistent_workers=True ({where})"
+        return f"The loader is constructed anew each epoch, and its workers end with it: {once}."
     if loader.iterators <= 1:
         return "The loader was iterated once in the observed run: no workers were started again."
-    if loader.num_workers:
-        return None
-    return (
-        "The loader has no worker processes to keep."
-        if loader.iterable
-        else hardly_waits(recording)
-    )
+    if loader.iterable and not loader.num_workers:
+        return "The loader has no worker processes to keep."
+    return None if loader.num_workers else hardly_waits(recording)
 
 
 def includes(recording: Recording) -> tuple[str, ...]:
     """Return loader-workers if the loader has none: it gets them here as well."""
     loaders = training_loaders(recording)
     return (loader_workers.FIX.ident,) if loaders and not loaders[0].num_workers else ()
-
-
-def doubt(recording: Recording) -> str | None:
-    loaders = training_loaders(recording)
-    if not loaders or not loaders[0].num_workers:
-        return loader_workers.doubt(recording)
-    but = "persistent workers would keep their changed copies, where now each epoch begins with "
-    return changed_itself(recording, f"{but}the main process's.")
 
 
 def settings(recording: Recording) -> list[Settings]:
@@ -110,7 +96,9 @@ FIX = FixSpec(
     together=loader_workers.together,
     includes=includes,
     suits=lambda trace: False,
-    doubt=doubt,
+    doubt=lambda recording: changed_itself(
+        recording, "persistent workers would keep copies of their own, each changed for itself."
+    ),
     apply=apply,
     location=loader_location,
     instruction=lambda settings, recording: loader_call(recording, **_keywords(settings)),

@@ -43,9 +43,7 @@ _MARK = "_torchdoctor_pinned_by_loader"
 
 def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
-        return (
-            "The program does not train on a CUDA GPU, and pinned memory only helps copies to one."
-        )
+        return "The program does not train on a GPU, and pinned memory only helps copies to one."
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, whose batches could be pinned."

@@ -30,7 +30,6 @@ from torchdoctor.fixes._parts import hardly_waits
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _DEFAULT = 2  # DataLoader's own, where workers are used
-_WORTH_TRYING = (4, 8)
 
 
 def refuses(recording: Recording) -> str | None:
@@ -47,18 +46,8 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    target = loader_target(recording)
-    return [{"prefetch_factor": n, **target} for n in _WORTH_TRYING if n > _today(recording)]
-
-
-def ladder(recording: Recording) -> dict[str, Any]:
-    """Return the range to search: up to 32 batches a worker, which cost memory."""
-    today = _today(recording)
-    return {"setting": "prefetch_factor", "least": 1, "most": max(32, today), "today": today}
-
-
-def _today(recording: Recording) -> int:
-    return training_loaders(recording)[0].prefetch_factor or _DEFAULT
+    today, target = training_loaders(recording)[0].prefetch_factor, loader_target(recording)
+    return [{"prefetch_factor": n, **target} for n in (4, 8) if n > (today or _DEFAULT)]
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -88,7 +77,6 @@ FIX = FixSpec(
     by_second_loader=True,
     refuses=refuses,
     settings=settings,
-    ladder=ladder,
     suits=lambda trace: False,
     apply=apply,
     location=loader_location,

@@ -40,10 +40,7 @@ def refuses(recording: Recording) -> str | None:
     if recording.main.analysed_steps == 0:
         return "Which lines go through tensors element by element was not looked at."
     if not element_loops(recording):
-        return (
-            "No line was seen to go through a tensor element by element. Loops over NumPy arrays, "
-            "and what a data set does for its samples, were not looked at."
-        )
+        return "No line of the training loop was seen to go through a tensor element by element."
     return None
 
 

@@ -8,6 +8,7 @@ the last answer, and with gradients, so that an evaluation that uses it gets bat
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import types
@@ -51,11 +52,12 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 class _BatchFunction:
+    """The function that is answered, and what it gave."""
+
     def __init__(self, torch: Any, settings: Settings, program: Any) -> None:
         self.torch, self.settings, self.program = torch, settings, program
         self.replaced: list[tuple[Any, str, Any]] = []  # (module or class, name, value)
-        self.loop: list[Any] = []  # frames' codes above the last backward, innermost first
-        self.callers: list[Any] = []  # the same above the line that prepares
+        self.callers: list[Any] = []  # codes above the line that prepares, innermost first
         self.code: Any = None  # of the function that is answered; known once for all
         self.forget()
 
@@ -67,14 +69,13 @@ class _BatchFunction:
         """Answer the function, or watch the one of the line until it is known which to answer."""
         self.forget()
         if self.code is not None:
-            self.put(self.is_it, self.answering)
+            self.put(lambda code: code is self.code, self.answering)
             return
-        wanted = Path(self.settings["file"]).absolute(), self.settings["function"]
-
-        def suits(code: Any) -> bool:
-            return (Path(code.co_filename).absolute(), code.co_name) == wanted
-
-        self.put(suits, self.watching)
+        file, name = Path(self.settings["file"]).absolute(), self.settings["function"]
+        self.put(
+            lambda code: code.co_name == name and Path(code.co_filename).absolute() == file,
+            self.watching,
+        )
 
     def stop(self) -> None:
         """Put the functions back as they were."""
@@ -92,11 +93,9 @@ class _BatchFunction:
             for name, value in list(vars(owner).items()):
                 plain = value.__func__ if type(value) in (staticmethod, classmethod) else value
                 inner = _undecorated(plain)
-                if (
-                    inner is None
-                    or not suits(inner.__code__)
-                    or any(plain is x for x in made.values())
-                ):
+                if inner is None or not suits(inner.__code__):
+                    continue
+                if any(plain is new for new in made.values()):
                     continue
                 if inner.__code__.co_flags & _YIELDS:
                     self.program.refuse("A generator prepares the batches: no call returns one.")
@@ -146,7 +145,8 @@ class _BatchFunction:
 
     def keep(self, key: Any, value: Any) -> None:
         """Keep a result if it is a batch."""
-        if not _holds_tensors(self.torch, value):
+        leaves = self.torch.utils._pytree.tree_leaves(value)
+        if not any(isinstance(x, self.torch.Tensor) or _is_array(x) for x in leaves):
             self.program.refuse("The function that prepares batches returns no tensor or array.")
         self.given.add(key)
         self.kept[key] = self.program.replayed(value)
@@ -156,23 +156,15 @@ class _BatchFunction:
         self.given.clear()
         if self.code is not None or not self.callers:
             return
-        self.loop = _codes(sys._getframe(1))
-        above = {id(code) for code in self.loop}
-        called = None
-        for code in self.callers:
-            if id(code) in above:
-                break
-            if _OF_TORCH not in code.co_filename:  # a decorator of torch's has one code for all
-                called = code
-        if called is None:
+        loop = {id(code) for code in _codes(sys._getframe(1))}
+        on_the_way = itertools.takewhile(lambda code: id(code) not in loop, self.callers)
+        # A decorator of torch's has one code for all.
+        called = [code for code in on_the_way if _OF_TORCH not in code.co_filename]
+        if not called:
             self.program.refuse("The loop prepares its batches itself: there is no call to answer.")
-        self.code = called
+        self.code = called[-1]
         self.stop()
-        self.put(self.is_it, self.answering)
-
-    def is_it(self, code: Any) -> bool:
-        """Return True if a code object is that of the answered function."""
-        return code is self.code
+        self.start()
 
 
 def _undecorated(value: Any) -> Any:
@@ -192,10 +184,8 @@ def _codes(frame: Any) -> list[Any]:
     return codes
 
 
-def _holds_tensors(torch: Any, value: Any) -> bool:
-    """Return True if nested collections hold a tensor or an array."""
-    leaves = torch.utils._pytree.tree_leaves(value)
-    return any(isinstance(x, torch.Tensor) or type(x).__name__ == "ndarray" for x in leaves)
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
 
 
 CEILING = CeilingSpec(
