@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from torchdoctor.machine import environment as module
-from torchdoctor.machine.environment import environment
-from torchdoctor.machine.usable_cpus import cpu_quota, memory_limit_bytes, usable_cpus
+from torchdoctor.machine.environment import cpu_quota, environment, memory_limit_bytes, usable_cpus
 from torchdoctor.words import ProcessFacts
 
 
@@ -93,7 +92,7 @@ def test_inside_a_container_the_mount_is_the_cgroup(tmp_path):
 
 
 def test_the_smaller_of_affinity_and_quota_is_usable(monkeypatch):
-    from torchdoctor.machine import usable_cpus as cpus
+    from torchdoctor.machine import environment as cpus
 
     monkeypatch.setattr(cpus, "affinity", lambda: [0, 1, 5, 7])
     monkeypatch.setattr(cpus, "cpu_quota", lambda: 2.5)

@@ -54,13 +54,7 @@ def candidates(
 ) -> tuple[list[Candidate], list[Refused]]:
     """Return candidates in the order to try, and the other fixes with their reasons.
 
-    Args:
-        recording: the observed program.
-        diagnosis: its findings.
-        catalogue: all fixes by id.
-        fixes: try these only, and however little they could gain; None: all.
-        skip: do not try these.
-        allow_training_changes: try fixes that change training too.
+    `fixes` are tried alone, and however little they could gain; None: all, but those of `skip`.
     """
     allowed = set(catalogue if fixes is None else fixes) - set(skip)
     ranked: list[tuple[tuple[float, ...], Candidate]] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,25 +19,38 @@ from torchdoctor.words import BRANCHES, CatalogueEntry, CeilingSpec, CheckSpec, 
 from torchdoctor.words.errors import UsageError
 
 _WITHOUT_GPU = "gpu; without a GPU: cpu"
-_LEGEND = f"""
+_CHECKS = f"""\
+# Catalogue
+
+Generated from the check and fix files.
+
+## Checks
+
 "Branch": the question of the decision tree that the check answers (`torchdoctor explain --tree`).
 "{_WITHOUT_GPU}": where no GPU trains there is none to ask about, and the check counts below
 the branch cpu. "Treated by": fixes that torchdoctor offers, and tries where a run can; a check
-without any says on its page what to do."""
-_FIX_LEGEND = """
+without any says on its page what to do.
+
+| check | branch | treated by |
+| --- | --- | --- |"""
+_FIXES = """
+## Fixes
+
 "Keeps results" says what a fix does to the program's results, and the risk is that as a number:
 
 - 0, exactly: the same results, bit by bit, where the program is deterministic.
 - 1, within rounding: the same mathematics in another order or with other random numbers.
 - 2, lower precision: numbers with fewer digits; losses are compared.
-- 3, changes training: another batch, optimizer or model; only with `--allow-training-changes`."""
+- 3, changes training: another batch, optimizer or model; only with `--allow-training-changes`.
+
+| fix | what | keeps results | risk |
+| --- | --- | --- | --- |"""
 TITLES_AT = 29  # column of the titles in `listing`
 _APPLIED = {
     "launch": "as the program starts, before its own code makes what the fix changes",
     "between steps": "while the program trains, between two of its steps; it can be taken back",
     "by hand": "by you, in the source or the command; no run of torchdoctor applies it",
 }
-_OWN = "torchdoctor"
 _PYTORCH = "https://docs.pytorch.org/"
 # By the name that `CheckSpec.source` has for them.
 _PUBLISHED = {
@@ -165,26 +179,14 @@ def _branch(check: CheckSpec) -> str:
     return _WITHOUT_GPU if check.branch == "gpu" else check.branch
 
 
-def _threshold(check: CheckSpec) -> str:
-    """Return the threshold in words, such as "20 % of the step" or "1 graph break"."""
-    factor = 100 if check.unit.startswith("%") else 1
-    return f"{check.threshold * factor:.9g} {check.unit}"
-
-
-def _source(check: CheckSpec) -> str:
-    """Return the source of the threshold, with the addresses of publications in parentheses."""
-    source = check.source
-    addresses = [url for name, url in _PUBLISHED.items() if name in source]
-    if source.startswith(_OWN):
-        source = f"{_OWN}'s own{source[len(_OWN) :]}"
-    return f"{source} ({', '.join(addresses)})" if addresses else source
-
-
 def _check_page(check: CheckSpec) -> str:
+    factor = 100 if check.unit.startswith("%") else 1
+    addresses = ", ".join(url for name, url in _PUBLISHED.items() if name in check.source)
+    source = re.sub("^torchdoctor", "torchdoctor's own", check.source)
     facts = {
         "Branch of the tree": _branch(check),
-        "Threshold": _threshold(check),
-        "Source of the threshold": _source(check),
+        "Threshold": f"{check.threshold * factor:.9g} {check.unit}",
+        "Source of the threshold": f"{source} ({addresses})" if addresses else source,
         "Treated by": ", ".join(_treating(check.ident)) or "no fix of torchdoctor: see What to do",
     }
     return _page(f"{check.ident} (check): {check.text}", facts)
@@ -214,21 +216,15 @@ def _markdown(ident: str) -> str:
 
 
 def _index() -> str:
-    rows = [
-        ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks"],
-        [*_LEGEND.splitlines(), "", "| check | branch | treated by |", "| --- | --- | --- |"],
-    ]
+    lines = [_CHECKS]
     for ident, check in checks().items():
-        treating = [f"[{fix}](fixes/{fix}.md)" for fix in _treating(ident)]
-        rows.append(
-            [f"| [{ident}](checks/{ident}.md) | {_branch(check)} | {', '.join(treating)} |"]
-        )
-    rows.append(["", "## Fixes", *_FIX_LEGEND.splitlines(), ""])
-    rows.append(["| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"])
+        treating = ", ".join(f"[{fix}](fixes/{fix}.md)" for fix in _treating(ident))
+        lines.append(f"| [{ident}](checks/{ident}.md) | {_branch(check)} | {treating} |")
+    lines.append(_FIXES)
     for ident, fix in fixes().items():
         name, kept = f"[{ident}](fixes/{ident}.md)", f"{fix.keeps_results} | {fix.risk}"
-        rows.append([f"| {name} | {fix.title} | {kept} |"])
-    return "\n".join(line for lines in rows for line in lines) + "\n"
+        lines.append(f"| {name} | {fix.title} | {kept} |")
+    return "\n".join(lines) + "\n"
 
 
 def main(arguments: list[str]) -> int:

@@ -61,13 +61,7 @@ def diagnose(
     checks: Mapping[str, CheckSpec],
     fixes: Mapping[str, FixSpec] | None = None,
 ) -> Diagnosis:
-    """Answer the tree's questions and name the bottleneck.
-
-    Args:
-        recording: what was observed, `shares` included.
-        checks: by id.
-        fixes: by id, for `Finding.fixes`.
-    """
+    """Answer the tree's questions and name the bottleneck; `fixes` are for `Finding.fixes`."""
     if (why_not := too_short(recording)) is not None:
         return Diagnosis(bottleneck="none", sentence=why_not)
     findings = _findings(recording, checks, fixes or {})
@@ -206,12 +200,6 @@ def by_experiment(
     A bottleneck whose cost is hidden gives way to the branch whose ceiling gives most, and so does
     one that gives little where another gives far more. If none gives anything, it stays, and the
     sentence says that its cost is hidden.
-
-    Args:
-        diagnosis: by shares.
-        tried: costs that were taken away.
-        checks: by id.
-        on_gpu: the model trains on a GPU.
     """
     doubts = [doubt for trial in tried if (doubt := _disagreement(trial)) is not None]
     whole = [trial for trial in tried if trial.whole and trial.decided]

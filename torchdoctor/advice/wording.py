@@ -87,18 +87,14 @@ class SourcePatch:
 def source_patch(
     chosen: Sequence[tuple[str, Settings]], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> SourcePatch | None:
-    """Return one patch for several fixes; None if no edit can be made for any of them.
+    """Return one patch for fixes (ids and settings); None if no edit can be made for any of them.
 
-    Args:
-        chosen: ids and settings, in the order to apply.
-        recording: says where what they change is written.
-        fixes: by id.
+    Two fixes may change one call: each edit starts from what those before it left.
     """
     edits: list[Edit] = []
     made, left_out = [], []
     for ident, settings in chosen:
         more = wording(fixes[ident], settings, recording).edits
-        # Two fixes may change one call: each edit starts from what those before it left.
         if more and edited_files([*edits, *more]) is not None:
             edits += more
             made.append(ident)

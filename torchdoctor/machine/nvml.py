@@ -1,4 +1,4 @@
-"""The NVIDIA driver's figures of its GPUs; None for whatever it does not tell.
+"""The NVIDIA driver's figures of its GPUs.
 
 Every reading is guarded on its own: a virtual GPU, a MIG slice or an old driver supports some of
 them and not others.

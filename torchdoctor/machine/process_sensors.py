@@ -12,6 +12,7 @@ import psutil
 
 from torchdoctor.machine.processes import inner_pid
 
+_COST_SHARE = 0.003  # of one CPU, that looking for new processes may take
 _ERRORS = (psutil.Error, OSError)
 _OF_EVERY = ("switches", "forced_switches", "read_bytes", "write_bytes", "read_ops")
 _UNKNOWN = ("pss_bytes", "queued_s", "read_bytes", "write_bytes", "read_ops")
@@ -22,14 +23,9 @@ class ProcessSensors:
 
     The list of its processes costs a look at every process of the machine, so it is renewed less
     often than the counters are read where that is expensive.
-
-    Args:
-        root: pid of the tree's first process, as seen here.
-        cost_share: of one CPU, that looking for new processes may take.
     """
 
-    def __init__(self, root: int, cost_share: float = 0.003) -> None:
-        self._cost_share = cost_share
+    def __init__(self, root: int) -> None:
         self._root = psutil.Process(root)
         self._alive: dict[int, psutil.Process] = {root: self._root}
         self._counters: dict[int, dict[str, float]] = {}  # last readings, also of those that ended
@@ -62,7 +58,7 @@ class ProcessSensors:
         return self._sums() if self._alive else None
 
     def _next(self, began_s: float, least_s: float) -> float:
-        return began_s + max(least_s, (time.monotonic() - began_s) / self._cost_share)
+        return began_s + max(least_s, (time.monotonic() - began_s) / _COST_SHARE)
 
     def _read_process(self, process: psutil.Process, with_pss: bool) -> None:
         pid, before = process.pid, self._counters.get(process.pid)

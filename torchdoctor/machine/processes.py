@@ -63,11 +63,9 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 class Tree:
-    """The processes of one launch, also those that left its process tree.
+    """The processes of the launch that started `root`, also those that left its process tree.
 
-    Args:
-        root: pid of the process that was started.
-        marker: an entry of the environment that only this launch's processes have.
+    `marker`: an entry of the environment that only this launch's processes have.
     """
 
     def __init__(self, root: int, marker: tuple[str, str]) -> None:

@@ -51,11 +51,9 @@ def file_s(readings: Sequence[Reading], size: float) -> float | None:
 
 
 def measure(paths: Sequence[str], most_s: float) -> tuple[list[Reading], list[Reading]]:
-    """Read files cold, then warm; those that cannot be read, or not be dropped, are left out.
+    """Read files in this order, cold and then warm, for hardly more than `most_s`.
 
-    Args:
-        paths: in the order to read them.
-        most_s: ends soon after this, within a file if need be.
+    Files that cannot be read, or not be dropped, are left out.
     """
     until = time.perf_counter() + most_s
     cold: list[Reading] = []

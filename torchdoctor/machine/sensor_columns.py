@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.machine.environment import affinity, cpu_quota
 from torchdoctor.machine.nvml import THROTTLE_REASONS
-from torchdoctor.machine.usable_cpus import affinity, cpu_quota
 from torchdoctor.words import SensorStatistics
 
 Columns = NDArray[np.float64]
@@ -107,8 +107,7 @@ class SensorColumns:
     ) -> SensorStatistics:
         """Return a summary of the time between two stamps, or of what of it was sampled.
 
-        Args:
-            main_pid: the training process, by its pid as it sees it; None: the launch's first.
+        `main_pid`: the training process, by its pid as it sees it; None: the launch's first.
         """
         if len(self.t_ns) < 2 or end_ns <= begin_ns:
             return SensorStatistics()

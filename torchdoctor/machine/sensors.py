@@ -16,7 +16,7 @@ from torchdoctor.machine.process_sensors import ProcessSensors
 from torchdoctor.machine.sensor_columns import SensorColumns
 
 PROCESS_INTERVAL_S = 0.5
-PCIE_INTERVAL_S = 2.0
+_PCIE_EVERY = 4  # readings of processes
 COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
 _BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
 _SHORTEST_S = 1.0
@@ -57,8 +57,7 @@ class LoadBeside:
 class Sensors:
     """A thread that samples from `start` to `stop`, at most once; it slows down where it costs.
 
-    Args:
-        interval_s: between two samples of machine and GPUs.
+    `interval_s`: between two samples of machine and GPUs.
     """
 
     def __init__(self, interval_s: float = 0.1) -> None:
@@ -92,7 +91,6 @@ class Sensors:
         with nvml.session() as gpus:
             machine = _Pace(self._interval_s)
             tree = _Pace(max(PROCESS_INTERVAL_S, self._interval_s))
-            pcie = _Pace(PCIE_INTERVAL_S)
             last = False
             while not last:
                 last = self._ending.is_set()
@@ -102,12 +100,10 @@ class Sensors:
                     machine.spent(now)
                 now = time.monotonic()
                 if processes is not None and (tree.due(now) or last):
-                    with_pcie = pcie.due(now)
+                    with_pcie = gpus is not None and len(self._trees) % _PCIE_EVERY == 0
                     self._read_tree(processes, gpus, with_pcie)
                     # The driver sleeps while it counts PCIe traffic: time, but not ours.
-                    tree.spent(now, free=with_pcie and gpus is not None)
-                    if with_pcie:
-                        pcie.spent(now, free=True)
+                    tree.spent(now, free=with_pcie)
                 if not last:
                     self._ending.wait(max(0.001, machine.next_s - time.monotonic()))
 

@@ -78,10 +78,8 @@ def waits_for_input(steps: StepStatistics) -> bool:
 def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
     """Return what the launch of this channel read in its training loop; None: nothing.
 
-    Args:
-        channel: with `files-<pid>.log`.
-        run_folder: its disk is where files could be staged; the paths read are listed in its
-            `files-read.txt`, one a line in the order of first reading.
+    The run folder's disk is where files could be staged. The paths read are listed in its
+    `files-read.txt`, one a line in the order of first reading.
     """
     logged = _logged(channel)
     loop = _of_the_loop(logged.files)

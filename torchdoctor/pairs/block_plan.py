@@ -15,7 +15,7 @@ import psutil
 
 from torchdoctor.launch.launch_spec import LaunchSpec, Switching, plan_entries
 from torchdoctor.machine import nvml
-from torchdoctor.machine.usable_cpus import memory_limit_bytes
+from torchdoctor.machine.environment import memory_limit_bytes
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window, prefetched
 from torchdoctor.words import LoaderFacts, StepStatistics
