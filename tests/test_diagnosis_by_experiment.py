@@ -63,7 +63,7 @@ def test_of_an_interval_that_bounds_nothing_its_lower_end_is_said() -> None:
 def test_a_hidden_bottleneck_gives_way_to_what_gains() -> None:
     found, doubts = weigh(gave(LOADER, 0.99, 1.01, "hidden"), gave(MODEL, 1.8, 2.2, "gain"))
     assert (found.bottleneck, found.detail) == ("gpu", "compute")
-    assert "hides this cost. The limit is forward and backward" in found.sentence
+    assert "so it is not the bottleneck. The limit is forward and backward" in found.sentence
     assert len(doubts) == 1 and "gives its data loader 45% of a step" in doubts[0]
 
 

@@ -229,7 +229,7 @@ class FakeDriver:
         return index
 
     def nvmlSystemGetDriverVersion(self):
-        return b"555.1"
+        return "555.1"
 
     def __getattr__(self, name):
         answers = {

@@ -65,10 +65,9 @@ def candidates(
         treats = {*fix.treats, *(check for other in included for check in other.treats)}
         prospect = _prospect(fix, treats, recording, diagnosis)
         offered = fix.offered_as_code(recording)
+        reason = _refusal(fix, recording, allow_training_changes)
         if ident in skip:
-            reason: str | None = "left out by --skip"
-        else:
-            reason = _refusal(fix, recording, allow_training_changes)
+            reason = "left out by --skip"
         if reason is None and fixes is None:
             reason = _pruned(prospect)
         called_for = any(ident in f.fixes or f.check in treats for f in diagnosis.findings)
@@ -100,27 +99,17 @@ def candidates(
 
 
 def _order(
-    fix: FixSpec,
-    prospect: _Prospect,
-    ceiling: float | None,
-    included: int,
-    diagnosis: Diagnosis,
+    fix: FixSpec, prospect: _Prospect, ceiling: float | None, included: int, diagnosis: Diagnosis
 ) -> tuple[float, ...]:
     """Return what orders fixes, the first is least: tier, gain, cost, fixes included, treated."""
-    tier = 0 if _is_larger_mistake(prospect, fix, diagnosis) else prospect.tier
+    # The tree takes the first branch that is high: a mistake beside it, whose end costs no results
+    # and no set-up, may cost more.
+    shares = [_share_of(f) for f in diagnosis.findings if f.check == diagnosis.detail]
+    for_nothing = prospect.tier == 1 and fix.risk == 0 and not fix.setup_s
+    is_larger = for_nothing and (prospect.share or 0.0) > max(shares, default=1)
     gain = -round(math.log(ceiling or 1.0) / _KNOWN_TO)
     listed = (*fix.treats, diagnosis.detail).index(diagnosis.detail)
-    return tier, gain, fix.setup_s, -included, listed
-
-
-def _is_larger_mistake(prospect: _Prospect, fix: FixSpec, diagnosis: Diagnosis) -> bool:
-    """Return True if a fix treats more than the bottleneck, and costs no results and no set-up.
-
-    The tree takes the first branch that is high, and a mistake beside it may cost more.
-    """
-    shares = [_share_of(f) for f in diagnosis.findings if f.check == diagnosis.detail]
-    for_nothing = fix.risk == 0 and not fix.setup_s
-    return for_nothing and prospect.tier == 1 and (prospect.share or 0.0) > max(shares, default=1)
+    return 0 if is_larger else prospect.tier, gain, fix.setup_s, -included, listed
 
 
 def _refusal(fix: FixSpec, recording: Recording, allow_training_changes: bool) -> str | None:
@@ -220,12 +209,8 @@ def _bound(
     prospect: _Prospect, fix: FixSpec, settings: Settings, recording: Recording
 ) -> float | None:
     """Return `Candidate.bound`; workers that a loader needs less leave CPUs to training."""
-    if prospect.bound is None:
-        return None
-    by_loader = "data_wait_s" in fix.phases
-    return _speedup_without(
-        prospect.bound + (given_back_share(recording, settings) if by_loader else 0.0)
-    )
+    left = given_back_share(recording, settings) if "data_wait_s" in fix.phases else 0.0
+    return None if prospect.bound is None else _speedup_without(prospect.bound + left)
 
 
 def _speedup_without(share: float | None) -> float | None:

@@ -218,10 +218,8 @@ def by_experiment(
         measured = f"Without {own.removes} a step takes as long ({_figures(own.speedup)})."
         if own.verdict == "nothing":
             best = None  # little was expected of it
-        elif best is None:
-            measured += " Other work hides this cost, so it is not the bottleneck."
         else:
-            measured += " Other work hides this cost."
+            measured += " Other work hides this cost, so it is not the bottleneck."
     sentence = f"{diagnosis.sentence} {measured}"
     if best is None or best.speedup is None:
         return replace(diagnosis, sentence=sentence), doubts

@@ -48,9 +48,8 @@ def wording_for_trace(fix: FixSpec, recording: Recording) -> Wording:
     if capability is not None and capability < fix.least_capability:
         return Wording(instruction=None)
     general: str | None = fix.permanent_form
-    if (advice := fix.advice) is None:
-        return Wording(instruction=general)
     failures: list[str] = []
+    advice = fix.advice or (lambda recording: general)
     text = _guarded(fix, "advice", lambda: advice(recording), general, failures)
     return Wording(instruction=text, failures=failures)
 

@@ -188,14 +188,16 @@ def instruction(settings: Settings, recording: Recording) -> str:
     lines = [f"mkdir -p {shlex.quote(copy)}", f"cp -a {shlex.quote(source)}/. {shlex.quote(copy)}/"]
     workload = recording.workload
     command = [_pointed(word, source, copy) for word in workload.command]
+    named = names_of_folder(workload.script, source) if workload.script is not None else []
     if command != workload.command:
-        return "\n".join([*lines, shlex.join(command)])
-    named = names_of_folder(workload.script, source) if workload.script is not None else ()
-    for line, old in named:  # where the script itself names the folder
+        lines.append(shlex.join(command))
+    elif named:  # by the script itself
+        line, old = named[0]
         where = place(recording, Location(file=workload.script or "", line=line), "")
         lines.append(f"{where}  {_pointed(old, source, copy)!r}  # in place of {old!r}")
-        return "\n".join(lines)
-    return "\n".join([*lines, f"# then let the program read {copy} instead of {source}"])
+    else:
+        lines.append(f"# then let the program read {copy} instead of {source}")
+    return "\n".join(lines)
 
 
 def _pointed(word: str, source: str, copy: str) -> str:

@@ -186,9 +186,8 @@ def advice(recording: Recording) -> str:
     """Return code for traces, which tell neither the machine's cores nor what the dataset does."""
     return (
         "loader = DataLoader(..., num_workers=4)\n"
-        "# 4 is only where to start: the trace does not hold the machine's cores. Workers that "
-        "compute pay up to the cores that the model leaves free, workers that wait for files "
-        "beyond. `torchdoctor run` tries several."
+        "# 4 is only where to start: the trace does not hold the machine's cores. "
+        "`torchdoctor run` tries several."
     )
 
 

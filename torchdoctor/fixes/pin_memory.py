@@ -87,18 +87,15 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return pin_memory
 
-    def not_blocking(name: str, old: Any) -> Any:
+    def not_blocking(old: Any) -> Any:
         @functools.wraps(old)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            marked = hasattr(self, _MARK) and self.device.type == "cpu"
-            if (
-                marked
-                and not kwargs.get("non_blocking")
-                and _goes_to_cuda(torch, name, args, kwargs)
-            ):
-                kwargs["non_blocking"] = True
+            # Given by position it would be the second argument or the third.
+            is_ours = hasattr(self, _MARK) and len(args) < 2 and self.device.type == "cpu"
+            moved = old(self, *args, **(kwargs | {"non_blocking": True} if is_ours else kwargs))
+            if is_ours and moved.is_cuda:
                 program.applied()
-            return old(self, *args, **kwargs)
+            return moved
 
         return method
 
@@ -108,18 +105,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     # The recursion of torch's own function goes through its module: every leaf passes here.
     program.replace(torch.utils.data._utils.pin_memory, "pin_memory", marking)
     for name in ("to", "cuda"):
-        program.replace(torch.Tensor, name, functools.partial(not_blocking, name))
-
-
-def _goes_to_cuda(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True if `to` or `cuda` goes to the GPU, with non_blocking not given by position."""
-    if name == "cuda":
-        return len(args) < 2
-    target = args[0] if args else kwargs.get("device", kwargs.get("other"))
-    if isinstance(target, torch.Tensor):
-        return target.is_cuda and len(args) < 2
-    is_cuda = type(target) is int or str(target).startswith("cuda")  # a string, or a torch.device
-    return is_cuda and len(args) < 3
+        program.replace(torch.Tensor, name, not_blocking)
 
 
 def instruction(settings: Settings, recording: Recording) -> str:

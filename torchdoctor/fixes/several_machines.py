@@ -75,6 +75,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 _ALONE = {"ident": 0, "device": "cuda:0", "forwards": 9}
 _WRAPPED = {**_ALONE, "data_parallel": "DistributedDataParallel"}
 _FOUR = {"models": [_WRAPPED], "devices": ["A"] * 4}
+_RUNS = process(**_FOUR, world_size=4)
 
 FIX = FixSpec(
     file=__file__,
@@ -87,14 +88,8 @@ FIX = FixSpec(
     suits=lambda trace: False,
     instruction=instruction,
     offers=[
-        (
-            process(**_FOUR, world_size=4),
-            "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id train",
-        ),
-        (
-            process(**_FOUR, world_size=4),
-            "#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n",
-        ),
+        (_RUNS, "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id train"),
+        (_RUNS, "#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"),
     ],
     refusals=[
         ({}, "two GPUs"),

@@ -91,18 +91,14 @@ class Nvml:
 
     def driver(self) -> str | None:
         """Return the driver's version."""
-        return _text(reading(pynvml.nvmlSystemGetDriverVersion))
-
-
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+        return reading(pynvml.nvmlSystemGetDriverVersion)
 
 
 def _described(index: int, device: Any) -> Gpu:
     capability = reading(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(device))
     return Gpu(
         index=index,
-        name=_text(reading(lambda: pynvml.nvmlDeviceGetName(device))) or "unknown",
+        name=reading(lambda: pynvml.nvmlDeviceGetName(device)) or "unknown",
         memory_bytes=reading(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device).total)),
         compute_capability=None if capability is None else "{}.{}".format(*capability),
         pcie_generation=reading(lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(device)),
