@@ -495,4 +495,4 @@ def test_the_report_says_the_mfu_or_why_there_is_none(tmp_path: Path) -> None:
 
 def test_code_that_is_offered_keeps_its_indentation() -> None:
     code = catalogue.fixes()["decoded-cache"].permanent_form
-    assert "    def __getitem__(self, index):\n        if " in code
+    assert "def __getitem__(self, index):\n    if " in code

@@ -98,23 +98,19 @@ def test_the_lines_for_one_process_a_gpu_train_as_one_process_does(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
-@pytest.mark.parametrize("torch_has", ["fully_shard", "only the older class"])
 def test_the_lines_that_shard_a_model_train_as_one_process_does(
-    torch_has: str, tmp_path: Path, of_one_process: list[float]
+    tmp_path: Path, of_one_process: list[float]
 ) -> None:
     lines = instruction("fsdp", _FULL)
-    older = "import torch.distributed.fsdp\ndel torch.distributed.fsdp.fully_shard\n"
-    before = BEFORE if torch_has == "fully_shard" else BEFORE + older
     told = """
 from torchdoctor.probe.measure.model_facts import describe
 print('sharded', type(model).__name__, type(blocks[0]).__name__, flush=True)
 print('seen as', describe(model)['data_parallel'], flush=True)
 """
-    (tmp_path / "train.py").write_text(before + lines + told + AFTER)
+    (tmp_path / "train.py").write_text(BEFORE + lines + told + AFTER)
     printed = shell(started_by(lines), tmp_path, torchrun_on_path(tmp_path))
     # Not merely wrapped in nothing: the model, and each block by itself, are divided.
-    names = "FSDPSequential FSDPBlock" if before is BEFORE else "FullyShardedDataParallel Block"
-    assert f"sharded {names}" in printed
+    assert "sharded FSDPSequential FSDPBlock" in printed
     assert "seen as FSDP" in printed
     assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
 

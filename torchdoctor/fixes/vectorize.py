@@ -88,5 +88,5 @@ FIX = FixSpec(
         (_seen("item", "total += x[i].item()"), "x.tolist()"),
         (_seen("__setitem__", "y[i] = 1.0"), "torch.where"),
     ],
-    refusals=[({}, "not looked at"), (process(analysed_steps=6), "No line was seen")],
+    refusals=[({}, "not looked at"), (process(analysed_steps=6), "No line of the")],
 )
