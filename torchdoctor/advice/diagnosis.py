@@ -109,10 +109,11 @@ def _walk(
                 source=check.source,
             )
     other = recording.shares.other
+    # Python between operators is asked as CPU execution.
+    python = exposed_python(recording.trace, recording.shares)
     ask(
         "other",
-        # Python between operators is asked as CPU execution.
-        None if other is None else max(other - exposed_python(recording.trace, recording.shares), 0.0),
+        None if other is None else max(other - python, 0.0),
         "not measured",
         question="Is anything else high?",
         metric="share of the step outside all of the above",
