@@ -118,23 +118,21 @@ def abandon(
 
 
 def tried(
-    trials: Sequence[CeilingTrial],
-    arms: Sequence[Arm],
+    ceilings: Sequence[tuple[CeilingTrial, Arm]],
     evidence: Evidence,
     launched: set[str] | None,
     conditions: float | None = None,
 ) -> list[TriedCeiling]:
-    """Return the outcome of each ceiling; `arms` are those of `trials`, in the same order.
+    """Return the outcome of each ceiling.
 
     Args:
-        trials: the ceilings.
-        arms: their arms.
+        ceilings: with their arms.
         evidence: reads the blocks.
         launched: keys of the arms that a launch was started with; None: there can be none.
         conditions: the untouched step in their blocks / the observed step.
     """
     outcomes = []
-    for trial, arm in zip(trials, arms, strict=True):
+    for trial, arm in ceilings:
         speedup = evidence.ceiling(arm)
         verdict = _verdict(speedup, trial.share)
         reason = arm.refused or "Too few of its blocks were seen." if speedup is None else None
@@ -154,7 +152,7 @@ def tried(
                 verdict=verdict,
                 whole=trial.whole,
                 reason=reason,
-                pairs=len(evidence.switched(arm)) if speedup is not None else 0,
+                pairs=len(evidence.differences(arm, "blocks")) if speedup is not None else 0,
             )
         )
     return outcomes

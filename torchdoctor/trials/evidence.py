@@ -12,7 +12,7 @@ from torchdoctor.pairs.pair_times import TRIMMED, Estimator, untouched_differenc
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import BlockGain
-from torchdoctor.trials.log import Log, Series
+from torchdoctor.trials.log import Log
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.words import Block, Interval, LaunchTiming, Pair, StepStatistics
 
@@ -94,31 +94,24 @@ class Evidence:
         facts = arm.facts
         return compare_training(arm.timings, untouched, facts.keeps_results, facts.how)
 
-    def paired(self, arm: Arm, by: str | None = None) -> list[float]:
+    def paired(self, arm: Arm) -> list[float]:
         """Return the differences of an arm's own pairs with the untouched program, in order."""
+        return self.differences(arm, "pairs")
+
+    def differences(self, arm: Arm, source: str, by: str | None = None) -> list[float]:
+        """Return the log speed-ups of an arm by its "pairs", "sizes" or "blocks" of one launch."""
         if not self.can_judge(arm):
             return []
         how = self.estimator(by or self._by(arm), arm)
-        differences = map(how.difference, self._log.pairs.get(arm.key, []))
-        return [difference for difference in differences if difference is not None]
-
-    def switched(self, arm: Arm, by: str | None = None) -> list[float]:
-        """Return the differences of an arm's blocks within one launch."""
-        return self._in_series(self._log.switched, arm, by)
-
-    def sized(self, arm: Arm, by: str | None = None) -> list[float]:
-        """Return the difference of an arm's launch while sizes were searched."""
-        return self._in_series(self._log.sizes, arm, by)
-
-    def _in_series(self, log: Sequence[Series], arm: Arm, by: str | None) -> list[float]:
-        if not self.can_judge(arm):
-            return []
-        how = self.estimator(by or self._by(arm), arm)
-        return [x for series in log for x in series.differences(arm.key, how)]
+        if source == "pairs":
+            logs = map(how.difference, self._log.pairs.get(arm.key, []))
+            return [log for log in logs if log is not None]
+        series = self._log.sizes if source == "sizes" else self._log.switched
+        return [log for each in series for log in each.differences(arm.key, how)]
 
     def ceiling(self, arm: Arm) -> Interval | None:
         """Return the speed-up within one launch of an arm that takes a cost away."""
-        return None if arm.refused else compare.interval(self.switched(arm))
+        return None if arm.refused else compare.interval(self.differences(arm, "blocks"))
 
     def measured_how(self) -> str | None:
         """Return how launches were compared: "side by side" or "in turns"; None: none were."""
@@ -133,14 +126,14 @@ class Evidence:
 
     def measured(self, arm: Arm) -> Measured:
         """Return the differences that the report shows: fresh ones where there are any."""
-        sources = {"pairs": self.paired, "sizes": self.sized, "blocks": self.switched}
-        by = next((name for name, differences in sources.items() if differences(arm)), "")
+        sources = ("pairs", "sizes", "blocks")
+        source = next((name for name in sources if self.differences(arm, name)), "")
         other = "median" if self._by(arm) == "mean" else "mean"
         return Measured(
             arm=arm,
-            differences=sources[by](arm) if by else [],
-            other=sources[by](arm, other) if by else [],
-            by=by,
+            differences=self.differences(arm, source) if source else [],
+            other=self.differences(arm, source, other) if source else [],
+            by=source,
             numerics=self.numerics(arm),
         )
 
@@ -149,9 +142,10 @@ class Evidence:
         gains = {
             arm.key: BlockGain(gain=median(sized), error=_SIZE_ERROR)
             for arm in arms
-            if (sized := self.sized(arm))
+            if (sized := self.differences(arm, "sizes"))
         }
-        blocks = {arm.key: rounds for arm in arms if (rounds := self.switched(arm))}
+        blocks = {arm.key: self.differences(arm, "blocks") for arm in arms}
+        blocks = {key: rounds for key, rounds in blocks.items() if rounds}
         spread = _spread(list(blocks.values()))
         return gains | {key: BlockGain.of(rounds, spread) for key, rounds in blocks.items()}
 

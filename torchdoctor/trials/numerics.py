@@ -184,7 +184,7 @@ def _against_seeds(
             needs_seeds=enough,
         )
     length = block_length(len(ours), untouched.backwards_per_step)
-    outside = Envelope(runs, length).outside(ours)
+    outside = outside_envelope(ours, runs, length)
     if outside:
         return Numerics(
             classification="changed",
@@ -288,48 +288,32 @@ def drift(ours: np.ndarray, theirs: np.ndarray, length: int) -> float:
     return float(np.where(apart > 0, apart / np.maximum(allowed, 1e-300), 0.0).max())
 
 
-class Envelope:
-    """The band of at least three runs of the untouched program with different seeds.
+def outside_envelope(ours: np.ndarray, runs: Sequence[np.ndarray], length: int) -> str | None:
+    """Return a clause that says where a run leaves the band that others span; None: it does not.
 
     Args:
-        runs: loss curves of equal length, shape (losses,) each.
+        ours: losses of the run.
+        runs: at least three of the untouched program with different seeds, as long as `ours`.
         length: losses in a block.
     """
-
-    def __init__(self, runs: Sequence[np.ndarray], length: int) -> None:
-        self.length = length
-        means = np.stack([block_means(run, length) for run in runs])
-        self.centre = means.mean(axis=0)
-        self.of_centre = np.sqrt(1.0 + 1.0 / len(runs))
-        error = np.sqrt(np.mean([block_error(run, length) ** 2 for run in runs], axis=0))
-        error = np.maximum(error, 1e-12 + 1e-6 * np.abs(self.centre))
-        # Few runs know the spread of one block badly; all blocks together know how many times
-        # the batch noise it is.
-        between = means.var(axis=0, ddof=1)
-        ratio = np.sqrt(max(1.0, float(np.mean(between / error**2))))
-        own = np.sqrt((between + (ratio * error) ** 2) / 2)
-        self.spread = np.maximum(own, ratio * error)
-
-    def distances(self, run: np.ndarray) -> np.ndarray:
-        """Return each block's signed distance from the centre in standard deviations: (blocks,)."""
-        apart = block_means(run, self.length) - self.centre
-        distances: np.ndarray = apart / (self.spread * self.of_centre)
-        return distances
-
-    def outside(self, run: np.ndarray) -> str | None:
-        """Return a clause that says where a run leaves the band; None: it stays inside."""
-        distances = self.distances(run)
-        worst = int(np.abs(distances).argmax())
-        if abs(distances[worst]) > FARTHEST:
-            begin = worst * self.length
-            return (
-                f"Losses {begin + 1} to {begin + self.length} are {abs(distances[worst]):.0f} "
-                f"standard deviations {'above' if distances[worst] > 0 else 'below'} those"
-            )
-        trend = float(distances[len(distances) // 2 :].mean())
-        if abs(trend) > FARTHEST_TREND:
-            return (
-                f"The later losses are {abs(trend):.1f} standard deviations "
-                f"{'above' if trend > 0 else 'below'} those"
-            )
+    means = np.stack([block_means(run, length) for run in runs])
+    centre = means.mean(axis=0)
+    error = np.sqrt(np.mean([block_error(run, length) ** 2 for run in runs], axis=0))
+    error = np.maximum(error, 1e-12 + 1e-6 * np.abs(centre))
+    # Few runs know the spread of one block badly; all blocks together know how many times the
+    # batch noise it is.
+    between = means.var(axis=0, ddof=1)
+    ratio = np.sqrt(max(1.0, float(np.mean(between / error**2))))
+    spread = np.maximum(np.sqrt((between + (ratio * error) ** 2) / 2), ratio * error)
+    of_centre = np.sqrt(1.0 + 1.0 / len(runs))
+    distances = (block_means(ours, length) - centre) / (spread * of_centre)
+    worst = int(np.abs(distances).argmax())
+    trend = float(distances[len(distances) // 2 :].mean())
+    if abs(distances[worst]) > FARTHEST:
+        begin, apart = worst * length, float(distances[worst])
+        far = f"Losses {begin + 1} to {begin + length} are {abs(apart):.0f}"
+    elif abs(trend) > FARTHEST_TREND:
+        apart, far = trend, f"The later losses are {abs(trend):.1f}"
+    else:
         return None
+    return f"{far} standard deviations {'above' if apart > 0 else 'below'} those"

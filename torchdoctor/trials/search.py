@@ -366,12 +366,10 @@ class Search:
         return list(dict.fromkeys(doubts))
 
     def _tried_ceilings(self) -> list[TriedCeiling]:
-        trials, arms = [trial for trial, _ in self._ceilings], [arm for _, arm in self._ceilings]
-        switched = self._log.switched
-        launched = {key for series in switched for key in series.keys}
-        alike = conditions(switched, self._settings.steps)
-        can_switch = all(map(self._can_switch, arms))
-        return tried(trials, arms, self._evidence, launched if can_switch else None, alike)
+        launched = {key for series in self._log.switched for key in series.keys}
+        alike = conditions(self._log.switched, self._settings.steps)
+        can_switch = all(self._can_switch(arm) for _, arm in self._ceilings)
+        return tried(self._ceilings, self._evidence, launched if can_switch else None, alike)
 
     def results(self) -> TrialResults:
         """Return what was measured, however the search ended."""
