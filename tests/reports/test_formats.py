@@ -159,12 +159,3 @@ def test_progress_says_what_is_tried_and_the_time() -> None:
         )
     )
     assert text == "[1 min 5 s of 5 min] screen: cpu-threads"
-
-
-def test_progress_counts_pairs_as_far_as_they_are_planned() -> None:
-    event = ProgressEvent(
-        phase="confirm", message="cpu-threads", launches_done=19, number=3, most=12, unit="pair"
-    )
-    assert line(event) == "[0 s] confirm: pair 3 of at most 12: cpu-threads"
-    timed = replace(event, left_s=95.2)
-    assert line(timed) == "[0 s] confirm: pair 3 of at most 12, about 1 min 35 s left: cpu-threads"

@@ -68,7 +68,7 @@ class Progress:
 
 
 def line(event: ProgressEvent) -> str:
-    """Return an event as one line: "[1 min 5 s of 5 min] confirm: pair 3 of at most 12: it"."""
+    """Return an event as one line: "[1 min 5 s of 5 min] confirm: it"."""
     text = f"[{duration(event.elapsed_s)}"
     if event.budget_s is not None:
         over_s = event.elapsed_s - event.budget_s
@@ -76,9 +76,5 @@ def line(event: ProgressEvent) -> str:
         budget = duration(event.budget_s)
         text += f", {duration(max(over_s, 1.0))} over the {budget}" if beyond else f" of {budget}"
     text += f"] {event.phase}"
-    if event.number is not None and event.most is not None:
-        text += f": {event.unit} {event.number} of at most {event.most}"
-        if event.left_s is not None:
-            text += f", about {duration(event.left_s)} left"
     text += f": {clean(event.message)}"
     return f"{text}; best so far {clean(event.best)}" if event.best else text

@@ -226,10 +226,6 @@ class ProgressEvent:
     phase: str
     message: str  # what happens now, e.g. "loader-workers num_workers=4"
     launches_done: int = 0
-    number: int | None = None  # of the pair, round or launch that runs now; None: not planned
-    most: int | None = None  # of them in this phase; it may end earlier
-    unit: str = "launch"  # "pair" | "round" | "launch"
-    left_s: float | None = None  # of this phase, where launches were timed before
     elapsed_s: float = 0.0  # since the run began
     budget_s: float | None = None
     best: str | None = None  # the best so far, e.g. "loader-workers num_workers=4 1.83x"
