@@ -56,18 +56,27 @@ def assemble(run: RunResults) -> Report:
     """Return the report of a run."""
     recording, trials = run.recording, run.trials
     rows = list(trials.trials) if trials else []
-    rows += [_refused_trial(refused, run.fixes) for refused in run.refused]
+    rows += [
+        Trial(
+            fix=x.fix,
+            settings=x.settings,
+            verdict="refused",
+            reason=x.reason,
+            risk=run.fixes[x.fix].risk if x.fix in run.fixes else 0,
+        )
+        for x in run.refused
+    ]
     rows = _noted(rows, recording, run.fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
     offered = offered_fixes(run.diagnosis, rows, chosen, recording, run.fixes)
     if run.advise_training:
         offered += advice(rows, recording, run.fixes, run.training)
-    notes = [
-        *fix_notes(_told(rows, [*chosen, *offered]), [*chosen, *offered], recording, run.fixes),
-        *report_notes(recording, trials),
-    ]
+    shown = [*chosen, *offered]
+    tried = [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
+    told = [*(fix.fix for fix in shown), *tried]
+    notes = [*fix_notes(told, shown, recording, run.fixes), *report_notes(recording, trials)]
     replayed = recording.trace.what_if if recording.trace else None
-    tried = trials.ceilings if trials else []
+    ceilings = trials.ceilings if trials else []
     return Report(
         torchdoctor_version=__version__,
         created=run.created,
@@ -76,8 +85,8 @@ def assemble(run: RunResults) -> Report:
         settings=settings_of(recording),
         baseline=_baseline(recording, trials),
         diagnosis=run.diagnosis,
-        ceilings=with_measured(replay_ceilings(replayed), tried),
-        ceiling_trials=tried,
+        ceilings=with_measured(replay_ceilings(replayed), ceilings),
+        ceiling_trials=ceilings,
         trials=rows,
         training_trials=list(run.training),
         no_trials_reason=run.no_trials_reason,
@@ -96,12 +105,6 @@ def assemble(run: RunResults) -> Report:
         reproduce=run.reproduce,
         recommendation=_recommendation(run, chosen, offered),
     )
-
-
-def _told(rows: Sequence[Trial], shown: Sequence[RecommendedFix]) -> list[str]:
-    """Return the ids of all fixes that the report tells of."""
-    tried = [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
-    return [*(fix.fix for fix in shown), *tried]
 
 
 def _recommendation(
@@ -175,29 +178,19 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
     return replace(baseline, step_time_s=time, samples_per_s=samples_per_s)
 
 
-def _refused_trial(refused: Refused, fixes: Mapping[str, FixSpec]) -> Trial:
-    return Trial(
-        fix=refused.fix,
-        settings=refused.settings,
-        verdict="refused",
-        reason=refused.reason,
-        risk=fixes[refused.fix].risk if refused.fix in fixes else 0,
-    )
-
-
 def _noted(
     rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> list[Trial]:
     """Return the rows; the first one of a fix carries the fix's note on this program."""
-    noted: list[Trial] = []
+    noted: dict[str, str | None] = {}
+    changed = []
     for row in rows:
-        first = row.fix in fixes and all(row.fix != earlier.fix for earlier in noted)
-        note = fixes[row.fix].note(recording) if first else None
-        if note is not None:
-            before = f"{row.reason.rstrip('.')}; " if row.reason else ""
-            row = replace(row, reason=f"{before}{note}.")
-        noted.append(row)
-    return noted
+        note = None
+        if row.fix in fixes and row.fix not in noted:
+            note = noted[row.fix] = fixes[row.fix].note(recording)
+        before = f"{row.reason.rstrip('.')}; " if row.reason else ""
+        changed.append(row if note is None else replace(row, reason=f"{before}{note}."))
+    return changed
 
 
 def _overhead(recording: Recording) -> Overhead:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
@@ -59,6 +61,7 @@ _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
 _LEAST_TRIALS_S = 5.0
 
+_NOTHING = Diagnosis(bottleneck="none", sentence="Nothing was measured.")
 Progress = Callable[[ProgressEvent], None]
 
 
@@ -78,116 +81,111 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
         TorchdoctorError: one sentence and its exit code, where nothing could be measured.
     """
     settings.check()
-    with _Checkup(workload, settings, progress) as run:
-        return run.report()
+    began_s, created = time.monotonic(), datetime.now(timezone.utc)
+    folder = new_run_folder(settings.output, workload.cwd, created)
+    machine = environment(workload.python)
+    with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
+        machine = replace(machine, sandbox=sandbox.mode)
+        stdin = keep_stdin(folder)
+        with contextlib.closing(
+            Recorder(workload, folder, sandbox, settings.seed, stdin, settings.timeout_s)
+        ) as recorder:
+            run = _Checkup(
+                settings=settings,
+                tell=progress,
+                began_s=began_s,
+                created=created,
+                folder=folder,
+                sandbox=sandbox,
+                recorder=recorder,
+                recording=Recording(workload=workload, environment=machine, folder=str(folder)),
+            )
+            return run.report()
 
 
+@dataclass(kw_only=True)
 class _Checkup:
     """State of one run: its clock, its folder, what was found so far."""
 
-    def __init__(self, workload: Workload, settings: RunSettings, progress: Progress) -> None:
-        self._began = time.monotonic()
-        self._workload = workload
-        self._settings = settings
-        self._tell = progress
-        self._created = datetime.now(timezone.utc)
-        self._folder = new_run_folder(settings.output, workload.cwd, self._created)
-        self._recording = Recording(
-            workload=workload, environment=environment(workload.python), folder=str(self._folder)
-        )
-        self._diagnosis = Diagnosis(bottleneck="none", sentence="Nothing was measured.")
-        self._trials: TrialResults | None = None
-        self._refused: list[Refused] = []
-        self._doubts: list[str] = []
-        self._no_trials_reason: str | None = None
-        self._interrupted = False
-        self._training: list[TrainingTrial] = []
-
-    def __enter__(self) -> _Checkup:
-        self._sandbox = Sandbox.choose(
-            "auto" if self._settings.sandbox else "none", self._folder, self._workload
-        )
-        self._recording = replace(
-            self._recording,
-            environment=replace(self._recording.environment, sandbox=self._sandbox.mode),
-        )
-        self._recorder = Recorder(
-            self._workload,
-            self._folder,
-            self._sandbox,
-            self._settings.seed,
-            keep_stdin(self._folder),
-            self._settings.timeout_s,
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._recorder.close()
-        self._sandbox.close()
+    settings: RunSettings
+    tell: Progress
+    began_s: float  # time.monotonic()
+    created: datetime
+    folder: Path
+    sandbox: Sandbox
+    recorder: Recorder
+    recording: Recording
+    diagnosis: Diagnosis = _NOTHING
+    trials: TrialResults | None = None
+    refused: Sequence[Refused] = ()
+    doubts: list[str] = field(default_factory=list)
+    no_trials_reason: str | None = None
+    interrupted: bool = False
+    training: Sequence[TrainingTrial] = ()
 
     def report(self) -> Report:
         """Go through the story; whatever interrupts it, write and return what is known."""
         try:
             observation = self._observe()
             self._diagnose()
-            if too_short(self._recording) is not None:
-                self._no_trials_reason = "So few steps cannot be compared, so no fix was tried."
-            elif self._settings.no_fixes:
-                self._no_trials_reason = "Fixes were not asked for (--no-fixes)."
+            if too_short(self.recording) is not None:
+                self.no_trials_reason = "So few steps cannot be compared, so no fix was tried."
+            elif self.settings.no_fixes:
+                self.no_trials_reason = "Fixes were not asked for (--no-fixes)."
             else:
                 self._try_fixes(observation)
                 self._try_training(observation)
         except KeyboardInterrupt:
-            self._interrupted = True
-            if self._recording.steps is not None and not self._diagnosis.path:
+            self.interrupted = True
+            if self.recording.steps is not None and not self.diagnosis.path:
                 self._share_out()  # the shares may not be there yet
                 self._diagnose()
-            self._doubts.append("The run was interrupted: only what was measured until then.")
+            self.doubts.append("The run was interrupted: only what was measured until then.")
         report = self._assemble()
         try:
-            write_report(report, self._folder / "report.json")
+            write_report(report, self.folder / "report.json")
         except UsageError as error:
             # What was measured is printed all the same.
             return replace(report, doubts=[*report.doubts, str(error)])
         return report
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began_s
 
     def _left(self) -> float:
-        return self._settings.budget_s - self._elapsed()
+        return self.settings.budget_s - self._elapsed()
 
     def _relay(self, event: ProgressEvent) -> None:
-        self._tell(replace(event, elapsed_s=self._elapsed(), budget_s=self._settings.budget_s))
+        self.tell(replace(event, elapsed_s=self._elapsed(), budget_s=self.settings.budget_s))
 
     def _observe(self) -> Observation:
         self._relay(ProgressEvent(phase="observe", message="the untouched program"))
-        budget = self._settings.budget_s
+        budget = self.settings.budget_s
         enough = min(max(budget * _OBSERVE_SHARE, _OBSERVE_LEAST_S), _OBSERVE_MOST_S)
         most = max(0.35 * budget, enough)
-        observation = self._recorder.observe(self._settings.step_on, enough, most, self._left())
-        self._doubts += observation.doubts
-        self._recording = replace(
-            self._recording,
+        observation = self.recorder.observe(self.settings.step_on, enough, most, self._left())
+        self.doubts += observation.doubts
+        self.recording = replace(
+            self.recording,
             steps=observation.steps,
             failure=observation.failure,
             processes=observation.processes,
             sensors=observation.sensors,
             environment=replace(
-                self._recording.environment,
-                torch=observation.processes[0].torch or self._recording.environment.torch,
+                self.recording.environment,
+                torch=observation.processes[0].torch or self.recording.environment.torch,
                 cuda=observation.processes[0].cuda,
             ),
         )
-        if not observation.interrupted and too_short(self._recording) is None:
-            self._recording = replace(self._recording, storage=self._recorder.storage(observation))
+        if not observation.interrupted and too_short(self.recording) is None:
+            self.recording = replace(self.recording, storage=self.recorder.storage(observation))
             self._profile(observation)
         self._share_out()
-        self._doubts += share_doubts(self._recording.steps, self._recording.trace)
+        self.doubts += share_doubts(self.recording.steps, self.recording.trace)
         try:
-            write_recording(self._recording, self._folder / "recording.json")
+            write_recording(self.recording, self.folder / "recording.json")
         except UsageError as error:
-            self._doubts.append(str(error))
+            self.doubts.append(str(error))
         if observation.interrupted:
             raise KeyboardInterrupt
         return observation
@@ -199,132 +197,134 @@ class _Checkup:
         expected = observation.start_s + 5.0 + step_s * (warmup + 14)
         if observation.steps.program_ended and observation.steps.total_steps_seen < warmup + 8:
             warmup = 0
-        share = 1.0 if self._settings.no_fixes else _PROFILE_SHARE
-        if expected > min(self._left(), self._settings.budget_s * share):
-            self._doubts.append(
+        share = 1.0 if self.settings.no_fixes else _PROFILE_SHARE
+        if expected > min(self._left(), self.settings.budget_s * share):
+            self.doubts.append(
                 f"No profiler window: one more launch takes about {expected:.0f} s, too much of "
-                f"the budget of {self._settings.budget_s:.0f} s (--budget). Operators and kernels "
+                f"the budget of {self.settings.budget_s:.0f} s (--budget). Operators and kernels "
                 "are therefore not measured."
             )
             return
         longest = max(2 * expected, min(6 * expected + 30, self._left()))
         message = "a profiler window of a few steps, in a launch of its own"
         self._relay(ProgressEvent(phase="profile", message=message))
-        boundary, cold = observation.steps_found.boundary, stays_cold(self._recording)
+        boundary, cold = observation.steps_found.boundary, stays_cold(self.recording)
         try:
-            profiled = self._recorder.profile(boundary, warmup, longest, cold)
+            profiled = self.recorder.profile(boundary, warmup, longest, cold)
         except ProgramFailed as error:
-            self._doubts.append(str(error))
+            self.doubts.append(str(error))
             return
         trace = profiled.trace
         # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
-        expected = not self._recording.environment.gpus and not trace.has_device
-        self._doubts += [x for x in trace.doubts if not (expected and "GPU events" in x)]
-        processes = profiled.added_to(self._recording.processes)
-        self._recording = replace(self._recording, trace=trace, processes=processes)
+        expected = not self.recording.environment.gpus and not trace.has_device
+        self.doubts += [x for x in trace.doubts if not (expected and "GPU events" in x)]
+        processes = profiled.added_to(self.recording.processes)
+        self.recording = replace(self.recording, trace=trace, processes=processes)
 
     def _share_out(self) -> None:
         """Set where the step's time goes, by all that was recorded."""
-        seen = self._recording
+        seen = self.recording
         unseen, outside = unseen_forward_share(seen), outside_share(seen)
         known = shares(seen.steps, seen.trace, unseen, outside)
-        self._recording = with_inline_preparation(replace(seen, shares=known))
+        self.recording = with_inline_preparation(replace(seen, shares=known))
 
     def _diagnose(self) -> None:
-        self._diagnosis = diagnose(self._recording, catalogue.checks(), catalogue.fixes())
+        self.diagnosis = diagnose(self.recording, catalogue.checks(), catalogue.fixes())
 
     def _try_fixes(self, observation: Observation) -> None:
-        modules, wanted = catalogue.fixes(), self._settings
-        chosen, self._refused = candidates(
-            self._recording,
-            self._diagnosis,
+        modules, wanted = catalogue.fixes(), self.settings
+        chosen, self.refused = candidates(
+            self.recording,
+            self.diagnosis,
             modules,
             fixes=wanted.fixes,
             skip=wanted.skip,
             allow_training_changes=wanted.allow_training_changes,
         )
         if self._left() < _LEAST_TRIALS_S + observation.start_s:
-            self._no_trials_reason = (
+            self.no_trials_reason = (
                 f"The budget of {wanted.budget_s:.0f} s was used up by observing the "
                 "program: give it more with --budget."
             )
             return
-        window = choose_window(observation.steps, self._left(), self._recording.main.loaders)
+        window = choose_window(observation.steps, self._left(), self.recording.main.loaders)
         window = window.overruled(wanted.steps, wanted.warmup)
         launches, why_in_turns = self._launches(observation, window)
         load = LoadBeside()
-        self._trials = run_trials(
+        self.trials = run_trials(
             Engine(launches, random.Random(wanted.seed)),
-            ArmSpecs(modules, self._recording),
+            ArmSpecs(modules, self.recording),
             chosen,
-            {ident: fix_facts(fix, self._recording) for ident, fix in modules.items()},
+            {ident: fix_facts(fix, self.recording) for ident, fix in modules.items()},
             budget=Budget(self._left()),
             progress=self._relay,
             settings=SearchSettings(
                 steps=replace(observation.steps, warmup_steps=window.warmup_steps),
                 seed=wanted.seed,
                 allow_training_changes=wanted.allow_training_changes,
-                low_precision=trains_in_low_precision(self._recording),
+                low_precision=trains_in_low_precision(self.recording),
                 patch=True,
                 why_in_turns=why_in_turns,
-                ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
+                ceilings=ceiling_trials(self.recording, self.diagnosis.bottleneck),
                 growing={
-                    ident: functools.partial(fix.next_settings, recording=self._recording)
+                    ident: functools.partial(fix.next_settings, recording=self.recording)
                     for ident, fix in modules.items()
                     if fix.next_settings is not None
                 },
             ),
         )
-        self._interrupted = self._trials.interrupted
-        self._doubts += self._trials.doubts
-        self._doubts += load_during_trials(self._recording, load.cpus())
+        self.interrupted = self.trials.interrupted
+        self.doubts += self.trials.doubts
+        self.doubts += load_during_trials(self.recording, load.cpus())
 
     def _launches(
         self, observation: Observation, window: Window
     ) -> tuple[ProgramLaunches, str | None]:
         """Return how launches of trials are made, and why they follow each other, if they do."""
-        wanted, cold = self._settings, stays_cold(self._recording)
+        wanted, cold = self.settings, stays_cold(self.recording)
         turns: TurnBlocks | str | None = None
         if wanted.side_by_side:
-            mode, left_s = self._sandbox.mode, self._left()
+            mode, left_s = self.sandbox.mode, self._left()
             turns = turns_of_trials(
                 observation, window, sandbox=mode, cold=cold, steps=wanted.steps, left_s=left_s
             )
         blocks, why = (None, turns) if isinstance(turns, str) else (turns, None)
-        loaders = self._recording.main.loaders
+        loaders = self.recording.main.loaders
         launches = ProgramLaunches.of_trials(
-            self._recorder, observation, window, blocks, loaders=loaders, cold=cold
+            self.recorder, observation, window, blocks, loaders=loaders, cold=cold
         )
         return launches, why
 
     def _try_training(self, observation: Observation) -> None:
         """Advice on training, where it is wanted: last, with the time that is left."""
-        if not self._settings.allow_training_changes or self._interrupted:
+        if not self.settings.allow_training_changes or self.interrupted:
             return
-        recorder, wanted = self._recorder, self._settings.wanted()
-        advice = try_advice(recorder, observation, wanted, self._recording, self._left, self._relay)
-        self._training, self._interrupted = advice.trials, advice.interrupted
+        recorder, wanted = self.recorder, self.settings.wanted()
+        advice = try_advice(recorder, observation, wanted, self.recording, self._left, self._relay)
+        self.training, self.interrupted = advice.trials, advice.interrupted
 
     def _assemble(self) -> Report:
-        doubts = [*self._doubts, *self._recorder.doubts]
-        doubts += escape_doubt(self._recorder.escaped, self._sandbox.mode)
-        if self._sandbox.doubt:
-            doubts.append(self._sandbox.doubt)
-        on_gpu = self._recording.has_gpu or self._recording.shares.gpu is not None
-        tried = self._trials.ceilings if self._trials else []
-        diagnosis, disagree = by_experiment(self._diagnosis, tried, catalogue.checks(), on_gpu)
+        doubts = [*self.doubts, *self.recorder.doubts]
+        doubts += escape_doubt(self.recorder.escaped, self.sandbox.mode)
+        if self.sandbox.doubt:
+            doubts.append(self.sandbox.doubt)
+        on_gpu = self.recording.has_gpu or self.recording.shares.gpu is not None
+        tried = self.trials.ceilings if self.trials else []
+        diagnosis, disagree = by_experiment(self.diagnosis, tried, catalogue.checks(), on_gpu)
         results = RunResults(
-            recording=replace(self._recording, doubts=[*doubts, *disagree]),
+            recording=replace(self.recording, doubts=[*doubts, *disagree]),
             diagnosis=diagnosis,
-            trials=self._trials,
-            refused=self._refused,
-            fixes=self._settings.wanted(),
-            created=self._created.isoformat(timespec="seconds"),
-            workload=workload_record(self._workload),
-            no_trials_reason=self._no_trials_reason,
-            interrupted=self._interrupted,
-            advise_training=self._settings.allow_training_changes,
-            training=self._training,
-            reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),
+            trials=self.trials,
+            refused=self.refused,
+            fixes=self.settings.wanted(),
+            created=self.created.isoformat(timespec="seconds"),
+            workload=workload_record(self.recording.workload),
+            no_trials_reason=self.no_trials_reason,
+            interrupted=self.interrupted,
+            advise_training=self.settings.allow_training_changes,
+            training=self.training,
+            reproduce=reproduce_commands(
+                self.recording.workload, self.settings.options(), self.folder
+            ),
         )
         return assemble(results)

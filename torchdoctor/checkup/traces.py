@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -40,7 +41,7 @@ NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
 )
 _FEW_STEPS = 3
-_CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
+_CLOCKS_TOGETHER_S = 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
 
@@ -110,12 +111,9 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
 
 def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
     """Return the rank that others wait for: the longest step without waits in collectives."""
-
-    def own_s(rank: RankTrace) -> float:
-        figures = rank.statistics
-        return (figures.step_s or 0.0) - (figures.communication_exposed_s or 0.0)
-
-    return max(ranks, key=own_s)
+    figures = [rank.statistics for rank in ranks]
+    own_s = [(x.step_s or 0.0) - (x.communication_exposed_s or 0.0) for x in figures]
+    return ranks[own_s.index(max(own_s))]
 
 
 def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
@@ -228,19 +226,17 @@ def _doubts(
     doubts = [*chosen.statistics.doubts, *_too_little(ranks, chosen)]
     if len(ranks) > 1:
         doubts += _whose(ranks, chosen, aligned)
-        if _of_one_job(ranks):
-            doubts += _clock_doubts(ranks, aligned)
-        for rank in ranks:
-            if rank is not chosen:
-                label = Path(rank.statistics.path).name
-                doubts += [f"{label}: {doubt}" for doubt in rank.statistics.doubts]
+    for rank in ranks:
+        if rank is not chosen:
+            label = Path(rank.statistics.path).name
+            doubts += [f"{label}: {doubt}" for doubt in rank.statistics.doubts]
     return list(dict.fromkeys(doubts))
 
 
 def _whose(
     ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
 ) -> list[str]:
-    """Which trace the shares are of, and whether each is of another rank."""
+    """Return which trace the shares are of, and how the ranks' times compare."""
     name = Path(chosen.statistics.path).name
     if not _of_one_job(ranks):
         return [
@@ -255,14 +251,14 @@ def _whose(
         ]
     rank = name if chosen.rank is None else chosen.rank
     doubts = [f"The shares are of rank {rank}, which the others wait for."]
-    numbers = [trace.rank for trace in ranks if trace.rank is not None]
-    repeated = sorted({number for number in numbers if numbers.count(number) > 1})
+    counts = Counter(trace.rank for trace in ranks if trace.rank is not None)
+    repeated = sorted(number for number, count in counts.items() if count > 1)
     if repeated:
         doubts.append(
             f"Several traces are of rank {', '.join(map(str, repeated))} (windows of one run, or "
             "several runs): what is said of ranks compares them as if they ran together."
         )
-    return doubts
+    return doubts + _clock_doubts(ranks, aligned)
 
 
 def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> list[str]:
@@ -274,14 +270,6 @@ def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) ->
             f"The ranks' clocks differ by up to {seconds(apart_s)}. They were aligned on "
             f"{aligned.collectives} collectives that all ranks ran, whose ends then lie within "
             f"{aligned.scatter_s * 1e6:.0f} us."
-        ]
-    if aligned is Unaligned.DIFFERENT_RUNS:
-        return []
-    starts = [trace.collectives.base_us for trace in ranks]
-    if (max(starts) - min(starts)) / 1e6 > _CLOCKS_APART_S:
-        return [
-            "The ranks' clocks are over an hour apart, or the traces are of different runs: "
-            "their times are not compared with each other."
         ]
     if not any(trace.statistics.communication_s for trace in ranks):
         return []

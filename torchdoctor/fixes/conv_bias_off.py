@@ -30,9 +30,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torchdoctor.edits.reading import convolutions_before_norm
 from torchdoctor.facts.lookup import convolves, place, training_models
-from torchdoctor.words import Location, Recording
+from torchdoctor.words import Recording
 from torchdoctor.words.specs import Example, FixSpec, Settings
 
 
@@ -143,19 +142,12 @@ def instruction(settings: Settings, recording: Recording) -> str:
     """
     lines = []
     for model in training_models(recording):
-        count, where = model.conv_bias_before_norm, model.location
-        if not count:
-            continue
-        numbers = convolutions_before_norm(where.file, where.line, count) if where else []
-        if where is None or not numbers:
-            name = model.cls.rpartition(".")[2]
+        count, name = model.conv_bias_before_norm, model.cls.rpartition(".")[2]
+        if count:
             lines.append(
-                f"{place(recording, where, name)}  {name}: nn.Conv2d(..., bias=False) for the "
-                f"{count} convolutions right before a batch normalization"
+                f"{place(recording, model.location, name)}  {name}: nn.Conv2d(..., bias=False) for "
+                f"the {count} convolutions right before a batch normalization"
             )
-            continue
-        places = [place(recording, Location(file=where.file, line=line), "") for line in numbers]
-        lines += [f"{x}  nn.Conv2d(..., bias=False)  # a normalization follows" for x in places]
     return "\n".join(lines) or "nn.Conv2d(..., bias=False)  # right before nn.BatchNorm2d"
 
 

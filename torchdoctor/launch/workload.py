@@ -52,8 +52,8 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
         raise UsageError(
             f"--python chooses the interpreter for a script, but '{name}' is a command."
         )
-    found = _find(name, folder)
-    if found is None:
+    interpreter = _find(name, folder)
+    if interpreter is None:
         raise UsageError(f"The command '{name}' was not found.")
     if not _PYTHON.match(Path(name).name):
         # What another program is to start, as in `torchrun ... train.py`.
@@ -61,10 +61,10 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
         script = next((str(path) for path in scripts if path.is_file()), None)
         return Workload(command=words, cwd=folder, script=script)
     rest = _after_options(words)
-    _check_torch(found, name)
+    _check_torch(interpreter, name)
     named = rest and not rest[0].startswith("-")
-    script = _checked_script(rest[0], folder, found) if named else None
-    return Workload(command=words, cwd=folder, python=found, script=script)
+    script = _checked_script(rest[0], folder, interpreter) if named else None
+    return Workload(command=words, cwd=folder, python=interpreter, script=script)
 
 
 def _is_script(name: str, folder: str) -> bool:

@@ -1,13 +1,10 @@
-"""Copies of a batch that do not block, and convolutions whose bias a normalization removes."""
+"""Copies of a batch that do not block."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from torchdoctor.edits import NonBlockingEdit
-from torchdoctor.edits.reading import convolutions_before_norm
 from torchdoctor.edits.source import edited
 
 
@@ -54,31 +51,3 @@ def test_the_parts_of_a_dictionary_are_parts_of_the_batch() -> None:
 )
 def test_what_is_not_surely_a_copy_of_the_batch_stays(source: str) -> None:
     assert non_blocking(source) is None
-
-
-NET = """import torch.nn as nn
-class Other(nn.Module):
-    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
-class Net(nn.Module):
-    def __init__(self):
-        self.conv1 = nn.Conv2d(3, 8, 3)
-        self.bn1 = nn.BatchNorm2d(8)
-        self.main = nn.Sequential(
-            nn.Conv2d(8, 8, 3),
-            nn.BatchNorm2d(8),
-            nn.Conv2d(8, 8, 3, bias=False),
-            nn.BatchNorm2d(8),
-            nn.Conv2d(8, 8, 3),
-        )
-    def forward(self, x):
-        return self.main(self.bn1(self.conv1(x)))
-"""
-
-
-def test_convolutions_are_found_by_what_follows_them(tmp_path: Path) -> None:
-    file = tmp_path / "net.py"
-    file.write_text(NET)
-    line = NET.splitlines().index("    def forward(self, x):") + 1
-    assert convolutions_before_norm(str(file), line, 2) == [6, 9]
-    assert convolutions_before_norm(str(file), line, 3) == [], "others hide somewhere else"
-    assert convolutions_before_norm(str(tmp_path / "none.py"), line, 2) == []
