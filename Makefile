@@ -38,10 +38,7 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m torchdoctor.advice.catalogue docs
-	$(BIN)/python -m torchdoctor.words.record_schema --schema > docs/report.schema.json
-	$(BIN)/python -m torchdoctor.words.record_schema --gate-schema > docs/gate.schema.json
-	$(BIN)/python -m torchdoctor.words.record_schema --compare-schema > docs/compare.schema.json
-	$(BIN)/python -m torchdoctor.words.record_schema --page > docs/report.md
+	$(BIN)/python -m torchdoctor.words.record_schema docs
 
 clean:
 	rm -rf $(VENV) build dist

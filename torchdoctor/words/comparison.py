@@ -1,7 +1,5 @@
 """What changed between two reports: one program before and after, or on two machines."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from torchdoctor.words.program import Location

@@ -1,7 +1,5 @@
 """The machine and the software that a program ran on, its sensors and its storage."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Annotated

@@ -4,8 +4,6 @@ An error carries one sentence that tells the user what to do. `cli` prints it an
 `exit_code`; nobody else prints or exits.
 """
 
-from __future__ import annotations
-
 
 class TorchdoctorError(Exception):
     """Base of every expected failure."""
@@ -13,12 +11,13 @@ class TorchdoctorError(Exception):
     slug = "error"
     exit_code = 70
 
+    def __init_subclass__(cls, slug: str = "", exit_code: int = 0) -> None:
+        if slug:  # else those of the class above it
+            cls.slug, cls.exit_code = slug, exit_code
 
-class UsageError(TorchdoctorError):
+
+class UsageError(TorchdoctorError, slug="usage", exit_code=2):
     """The command line or a file given on it cannot be used."""
-
-    slug = "usage"
-    exit_code = 2
 
 
 class NoTrace(UsageError):
@@ -33,11 +32,11 @@ class NoTrace(UsageError):
         super().__init__(f"{problem}: {advice}.")
         self.what, self.advice = problem, advice
 
-    def __reduce__(self) -> tuple[type[NoTrace], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type["NoTrace"], tuple[str, str]]:
         return NoTrace, (self.what, self.advice)  # comes back from another process
 
 
-class ProgramFailed(TorchdoctorError):
+class ProgramFailed(TorchdoctorError, slug="program-failed", exit_code=3):
     """The user's program ended with an error, before it could be measured or afterwards.
 
     Args:
@@ -45,37 +44,22 @@ class ProgramFailed(TorchdoctorError):
         program_exit_code: what the program itself exited with (negative: killed by that signal).
     """
 
-    slug = "program-failed"
-    exit_code = 3
-
     def __init__(self, message: str, program_exit_code: int | None = None) -> None:
         super().__init__(message)
         self.program_exit_code = program_exit_code
 
 
-class NoStepFound(TorchdoctorError):
+class NoStepFound(TorchdoctorError, slug="no-step", exit_code=4):
     """The program ran, but nothing in it looked like a training step."""
 
-    slug = "no-step"
-    exit_code = 4
 
-
-class TimedOut(TorchdoctorError):
+class TimedOut(TorchdoctorError, slug="timed-out", exit_code=5):
     """The program took longer than `--timeout`, or hung."""
 
-    slug = "timed-out"
-    exit_code = 5
 
-
-class Inconclusive(TorchdoctorError):
+class Inconclusive(TorchdoctorError, slug="inconclusive", exit_code=6):
     """The two sides cannot be compared, or the data do not decide."""
 
-    slug = "inconclusive"
-    exit_code = 6
 
-
-class Interrupted(TorchdoctorError):
+class Interrupted(TorchdoctorError, slug="interrupted", exit_code=130):
     """Ctrl-C: what was measured so far is kept."""
-
-    slug = "interrupted"
-    exit_code = 130

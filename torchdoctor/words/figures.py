@@ -1,7 +1,5 @@
 """Numbers, paths and settings as text, with no more digits than they deserve."""
 
-from __future__ import annotations
-
 import math
 import unicodedata
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a gate says: two versions of a program, measured against each other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from torchdoctor.words.environment import Environment

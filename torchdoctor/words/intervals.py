@@ -1,7 +1,5 @@
 """Vectorised arithmetic on sets of half-open time intervals, as (starts, ends) columns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The currency of measurement: blocks of steps, the launches they belong to, and pairs of these."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from torchdoctor.words.program import AppliedFix
@@ -64,7 +62,7 @@ class LaunchTiming:
     late: bool = False
 
     @property
-    def counted(self) -> LaunchTiming:
+    def counted(self) -> "LaunchTiming":
         """Return its blocks as a measured launch, whatever became of the program after them."""
         if not self.blocks or self.ended == "interrupted":
             return self

@@ -4,8 +4,6 @@ The probe writes these types as JSON (`process-<pid>.json` in the channel folder
 every field has a default and unknown fields are ignored.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
     import msgspec
 
 
-def choices(*values: str) -> msgspec.Meta:
+def choices(*values: str) -> "msgspec.Meta":
     """Return what the schema says of a field: one of these values; files with others are read."""
     import msgspec  # here: it is asked for by readers of files, and `--help` answers without them
 

@@ -1,15 +1,12 @@
 """Records <-> JSON files: reports and recordings, atomic writing, tolerant reading."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
 import os
 import re
 import typing
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -25,7 +22,6 @@ RECORDING_NAME = "recording.json"
 
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _STREAMS = {"stdout": 1, "stderr": 2}
-_OPEN = 1e6  # times the lower bound: an upper one beyond that bounds nothing
 _Record = TypeVar("_Record", Report, Recording)
 
 
@@ -54,7 +50,7 @@ def decode_report(data: bytes | str, name: str = "the file") -> Report:
     if "schema_version" not in outline or "diagnosis" not in outline:
         raise UsageError(f"{name} is not a torchdoctor report.")
     _check_version(outline["schema_version"], name)
-    return _convert(_without_open_intervals(outline), Report, name)
+    return _convert(outline, Report, name)
 
 
 def write_report(report: Report, path: str | Path) -> None:
@@ -85,12 +81,8 @@ def read_report(path: str | Path) -> Report:
 
 def write_recording(recording: Recording, path: str | Path) -> None:
     """Write a recording as JSON, whole or not at all."""
-    whole = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "recording",
-        "recording": _finite(recording),
-    }
-    write_atomically(path, _encode(whole))
+    head = {"schema_version": SCHEMA_VERSION, "kind": "recording"}
+    write_atomically(path, _encode({**head, "recording": _finite(recording)}))
 
 
 def read_recording(path: str | Path) -> Recording:
@@ -196,23 +188,6 @@ def _check_version(version: object, name: str) -> None:
             f"{name} was written by a newer torchdoctor (schema {version}); this one reads "
             f"{ours}.x. Update it with `pip install --upgrade torchdoctor`."
         )
-    if int(major) < ours:
-        raise UsageError(
-            f"{name} was written by an older torchdoctor (schema {version}); this one reads "
-            f"{ours}.x. Make a new report with `torchdoctor run`."
-        )
-
-
-def _without_open_intervals(value: Any) -> Any:
-    """Return the same with null for intervals of one pair, stored by older versions as 1e-22."""
-    if isinstance(value, list):
-        return [_without_open_intervals(entry) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    low, high = value.get("low"), value.get("high")
-    if "estimate" in value and isinstance(low, (int, float)) and isinstance(high, (int, float)):
-        return None if low <= 0 or high / low >= _OPEN else value
-    return {key: _without_open_intervals(entry) for key, entry in value.items()}
 
 
 def _convert(data: Any, kind: type[_Record], name: str) -> _Record:
@@ -228,17 +203,7 @@ def _encode(record: Any) -> bytes:
 
 def _plain(value: Any) -> Any:
     """Return settings and details that may be numpy scalars and arrays, paths or anything else."""
-    for method in ("item", "tolist"):
-        convert: Callable[[], Any] | None = getattr(value, method, None)
-        if convert is not None:
-            with contextlib.suppress(ValueError, TypeError):
-                return _finite(convert())
-    return str(value)
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    return _finite(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def _finite(value: Any) -> Any:
@@ -265,7 +230,7 @@ def _finite_record(record: Any) -> Any:
         old = getattr(record, spec.name)
         new = _finite(old)
         lost = new is None and old is not None
-        if lost and type(None) not in typing.get_args(_hints(record.__class__)[spec.name]):
+        if lost and type(None) not in typing.get_args(spec.type):
             if spec.default is dataclasses.MISSING:
                 return None
             new = spec.default

@@ -1,16 +1,16 @@
 """The JSON Schemas of all files that are written, and the page of report.json, from the types.
 
-`python -m torchdoctor.words.record_schema --schema` prints the schema of report.json,
-`--gate-schema` that of a gate's result, `--compare-schema` that of a comparison, `--page` the page.
-The meaning of a field is its `#:` comment.
+`python -m torchdoctor.words.record_schema docs` writes them. The meaning of a field is its `#:`
+comment.
 """
-
-from __future__ import annotations
 
 import inspect
 import json
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,16 +28,6 @@ def report_schema() -> dict[str, Any]:
     return schema
 
 
-def gate_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what `torchdoctor gate --json` writes."""
-    return _schema(GateReport, "torchdoctor gate result")
-
-
-def comparison_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what `torchdoctor compare --json` writes."""
-    return _schema(Comparison, "torchdoctor comparison")
-
-
 def _schema(whole: type, title: str) -> dict[str, Any]:
     schema = msgspec.json.schema(whole)
     for kind, definition in schema["$defs"].items():
@@ -48,11 +38,7 @@ def _schema(whole: type, title: str) -> dict[str, Any]:
             properties[name]["description"] = meaning
         definition |= {"properties": properties, "required": list(properties)}
     schema["$defs"][whole.__name__]["properties"]["schema_version"]["pattern"] = r"^1\.\d+$"
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        **schema,
-    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
 
 
 def field_meanings(kind: type) -> dict[str, str]:
@@ -108,21 +94,23 @@ def report_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
+    "report": report_schema,
+    "gate": partial(_schema, GateReport, "torchdoctor gate result"),
+    "compare": partial(_schema, Comparison, "torchdoctor comparison"),
+}
+
+
 def main(arguments: list[str]) -> int:
-    """Print a schema (`--schema`, `--gate-schema`, `--compare-schema`) or the page (`--page`)."""
-    schemas = {
-        "--schema": report_schema,
-        "--gate-schema": gate_schema,
-        "--compare-schema": comparison_schema,
-    }
-    if len(arguments) == 1 and arguments[0] in schemas:
-        sys.stdout.write(json.dumps(schemas[arguments[0]](), indent=2) + "\n")
-    elif arguments == ["--page"]:
-        sys.stdout.write(report_page())
-    else:
-        options = " | ".join([*schemas, "--page"])
-        sys.stderr.write(f"usage: python -m torchdoctor.words.record_schema {options}\n")
+    """Write the schemas and the page into a folder, usually docs."""
+    if len(arguments) != 1:
+        print("usage: python -m torchdoctor.words.record_schema FOLDER", file=sys.stderr)
         return 2
+    folder = Path(arguments[0])
+    for name, schema in SCHEMAS.items():
+        text = json.dumps(schema(), indent=2) + "\n"
+        (folder / f"{name}.schema.json").write_text(text, encoding="utf-8")
+    (folder / "report.md").write_text(report_page(), encoding="utf-8")
     return 0
 
 

@@ -4,8 +4,6 @@ A `Recording` is a summary that fits in JSON: checks and fixes read only this. T
 stay in files of the run folder (`Recording.folder`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated
 

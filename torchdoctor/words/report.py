@@ -1,7 +1,5 @@
 """The report of a run: diagnosis, baseline, prediction, and the whole of report.json."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -91,7 +89,7 @@ class StepTime:
     mean: float | None = None  #: Mean, in seconds; it decides where some steps take far longer.
 
     @classmethod
-    def of(cls, times_s: Iterable[float]) -> StepTime:
+    def of(cls, times_s: Iterable[float]) -> "StepTime":
         """Return the statistics of these times (at least one), with quantiles as numpy's are."""
         ordered = sorted(times_s)
 

@@ -1,7 +1,5 @@
 """What check, fix and ceiling files declare: one typed value each, named as the file is."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re
@@ -21,6 +19,7 @@ Branch = Literal["data_loader", "memcpy", "communication", "gpu", "cpu", "other"
 Severity = Literal["high", "moderate", "advice"]
 _HIGH = 0.2  # share of the step: from here on a symptom is severe, unless its check says otherwise
 Settings = dict[str, Any]
+Sentence = Callable[[Recording], str | None]  # None: there is nothing to say
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 _HEADING = re.compile(r"^## (.+)$", re.M)
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
@@ -29,38 +28,6 @@ RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes trai
 @cache
 def _docstring(file: str) -> str:
     return ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""
-
-
-def _nothing(recording: Recording) -> None:
-    return None
-
-
-def _never(recording: Recording) -> bool:
-    return False
-
-
-def _always(trace: TraceStatistics) -> bool:
-    return True
-
-
-def _empty(recording: Recording) -> tuple[str, ...]:
-    return ()
-
-
-def _one_without_values(recording: Recording) -> list[Settings]:
-    return [{}]
-
-
-def _no_company(settings: Settings, recording: Recording) -> dict[str, Settings]:
-    return {}
-
-
-def _no_edits(settings: Settings, recording: Recording) -> list[Any]:
-    return []
-
-
-def _no_variables(settings: Settings) -> dict[str, str | None]:
-    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +140,7 @@ class TrainingAdvice:
 
     trial: Literal["range test", "loss"] = "loss"  # how `trials.training_trials` tries it
     costs: str  # what it may cost, in a sentence
-    untriable: Callable[[Recording], str | None] = _nothing  # why no short run shows anything of it
+    untriable: Sentence = lambda _: None  # why no short run shows anything of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,42 +166,38 @@ class FixSpec(SwitchSpec):
     # by hand: offered as code, never run
     when: Literal["launch", "between steps", "by hand"] = "launch"
     untried: str = ""  # why no run applies a fix by hand: a sentence
-    # Probability that it makes a program faster to which it applies, before anything is measured.
-    # Judged, not fitted: 0.5 to 0.8 where it treats directly what was observed, 0.2 to 0.3 for
-    # precision and memory order that help only where computing is the limit.
+    # Probability, judged, that it makes a program faster to which it applies: 0.5 to 0.8 where it
+    # treats what was observed, 0.2 to 0.3 where it helps only if computing is the limit.
     p_helps: float = 0.35
 
-    refuses: Callable[[Recording], str | None]  # why it cannot apply
-    settings: Callable[[Recording], list[Settings]] = _one_without_values  # most promising first
-    by_hand: Callable[[Recording], bool] = _never  # for this program it is offered as code alone
-    works_on_s: Callable[[Recording], float | None] = _nothing  # seconds of a step, below `phases`
+    refuses: Sentence  # why it cannot apply
+    settings: Callable[[Recording], list[Settings]] = lambda _: [{}]  # most promising first
+    by_hand: Callable[[Recording], bool] = lambda _: False  # here it is code alone
+    works_on_s: Callable[[Recording], float | None] = lambda _: None  # of a step, below `phases`
     phases: tuple[str, ...] = ()  # fields of StepStatistics that hold all that it works on
-    includes: Callable[[Recording], tuple[str, ...]] = _empty  # ids of fixes that it applies too
-    together: Callable[[Settings, Recording], dict[str, Settings]] = _no_company  # by fix id
-    ladder: Callable[[Recording], dict[str, Any] | None] = _nothing  # of `trials.arms.Ladder`
+    includes: Callable[[Recording], tuple[str, ...]] = lambda _: ()  # ids of fixes within it
+    together: Callable[[Settings, Recording], dict[str, Settings]] = lambda *_: {}
+    ladder: Callable[[Recording], dict[str, Any] | None] = lambda _: None  # of `trials.arms.Ladder`
     next_settings: Callable[..., Settings | None] | None = None  # a search; see `trials.sizes`
     needs_finding: bool = False  # tried only where a finding calls for it, or where it is named
     offered_untried: bool = True  # shown as code where no run has tried it
     untried_needs: tuple[str, ...] = ()  # checks; untried, it is shown only where one has a finding
-    doubt: Callable[[Recording], str | None] = _nothing  # what may go wrong: with it, a fix is
-    # shown only where it was measured to train the same
-    note: Callable[[Recording], str | None] = _nothing  # said of its first trial, however it ended
+    doubt: Sentence = lambda _: None  # why it is shown only where it trained the same
+    note: Sentence = lambda _: None  # said of its first trial, however it ended
 
     setup_s: float = 0.0  # what it costs once, so that cheaper trials come first
     fills_in_first_epoch: bool = False  # it gains from the second epoch on; trials warm up for one
     reorders: bool = False  # the same batches come in another order
-    prepares_elsewhere: bool = False  # workers prepare samples, each with a copy of the dataset:
-    # it gains no more than the CPUs leave to them
+    prepares_elsewhere: bool = False  # in workers: it gains no more than the CPUs leave to them
 
     apply: Callable[[Any, Settings, Any], None] | None = None  # (torch, settings, Program)
-    environment: Callable[[Settings], dict[str, str | None]] = _no_variables  # None: taken away
+    environment: Callable[[Settings], dict[str, str | None]] = lambda _: {}  # None: taken away
 
     instruction: Callable[[Settings, Recording], str]  # what to change, as code
-    edits: Callable[[Settings, Recording], list[Any]] = _no_edits  # `torchdoctor.edits.Edit`
-    location: Callable[[Recording], Location | None] = _nothing  # what to change
-    suits: Callable[[TraceStatistics], bool] = _always  # whether it makes sense for a trace
-    advice: Callable[[Recording], str | None] | None = None  # code for a trace, not the page's;
-    # None: the GPU that was recorded cannot do it
+    edits: Callable[[Settings, Recording], list[Any]] = lambda *_: []  # of `edits.Edit`
+    location: Callable[[Recording], Location | None] = lambda _: None  # what to change
+    suits: Callable[[TraceStatistics], bool] = lambda _: True  # whether it makes sense for a trace
+    advice: Sentence | None = None  # code for a trace; None: its GPU cannot do it
     least_capability: tuple[int, int] = (0, 0)  # compute capability of a GPU
 
     training: TrainingAdvice | None = None

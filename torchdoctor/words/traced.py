@@ -1,7 +1,5 @@
 """What a profiler trace says: the window of a launch, or a file that the user gave."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from torchdoctor.words.program import Location

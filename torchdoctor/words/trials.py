@@ -1,7 +1,5 @@
 """What was tried and how it came out: fixes, ceilings, advice on training, recommendations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -17,7 +15,7 @@ class Interval:
     high: float  #: Upper end of the 95 % interval.
 
     @property
-    def inverse(self) -> Interval:
+    def inverse(self) -> "Interval":
         """Return the inverse ratio: a speed-up of 2 is half the time."""
         return Interval(estimate=1 / self.estimate, low=1 / self.high, high=1 / self.low)
 
