@@ -116,8 +116,7 @@ class MountReads:
     file_system: str  # as the kernel names it: "ext4", "nfs4", "fuse.sshfs"
     source: str = ""
     device: str = ""  # of the disk, such as "sda"; "" where there is none
-    kind: str = "unknown"  # "network" | "FUSE" | "rotating disk" | "solid state" |
-    # "virtual disk" | "memory" | "overlay" | "unknown"
+    kind: str = "unknown"  # or SLOW_KINDS, "solid state", "virtual disk", "memory", "overlay"
     files: int = 0
     file_bytes: int = 0  # all of them together
     opens: int = 0  # in the loader and its workers, or in the loop where there is none

@@ -16,19 +16,14 @@ class ProgramFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Iterations of one launch with one arm switched on, between two waits for the device.
-
-    arm: in a launch that switches fixes, 0 for the untouched program, else 1 for the first arm.
-    round: the number of the turn or of the round within the launch.
-    began_s, ended_s: on the system's monotonic clock.
-    """
+    """Iterations of one launch with one arm switched on, between two waits for the device."""
 
     step_s: list[float]
     window_s: float = 0.0  # sum of step_s, ended by a device synchronisation
     samples: float | None = None  # of all these iterations; None: batches have no size
-    arm: int = 0
-    round: int = 0
-    began_s: float = 0.0
+    arm: int = 0  # in a launch that switches fixes: 0 the untouched program, 1 the first arm
+    round: int = 0  # of the turn, or within the launch
+    began_s: float = 0.0  # this and the next on the system's monotonic clock
     ended_s: float = 0.0
 
 
@@ -38,8 +33,6 @@ class LaunchTiming:
 
     `ended`: "measured" (all that was asked for), "program-ended" (fewer steps than asked for, still
     usable), "failed", "timed-out", "out-of-memory", "interrupted".
-    `stopped`: it was ended from outside, so that how it ended says nothing about it.
-    `late`: it had its turn beside another launch, and the turn did not end.
     """
 
     ended: str
@@ -56,10 +49,9 @@ class LaunchTiming:
     setup_s: float | None = None  # time to the end of warm-up (start-up, compilation)
     wall_s: float = 0.0
     seeded_by_program: bool = False
-    # Since the start, those that were not measured too; None: the warm-up's and the window's.
-    iterations: int | None = None
-    stopped: bool = False
-    late: bool = False
+    iterations: int | None = None  # since the start; None: the warm-up's and the window's
+    stopped: bool = False  # from outside, so that how it ended says nothing about it
+    late: bool = False  # it had its turn beside another launch, and the turn did not end
 
     @property
     def counted(self) -> "LaunchTiming":
@@ -81,17 +73,12 @@ class LaunchTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One launch of each of two arms, compared: one sample. Fields hold (against, arm).
-
-    launches: of both arms.
-    blocks: of both, neighbours in time; one each where the launches followed each other.
-    seconds: wall time that each arm's launch is charged with.
-    """
+    """One launch of each of two arms, compared: one sample. Fields hold (against, arm)."""
 
     launches: tuple[LaunchTiming, LaunchTiming]
-    blocks: list[tuple[Block, Block]]
+    blocks: list[tuple[Block, Block]]  # neighbours in time; one each of launches in turns
     side_by_side: bool
-    seconds: tuple[float, float] = (0.0, 0.0)
+    seconds: tuple[float, float] = (0.0, 0.0)  # wall time that each arm's launch is charged with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +89,5 @@ class SwitchedLaunch:
     reason: str | None = None
     blocks: list[Block] = field(default_factory=list)  # in the order they ran
     arms: list[list[AppliedFix]] = field(default_factory=list)  # what became of each arm's fixes
-    # The arm that was on (0: none) when the program failed or was stuck; None: it was not.
-    failed_in: int | None = None
+    failed_in: int | None = None  # the arm that was on (0: none) as the program failed or hung
     wall_s: float = 0.0

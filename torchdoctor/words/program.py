@@ -5,15 +5,12 @@ every field has a default and unknown fields are ignored.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import msgspec
+from typing import Any
 
 
-def choices(*values: str) -> "msgspec.Meta":
+def choices(*values: str) -> Any:
     """Return what the schema says of a field: one of these values; files with others are read."""
-    import msgspec  # here: it is asked for by readers of files, and `--help` answers without them
+    import msgspec  # here: `--help` answers without it
 
     return msgspec.Meta(extra_json_schema={"enum": list(values)})
 
@@ -89,15 +86,12 @@ class PaddedProduct:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetWrite:
-    """A line that changes the data set while it prepares a sample, by its source.
-
-    cache: it keeps, under a key, what was not kept there yet.
-    """
+    """A line that changes the data set while it prepares a sample, by its source."""
 
     name: str  # "self.seen"
     location: Location
     text: str = ""  # the source line
-    cache: bool = False
+    cache: bool = False  # it keeps, under a key, what was not kept there yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +107,10 @@ class LoaderFacts:
     prefetch_factor: int | None = None
     persistent_workers: bool = False
     in_order: bool = True
-    drop_last: bool = False
     iterable: bool = False  # IterableDataset
     shards_by_worker: bool | None = None  # IterableDataset: calls get_worker_info; None: unknown
     dataset_cls: str = ""  # within torch's Subset and the like
     dataset_length: int | None = None
-    sampler_cls: str = ""
     multiprocessing_context: str | None = None
     iterators_before: int | None = None  # of all loaders, started before this one was made
     iterators: int = 0  # how many times it was iterated (epochs)
@@ -129,11 +121,9 @@ class LoaderFacts:
     looks: int = 0  # into the workers' queue, without each epoch's first ones
     taken_over_s: float = 0.0  # of waits for workers, those that began with a batch in the queue
     awaited_s: float = 0.0  # the others
-    # Distinct, at most 8, e.g. "32x3x64x64 float32":
-    batch_shapes: list[str] = field(default_factory=list)
+    batch_shapes: list[str] = field(default_factory=list)  # "32x3x64x64 float32", at most 8
     sample_time_s: float | None = None  # median time of dataset[i] (+ collate) when num_workers=0
-    # Shares of the wall time of a fetch (num_workers=0): the thread computed, or waited for a CPU;
-    sample_cpu_share: float | None = None
+    sample_cpu_share: float | None = None  # of a fetch (num_workers=0), in a CPU's queue included
     sample_queue_share: float | None = None  # of that the queue; None: the system does not count it
     sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
     draws_random: bool | None = None  # while the first ones were prepared; None: not seen (workers)
@@ -173,10 +163,7 @@ class Binding:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPass:
-    """From a training forward to the backward that ends it: lines of the user's code.
-
-    Each list begins with the innermost line and goes up to the script.
-    """
+    """From a training forward to the backward that ends it: the user's lines, innermost first."""
 
     model: int = 0  # ident of the module that was called first
     name: str | None = None  # what it is called there: "model", "self.net"
@@ -235,7 +222,6 @@ class Flags:
     cudnn_tf32: bool | None = None
     num_threads: int | None = None
     num_threads_location: Location | None = None  # where set_num_threads was called
-    interop_threads: int | None = None
     grad_scaler: bool | None = None
     profiler_on: bool | None = None  # the user's own torch.profiler / autograd profiler
     profiler_location: Location | None = None
@@ -304,8 +290,7 @@ class DoubleCall:
     kind: str
     name: str  # of the function: "double", "to", "from_numpy"
     location: Location
-    # The line itself makes the call, and all that it gave there was float64.
-    sure: bool = False
+    sure: bool = False  # the line itself makes the call, and all that it gave was float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,16 +330,8 @@ class AppliedFix:
 
 # Fields of ProcessFacts that only the launch with the profiler window fills in.
 ANALYSED = (
-    "analysed_steps",
-    "tensor_calls",
-    "kept_graphs",
-    "gradient_norms",
-    "gradient_products",
-    "sample_check",
-    "input_mean",
-    "input_std",
-    "input_channels",
-    "padded_products",
+    *("analysed_steps", "tensor_calls", "kept_graphs", "gradient_norms", "gradient_products"),
+    *("sample_check", "input_mean", "input_std", "input_channels", "padded_products"),
     "memory_snapshot",
 )
 
@@ -364,7 +341,6 @@ class ProcessFacts:
     """One process of the program, as its probe saw it."""
 
     pid: int
-    parent_pid: int | None = None
     argv: list[str] = field(default_factory=list)
     python: str = ""
     torch: str = ""
@@ -373,9 +349,6 @@ class ProcessFacts:
     rank: int | None = None
     world_size: int | None = None
     is_loader_worker: bool = False
-    multiprocessing_child: bool = False
-    start_unix_s: float = 0.0
-    torch_imported_s: float | None = None  # seconds from process start
     first_step_s: float | None = None
     peak_memory_bytes: int | None = None  # RSS high-water mark of the process
     peak_gpu_memory_bytes: int | None = None
@@ -392,13 +365,11 @@ class ProcessFacts:
     kept_graphs: list[KeptGraph] = field(default_factory=list)
     gradient_norms: list[float] = field(default_factory=list)  # at the analysed optimizer steps
     sample_check: SampleCheck | None = None  # None: not looked at
-    # Inner products of the gradients of some successive optimizer steps, each with each.
-    gradient_products: list[list[float]] = field(default_factory=list)
+    gradient_products: list[list[float]] = field(default_factory=list)  # of each with each
     input_mean: float | None = None  # of the model's first input there; None: token numbers
     input_std: float | None = None
     input_channels: list[tuple[float, float]] = field(default_factory=list)  # the same of each
-    # Those that take most and have uneven sizes, timed after the analysed steps.
-    padded_products: list[PaddedProduct] = field(default_factory=list)
+    padded_products: list[PaddedProduct] = field(default_factory=list)  # those that take most
     memory_snapshot: str | None = None  # file of torch.cuda.memory._dump_snapshot
     fixes: list[AppliedFix] = field(default_factory=list)
     backend: str | None = None  # torch.distributed backend
@@ -406,8 +377,7 @@ class ProcessFacts:
     compilation: Compilation | None = None  # None: it compiled nothing
     seeded_by_program: bool = False  # the program itself called torch.manual_seed
     frameworks: list[str] = field(default_factory=list)  # "transformers", "lightning", ...
-    # Loaded ones outside the interpreter's folders, and each installed package's first.
-    sources: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)  # loaded files, of a package its first
     trackers: list[str] = field(default_factory=list)  # "wandb", ... that were switched offline
     probe_errors: list[str] = field(default_factory=list)
     probe_cost_us_per_step: float | None = None  # its logging timed in place, times a factor

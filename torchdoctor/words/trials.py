@@ -248,14 +248,8 @@ class TrainingTrial:
     verdict: Annotated[
         str,
         choices(
-            "found",
-            "better",
-            "worse",
-            "no-difference",
-            "shows-nothing",
-            "not-decided",
-            "failed",
-            "not-tried",
+            *("found", "better", "worse", "no-difference", "shows-nothing"),
+            *("not-decided", "failed", "not-tried"),
         ),
     ]
     sentence: str  #: What came out, or why nothing did.

@@ -115,7 +115,6 @@ class Flags:
             "matmul_tf32": _tf32(backends.cuda.matmul),
             "cudnn_tf32": _tf32(backends.cudnn),
             "num_threads": torch.get_num_threads(),
-            "interop_threads": torch.get_num_interop_threads(),
             "grad_scaler": self._grad_scaler,
             "profiler_on": self._profilers_on > 0,
             "backward_location": session.backward_location or None,

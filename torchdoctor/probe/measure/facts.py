@@ -43,11 +43,9 @@ def _of_process(session):
     torch, cuda = session.torch, session.torch.cuda
     initialized = cuda.is_initialized()
     backend, world_size = _group(session)
-    process = sys.modules.get("multiprocessing.process")
     first_step_s = session.first_step_s
     return {
         "pid": session.pid,
-        "parent_pid": os.getppid(),
         "argv": [str(argument) for argument in getattr(sys, "argv", [])],
         "python": sys.version.split()[0],
         "torch": str(torch.__version__),
@@ -57,8 +55,6 @@ def _of_process(session):
         # Without torchrun (torch.multiprocessing.spawn) the environment does not say.
         "world_size": _integer("WORLD_SIZE") or world_size,
         "is_loader_worker": session.is_loader_worker(),
-        "multiprocessing_child": process is not None and process.parent_process() is not None,
-        "start_unix_s": session.started_unix_s,
         # But for the time for which another process had the turn.
         "first_step_s": None if first_step_s is None else first_step_s - session.stood_still_s,
         "peak_memory_bytes": _peak_memory(),

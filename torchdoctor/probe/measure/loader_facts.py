@@ -103,10 +103,9 @@ class Known:
 def _described(loader, torch):
     dataset, cls = loader.dataset, type(loader)
     own = type(innermost(dataset, torch))
-    sampler = getattr(loader, "sampler", None)
     iterable = str(getattr(loader, "_dataset_kind", "")) == "1"
     context = getattr(loader, "multiprocessing_context", None)
-    flags = {"pin_memory": False, "persistent_workers": False, "in_order": True, "drop_last": False}
+    flags = {"pin_memory": False, "persistent_workers": False, "in_order": True}
     return {
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
         "num_workers": int(getattr(loader, "num_workers", 0)),
@@ -117,7 +116,6 @@ def _described(loader, torch):
         "shards_by_worker": shards(dataset) if iterable else None,
         "dataset_cls": "%s.%s" % (own.__module__, own.__qualname__),
         "dataset_length": _length(dataset),
-        "sampler_cls": type(sampler).__qualname__ if sampler is not None else "",
         "multiprocessing_context": getattr(context, "get_start_method", lambda: None)(),
     }
 
