@@ -18,7 +18,7 @@ from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
 
 from torchdoctor.compare import compare
 from torchdoctor.reports import comparison as formats
-from torchdoctor.words.record_files import encode_comparison, write_report
+from torchdoctor.words.record_files import encode, write_record
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,12 +47,12 @@ def test_formats_hold_80_columns_and_say_the_same(tmp_path: Path) -> None:
             assert section.title in text
             assert f"#### {section.title}" in marked
         assert len(shown.terminal(found, details=False).splitlines()) <= 15
-        assert json.loads(encode_comparison(found))["sentence"] == found.sentence
+        assert json.loads(encode(found))["sentence"] == found.sentence
 
 
 def test_the_command_reads_all_kinds_by_content(tmp_path: Path) -> None:
     report, trace, zipped = tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "c.json"
-    write_report(samples.loader_bound(), report)
+    write_record(samples.loader_bound(), report)
     trace.write_bytes(trace_of().text())
     zipped.write_bytes(gzip.compress(trace_of(loader_us=600.0).text()))
     out = tmp_path / "out.json"
@@ -83,7 +83,7 @@ BAD = {
 @pytest.mark.parametrize("kind", BAD)
 def test_what_is_neither_is_one_sentence(kind: str, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
-    write_report(samples.loader_bound(), good)
+    write_record(samples.loader_bound(), good)
     if BAD[kind] is not None:
         bad.write_bytes(BAD[kind])
     result = command(good, bad)

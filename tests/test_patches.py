@@ -40,7 +40,7 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.words.record_files import read_report, write_recording, write_report
+from torchdoctor.words.record_files import read_report, write_record, write_recording
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -202,7 +202,7 @@ def report_with(tmp_path: Path, *trials: Trial, **recommendation) -> Path:
         recommendation=Recommendation(**recommendation),
     )
     path = tmp_path / "report.json"
-    write_report(report, path)
+    write_record(report, path)
     return path
 
 

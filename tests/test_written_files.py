@@ -20,7 +20,7 @@ from torchdoctor.reports import gate as gate_forms
 from torchdoctor.reports.formats import rendered
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.gate import GateMetric, GateReport
-from torchdoctor.words.record_files import write_gate_report, write_report
+from torchdoctor.words.record_files import write_record
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "notes.txt").write_text("precious")
     (tmp_path / "page.html").write_text("<!doctype html><title>my page</title>")
     (tmp_path / "config.json").write_text('{"schema_version": 1, "batch_size": 8}')
-    write_report(samples.loader_bound(), tmp_path / "report.json")
+    write_record(samples.loader_bound(), tmp_path / "report.json")
     return tmp_path
 
 
@@ -121,8 +121,8 @@ def test_each_kind_of_file_is_known_by_what_it_holds(tmp_path: Path) -> None:
         metrics=[GateMetric(name="step_time", tolerance=0.05)],
     )
     writers: dict[str, Callable[[Path], object]] = {
-        "report": lambda path: write_report(run, path),
-        "gate result": lambda path: write_gate_report(result, path),
+        "report": lambda path: write_record(run, path),
+        "gate result": lambda path: write_record(result, path),
         "HTML page": lambda path: path.write_text(rendered(run, "html")),
         "Markdown": lambda path: path.write_text(shown.markdown(result)),
         "JUnit file": lambda path: path.write_text(gate_forms.junit(result)),

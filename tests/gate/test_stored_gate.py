@@ -26,7 +26,7 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.words.record_files import write_report
+from torchdoctor.words.record_files import write_record
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def stored(
         ),
         diagnosis=Diagnosis(bottleneck="none"),
     )
-    write_report(report, tmp_path / "stored.json")
+    write_record(report, tmp_path / "stored.json")
     return tmp_path / "stored.json"
 
 

@@ -27,7 +27,7 @@ from torchdoctor.words import (
     WorkloadRecord,
 )
 from torchdoctor.words.errors import Inconclusive, UsageError
-from torchdoctor.words.record_files import write_report
+from torchdoctor.words.record_files import write_record
 
 SETTINGS = GateSettings(tolerances={"step_time": 0.02, "peak_memory": 0.1})
 
@@ -174,6 +174,6 @@ def test_ctrl_c_in_a_launch_ends_the_gate(clocked: Any) -> None:
 def test_a_baseline_with_a_time_of_nothing_is_a_usage_error(tmp_path: Path) -> None:
     """Its logarithm was a defect of ours, exit code 70."""
     for wrong in (0.0, -0.01):
-        write_report(report([0.01, wrong, 0.01]), tmp_path / "report.json")
+        write_record(report([0.01, wrong, 0.01]), tmp_path / "report.json")
         with pytest.raises(UsageError, match="time is not above 0"):
             read_stored(tmp_path / "report.json")

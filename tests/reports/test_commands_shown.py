@@ -14,7 +14,7 @@ from torchdoctor.cli.front import app
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.wording import patch_commands
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import write_report
+from torchdoctor.words.record_files import write_record
 
 EDIT = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 
@@ -35,7 +35,7 @@ def test_each_form_has_the_command_that_applies_an_edit(form) -> None:
 def test_each_command_says_how_to_see_the_details(tmp_path) -> None:
     path = tmp_path / "report.json"
     report = replace(loader_bound(), run_folder=str(tmp_path))
-    write_report(report, path)
+    write_record(report, path)
     screen = CliRunner().invoke(app, ["report", str(path)]).output
     assert f"details: torchdoctor report {tmp_path} --details" in screen
     details = CliRunner().invoke(app, ["report", str(tmp_path), "--details"]).output
@@ -53,7 +53,7 @@ def test_without_a_name_the_newest_run_of_the_folder_is_shown(tmp_path, monkeypa
     for number, doubt in enumerate(["the older", "the newer"]):
         folder = tmp_path / "torchdoctor-runs" / f"run-{number}"
         folder.mkdir(parents=True)
-        write_report(replace(loader_bound(), doubts=[doubt]), folder / "report.json")
+        write_record(replace(loader_bound(), doubts=[doubt]), folder / "report.json")
         os.utime(folder / "report.json", (number, number))
     shown = CliRunner().invoke(app, ["report", "--details"]).output
     assert "the newer" in shown and "the older" not in shown

@@ -13,7 +13,7 @@ from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.progress import line
 from torchdoctor.words import Location, ProgressEvent
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import decode_report, encode_report, read_report
+from torchdoctor.words.record_files import decode_report, encode, read_report
 from torchdoctor.words.record_schema import report_schema
 
 REPORTS = [pytest.param(make(), id=name) for name, make in SAMPLES.items()]
@@ -56,8 +56,8 @@ def test_terminal_report_begins_with_the_verdict_and_names_each_trial(report) ->
 
 @pytest.mark.parametrize("report", REPORTS)
 def test_json_is_read_back_the_same_and_valid(report) -> None:
-    data = encode_report(report)
-    assert encode_report(decode_report(data)) == data
+    data = encode(report)
+    assert encode(decode_report(data)) == data
     jsonschema.validate(json.loads(rendered(report, "json")), report_schema())
 
 
@@ -77,7 +77,7 @@ def test_html_is_balanced_and_loads_nothing(report) -> None:
 
 def test_html_escapes_what_the_program_is_called() -> None:
     evil = "<script>alert(1)</script>"
-    text = encode_report(SAMPLES["loader_bound"]()).decode().replace("train.py", f"{evil}.py")
+    text = encode(SAMPLES["loader_bound"]()).decode().replace("train.py", f"{evil}.py")
     report = decode_report(text)
     report = replace(report, doubts=[evil])
     assert evil in report.diagnosis.findings[0].location.file

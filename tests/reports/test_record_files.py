@@ -18,11 +18,11 @@ from torchdoctor.words import BRANCHES, Recording, Report, Workload
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import (
     decode_report,
-    encode_report,
+    encode,
     read_recording,
     read_report,
+    write_record,
     write_recording,
-    write_report,
 )
 from torchdoctor.words.record_schema import SCHEMAS, report_page
 
@@ -30,7 +30,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def outline(report: Report) -> dict:
-    return json.loads(encode_report(report))
+    return json.loads(encode(report))
 
 
 def changed(**fields: object) -> str:
@@ -38,7 +38,7 @@ def changed(**fields: object) -> str:
 
 
 def test_a_report_is_read_back_equal(tmp_path: Path) -> None:
-    write_report(loader_bound(), tmp_path / "report.json")
+    write_record(loader_bound(), tmp_path / "report.json")
     assert read_report(tmp_path / "report.json") == loader_bound()
     assert read_report(tmp_path) == loader_bound()  # a run folder
 
@@ -86,7 +86,7 @@ def test_no_nan_and_no_infinity_reach_the_file() -> None:
         trials=[nan],
         baseline=dataclasses.replace(whole.baseline, launches_s=[1.0, math.nan, 2.0]),
     )
-    data = encode_report(report)
+    data = encode(report)
     assert b"NaN" not in data
     assert b"Infinity" not in data
     read = decode_report(data)
@@ -98,7 +98,7 @@ def test_no_nan_and_no_infinity_reach_the_file() -> None:
 def test_numpy_values_in_settings_become_plain_numbers() -> None:
     settings = {"n": numpy.int64(4), "x": numpy.float32(0.5), "list": numpy.arange(2)}
     trial = dataclasses.replace(loader_bound().trials[0], settings=settings)
-    read = decode_report(encode_report(dataclasses.replace(loader_bound(), trials=[trial])))
+    read = decode_report(encode(dataclasses.replace(loader_bound(), trials=[trial])))
     assert read.trials[0].settings == {"n": 4, "x": 0.5, "list": [0, 1]}
 
 
@@ -111,18 +111,18 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UsageError, match="No space left on device"):
-        write_report(loader_bound(), path)
+        write_record(loader_bound(), path)
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_report_is_an_ordinary_file_and_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.json"
-    write_report(loader_bound(), path)
+    write_record(loader_bound(), path)
     (tmp_path / "plain").touch()
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
     path.chmod(0o640)
-    write_report(loader_bound(), path)
+    write_record(loader_bound(), path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 

@@ -11,7 +11,7 @@ from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.time_parts import replay_lines
 from torchdoctor.words import BranchReplay, Report, Shares, TraceStatistics, WhatIf
-from torchdoctor.words.record_files import decode_report, encode_report
+from torchdoctor.words.record_files import decode_report, encode
 
 REPLAYED = WhatIf(
     steps=6,
@@ -57,7 +57,7 @@ def test_every_format_shows_it_as_a_replay() -> None:
         assert "the trace replayed without a cost, not measured" in text
         assert "118 ms (1.50x)" in text
     assert "replay" not in rendered(reported(None), "terminal")
-    assert decode_report(encode_report(report)).trace == report.trace
+    assert decode_report(encode(report)).trace == report.trace
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ from torchdoctor.words import (
     Workload,
 )
 from torchdoctor.words.errors import ProgramFailed, UsageError
-from torchdoctor.words.record_files import write_recording, write_report
+from torchdoctor.words.record_files import write_record, write_recording
 
 _OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
@@ -143,7 +143,7 @@ class _Checkup:
             self.doubts.append("The run was interrupted: only what was measured until then.")
         report = self._assemble()
         try:
-            write_report(report, self.folder / "report.json")
+            write_record(report, self.folder / "report.json")
         except UsageError as error:
             # What was measured is printed all the same.
             return replace(report, doubts=[*report.doubts, str(error)])

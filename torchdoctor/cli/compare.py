@@ -39,7 +39,7 @@ def compare(
     from torchdoctor.compare import compare as compared
     from torchdoctor.reports import comparison as formats
     from torchdoctor.reports import markdown, terminal
-    from torchdoctor.words.record_files import encode_comparison, write_atomically
+    from torchdoctor.words.record_files import encode, write_atomically
 
     if format not in FORMATS:
         raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
@@ -47,7 +47,7 @@ def compare(
         _check_file(name)
     check_written({"comparison": json}, read=(a, b))
     comparison = compared(_report(Path(a)), _report(Path(b)), (a, b))
-    encoded = encode_comparison(comparison)
+    encoded = encode(comparison)
     if json is not None:
         write_atomically(json, encoded)
     document = formats.document(comparison)

@@ -176,13 +176,13 @@ def _write_files(report: GateReport, files: Files) -> None:
     """
     from torchdoctor.reports import gate as formats
     from torchdoctor.reports import markdown
-    from torchdoctor.words.record_files import write_gate_report, write_text
+    from torchdoctor.words.record_files import write_record, write_text
 
     page = markdown.render(formats.document(report))
     for kind, path in files.items():
         try:
             if path is not None and kind == "gate result":
-                write_gate_report(report, path)
+                write_record(report, path)
             elif path is not None:
                 write_text(page if kind == "Markdown" else formats.junit(report), path)
         except UsageError as error:

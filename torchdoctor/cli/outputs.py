@@ -134,11 +134,11 @@ def _check_folder(folder: Path) -> None:
 def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bool) -> None:
     """Write the report to the files that were asked for, show it, and hand it to TensorBoard."""
     from torchdoctor.reports.formats import rendered, show
-    from torchdoctor.words.record_files import write_report, write_text
+    from torchdoctor.words.record_files import write_record, write_text
 
     json, html = files["report"], files["HTML page"]
     if json is not None:
-        write_report(report, json)
+        write_record(report, json)
     if html is not None:
         write_text(rendered(report, "html"), html)
     show(report, details)

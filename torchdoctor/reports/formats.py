@@ -9,7 +9,7 @@ from torchdoctor.reports.document import Document
 from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, relative
-from torchdoctor.words.record_files import encode_report
+from torchdoctor.words.record_files import encode
 
 FORMATS = ("terminal", "html", "markdown", "json", "sarif")
 
@@ -55,7 +55,7 @@ def rendered(
     """
     match format:
         case "json":
-            return encode_report(report).decode("utf-8").rstrip("\n") + "\n"
+            return encode(report).decode("utf-8").rstrip("\n") + "\n"
         case "sarif":
             return sarif.render(report)
         case "html":

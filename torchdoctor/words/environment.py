@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from torchdoctor.words.program import Location, choices
+from torchdoctor.words.program import Location
 
 SLOW_KINDS = ("network", "FUSE", "rotating disk")
 
@@ -51,7 +51,7 @@ class Environment:
     container: ContainerLimits = field(default_factory=ContainerLimits)  #: Limits of the container.
     numa_nodes: int | None = None  #: Memory nodes of the machine.
     #: How the program's writes were kept from its files: overlay, redirect or none.
-    sandbox: Annotated[str, choices("overlay", "redirect", "none")] = "none"
+    sandbox: Annotated[str, "overlay", "redirect", "none"] = "none"
 
     @property
     def cpus(self) -> float:

@@ -8,13 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def choices(*values: str) -> Any:
-    """Return what the schema says of a field: one of these values; files with others are read."""
-    import msgspec  # here: `--help` answers without it
-
-    return msgspec.Meta(extra_json_schema={"enum": list(values)})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Location:
     """A place in the user's source."""
@@ -243,9 +236,7 @@ class StackSample:
     """How often a line of the user's code was on top of the main thread's stack.
 
     `phase` is what the sample fell into or after: "loader", "forward", "backward", "optimizer",
-    "before_forward" (after a fetch), "after_step" (after an optimizer step), "after_backward",
-    "other". `records_graph`: between the last event and the sample, operations were recorded for
-    autograd, so a forward or a loss is being computed that no call of a root module shows.
+    "before_forward" (after a fetch), "after_step" (of an optimizer), "after_backward", "other".
     """
 
     location: Location  # the innermost frame of the user's own code
@@ -253,7 +244,7 @@ class StackSample:
     count: int
     leaf: str = ""  # the innermost frame of all, e.g. "numpy/core/... fromfile"
     text: str = ""  # the source line at `location`
-    records_graph: bool = False
+    records_graph: bool = False  # autograd recorded operations since the last event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +254,7 @@ class TensorCall:
     kind: "array-copy" (`torch.tensor` of an array), "arrays-copy" (of a list of arrays),
     "made-then-moved" (made on the host, then moved to a device), "moved-again" (the same unchanged
     tensor as in the step before), "wait" (the host waits for a device tensor's value), "element"
-    (a few elements at one place are read or written, again and again; `host_s` holds the rest of
-    the loop's turns as well, where they are short).
+    (a few elements at one place are read or written, again and again).
     """
 
     kind: str
@@ -273,21 +263,16 @@ class TensorCall:
     text: str = ""  # the source line
     calls_per_step: float = 0.0
     bytes_per_step: float = 0.0
-    host_s: float = 0.0  # per step
-    # "array-copy": nobody else held the array; "made-then-moved": its values are the same on any
-    # device; "moved-again", "wait": the line itself makes the call, not a library that it calls.
+    host_s: float = 0.0  # per step; of "element" with the rest of the loop's turns
+    # Nobody else held the array; its values are the same on any device; the line itself calls.
     sure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoubleCall:
-    """A line of the user's code that asks for float64, before the first backward pass has ended.
+    """A line of the user's code that asks for float64, before the first backward pass has ended."""
 
-    kind: "model" (`Module.double`, `Module.to`), "default" (`set_default_dtype`), "data" (a tensor
-    of an array, or one that is converted).
-    """
-
-    kind: str
+    kind: str  # "model" (`Module.double`, `.to`), "default" (`set_default_dtype`) or "data"
     name: str  # of the function: "double", "to", "from_numpy"
     location: Location
     sure: bool = False  # the line itself makes the call, and all that it gave was float64
@@ -295,12 +280,9 @@ class DoubleCall:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptGraph:
-    """Autograd graphs of steps long over that a name still leads to.
+    """Autograd graphs of steps long over that a name still leads to."""
 
-    kind: "sum" (one tensor that each step adds to), "collection" (a list or dictionary), "unknown".
-    """
-
-    kind: str
+    kind: str  # "sum" (one tensor that each step adds to), "collection" (a list, a dict), "unknown"
     name: str | None = None  # in the training loop
     location: Location | None = None  # the line that keeps them
     text: str = ""

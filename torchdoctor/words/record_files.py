@@ -25,14 +25,16 @@ _STREAMS = {"stdout": 1, "stderr": 2}
 _Record = TypeVar("_Record", Report, Recording)
 
 
-def encode_report(report: Report) -> bytes:
-    """Return the report as the bytes of a report.json: UTF-8, indented, ending in a newline.
+def encode(record: Report | Comparison | GateReport) -> bytes:
+    """Return a record as JSON: UTF-8, indented, ending in a newline.
 
     NaN and infinity never appear: a figure that is not a number becomes null, an interval or a
     group that cannot be without it becomes null as a whole.
     """
-    ceilings = {**dict.fromkeys(BRANCHES), **report.ceilings}
-    return _encode(_finite(dataclasses.replace(report, ceilings=ceilings)))
+    if isinstance(record, Report):
+        ceilings = {**dict.fromkeys(BRANCHES), **record.ceilings}
+        record = dataclasses.replace(record, ceilings=ceilings)
+    return _encode(_finite(record))
 
 
 def decode_report(data: bytes | str, name: str = "the file") -> Report:
@@ -42,9 +44,7 @@ def decode_report(data: bytes | str, name: str = "the file") -> Report:
     """
     outline = _outline(data, name)
     if outline.get("kind") == "recording":
-        raise UsageError(
-            f"{name} holds a recording, not a report; give the {REPORT_NAME} beside it."
-        )
+        raise UsageError(f"{name} holds a recording; give the {REPORT_NAME} beside it.")
     if "traceEvents" in outline:
         raise UsageError(f"{name} is a trace, not a report; read it with `torchdoctor diagnose`.")
     if "schema_version" not in outline or "diagnosis" not in outline:
@@ -53,29 +53,15 @@ def decode_report(data: bytes | str, name: str = "the file") -> Report:
     return _convert(outline, Report, name)
 
 
-def write_report(report: Report, path: str | Path) -> None:
-    """Write a report.json, whole or not at all."""
-    write_atomically(path, encode_report(report))
-
-
-def encode_comparison(comparison: Comparison) -> bytes:
-    """Return a comparison as JSON: UTF-8, indented, ending in a newline, no NaN."""
-    return _encode(_finite(comparison))
-
-
-def write_gate_report(report: GateReport, path: str | Path) -> None:
-    """Write a gate's result as JSON, whole or not at all."""
-    write_atomically(path, _encode(_finite(report)))
+def write_record(record: Report | Comparison | GateReport, path: str | Path) -> None:
+    """Write a record as JSON, whole or not at all."""
+    write_atomically(path, encode(record))
 
 
 def read_report(path: str | Path) -> Report:
-    """Read a report.json, or the one in a run folder.
-
-    Raise UsageError if it cannot be read as one.
-    """
+    """Read a report.json, or the one in a run folder; raise UsageError if it is none."""
     path = Path(path)
-    if path.is_dir():
-        path = path / REPORT_NAME
+    path = path / REPORT_NAME if path.is_dir() else path
     return decode_report(_read(path), str(path))
 
 
@@ -86,10 +72,7 @@ def write_recording(recording: Recording, path: str | Path) -> None:
 
 
 def read_recording(path: str | Path) -> Recording:
-    """Read what `write_recording` wrote.
-
-    Raise UsageError if it cannot be read as one.
-    """
+    """Read what `write_recording` wrote; raise UsageError if it is no recording."""
     outline = _outline(_read(Path(path)), str(path))
     if outline.get("kind") != "recording" or "recording" not in outline:
         raise UsageError(f"{path} is not a torchdoctor recording.")
@@ -131,12 +114,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     As `write_atomically`, for what is written piece by piece. Raises OSError.
     """
     descriptor = open_descriptor(path)
-    if descriptor is not None:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            yield file
-        return
-    if path.exists() and not path.is_file() and not path.is_dir():
-        with path.open("wb") as file:
+    if descriptor is not None or (path.exists() and not path.is_file() and not path.is_dir()):
+        with path.open("wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as file:
             yield file
         return
     target = Path(os.path.realpath(path))  # a link stays a link
@@ -207,7 +186,7 @@ def _plain(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """Return the value without what JSON cannot hold; see `encode_report`."""
+    """Return the value without what JSON cannot hold; see `encode`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str) and not value.isascii():

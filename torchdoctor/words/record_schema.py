@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -31,10 +31,14 @@ def report_schema() -> dict[str, Any]:
 def _schema(whole: type, title: str) -> dict[str, Any]:
     schema = msgspec.json.schema(whole)
     for kind, definition in schema["$defs"].items():
-        meanings = field_meanings(_type_named(kind))
+        record = _type_named(kind)
+        meanings, hints = field_meanings(record), get_type_hints(record, include_extras=True)
         properties = {name: definition["properties"][name] for name in meanings}
         for name, meaning in meanings.items():
             properties[name].pop("default", None)
+            if choices := getattr(hints[name], "__metadata__", ()):
+                # Not a Literal: files with other values are read all the same.
+                properties[name] = {"enum": list(choices), **properties[name]}
             properties[name]["description"] = meaning
         definition |= {"properties": properties, "required": list(properties)}
     schema["$defs"][whole.__name__]["properties"]["schema_version"]["pattern"] = r"^1\.\d+$"

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from torchdoctor.words.environment import Environment, SensorStatistics, StorageFacts
 from torchdoctor.words.launches import ProgramFailure
-from torchdoctor.words.program import ProcessFacts, choices
+from torchdoctor.words.program import ProcessFacts
 from torchdoctor.words.traced import RankTime, Shares, TraceStatistics
 
 
@@ -32,13 +32,13 @@ class Boundary:
     """
 
     #: loader, optimizer, backward or explicit.
-    kind: Annotated[str, choices("loader", "optimizer", "backward", "explicit")]
+    kind: Annotated[str, "loader", "optimizer", "backward", "explicit"]
     ident: int = 0  #: Which loader or optimizer, in order of construction.
     every: int = 1  #: An iteration begins at every n-th such event.
     #: What shows, beside optimizer steps, that something is learned: backward passes; where
     #: there are none, one kind of calls of torch.autograd.grad; or each batch.
     learned_by: Annotated[
-        str, choices("backward", "autograd.grad", "torch.func", "create_graph", "batch")
+        str, "backward", "autograd.grad", "torch.func", "create_graph", "batch"
     ] = "backward"
 
 

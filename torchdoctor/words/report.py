@@ -6,7 +6,7 @@ from typing import Annotated
 
 from torchdoctor.words.environment import Environment, SensorStatistics
 from torchdoctor.words.launches import ProgramFailure
-from torchdoctor.words.program import Location, choices
+from torchdoctor.words.program import Location
 from torchdoctor.words.recording import StepStatistics
 from torchdoctor.words.traced import RankTime, Shares, TraceStatistics
 from torchdoctor.words.trials import (
@@ -42,7 +42,7 @@ class Finding:
     evidence: list[str] = field(default_factory=list)  #: Sentences with the figures it rests on.
     location: Location | None = None  #: Where in the source; null where there is no such place.
     #: high, moderate or advice.
-    severity: Annotated[str, choices("high", "moderate", "advice")] = "advice"
+    severity: Annotated[str, "high", "moderate", "advice"] = "advice"
     fixes: list[str] = field(default_factory=list)  #: Ids of the fixes that treat it.
 
 
@@ -52,7 +52,7 @@ class Question:
 
     question: str  #: What was asked.
     #: yes, no, no GPU, or not measured.
-    answer: Annotated[str, choices("yes", "no", "no GPU", "not measured")]
+    answer: Annotated[str, "yes", "no", "no GPU", "not measured"]
     metric: str  #: What the figure is.
     value: float | None  #: The figure measured.
     threshold: float | None  #: From where on the answer is yes.
@@ -66,7 +66,7 @@ class Diagnosis:
 
     #: The branch of the tree that holds the step back.
     bottleneck: Annotated[
-        str, choices("data_loader", "memcpy", "communication", "gpu", "cpu", "other", "none")
+        str, "data_loader", "memcpy", "communication", "gpu", "cpu", "other", "none"
     ]
     detail: str | None = None  #: The check below that branch that explains it most precisely.
     sentence: str = ""  #: The verdict in one sentence.

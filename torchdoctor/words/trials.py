@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from torchdoctor.words.program import Location, choices
+from torchdoctor.words.program import Location
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +63,10 @@ class Trial:
     #: faster or slower: the 95 % interval excludes 1, and a few pairs do not stand against the
     #: time of the step that the fix works on; same: no difference worth the name; unclear: too
     #: few data; failed; refused.
-    verdict: Annotated[str, choices("faster", "slower", "same", "unclear", "failed", "refused")] = (
-        "unclear"
-    )
+    verdict: Annotated[str, "faster", "slower", "same", "unclear", "failed", "refused"] = "unclear"
     #: Whether training stayed the same, judged by the losses and the samples.
     numerics: Annotated[
-        str,
-        choices("identical", "within-rounding", "within-seed-noise", "changed", "not-comparable"),
+        str, "identical", "within-rounding", "within-seed-noise", "changed", "not-comparable"
     ] = "not-comparable"
     numerics_reason: str | None = None  #: What that judgement rests on.
     risk: int = 0  #: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training.
@@ -158,7 +155,7 @@ class Ceiling:
     #: interval: low allows for the replay's error, high also for waits of unknown cause.
     speedup: Interval
     #: experiment: measured; replay: a model, from the dependencies in the trace.
-    source: Annotated[str, choices("experiment", "replay")] = "experiment"
+    source: Annotated[str, "experiment", "replay"] = "experiment"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +176,7 @@ class TriedCeiling:
     #: gain: the interval is above 1; hidden: a high share that gives nothing; nothing: a low
     #: one; slower: it took longer without it, which says nothing; unclear; abandoned; not-tried.
     verdict: Annotated[
-        str, choices("gain", "hidden", "nothing", "slower", "unclear", "abandoned", "not-tried")
+        str, "gain", "hidden", "nothing", "slower", "unclear", "abandoned", "not-tried"
     ] = "abandoned"
     whole: bool = True  #: Whether it is the whole cost of its branch, or a part.
     #: Why it was abandoned, not tried, or unclear in spite of its figures.
@@ -241,16 +238,20 @@ class TrainingTrial:
 
     fix: str  #: Id of the fix.
     #: A learning-rate range test, or losses with and without it.
-    kind: Annotated[str, choices("range test", "loss")]
+    kind: Annotated[str, "range test", "loss"]
     #: found: a rate; better, worse: the loss differs by more than other seeds make it;
     #: no-difference; shows-nothing: the launches cannot tell; not-decided: the budget ended
     #: during one of its launches; failed; not-tried.
     verdict: Annotated[
         str,
-        choices(
-            *("found", "better", "worse", "no-difference", "shows-nothing"),
-            *("not-decided", "failed", "not-tried"),
-        ),
+        "found",
+        "better",
+        "worse",
+        "no-difference",
+        "shows-nothing",
+        "not-decided",
+        "failed",
+        "not-tried",
     ]
     sentence: str  #: What came out, or why nothing did.
     settings: dict[str, Any] = field(default_factory=dict)  #: The values that were tried.
