@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from torchdoctor.facts.lookup import training_loaders, training_models
-from torchdoctor.words import Interval, Recording
-from torchdoctor.words.program import DoubleCall, Location, ModelFacts, PaddedProduct
+from torchdoctor.words import DoubleCall, Interval, Location, ModelFacts, PaddedProduct, Recording
 
 _MOST = 0.5  # of a model's elements
 _KNOWN_LEAVES = 4  # tensors of a batch whose types are noted

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from torchdoctor.words.environment import SensorStatistics
-from torchdoctor.words.recording import Recording
+from torchdoctor.words import Recording, SensorStatistics
 
 NEARLY_FULL = 0.9  # share of the GPU's memory
 MUCH_LOAD = 0.25  # of the usable CPUs, busy with other programs

@@ -11,8 +11,7 @@ from torchdoctor.facts.lookup import (
     training_loaders,
     workers_keep_up,
 )
-from torchdoctor.words.program import LoaderFacts
-from torchdoctor.words.recording import Recording
+from torchdoctor.words import LoaderFacts, Recording
 
 MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
 _LEAST_WAIT = 0.05  # share of the step

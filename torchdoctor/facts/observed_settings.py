@@ -1,9 +1,7 @@
 """Collect the settings that a program trained with, to tell two reports apart. Pure."""
 
 from torchdoctor.facts.lookup import training_loaders, training_models
-from torchdoctor.words.program import Flags, LoaderFacts, ModelFacts, OptimizerFacts
-from torchdoctor.words.recording import Recording
-from torchdoctor.words.report import Setting
+from torchdoctor.words import Flags, LoaderFacts, ModelFacts, OptimizerFacts, Recording, Setting
 
 _FLAGS = {
     "anomaly_enabled": "anomaly detection",

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from torchdoctor.words import BRANCHES, Ceiling, Interval, Trial, TriedCeiling
+from torchdoctor.words import BRANCHES, Ceiling, Interval, Trial, TriedCeiling, WhatIf
 from torchdoctor.words.figures import says_something
-from torchdoctor.words.traced import WhatIf
 
 _A_LITTLE = 0.02  # a smaller gain is not worth mentioning before it is proven
 

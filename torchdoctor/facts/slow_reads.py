@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share, training_loaders
-from torchdoctor.words.environment import SLOW_KINDS, MountReads
-from torchdoctor.words.recording import Recording
+from torchdoctor.words import SLOW_KINDS, MountReads, Recording
 
 LEAST_WAIT = 0.05  # share of the step spent waiting for data
 LEAST_SHARE = 0.05  # share of the step that reading takes

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from torchdoctor.facts.lookup import place, training_loaders, training_models
-from torchdoctor.words.program import Location, StackSample
-from torchdoctor.words.recording import Recording
+from torchdoctor.words import Location, Recording, StackSample
 
 FRAME = re.compile(r"(?P<file>.+\.pyx?)\((?P<line>\d+)\): (?P<function>.+)")
 _LIBRARIES = frozenset(

@@ -29,8 +29,7 @@ None for the result: random numbers (dropout) are replayed. Blocks with side eff
 from typing import Any
 
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import ModelFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, ModelFacts, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

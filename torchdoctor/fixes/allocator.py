@@ -27,8 +27,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _LIBRARIES = ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
 _FOLDERS = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib", "local/lib")

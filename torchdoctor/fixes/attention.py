@@ -29,8 +29,7 @@ the attention weights cannot have them.
 """
 
 from torchdoctor.checks import unfused_attention
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, process, trace
+from torchdoctor.words import FixSpec, Recording, Settings, process, trace
 
 
 def refuses(recording: Recording) -> str | None:

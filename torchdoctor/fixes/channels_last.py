@@ -32,8 +32,7 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.training import before_training, on_images
 from torchdoctor.facts.lookup import convolves, training_models
 from torchdoctor.fixes import mixed_precision
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

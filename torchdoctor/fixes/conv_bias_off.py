@@ -31,8 +31,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torchdoctor.facts.lookup import convolves, place, training_models
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

@@ -25,8 +25,7 @@ import os
 from typing import Any
 
 from torchdoctor.facts.hardware import capped_simd
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

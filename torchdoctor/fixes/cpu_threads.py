@@ -30,8 +30,7 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits, on_top
 from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot matter
 

@@ -29,8 +29,7 @@ from typing import Any
 
 from torchdoctor.edits.calls import on_top
 from torchdoctor.facts.lookup import convolves, training_models
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _MOST_SHAPES = 2  # the usual batch and a smaller last one
 _STATEMENT = "torch.backends.cudnn.benchmark = True"

@@ -32,8 +32,7 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _HARMLESS = ("", "0", "OFF", "off")
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")

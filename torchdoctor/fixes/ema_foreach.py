@@ -26,8 +26,7 @@ second copy of the weights in memory, and evaluation has to use it.
 
 from typing import Any
 
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings, TrainingAdvice, process
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TrainingAdvice, process
 
 _NUMBERS = ((0.5, -1.25), (3.0, 2.0), (-0.75, 4.5))  # averaged, current
 _AGREES = 1e-6

@@ -28,8 +28,7 @@ from typing import Any
 from torchdoctor.edits import DropKeywordEdit, Edit
 from torchdoctor.edits.calls import call_edits, made_by_library, trainer_call, written
 from torchdoctor.facts.lookup import place, trains
-from torchdoctor.words import OptimizerFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, OptimizerFacts, Recording, Settings
 
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 

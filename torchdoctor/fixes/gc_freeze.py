@@ -30,8 +30,7 @@ objects hold, tensors included. The report shows the memory.
 import gc
 from typing import Any
 
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _WORTH = 0.005  # of the step
 

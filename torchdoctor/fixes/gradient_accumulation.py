@@ -30,8 +30,7 @@ be divided by the number of batches. One large batch, where it fits, is faster.
 
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings
+from torchdoctor.words import FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

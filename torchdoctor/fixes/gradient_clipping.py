@@ -31,8 +31,7 @@ the gradients have to be unscaled first. error_if_nonfinite waits for the GPU.
 import math
 from typing import Any
 
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings, TrainingAdvice, process
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TrainingAdvice, process
 
 _SPIKE = 10.0  # times the median norm
 _FEWEST = 4

@@ -52,8 +52,7 @@ from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import around_forward, with_scaler
 from torchdoctor.facts.hardware import compute_capability, has_bf16_instructions, low_precision
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _LEAST_CAPABILITY = (7, 0)  # the first compute capability with tensor cores: for float16
 

@@ -31,8 +31,7 @@ from typing import Any
 
 from torchdoctor.edits import DecoratorEdit, Edit
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import ModelFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, ModelFacts, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

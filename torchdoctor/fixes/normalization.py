@@ -28,8 +28,7 @@ differently in training and evaluation, and suits no batch of one or two.
 from typing import Any
 
 from torchdoctor.facts.lookup import training_loaders, training_models
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings, TrainingAdvice, process
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TrainingAdvice, process
 
 _FAR = 5.0  # |mean| or deviation above it; below a fifth of 1 as well
 _DEEP = 4  # convolutions

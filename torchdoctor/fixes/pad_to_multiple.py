@@ -29,8 +29,7 @@ from torchdoctor.checks import odd_sizes, sizes_not_multiples
 from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, process
 
 _NAMED = 3
 

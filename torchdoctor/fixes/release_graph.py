@@ -29,8 +29,7 @@ from typing import Any
 from torchdoctor.edits import DetachEdit, Edit
 from torchdoctor.facts.lookup import place
 from torchdoctor.probe.hooks.analysis import ANALYSED_STEPS
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

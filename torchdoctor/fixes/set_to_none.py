@@ -27,8 +27,7 @@ from typing import Any
 
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

@@ -31,8 +31,7 @@ from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
 from torchdoctor.edits.reading import batch_loops
 from torchdoctor.facts.arithmetic import double_leaves, double_location, double_models
 from torchdoctor.facts.lookup import place, training_loaders, training_models
-from torchdoctor.words import Recording, TraceStatistics
-from torchdoctor.words.specs import FixSpec, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, TraceStatistics, process
 
 _MOST_CALLS = 16  # that the probe keeps
 

@@ -31,8 +31,7 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import on_top
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 _CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"

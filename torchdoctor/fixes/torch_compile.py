@@ -53,8 +53,7 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import before_training
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import Recording, TraceStatistics
-from torchdoctor.words.specs import Example, FixSpec, Settings
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TraceStatistics
 
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
 _FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
