@@ -2,8 +2,13 @@ from __future__ import annotations
 
 from event_sequences import Script
 
-from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
-from torchdoctor.observe.step_words import tally
+from torchdoctor.observe.step_finding import (
+    NoSteps,
+    StepsFound,
+    boundary_rows,
+    find_boundary,
+    tally,
+)
 from torchdoctor.probe import step_log
 from torchdoctor.words import LoaderFacts, Location, OptimizerFacts, ProcessFacts
 

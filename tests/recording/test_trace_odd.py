@@ -286,12 +286,11 @@ def test_copies_by_their_names_in_rocm(tmp_path: Path) -> None:
     assert report.trace.d2h_bytes == 0
 
 
-@pytest.mark.parametrize("write", [hex, str])
-def test_ids_may_be_texts(write, tmp_path: Path) -> None:
+def test_ids_may_be_texts(tmp_path: Path) -> None:
     trace = every_branch(steps=4)
     for event in trace.events:
         if "correlation" in event.get("args", {}):
-            event["args"]["correlation"] = write(event["args"]["correlation"])
+            event["args"]["correlation"] = str(event["args"]["correlation"])
     report = checked(tmp_path, trace.document())
     assert_every_branch(report)
     assert not report.doubts

@@ -65,8 +65,7 @@ def cut_units(events: Events) -> Units:
 
 def evaluation_units(units: Units) -> np.ndarray:
     """Return True if each unit is evaluation; bool of shape (units,)."""
-    learning_loaders = np.unique(units.loader[units.learns])
-    of_learning_loader = np.isin(units.loader, learning_loaders)
+    of_learning_loader = np.isin(units.loader, units.loader[units.learns])
     without_learning = units.is_fetch & (units.value != EXHAUSTED) & ~units.learns
     # In a log without phases only what is never learned from is told apart.
     without_learning &= units.forwards > 0 if units.forwards.any() else ~of_learning_loader
@@ -80,14 +79,13 @@ def evaluation_units(units: Units) -> np.ndarray:
 def evaluates_training_loader(events: Events) -> bool:
     """Return True if batches of a loader that is learned from were evaluated only."""
     units = cut_units(events)
-    learning = np.unique(units.loader[units.learns])
-    return bool((evaluation_units(units) & np.isin(units.loader, learning)).any())
+    learning = np.isin(units.loader, units.loader[units.learns])
+    return bool((evaluation_units(units) & learning).any())
 
 
 def evaluation_mask(events: Events) -> np.ndarray:
     """Return True if the stretch after each event is evaluation; bool of shape (n,)."""
-    mask = np.zeros(len(events), dtype=bool)
-    units = cut_units(events)
+    mask, units = np.zeros(len(events), dtype=bool), cut_units(events)
     chosen = evaluation_units(units)
     only_evaluates = np.setdiff1d(units.loader[chosen], units.loader[units.learns])
     ends_or_starts = np.isin(units.loader, only_evaluates) & ~chosen
@@ -98,8 +96,8 @@ def evaluation_mask(events: Events) -> np.ndarray:
     # Eval-mode forwards of models that also train, with the stretch before each.
     begins = events.at(step_log.FORWARD_BEGIN)
     training = (events.value[begins] & 2) > 0
-    trained = np.unique(events.ident[begins[training]])
-    evaluated = begins[~training & np.isin(events.ident[begins], trained)]
+    trained = np.isin(events.ident[begins], events.ident[begins[training]])
+    evaluated = begins[~training & trained]
     ends = _first_at_or_after(events.at(step_log.FORWARD_END), evaluated)
     for begin, stop in zip(evaluated, ends, strict=True):
         mask[max(begin - 1, 0) : stop] = True

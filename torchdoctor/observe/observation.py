@@ -168,8 +168,8 @@ class Profiled:
         """Return the observed processes, with what only the profiled launch sees in the first."""
         if self.analysed is None:
             return processes
-        seen_there = {name: getattr(self.analysed, name) for name in ANALYSED}
-        return [replace(processes[0], **seen_there), *processes[1:]]
+        analysed = {name: getattr(self.analysed, name) for name in ANALYSED}
+        return [replace(processes[0], **analysed), *processes[1:]]
 
 
 def profiled_window(result: LaunchResult) -> Profiled:
@@ -187,6 +187,5 @@ def profiled_window(result: LaunchResult) -> Profiled:
         trace = summarise(read_trace(largest))
     except UsageError as error:
         raise ProgramFailed(f"The profiler's trace cannot be read: {error}") from error
-    facts = read_channel(result.channel)[1]
-    own = facts.get(int(largest.name.split("-")[1].split(".")[0]))
+    own = read_channel(result.channel)[1].get(int(largest.name.split("-")[1].split(".")[0]))
     return Profiled(trace=trace, analysed=own if own is not None and own.analysed_steps else None)

@@ -32,8 +32,8 @@ def shares(
         # The others keep their proportions.
         rest = 1.0 - (trace.shares.data_loader or 0.0)
         scale = (1.0 - logged) / rest if rest > 0 else 0.0
-        known = {name: share for name, share in asdict(trace.shares).items() if share is not None}
-        scaled = {name: share * scale for name, share in known.items()}
+        known = asdict(trace.shares).items()
+        scaled = {name: share * scale for name, share in known if share is not None}
         return Shares(**{**scaled, "data_loader": logged})
     if steps is None:
         return trace.shares if trace is not None else Shares()

@@ -31,8 +31,7 @@ def shows_slope(durations: np.ndarray) -> bool:
         return False
     earlier, later = np.triu_indices(_TREND_STEPS, k=1)
     score = float(np.sign(last[earlier] - last[later]).sum())
-    half = _TREND_STEPS // 2
-    before, after = float(np.median(last[:half])), float(np.median(last[half:]))
+    before, after = (float(np.median(half)) for half in np.array_split(last, 2))
     return score >= _TREND_SCORE and after < before * (1.0 - _TREND_SIZE)
 
 
@@ -115,8 +114,8 @@ def step_statistics(
     durations = np.diff(events.t_ns[rows]) / 1e9
     settled = settled_after(durations)
     if warmup is None:
-        wanted = max(LEAST_WARMUP, settled or 0)
-        warmup = wanted if len(durations) >= 2 * wanted else len(durations) // 3
+        warmup = max(LEAST_WARMUP, settled or 0)
+        warmup = warmup if len(durations) >= 2 * warmup else len(durations) // 3
     warmup = min(warmup, len(durations) - 1)
     edges = rows[warmup:] if window is None else rows[warmup : warmup + window + 1]
     measured = durations[warmup : warmup + len(edges) - 1]
@@ -227,9 +226,7 @@ def _samples_per_second(
     events: Events, boundary: Boundary, warmup: int, window: int | None
 ) -> float | None:
     rows = boundary_rows(events, boundary)
-    rows = rows[min(warmup, max(len(rows) - 2, 0)) :]
-    if window is not None:
-        rows = rows[: window + 1]
+    rows = rows[min(warmup, max(len(rows) - 2, 0)) :][: None if window is None else window + 1]
     if len(rows) < 2:
         return 0.0  # this trainer did nothing in the window
     loader = boundary.ident if boundary.kind == "loader" else None

@@ -65,8 +65,7 @@ def choose_window(
     settled = min(observed.settled_after or 0, max(LEAST_WARMUP, int(2 * longest / step_s)))
     warmup = max(fewest_warmup, settled if fewest_warmup == LEAST_WARMUP else 0)
     # Iterations with prefetched batches cost less waiting, so they must not be in the window.
-    stock = prefetched(observed, loaders)
-    warmup = max(warmup, min(stock, int(longest / step_s)))
+    warmup = max(warmup, min(prefetched(observed, loaders), int(longest / step_s)))
     steps = max(LEAST_STEPS, math.ceil(least / step_s))
     steps = _whole_cycles(steps, observed.cycle_steps, step_s, longest)
     steps = min(steps, max(fewest, int(longest / step_s)))
@@ -77,9 +76,8 @@ def choose_window(
 
 def prepared_ahead(settings: Mapping[str, Any], loader: LoaderFacts) -> tuple[int, int]:
     """Return a loader's workers with these settings, and the batches that each prepares ahead."""
-    workers = settings.get("num_workers", loader.num_workers)
     ahead = settings.get("prefetch_factor", loader.prefetch_factor)
-    return int(workers), int(ahead or DEFAULT_PREFETCH)
+    return int(settings.get("num_workers", loader.num_workers)), int(ahead or DEFAULT_PREFETCH)
 
 
 def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:

@@ -71,14 +71,13 @@ def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     rows = table.where((steps.index(table.start) >= 0) & named(trace, table, _ALLOCATION.match))
     inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
     gives_back = named(trace, rows, _GIVES_BACK.search)
-    last_asked: dict[int, int] = {}
-    for operator, start in zip(inside[~gives_back], rows.start[~gives_back], strict=True):
-        last_asked[int(operator)] = max(int(start), last_asked.get(int(operator), int(start)))
-    gave = zip(inside[gives_back].tolist(), rows.start[gives_back].tolist(), strict=True)
-    retries = {operator for operator, start in gave if start < last_asked.get(operator, start)}
+    gave, asked = inside[gives_back], inside[~gives_back]
+    last_asked = np.full(len(trace.operators) + 1, np.iinfo(np.int64).min)  # -1: no operator
+    np.maximum.at(last_asked, asked, rows.start[~gives_back])
+    retries = np.unique(gave[rows.start[gives_back] < last_asked[gave]])
     return {
         "allocations_per_step": len(rows) / len(steps),
         "allocation_s": float((rows.end - rows.start).sum()) / len(steps) / 1e9,
-        "allocator_retries_per_step": len(retries - {-1}) / len(steps),
+        "allocator_retries_per_step": int((retries >= 0).sum()) / len(steps),
         "releases_per_step": int((gives_back & (inside < 0)).sum()) / len(steps),
     }

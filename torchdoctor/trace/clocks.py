@@ -41,18 +41,13 @@ class Collectives:
 
 @dataclass(frozen=True)
 class Alignment:
-    """One entry a rank, in the order given.
+    """One entry a rank, in the order given."""
 
-    `offset_s`: how far its clock is ahead of the first rank's. `wait_s`: per step, how long it
-    waited in collectives until the last rank came. `last_share`: of the collectives, those that it
-    came to last. `scatter_s`: how far ends lie from the offset, the usual distance over all ranks.
-    """
-
-    offset_s: list[float]
-    wait_s: list[float]
-    last_share: list[float]
+    offset_s: list[float]  # how far its clock is ahead of the first rank's
+    wait_s: list[float]  # per step, in collectives until the last rank came
+    last_share: list[float]  # of the collectives, those that it came to last
     collectives: int
-    scatter_s: float
+    scatter_s: float  # how far ends lie from the offset, the usual distance over all ranks
     on_device: bool = True
 
 
@@ -66,9 +61,11 @@ class Unaligned(Enum):
 def collectives(trace: Trace, timeline: Timeline) -> Collectives:
     """Return the collectives of the known steps; none where steps are unknown."""
     table = trace.device if trace.has_device else trace.annotations
-    wanted = named(trace, table, _on_device if trace.has_device else _on_host)
+    wanted = named(trace, table, _TOGETHER.search)
     if trace.has_device:
-        wanted &= table["kind"] == KERNEL
+        wanted &= (table["kind"] == KERNEL) & named(trace, table, is_communication)
+    else:
+        wanted &= named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION))
     rows = np.flatnonzero(wanted)
     rows = rows[np.argsort(table.start[rows], kind="stable")]
     number = _step_numbers(trace, timeline)
@@ -85,14 +82,6 @@ def collectives(trace: Trace, timeline: Timeline) -> Collectives:
         base_us=trace.base_us + epoch_us,
         on_device=trace.has_device,
     )
-
-
-def _on_device(name: str) -> bool:
-    return is_communication(name) and _TOGETHER.search(name) is not None
-
-
-def _on_host(name: str) -> bool:
-    return name.startswith(HOST_COMMUNICATION) and _TOGETHER.search(name) is not None
 
 
 def _step_numbers(trace: Trace, timeline: Timeline) -> Ints:

@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -84,17 +84,16 @@ def _decoded(raw: msgspec.Raw) -> Any:
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 _LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
 _FURTHEST_US = 4e15  # from the first event, 127 years: what is further no int64 of ns holds
 _NO_ARGS = SliceArgs()
 
 
-class Names(dict[Key, int], Generic[Key]):
+class Names(dict[Any, int]):
     """Interned values in order: looking one up gives its number, which is new for a new value."""
 
-    def __missing__(self, key: Key) -> int:
+    def __missing__(self, key: Hashable) -> int:
         number = self[key] = len(self)
         return number
 
@@ -195,10 +194,8 @@ class Columns:
     """Collects blocks of slices; `trace()` gives what was collected."""
 
     def __init__(self) -> None:
-        self.names: Names[str] = Names()
-        self.threads: Names[tuple[int | str, int | str]] = Names()
-        self.shapes: Names[bytes] = Names()
-        self.products: Names[ProductInputs] = Names()
+        self.names, self.threads = Names(), Names()
+        self.shapes, self.products = Names(), Names()
         self.base_us: float | None = None
         self.events = self.untimed = 0
         self.unknown: Counter[str] = Counter()  # events by category

@@ -25,7 +25,6 @@ from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words.intervals import Ints
 
 ROOT = 0
-_DEVICE_RANK = 1  # at one moment: what the host does, device events, ends of waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +35,6 @@ class Needs:
     needed: Ints
     lag: Ints
     cost: Ints  # the dependency goes when this class is taken away; FIXED: never
-
-    def where(self, rows: Ints | Mask) -> Needs:
-        """Return the dependencies that a mask or an index array selects."""
-        columns = (self.node, self.needed, self.lag, self.cost)
-        node, needed, lag, cost = (column[rows] for column in columns)
-        return Needs(node=node, needed=needed, lag=lag, cost=cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +135,11 @@ def _cut(trace: Trace, timeline: Timeline, first: int, last: int) -> Trace:
 
 def _order(points: HostPoints, events: DeviceEvents, root: int) -> Ints:
     """Return points, then events, in an order of time in which a node comes after its needs."""
-    # Of a point 0, and 2 from the end of a wait on at the same moment of its thread.
+    # At one moment: points, device events, and points from the end of a wait of their thread on.
     same = (np.diff(points.thread) == 0) & (np.diff(points.time) == 0)
     moment = np.concatenate(([0], np.cumsum(~same)))
     ranks = np.maximum.accumulate(moment * 4 + np.where(points.kind == Point.WAIT_END, 2, 0)) % 4
-    rank = np.concatenate([ranks, np.full(len(events), _DEVICE_RANK)])
+    rank = np.concatenate([ranks, np.ones(len(events), np.int64)])
     # By rounding an event may start before its launch, or before the one ahead of it.
     begun = np.maximum(events.start, events.submitted)
     for first, last in events.streams():
@@ -191,12 +184,10 @@ def _needs(
     early = np.minimum(0, points.time[ends] - events.end[waits.event])
     also, after, lag = np.array(points.also_after, dtype=np.int64).reshape(-1, 3).T
     fixed = np.full(len(also) + len(launched) + len(across[0]), Cost.FIXED)
-    lags = (lag, events.latency[launched], np.zeros(len(across[0]), np.int64), early)
-    needs = Needs(
-        node=place[np.concatenate([also, count + launched, count + across[0], ends])],
-        needed=place[np.concatenate([after, launches, count + across[1], count + waits.event])],
-        lag=np.concatenate(lags),
-        cost=np.concatenate([fixed, waits.cost]),
-    )
-    needs = needs.where(needs.needed < needs.node)
-    return needs.where(np.argsort(needs.node, kind="stable"))
+    lags_by_kind = (lag, events.latency[launched], np.zeros(len(across[0]), np.int64), early)
+    node = place[np.concatenate([also, count + launched, count + across[0], ends])]
+    needed = place[np.concatenate([after, launches, count + across[1], count + waits.event])]
+    lags, costs = np.concatenate(lags_by_kind), np.concatenate([fixed, waits.cost])
+    rows = np.argsort(node, kind="stable")
+    rows = rows[needed[rows] < node[rows]]
+    return Needs(node=node[rows], needed=needed[rows], lag=lags[rows], cost=costs[rows])

@@ -126,10 +126,8 @@ def _dense(values: Ints) -> Ints:
 
 def _cost(trace: Trace, table: Table) -> Ints:
     kernel, collective = table["kind"] == KERNEL, named(trace, table, is_communication)
-    copy = table["kind"] == MEMCPY
-    return np.select(
-        [kernel & collective, kernel, copy], [Cost.COMMUNICATION, Cost.GPU, Cost.COPY], Cost.FIXED
-    )
+    cost = np.where(table["kind"] == MEMCPY, Cost.COPY, Cost.FIXED)
+    return np.where(kernel, np.where(collective, Cost.COMMUNICATION, Cost.GPU), cost)
 
 
 def _with_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> DeviceEvents:
@@ -219,7 +217,7 @@ def _declared_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
 def _inferred_waits(events: DeviceEvents, late: Ints) -> tuple[Ints, Ints]:
     order = np.argsort(events.end, kind="stable")
     place = np.searchsorted(events.end[order], events.start[late] + 1_000, side="right") - 1
-    whom = order[np.maximum(place, 0)] if len(order) else place
+    whom = order[np.maximum(place, 0)]
     good = (place >= 0) & (events.end[whom] >= events.start[late] - UNEXPLAINED_NS)
     good &= events.stream[whom] != events.stream[late]
     good &= events.start[whom] < events.start[late]

@@ -73,12 +73,12 @@ def doubts_about(trace: Trace, missing: str | None = None) -> list[str]:
 
 def _silent_graphs(trace: Trace) -> str | None:
     graphs = named(trace, trace.runtime, lambda name: "GraphLaunch" in name)
-    launches = trace.runtime["correlation"][graphs]
-    silent = int((~np.isin(launches, trace.device["correlation"])).sum())
+    launched = trace.runtime["correlation"][graphs]
+    silent = int((~np.isin(launched, trace.device["correlation"])).sum())
     if not silent:
         return None
     return (
-        f"{silent} of {len(launches)} CUDA graph launches show no kernel: what ran in them is "
+        f"{silent} of {len(launched)} CUDA graph launches show no kernel: what ran in them is "
         "unknown, so GPU time is too low."
     )
 

@@ -7,7 +7,6 @@ does not decode is repaired, and if that does not help, read event by event arou
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 import math
 import operator
@@ -186,9 +185,6 @@ def _number(value: Any) -> float:
 
 
 def _whole(value: Any) -> int | None:
-    if isinstance(value, str) and value[:2].lower() == "0x":
-        with contextlib.suppress(ValueError):
-            return int(value, 16)
     number = _number(value)
     return int(number) if math.isfinite(number) else None
 

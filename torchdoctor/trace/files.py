@@ -16,7 +16,6 @@ from torchdoctor.trace.events import (
     EVENT_END,
     MOST_DAMAGED,
     Run,
-    Slice,
     decode_run,
     repair,
     salvage,
@@ -45,7 +44,7 @@ def events_start(head: bytes | bytearray) -> int | None:
 
 
 class TraceFile:
-    """One pass over a trace: iterate `slices()` or `runs()`, then read `metadata` and `doubts`.
+    """One pass over a trace: iterate `runs()`, then read `metadata` and `doubts`.
 
     What of the metadata stands before the events is known from the first block on. `stream` is
     binary, at the start of the trace; messages call it `name`.
@@ -58,10 +57,6 @@ class TraceFile:
         self.damaged = 0
         self.is_list = False  # the root is a list of events, which has no metadata
         self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
-
-    def slices(self) -> Iterator[list[Slice]]:
-        """Yield the complete events in blocks."""
-        return (run.slices for run in self.runs())
 
     def runs(self) -> Iterator[Run]:
         """Yield all that can be read in blocks; raise NoTrace if the bytes are no Kineto trace."""
@@ -164,10 +159,9 @@ def plain_chunks(
     first = stream.read(block_bytes)
     if first[:2] == GZIP_MAGIC:
         yield from _unzipped_chunks(stream, first, name, doubts, block_bytes)
-        return
-    while first:
+    else:
         yield first
-        first = stream.read(block_bytes)
+        yield from iter(lambda: stream.read(block_bytes), b"")
 
 
 def _unzipped_chunks(

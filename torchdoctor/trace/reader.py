@@ -31,8 +31,8 @@ def read_trace(
 def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
     file = TraceFile(stream, name, block_bytes)
     columns = Columns()
-    for slices in file.slices():
-        columns.add(slices)
+    for run in file.runs():
+        columns.add(run.slices)
     of_profiler = columns.of_profiler
     trace = columns.trace(name)
     if not of_profiler or _holds_marks_alone(trace):

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from torchdoctor.trace.columns import Ints, Table, Trace, once
 from torchdoctor.words.intervals import join
 
-_STEP = "ProfilerStep#"
-_OPTIMIZER = "Optimizer.step#"
 _WORKS = 0.1  # of the busiest thread's operators, from where on a thread is taken to do the steps
 
 
@@ -28,7 +26,7 @@ def named(trace: Trace, table: Table, wanted: Callable[[str], object]) -> NDArra
 
 def is_step(name: str) -> bool:
     """Return True for the profiler's annotation of a step."""
-    return name.startswith(_STEP)
+    return name.startswith("ProfilerStep#")
 
 
 def is_loader(name: str) -> bool:
@@ -53,7 +51,7 @@ def fetching_threads(trace: Trace) -> NDArray[np.bool_]:
     loading = threads_of(trace, is_loader)
     if not loading.any():
         return loading
-    for wanted in (is_step, lambda name: name.startswith(_OPTIMIZER)):
+    for wanted in (is_step, lambda name: name.startswith("Optimizer.step#")):
         stepping = threads_of(trace, wanted)
         if stepping.any():
             return loading & ~stepping

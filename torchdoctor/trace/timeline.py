@@ -137,13 +137,12 @@ def _start_up(trace: Trace, length_ns: int) -> list[str]:
     long = np.flatnonzero((lasting >= _LONG_CALL * length_ns) & (lasting >= _LONG_CALL_NS))
     if not len(long):
         return []
-    names = sorted({trace.names[name] for name in runtime.name[long]})
+    names = ", ".join(sorted({trace.names[name] for name in runtime.name[long]}))
     total_ns = runtime.spans(long).total
-    holds = "holds" if len(long) == 1 else "hold"
     return [
-        f"{counted(len(long), 'call')} ({', '.join(names)}) {holds} the host for "
-        f"{total_ns / 1e6:.0f} ms, {total_ns / length_ns:.0%} of the trace, as start-up does: if "
-        "it is no part of training, record after a few steps (`schedule=` with wait and warmup)."
+        f"{counted(len(long), 'call')} ({names}) {'hold' if len(long) > 1 else 'holds'} the host "
+        f"for {total_ns / 1e6:.0f} ms, {total_ns / length_ns:.0%} of the trace, as start-up does: "
+        "if it is no part of training, record after a few steps (`schedule=` with wait and warmup)."
     ]
 
 

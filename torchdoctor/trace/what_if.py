@@ -117,6 +117,9 @@ def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> Wha
     if own_delays:
         delay = graph.delay.astype(np.float64)
         replayed = _seconds(replay(graph, delay=delay))
+    # Without a GPU all but the loader is the CPU's, and nothing would be left.
+    told = set(COSTS) if trace.has_device else {"data_loader"}
+    told -= set() if len(timeline.collectives) else {"communication"}
     prediction = WhatIf(
         steps=last - first + 1 if steps.known else 0,
         of_steps=len(steps) if steps.known else 0,
@@ -125,9 +128,7 @@ def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> Wha
         explained_s=min(replayed, _seconds(replay(graph, delay=np.zeros(len(graph))))),
         own_delays=own_delays,
         branches={
-            branch: _without(graph, cost, delay, replayed)
-            if _can_say(trace, timeline, branch)
-            else None
+            branch: _without(graph, cost, delay, replayed) if branch in told else None
             for branch, cost in COSTS.items()
         },
     )
@@ -163,13 +164,6 @@ def _typical_steps(trace: Trace, timeline: Timeline) -> tuple[int, int] | None:
 def _begun_in(table: Table, steps: Steps) -> Ints:
     step = np.searchsorted(steps.host_start, table.start, side="right")
     return np.bincount(step, minlength=len(steps) + 1)[1:]
-
-
-def _can_say(trace: Trace, timeline: Timeline, branch: str) -> bool:
-    if branch == "communication":
-        return trace.has_device and len(timeline.collectives) > 0
-    # Without a GPU all but the loader is the CPU's, and nothing would be left.
-    return trace.has_device or branch == "data_loader"
 
 
 def _without(graph: Dependencies, cost: Cost, delay: Times, replayed: float) -> BranchReplay:
