@@ -84,6 +84,7 @@ class Judgement:
         allow_training_changes: bool,
     ) -> None:
         self.policy, self.allow_training_changes = policy, allow_training_changes
+        self._evidence = evidence
         self.noise_floor = compare.interval(evidence.noise())
         self.measured = {members: evidence.measured(arm) for members, arm in arms.items()}
         self.intervals = {members: self._interval(members) for members in arms}
@@ -144,137 +145,160 @@ class Judgement:
         known_to = _BOUND_KNOWN_TO + _REST_KNOWN_TO * share**3
         return 1.0 / (1.0 - share) if measured.gain > known_to - math.log(1.0 - share) else None
 
+    def results(self, ended: str | None) -> TrialResults:
+        """Return all rows and the recommendation.
+
+        `ended`: why the search ended before it was done (`NO_TIME`, "interrupted"); None: it did
+        not.
+        """
+        evidence, by = self._evidence, self._evidence.decided_by()
+        seconds = evidence.estimator(by).seconds
+        rows = {
+            members: self._row(members, ended)
+            for members, measured in self.measured.items()
+            if len(members) == 1 or measured.differences or not measured.arm.alive
+        }
+        return TrialResults(
+            trials=list(rows.values()),
+            noise_floor=self.noise_floor,
+            recommendation=self._recommendation(rows),
+            baselines=evidence.baselines,
+            launches_s=[s for t in evidence.baselines if (s := seconds(t)) is not None],
+            measured=evidence.measured_how(),
+            decided_by=by,
+            per_step=evidence.per_step,
+            doubts=self._doubts(),
+        )
+
+    def _row(self, members: Members, ended: str | None) -> Trial:
+        """Return one row of the report."""
+        measured, verdict = self.measured[members], self.verdicts[members]
+        arm, timings, untouched = measured.arm, measured.arm.timings, self._evidence.baselines
+        memory = _median(t.peak_memory_bytes for t in timings)
+        memory_before = _median(
+            t.peak_memory_bytes
+            for t in untouched
+            if any(t.gpu_memory == o.gpu_memory for o in timings)
+        )
+        setup_s = _setup(timings, untouched)
+        if arm.candidate is not None and not arm.candidate.also:
+            fix, settings = arm.candidate.fix, dict(arm.candidate.settings)
+        else:
+            fix = " + ".join(arm.ids)
+            settings = dict(arm.fixes)
+        change = None if memory is None or memory_before is None else round(memory - memory_before)
+        return Trial(
+            fix=fix,
+            settings=settings,
+            speedup=self.intervals[members],
+            at_most=self.at_most(members),
+            verdict=verdict,
+            numerics=measured.numerics.classification,
+            numerics_reason=measured.numerics.reason,
+            risk=arm.facts.risk,
+            peak_memory_bytes=None if memory is None else round(memory),
+            memory_change_bytes=change,
+            cost_s=arm.cost_s,
+            reason=arm.refused or arm.failed or self._reason(members, ended),
+            pairs=len(measured.differences),
+            setup_s=setup_s,
+            details=_details(arm),
+            break_even_steps=_break_even(measured, setup_s, untouched)
+            if verdict == "faster"
+            else None,
+            median_speedup=compare.estimate(measured.other) if arm.alive else None,
+            p_helps=self.policy.beliefs.p_helps(*members) if len(members) == 1 else None,
+        )
+
+    def _reason(self, members: Members, ended: str | None) -> str | None:
+        """Return what explains a verdict: why an arm was not measured, or is not recommended."""
+        measured, verdict = self.measured[members], self.verdicts[members]
+        pairs, parts = len(measured.differences), list[str]()
+        if not measured.arm.alive:
+            return None
+        if pairs == 0:
+            parts.append(self._why_not_measured(members, ended))
+        elif measured.by == "blocks":
+            blocks = counted(pairs, "pair")
+            parts.append(f"measured in one launch only ({blocks} of blocks), not in fresh launches")
+        elif pairs == 1:
+            parts.append("one pair of launches only")
+        if verdict in ("faster", "unclear") and (bound := self.at_most(members)) is not None:
+            parts.append(f"more than the time that it works on allows ({bound:.2f}x)")
+        if verdict == "faster" and measured.gain < math.log1p(WORTH):
+            parts.append(f"gains less than {WORTH:.0%}")
+        numerics, facts = measured.numerics, measured.arm.facts
+        doubted = facts.doubted and numerics.classification == "not-comparable"
+        if numerics.classification == "changed" and facts.risk < 3 and measured.gain > 0:
+            parts.append("training changed: not recommended")
+        elif measured.gain > 0 and (numerics.needs_seeds or doubted):
+            parts.append("whether training changed is not known: not recommended")
+        return "; ".join([*parts, *measured.arm.remarks]) or None
+
+    def _why_not_measured(self, members: Members, ended: str | None) -> str:
+        measured = self.measured[members]
+        if measured.arm.timings and measured.arm.facts.risk == 3:
+            return "not judged: it may change the batch, and batches have no known size"
+        if ended not in (None, NO_TIME):
+            return f"not tried: {ended}"
+        policy = self.policy
+        if ended == NO_TIME or policy.pair_s(members) > policy.prices.left_s:
+            return "not tried: the time ran out (--budget)"
+        likely = policy.beliefs.p_helps(*members)
+        return (
+            f"not tried: it helps with a probability of {likely:.0%}, which is not worth its time"
+        )
+
+    def _recommendation(self, rows: Mapping[Members, Trial]) -> Recommendation:
+        """Return the best set that was measured as a whole; its edits are left open."""
+        members = self.recommended()
+        if members is None:
+            return Recommendation()
+        row, beliefs = rows[members], self.policy.beliefs
+        ranked = sorted(members, key=lambda name: -beliefs.mean_gain(frozenset([name])))
+        order = [fix for name in ranked for fix in self.measured[frozenset([name])].arm.ids]
+        fixes = sorted(self.measured[members].arm.fixes, key=lambda fix: order.index(fix[0]))
+        return Recommendation(
+            fixes=[RecommendedFix(fix=fix, settings=values) for fix, values in fixes],
+            speedup=row.speedup,
+            at_most=row.at_most,
+            numerics=row.numerics,
+            numerics_reason=row.numerics_reason,
+            peak_memory_bytes=row.peak_memory_bytes,
+            pairs=row.pairs,
+        )
+
+    def _doubts(self) -> list[str]:
+        """Return what weakens the verdicts and the recommendation, one sentence each."""
+        doubts, noise = [], self.noise_floor
+        if noise is not None and compare.excludes_one(noise):
+            doubts.append(
+                f"The untouched program against itself came out at {noise.estimate:.3f}x "
+                f"({noise.low:.3f}-{noise.high:.3f}), which should hold 1: the machine was too "
+                f"noisy to trust differences below {100 * compare.reach(noise):.1f} %."
+            )
+        members = self.recommended()
+        if members is None:
+            return doubts
+        best = self.measured[members]
+        if best.numerics.classification == "not-comparable":
+            doubts.append(
+                f"Whether {best.arm.label} changes training could not be checked: "
+                f"{best.numerics.reason}"
+            )
+        if (bound := self.at_most(members)) is not None:
+            doubts.append(
+                f"{best.arm.label} measured {math.exp(best.gain):.2f}x. The share of the step "
+                f"that it works on allows {bound:.2f}x at most, so part of this is noise or "
+                "another load on the machine."
+            )
+        return doubts
+
 
 def as_speedup(interval: LogInterval) -> Interval:
     """Return an interval of log speed-ups as speed-ups."""
     low, middle, high = map(math.exp, (interval.low, interval.estimate, interval.high))
     return Interval(estimate=middle, low=low, high=high)
-
-
-def trial(judgement: Judgement, members: Members, baseline: Arm, why: str | None = None) -> Trial:
-    """Return one row of the report; `why`: what explains the verdict."""
-    measured, verdict = judgement.measured[members], judgement.verdicts[members]
-    arm, timings, untouched = measured.arm, measured.arm.timings, baseline.timings
-    memory = _median(t.peak_memory_bytes for t in timings)
-    memory_before = _median(
-        t.peak_memory_bytes for t in untouched if any(t.gpu_memory == o.gpu_memory for o in timings)
-    )
-    setup_s = _setup(timings, untouched)
-    if arm.candidate is not None and not arm.candidate.also:
-        fix, settings = arm.candidate.fix, dict(arm.candidate.settings)
-    else:
-        fix = " + ".join(arm.ids)
-        settings = dict(arm.fixes)
-    change = None if memory is None or memory_before is None else round(memory - memory_before)
-    return Trial(
-        fix=fix,
-        settings=settings,
-        speedup=judgement.intervals[members],
-        at_most=judgement.at_most(members),
-        verdict=verdict,
-        numerics=measured.numerics.classification,
-        numerics_reason=measured.numerics.reason,
-        risk=arm.facts.risk,
-        peak_memory_bytes=None if memory is None else round(memory),
-        memory_change_bytes=change,
-        cost_s=arm.cost_s,
-        reason=arm.refused or arm.failed or why,
-        pairs=len(measured.differences),
-        setup_s=setup_s,
-        details=_details(arm),
-        break_even_steps=_break_even(measured, setup_s, untouched) if verdict == "faster" else None,
-        median_speedup=compare.estimate(measured.other) if arm.alive else None,
-        p_helps=judgement.policy.beliefs.p_helps(*members) if len(members) == 1 else None,
-    )
-
-
-def reason(judgement: Judgement, members: Members, ended: str | None) -> str | None:
-    """Return what explains a verdict: why an arm was not measured, or is not recommended.
-
-    `ended`: why the search ended before it was done (`NO_TIME`, "interrupted"); None: it did not.
-    """
-    measured, verdict = judgement.measured[members], judgement.verdicts[members]
-    pairs, parts = len(measured.differences), list[str]()
-    if not measured.arm.alive:
-        return None
-    if pairs == 0:
-        parts.append(_why_not_measured(judgement, members, ended))
-    elif measured.by == "blocks":
-        blocks = counted(pairs, "pair")
-        parts.append(f"measured in one launch only ({blocks} of blocks), not in fresh launches")
-    elif pairs == 1:
-        parts.append("one pair of launches only")
-    if verdict in ("faster", "unclear") and (bound := judgement.at_most(members)) is not None:
-        parts.append(f"more than the time that it works on allows ({bound:.2f}x)")
-    if verdict == "faster" and measured.gain < math.log1p(WORTH):
-        parts.append(f"gains less than {WORTH:.0%}")
-    numerics, facts = measured.numerics, measured.arm.facts
-    doubted = facts.doubted and numerics.classification == "not-comparable"
-    if numerics.classification == "changed" and facts.risk < 3 and measured.gain > 0:
-        parts.append("training changed: not recommended")
-    elif measured.gain > 0 and (numerics.needs_seeds or doubted):
-        parts.append("whether training changed is not known: not recommended")
-    return "; ".join([*parts, *measured.arm.remarks]) or None
-
-
-def _why_not_measured(judgement: Judgement, members: Members, ended: str | None) -> str:
-    measured = judgement.measured[members]
-    if measured.arm.timings and measured.arm.facts.risk == 3:
-        return "not judged: it may change the batch, and batches have no known size"
-    if ended not in (None, NO_TIME):
-        return f"not tried: {ended}"
-    policy = judgement.policy
-    if ended == NO_TIME or policy.pair_s(members) > policy.prices.left_s:
-        return "not tried: the time ran out (--budget)"
-    likely = policy.beliefs.p_helps(*members)
-    return f"not tried: it helps with a probability of {likely:.0%}, which is not worth its time"
-
-
-def _recommendation(judgement: Judgement, baseline: Arm) -> Recommendation:
-    """Return the best set that was measured as a whole; its edits are left open."""
-    members = judgement.recommended()
-    if members is None:
-        return Recommendation()
-    row, beliefs = trial(judgement, members, baseline), judgement.policy.beliefs
-    ranked = sorted(members, key=lambda name: -beliefs.mean_gain(frozenset([name])))
-    order = [fix for name in ranked for fix in judgement.measured[frozenset([name])].arm.ids]
-    fixes = sorted(judgement.measured[members].arm.fixes, key=lambda fix: order.index(fix[0]))
-    return Recommendation(
-        fixes=[RecommendedFix(fix=fix, settings=values) for fix, values in fixes],
-        speedup=row.speedup,
-        at_most=row.at_most,
-        numerics=row.numerics,
-        numerics_reason=row.numerics_reason,
-        peak_memory_bytes=row.peak_memory_bytes,
-        pairs=row.pairs,
-    )
-
-
-def results(
-    evidence: Evidence, judgement: Judgement, baseline: Arm, ended: str | None
-) -> TrialResults:
-    """Return all rows and the recommendation; `ended` as in `reason`."""
-    by = evidence.decided_by()
-    seconds = evidence.estimator(by).seconds
-    shown = [
-        members
-        for members, measured in judgement.measured.items()
-        if len(members) == 1 or measured.differences or not measured.arm.alive
-    ]
-    return TrialResults(
-        trials=[
-            trial(judgement, members, baseline, reason(judgement, members, ended))
-            for members in shown
-        ],
-        noise_floor=judgement.noise_floor,
-        recommendation=_recommendation(judgement, baseline),
-        baselines=evidence.baselines,
-        launches_s=[s for t in evidence.baselines if (s := seconds(t)) is not None],
-        measured=evidence.measured_how(),
-        decided_by=by,
-        per_step=evidence.per_step,
-        doubts=_doubts_of(judgement),
-    )
 
 
 def _details(arm: Arm) -> dict[str, Any]:
@@ -306,33 +330,6 @@ def _break_even(
 def _median(values: Iterable[float | None]) -> float | None:
     known = [float(value) for value in values if value is not None]
     return median(known) if known else None
-
-
-def _doubts_of(judgement: Judgement) -> list[str]:
-    """Return what weakens the verdicts and the recommendation, one sentence each."""
-    doubts, noise = [], judgement.noise_floor
-    if noise is not None and compare.excludes_one(noise):
-        doubts.append(
-            f"The untouched program against itself came out at {noise.estimate:.3f}x "
-            f"({noise.low:.3f}-{noise.high:.3f}), which should hold 1: the machine was too noisy "
-            f"to trust differences below {100 * compare.reach(noise):.1f} %."
-        )
-    members = judgement.recommended()
-    if members is None:
-        return doubts
-    best = judgement.measured[members]
-    if best.numerics.classification == "not-comparable":
-        doubts.append(
-            f"Whether {best.arm.label} changes training could not be checked: "
-            f"{best.numerics.reason}"
-        )
-    if (bound := judgement.at_most(members)) is not None:
-        doubts.append(
-            f"{best.arm.label} measured {math.exp(best.gain):.2f}x. The share of the step "
-            f"that it works on allows {bound:.2f}x at most, so part of this is noise or another "
-            "load on the machine."
-        )
-    return doubts
 
 
 def patch_result(

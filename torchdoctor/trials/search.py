@@ -31,7 +31,6 @@ from torchdoctor.trials.outcome import (
     Judgement,
     TrialResults,
     patch_result,
-    results,
     training_is_the_same,
 )
 from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
@@ -374,7 +373,7 @@ class Search:
     def results(self) -> TrialResults:
         """Return what was measured, however the search ended."""
         judgement = self._judge()
-        rows = results(self._evidence, judgement, self._log.baseline, self._ended)
+        rows = judgement.results(self._ended)
         sigma_log = judgement.policy.beliefs.sigma_log()
         return replace(
             rows,
