@@ -127,7 +127,8 @@ class AnsweredCalls:
         if getattr(value, "_version", None) != version:
             self._program.refuse("The program changes a result of these calls in place.")
         self._answered += not self._first
-        self._program.applied()
+        if self._program.state == "pending":
+            self._program.applied()
         return (value,)
 
     def _keep(self, key, value):

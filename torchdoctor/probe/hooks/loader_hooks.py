@@ -175,7 +175,8 @@ class _Fetches:
         session, fingerprints = self._session, self._loaders.fingerprints
         known = self._loaders.known[number]
         samples = known.sizes.learn(batch)
-        known.count(samples)
+        known.batches += 1
+        known.samples += max(samples, 0)
         if known.batches <= _CPU_TIMED:
             known.note(batch, samples, wall_s, on_cpu)
         now = session.log.add(step_log.FETCH_END, ident, samples)
@@ -198,7 +199,9 @@ class _Fetches:
             if now > session.facts_due_ns and session.learned:
                 session.learning_due()
             return
-        known.count(samples)
+        known.batches += 1
+        if samples > 0:
+            known.samples += samples
         session.batches += 1
 
     def _given_back(self, number):

@@ -59,11 +59,6 @@ class Known:
         """Return the iterator of the pass under way; None: there is none."""
         return self._iterator() if self._iterator is not None else None
 
-    def count(self, samples):
-        """Count a batch."""
-        self.batches += 1
-        self.samples += max(samples, 0)
-
     def note(self, batch, samples, wall_s, on_cpu):
         """Look closer at one of the first batches."""
         self._walls.append(wall_s)

@@ -20,26 +20,25 @@ class Overtaken:
         self._wanted = None  # number of the batch that is waited for
         self._ready_s = None  # since when a later one has lain ready, within this wait
 
-    def took(self, seconds, ready):
-        """Note a look into the workers' queue; `ready`: something was in it from the start."""
-        self._known.looks += 1
-        self._known.taken_over_s += seconds * ready
-        self._known.awaited_s += seconds * (not ready)
-
-    def came(self, wanted, number, began_s, held):
+    def came(self, wanted, number, began_s, held, ready):
         """Note that batch `number` came out of the workers' queue while `wanted` is waited for.
 
-        `held`: a later one had been put aside when waiting for this one began, at `began_s`.
+        Waiting for this one began at `began_s`. By then a later one had been put aside (`held`), or
+        something was in the queue (`ready`; None: not to be counted).
         """
+        known, now = self._known, time.perf_counter()
+        if ready is not None:
+            known.looks += 1
+            known.taken_over_s += (now - began_s) * ready
+            known.awaited_s += (now - began_s) * (not ready)
         if not self._in_order:
             return
-        now = time.perf_counter()
         if wanted != self._wanted:
             self._wanted, self._ready_s = wanted, began_s if held else None
         if number == wanted:
             if self._ready_s is not None:
-                self._known.overtaken += 1
-                self._known.overtaken_s += now - self._ready_s
+                known.overtaken += 1
+                known.overtaken_s += now - self._ready_s
             self._wanted = self._ready_s = None
         elif self._ready_s is None:
             self._ready_s = now
@@ -55,25 +54,22 @@ def _lies_ready(iterator):
 
 def install(session, cls):
     """Watch what comes out of the workers' queue; `cls`: torch's iterator with workers."""
-    clock = time.perf_counter
+    came = session.guarded(Overtaken.came)
 
     def make(old):
         def _get_data(self):
             overtaken = getattr(self, "_torchdoctor_overtaken", None)
             if overtaken is None or not session.on:
                 return old(self)
-            began_s = clock()
+            began_s = time.perf_counter()
             # A task is (worker,), and (worker, batch) once its batch was put aside.
             held = any(len(task) == 2 for task in tuple(self._task_info.values()))
-            wanted, ready = self._rcvd_idx, _lies_ready(self)
+            wanted = self._rcvd_idx
+            # The first ones of an epoch are waited for while its workers start.
+            starting = wanted < _STARTING * self._num_workers
+            ready = None if starting else _lies_ready(self)
             answer = old(self)
-            try:
-                # The first ones of an epoch are waited for while its workers start.
-                if wanted >= _STARTING * self._num_workers:
-                    overtaken.took(clock() - began_s, ready)
-                overtaken.came(wanted, answer[0], began_s, held)
-            except Exception as error:
-                session.fail("loader_order", error)
+            came(overtaken, wanted, answer[0], began_s, held, ready)
             return answer
 
         return _get_data
