@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from torchdoctor.observe.step_lanes import StepLanes, lanes_of_events, lanes_of_trace
 from torchdoctor.reports.tensorboard.event_file import EventFile
-from torchdoctor.reports.tensorboard.measured import Measured, trace_files
+from torchdoctor.reports.tensorboard.scalars import Measured, trace_files
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError

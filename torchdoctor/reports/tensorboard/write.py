@@ -13,8 +13,13 @@ from torchdoctor.reports import markdown
 from torchdoctor.reports.formats import document
 from torchdoctor.reports.tensorboard.event_file import EventFile
 from torchdoctor.reports.tensorboard.images import write_images
-from torchdoctor.reports.tensorboard.measured import read_measured, trace_files
-from torchdoctor.reports.tensorboard.scalars import write_figures, write_launches, write_observed
+from torchdoctor.reports.tensorboard.scalars import (
+    read_measured,
+    trace_files,
+    write_figures,
+    write_launches,
+    write_observed,
+)
 from torchdoctor.reports.tensorboard.trials import write_trials
 from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
