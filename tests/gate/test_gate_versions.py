@@ -13,7 +13,7 @@ import pytest
 from repository import git, state
 
 from torchdoctor.gate.versions import Reference, elsewhere
-from torchdoctor.launch.launch_environment import PROBE
+from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.sandbox_entry import replace_contents
 from torchdoctor.words import Workload
 

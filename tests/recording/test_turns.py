@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.launch.launch_environment import PROBE
+from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.window import Window

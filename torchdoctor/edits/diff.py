@@ -57,7 +57,10 @@ def instead(edits: Sequence[Edit]) -> list[str]:
             if command is not None:
                 lines.append(shlex.join(command))
             elif origin is not None:
-                lines += by_option_of_script(edit, origin) or [_in_words(edit, origin)]
+                by_hand = [_in_words(edit, origin)]
+                with contextlib.suppress(Exception):  # the script cannot be read
+                    by_hand = by_option_of_script(edit, origin) or by_hand
+                lines += by_hand
     return list(dict.fromkeys(lines))
 
 
@@ -82,18 +85,14 @@ def _in_words(edit: KeywordEdit, origin: str) -> str:
 
 def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:
     """Return options whose defaults the edits change, with file and line of their other readers."""
-    from torchdoctor.edits.keywords import argument_of, call_of
+    from torchdoctor.edits.keywords import call_of
     from torchdoctor.edits.options import read_elsewhere
 
     readers: list[tuple[str, str, int]] = []
     for edit, program in _programs(edits):
         call = call_of(program, edit)
-        if call is not None:
-            name, lines = read_elsewhere(program, call, argument_of(program, edit), edit) or (
-                "",
-                [],
-            )
-            readers += [(name, edit.file, line) for line in lines]
+        reads = read_elsewhere(program, call, edit) if call is not None else []
+        readers += [(name, edit.file, line) for name, line in reads]
     return list(dict.fromkeys(readers))
 
 

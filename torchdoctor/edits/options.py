@@ -71,28 +71,24 @@ def by_command(
     return _command(option, edit)
 
 
-def read_elsewhere(
-    program: Program, call: cst.Call, value: cst.BaseExpression | None, edit: KeywordEdit
-) -> tuple[str, list[int]] | None:
-    """Return the option whose default is changed for this argument, and lines that also read it.
+def read_elsewhere(program: Program, call: cst.Call, edit: KeywordEdit) -> list[tuple[str, int]]:
+    """Return the option whose default an argument changes, with each line that also reads it.
 
-    The name is the command line's. None if no option's default is changed.
+    The name is the command line's. [] if no option's default is changed.
     """
-    if value is None:
-        return None
-    value = _unwrapped(value)
-    option = _option(program, value, edit.value)
-    if option is None or _command(option, edit) is not None:
-        return None
-    reads = findall(program.module, Attribute(value=Name(), attr=Name(last_name(value))))
+    value = argument(call, edit.keyword, edit.position)
+    option = None if value is None else _option(program, _unwrapped(value), edit.value)
+    if value is None or option is None or _command(option, edit) is not None:
+        return []
+    read = Attribute(value=Name(), attr=Name(last_name(_unwrapped(value))))
     inside = findall(call, Attribute())
     lines = {
-        program.line(read)
-        for read in reads
-        if isinstance(read, cst.Attribute) and not any(read is node for node in inside)
-        if is_parsed(program, read.value)
+        program.line(x)
+        for x in findall(program.module, read)
+        if isinstance(x, cst.Attribute) and not any(x is node for node in inside)
+        if is_parsed(program, x.value)
     }
-    return max(_names(option), key=len), sorted(lines)
+    return [(max(_names(option), key=len), line) for line in sorted(lines)]
 
 
 def _serves_something_else(program: Program, option: str, keyword: str) -> bool:

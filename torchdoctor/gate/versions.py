@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchdoctor.launch.launch_environment import PROBE
+from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Contents
 from torchdoctor.words import Workload

@@ -1,4 +1,4 @@
-"""Starts the user's command once: its environment, its signals, its whole process tree.
+"""Starts the user's command once: its environment, its signals, its whole process tree, its end.
 
 What it writes is thrown away (`sandbox.py`); what the probe writes lies in the launch's channel
 folder afterwards, and what it prints in `output.txt` of the launch's folder.
@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchdoctor.launch import escaped_writes, shared_memory
-from torchdoctor.launch.launch_environment import child_environment, named_places
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.running_launch import (
     STOP_GRACE_S,
@@ -31,7 +31,7 @@ from torchdoctor.launch.running_launch import (
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Command, Started
 from torchdoctor.machine import processes
-from torchdoctor.words import Workload
+from torchdoctor.words import LaunchTiming, Workload
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +39,22 @@ if TYPE_CHECKING:
     from torchdoctor.machine.sensors import Sensors
 
 TAIL_BYTES = 16_384
+PROBE = Path(__file__).resolve().parent.parent / "probe"
+# Variables that each tracker reads itself; where the user has switched one off, that stays.
+_MODES = {
+    "WANDB_MODE": "offline",
+    "NEPTUNE_MODE": "offline",
+    "SWANLAB_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_START_ONLINE": "0",
+}
+_KEPT = ("offline", "disabled", "dryrun", "debug", "read-only")
+_FEWEST_STEPS = 3
+# CUDA's; those of torch's allocator on the CPU; the C library's (a mapping, a fork); Python's own.
+_NO_MEMORY = re.compile(
+    r"out of memory|not enough memory|can't allocate memory|Cannot allocate memory|^MemoryError",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,3 +289,79 @@ def _tail(path: Path, size: int | None) -> str:
         end_at = file.seek(0, os.SEEK_END) if size is None else size
         start = file.seek(max(0, end_at - TAIL_BYTES))
         return file.read(end_at - start).decode(errors="replace")
+
+
+def child_environment(
+    plan_file: Path, trackers: Path, compile_cache: Path | None = None, seed: int | None = None
+) -> dict[str, str]:
+    """Return the user's environment with what a launch needs, and no other change.
+
+    The probe stands in front of the path, trackers are offline (their files go to `trackers`, which
+    is thrown away), torch.compile's cache is where the next launch finds it, and strings are hashed
+    by one seed, so that a set of labels has the same order in every launch (unless the user chose
+    otherwise).
+    """
+    user = dict(os.environ)
+    user["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROBE), user.get("PYTHONPATH")]))
+    user["TORCHDOCTOR_PLAN"] = str(plan_file)
+    # A launch that is thrown away must not appear in anybody's project.
+    user |= {name: mode for name, mode in _MODES.items() if user.get(name) not in _KEPT}
+    user["COMET_OFFLINE_DIRECTORY"] = str(trackers / "comet")
+    user["MLFLOW_TRACKING_URI"] = (trackers / "mlruns").absolute().as_uri()
+    user["MLFLOW_REGISTRY_URI"] = user["MLFLOW_TRACKING_URI"]
+    user["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    if compile_cache is not None:
+        user.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compile_cache.absolute()))
+        user.setdefault("TRITON_CACHE_DIR", str(compile_cache.absolute() / "triton"))
+    if seed is not None:
+        user.setdefault("PYTHONHASHSEED", str(seed % 2**32))
+    return user
+
+
+def named_places(workload: Workload) -> list[str]:
+    """Return folders that the command line names: where the program may want to write."""
+    folders = {str(Path(workload.script).parent)} if workload.script else set()
+    for argument in workload.command[1:]:
+        text = argument.partition("=")[2] or argument
+        with contextlib.suppress(OSError, ValueError):
+            path = Path(workload.cwd, text)
+            folder = path if path.is_dir() else path.parent
+            if folder.is_dir() and folder != folder.parent:
+                folders.add(str(folder))
+    return sorted(folders)
+
+
+def how_it_ended(result: LaunchResult) -> str:
+    """Return a few words for a sentence: "exit code 1", "killed by signal 9"."""
+    if result.ended == "timed-out":
+        return f"stopped after {result.wall_s:.0f} s"
+    if result.exit_code is not None and result.exit_code < 0:
+        return f"killed by signal {-result.exit_code}"
+    return f"exit code {result.exit_code}"
+
+
+def with_ending(
+    timing: LaunchTiming, result: LaunchResult, peak_memory_bytes: int | None
+) -> LaunchTiming:
+    """Return the timing with how the launch ended, and why where it gave no measurement."""
+    timing = replace(timing, wall_s=result.wall_s)
+    if not timing.gpu_memory and peak_memory_bytes is not None:
+        timing = replace(timing, peak_memory_bytes=peak_memory_bytes)
+    if timing.ended == "measured":
+        return timing
+    ended, reason = _ending(result, len(timing.step_s))
+    return replace(timing, ended=ended, reason=reason)
+
+
+def _ending(result: LaunchResult, steps: int) -> tuple[str, str | None]:
+    if result.ended == "timed-out":
+        return "timed-out", f"It did not finish its window in {result.wall_s:.0f} s."
+    if result.ended == "interrupted":
+        return "interrupted", "Interrupted."
+    if result.oom_killed or _NO_MEMORY.search(result.output_tail):
+        return "out-of-memory", "It ran out of memory."
+    if result.exit_code == 0 and steps >= _FEWEST_STEPS:
+        return "program-ended", None
+    lines = [line.strip() for line in result.output_tail.splitlines() if line.strip()]
+    last = f": {lines[-1][:200]}" if lines else ""
+    return "failed", f"The program ended with {how_it_ended(result)}{last}"

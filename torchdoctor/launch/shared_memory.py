@@ -37,11 +37,10 @@ def private_steps() -> list[list[Any]]:
 def segments() -> set[str]:
     """Return names of the segments that belong to this user."""
     names = set()
-    with contextlib.suppress(OSError), os.scandir(FOLDER) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                if entry.stat(follow_symlinks=False).st_uid == os.getuid():
-                    names.add(entry.name)
+    for path in FOLDER.glob("*"):
+        with contextlib.suppress(OSError):
+            if path.lstat().st_uid == os.getuid():
+                names.add(path.name)
     return names
 
 
@@ -50,12 +49,9 @@ def remove_left(
 ) -> list[str]:
     """Remove what a launch left there and nobody needs any more; return the names.
 
-    Args:
-        before: names that were there before it, from `segments`.
-        pids: all of its processes, for names that carry the pid of their maker.
-        held: what its processes had mapped before they were ended, from `mapped`: for names without
-            one (semaphores, multiprocessing.shared_memory). Another program's look the same, and
-            may be mapped by nobody for a while: what is not in `held` stays.
+    Those of `before` (from `segments`) stay. Some names carry the pid of their maker, of `pids`.
+    Others (semaphores, multiprocessing.shared_memory) look like another program's, which nobody may
+    have mapped for a while: what its processes had not mapped (`held`) before their end stays.
     """
     ours = set(pids)
     nameless = held - mapped() if held else held

@@ -7,8 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torchdoctor.launch.launch import LaunchResult
-from torchdoctor.launch.launch_ending import how_it_ended
+from torchdoctor.launch.launch import LaunchResult, how_it_ended
 from torchdoctor.launch.running_launch import RunningLaunch
 from torchdoctor.observe.events import Events, read_channel
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.launch.launch import LaunchResult
-from torchdoctor.launch.launch_ending import with_ending
+from torchdoctor.launch.launch import LaunchResult, with_ending
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.observe.events import Events, read_channel, read_losses
 from torchdoctor.observe.steps import count_samples
