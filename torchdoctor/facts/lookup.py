@@ -27,10 +27,10 @@ def training_loaders(recording: Recording) -> list[LoaderFacts]:
         main = max(used, key=lambda x: x.batches) if used else None
     if main is None:
         return []
-    others = [x for x in _made_there(main, loaders) if x is not main]
+    siblings = [x for x in _made_there(main, loaders) if x is not main]
     # Those made before the same iterators were started stand side by side.
     known = main.iterators_before
-    return [main, *(x for x in others if known is None or x.iterators_before != known)]
+    return [main, *(x for x in siblings if known is None or x.iterators_before != known)]
 
 
 def training_loader_location(recording: Recording) -> Location | None:

@@ -20,6 +20,8 @@ from torchdoctor.words import BRANCHES, Report, comparison, gate
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.gate import GateReport
 
+_TYPES = {**vars(records), **vars(gate), **vars(comparison)}
+
 
 def report_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of report.json; each field is always written: required."""
@@ -31,7 +33,7 @@ def report_schema() -> dict[str, Any]:
 def _schema(whole: type, title: str) -> dict[str, Any]:
     schema = msgspec.json.schema(whole)
     for kind, definition in schema["$defs"].items():
-        record = _type_named(kind)
+        record = _TYPES[kind]
         meanings, hints = field_meanings(record), get_type_hints(record, include_extras=True)
         properties = {name: definition["properties"][name] for name in meanings}
         for name, meaning in meanings.items():
@@ -57,11 +59,6 @@ def field_meanings(kind: type) -> dict[str, str]:
         elif comment and not code.strip():
             above.append(comment)
     return meanings
-
-
-def _type_named(kind: str) -> Any:
-    modules = (records, gate, comparison)
-    return next(getattr(module, kind) for module in modules if hasattr(module, kind))
 
 
 def _type_words(field: dict[str, Any]) -> str:

@@ -181,7 +181,6 @@ class TriedCeiling:
     whole: bool = True  #: Whether it is the whole cost of its branch, or a part.
     #: Why it was abandoned, not tried, or unclear in spite of its figures.
     reason: str | None = None
-
     pairs: int = 0  #: Pairs of blocks that the interval rests on.
 
     @property
