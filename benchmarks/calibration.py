@@ -36,8 +36,8 @@ from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.trials.compare import interval, p_value, verdict
-from torchdoctor.words import Boundary, Pair, Workload
+from torchdoctor.trials.compare import SMALLEST_DELTA, interval, p_value
+from torchdoctor.words import Boundary, Interval, Pair, Workload
 
 PAIRS = 4
 EFFECTS = (0.03, 0.10, 0.30)
@@ -105,10 +105,20 @@ def trial(how: str, slowdown: float, seed: int) -> dict[str, Any]:
         "low": bounds.low if bounds else None,
         "high": bounds.high if bounds else None,
         "p": p_value(measured),
-        "verdict": verdict(measured),
+        "verdict": _verdict(bounds),
         "seconds": round(time.monotonic() - began, 1),
         "load": os.getloadavg()[0],
     }
+
+
+def _verdict(bounds: Interval | None) -> str:
+    """Return "faster", "slower", "same" (within 2 %) or "unclear" by the 95 % interval."""
+    if bounds is None:
+        return "unclear"
+    if bounds.low > 1 or bounds.high < 1:
+        return "faster" if bounds.low > 1 else "slower"
+    delta = 1 + SMALLEST_DELTA
+    return "same" if bounds.low >= 1 / delta and bounds.high <= delta else "unclear"
 
 
 def _planted_by(one: dict[str, Any]) -> str:
