@@ -81,6 +81,8 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
     diagnosis = with_waits(as_far_as_recorded(diagnosis, trace), trace, recording.ranks)
     diagnosis = with_replay(diagnosis, trace)
+    times = trace.step_times_s if trace.steps else None
+    step_time = StepTime.of(times) if times else None
     offered, unworded = _offered(diagnosis, recording, trace, fixes)
     if annotated is not None and chosen.timeline is not None:
         source = Path(trace.path)
@@ -90,12 +92,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         created=created,
         workload=WorkloadRecord(command=command, cwd=cwd),
         environment=recording.environment,
-        baseline=Baseline(
-            step_time_s=StepTime.of(trace.step_times_s)
-            if trace.steps and trace.step_times_s
-            else None,
-            shares=trace.shares,
-        ),
+        baseline=Baseline(step_time_s=step_time, shares=trace.shares),
         diagnosis=diagnosis,
         ceilings=replay_ceilings(trace.what_if),
         no_trials_reason=NOT_MEASURED,
