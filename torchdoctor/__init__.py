@@ -3,8 +3,6 @@
 The command line is the product; in a training script only `torchdoctor.step()` is of use.
 """
 
-from __future__ import annotations
-
 import sys
 
 __version__ = "0.1.0"

@@ -1,7 +1,5 @@
 """`torchdoctor`, also as `python -m torchdoctor`: Ctrl-C ends it in one line from its start on."""
 
-from __future__ import annotations
-
 import sys
 
 

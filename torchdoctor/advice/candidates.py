@@ -4,8 +4,6 @@ A fix cannot remove more than the share of the step that it treats (Amdahl). The
 gain most comes first, so that a search that is cut short has tried what matters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

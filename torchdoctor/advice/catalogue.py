@@ -4,8 +4,6 @@ The folders are the registry; nothing is registered elsewhere. `python -m
 torchdoctor.advice.catalogue docs` writes docs/checks, docs/fixes and docs/catalogue.md.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import importlib

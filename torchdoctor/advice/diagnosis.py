@@ -4,8 +4,6 @@ Shares suggest, taking a cost away proves. docs/decisions/diagnosis.md says why 
 is, docs/decisions/upper-bounds.md why a share may mislead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

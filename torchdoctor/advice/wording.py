@@ -1,7 +1,5 @@
 """Fixes as code for one program: instructions, places, source edits, and one patch of them all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """What torchdoctor sees of this machine, and what that rules out (`torchdoctor env`)."""
 
-from __future__ import annotations
-
 import sys
 
 from torchdoctor.advice import catalogue

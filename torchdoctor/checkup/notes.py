@@ -3,8 +3,6 @@
 A note of severity "beware" may change a decision: the first screen shows those, the details all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 

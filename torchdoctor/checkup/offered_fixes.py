@@ -1,7 +1,5 @@
 """Fixes beside the recommended ones that are worth showing as code, and why each is shown."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

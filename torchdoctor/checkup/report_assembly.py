@@ -1,7 +1,5 @@
 """Everything that a run found -> `Report`. Pure but for the script's checksum."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import shlex

@@ -1,7 +1,5 @@
 """The story of `run`: record -> diagnose -> candidates -> trials -> report."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random

@@ -1,7 +1,5 @@
 """What the user asked for on the command line of `run`."""
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import dataclass, field
 from pathlib import Path

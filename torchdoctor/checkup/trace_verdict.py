@@ -1,7 +1,5 @@
 """What a trace does not show, no verdict may rest on: the diagnosis of a trace, worded by that."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import astuple, replace

@@ -1,7 +1,5 @@
 """The story of `diagnose`: traces -> recording -> diagnosis -> report. Nothing is run."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """Arguments that several commands share, and how they are read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

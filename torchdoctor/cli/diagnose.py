@@ -1,7 +1,5 @@
 """`torchdoctor diagnose`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

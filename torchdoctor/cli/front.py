@@ -3,8 +3,6 @@
 Everything heavy is imported inside the command that needs it, so that `--help` answers at once.
 """
 
-from __future__ import annotations
-
 import errno
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`torchdoctor run`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

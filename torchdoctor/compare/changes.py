@@ -1,7 +1,5 @@
 """Where the change of the step's time lies: parts of the step, operators, findings, figures."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from torchdoctor.advice import catalogue

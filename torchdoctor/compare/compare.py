@@ -1,7 +1,5 @@
 """The order of the comparison, step times first, and its answer in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torchdoctor import __version__

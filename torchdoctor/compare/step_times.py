@@ -1,7 +1,5 @@
 """The step time of both sides on the same footing, and whether it differs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from statistics import geometric_mean

@@ -1,7 +1,5 @@
 """What differs around the measurement, and what makes the comparison weaker."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import PurePath

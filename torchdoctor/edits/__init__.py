@@ -6,8 +6,6 @@ unified diff. An edit that cannot be made with certainty is not made: the instru
 May import: words, facts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

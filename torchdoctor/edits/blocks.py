@@ -1,7 +1,5 @@
 """Edits of whole statements: before a loop, under a `with`, and those of a training step."""
 
-from __future__ import annotations
-
 import builtins
 import re
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """What a fix asks to change in a call whose place the recording knows, or of a Trainer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.edits import DropKeywordEdit, Edit, KeywordEdit, StatementEdit

@@ -1,7 +1,5 @@
 """A decorator on a function that evaluates, where it is sure that nothing trains in it."""
 
-from __future__ import annotations
-
 import builtins
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Edits of one argument of a call, with the white space and comments around it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

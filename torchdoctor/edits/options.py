@@ -5,8 +5,6 @@ option's default is changed, or, where the command gives the option, the command
 declared in another file than the call, nothing proves that they are the same: no source is changed.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -4,8 +4,6 @@ A constant is changed where the argument is all that it is for. If it also seeds
 sizes a layer, the argument itself gets the number.
 """
 
-from __future__ import annotations
-
 import builtins
 import keyword
 import re

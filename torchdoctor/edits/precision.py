@@ -1,7 +1,5 @@
 """Edits that make float32 of what a program computes in float64."""
 
-from __future__ import annotations
-
 from itertools import takewhile
 
 import libcst as cst

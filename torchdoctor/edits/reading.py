@@ -3,8 +3,6 @@
 Fixes ask this at once; LibCST, which the edits need, takes long to import.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One edit of one module's source, with comments and formatting kept. Pure: text in, text out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A statement at the head of a module, or in place of the program's own that sets the same."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

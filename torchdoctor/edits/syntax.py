@@ -1,7 +1,5 @@
 """A program's syntax tree: what all edits look up in it, and how they change its text."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property

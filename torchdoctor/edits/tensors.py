@@ -1,7 +1,5 @@
 """Edits of how a tensor is made, moved or kept."""
 
-from __future__ import annotations
-
 import re
 
 import libcst as cst

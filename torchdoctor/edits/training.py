@@ -1,7 +1,5 @@
 """What a fix asks to change around the model: its call in training, and before the loop."""
 
-from __future__ import annotations
-
 import re
 
 from torchdoctor.edits import (

@@ -3,8 +3,6 @@
 In the user's process a fix gets a stand-in for each of them, which does nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

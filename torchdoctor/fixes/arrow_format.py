@@ -23,8 +23,6 @@ Reads from URLs and open files, in chunks, and with functions among the argument
   https://pandas.pydata.org/docs/user_guide/scale.html
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shlex

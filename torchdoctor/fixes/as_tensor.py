@@ -21,8 +21,6 @@ writes to the tensor too. The trial shares only arrays that nothing else holds.
   https://docs.pytorch.org/docs/stable/generated/torch.as_tensor.html
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -22,8 +22,6 @@ and measure before buying.
 - Williams et al., Roofline: https://doi.org/10.1145/1498765.1498785
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.facts.gpu_data_sheets import SHEETS, DataSheet, data_sheet

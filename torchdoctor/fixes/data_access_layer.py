@@ -24,8 +24,6 @@ are not redirected.
 - Alluxio's fsspec client: https://github.com/fsspec/alluxiofs
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -40,8 +40,6 @@ rank 0 alone.
   https://docs.pytorch.org/tutorials/beginner/ddp_series_multigpu.html
 """
 
-from __future__ import annotations
-
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.fixes._parts import is_replicated, with_own_command
 from torchdoctor.words import FixSpec, Recording, Settings, process

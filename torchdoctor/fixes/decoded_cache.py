@@ -29,8 +29,6 @@ first epoch cannot show a gain: there the fix is offered as code.
 - TensorFlow, `dataset.cache()`: https://www.tensorflow.org/guide/data_performance#caching
 """
 
-from __future__ import annotations
-
 import math
 import re
 import weakref

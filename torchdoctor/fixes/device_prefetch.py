@@ -36,8 +36,6 @@ which record_stream in the class sees to.
   https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
-from __future__ import annotations
-
 from torchdoctor.facts.lookup import place, training_loader_location
 from torchdoctor.words import FixSpec, Recording, Settings, trace
 

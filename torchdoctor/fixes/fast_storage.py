@@ -25,8 +25,6 @@ more than was measured, because the trial asks the slow storage whether each fil
 - Linux documentation, tmpfs: https://docs.kernel.org/filesystems/tmpfs.html
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

@@ -44,8 +44,6 @@ need torch.distributed.checkpoint. Make the optimizer afterwards, of the sharded
   https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

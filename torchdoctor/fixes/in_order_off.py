@@ -20,8 +20,6 @@ are mixed otherwise. `prefetch-factor` evens out smaller differences in order.
   https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -32,8 +32,6 @@ that can be pickled.
   https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

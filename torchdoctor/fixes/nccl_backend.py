@@ -22,8 +22,6 @@ order, so losses differ by rounding. There is no NCCL on Windows.
 - NVIDIA documentation, NCCL: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/overview.html
 """
 
-from __future__ import annotations
-
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.hardware import backend_by_host
 from torchdoctor.facts.lookup import place

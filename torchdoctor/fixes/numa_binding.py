@@ -23,8 +23,6 @@ single process may be faster unbound: the trial decides.
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

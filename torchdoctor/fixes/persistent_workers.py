@@ -22,8 +22,6 @@ random augmentation draws other numbers. Their memory stays in use between epoch
   https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location

@@ -27,8 +27,6 @@ swapped out, and pinning takes a thread of the training process.
   https://developer.nvidia.com/blog/how-optimize-data-transfers-cuda-cc/
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

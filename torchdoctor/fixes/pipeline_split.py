@@ -51,8 +51,6 @@ layers, and every batch divisible by the number of microbatches (drop_last=True)
   https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
 
-from __future__ import annotations
-
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
 from torchdoctor.words import FixSpec, Recording, Settings, process

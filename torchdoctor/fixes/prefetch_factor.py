@@ -20,8 +20,6 @@ None for the result: the same batches in the same order. Memory: up to `prefetch
   https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location

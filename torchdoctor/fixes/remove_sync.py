@@ -24,8 +24,6 @@ removed `synchronize` no longer mean anything.
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -39,8 +39,6 @@ may have to follow.
   https://slurm.schedmd.com/srun.html
 """
 
-from __future__ import annotations
-
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
 from torchdoctor.fixes._parts import is_replicated

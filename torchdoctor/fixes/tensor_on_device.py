@@ -23,8 +23,6 @@ point may differ in the last bit. Code between the two lines that needs the tens
   https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

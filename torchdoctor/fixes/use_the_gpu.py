@@ -23,8 +23,6 @@ on the CPU, because each operator costs a kernel launch.
   https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
-from __future__ import annotations
-
 from torchdoctor.facts.lookup import place, training_models
 from torchdoctor.words import FixSpec, Recording, Settings, process
 

@@ -24,8 +24,6 @@ computes both sides. Where a turn needs the result of the one before it, the loo
   https://docs.pytorch.org/docs/stable/generated/torch.where.html
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.facts.analysed import element_loops

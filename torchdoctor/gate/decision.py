@@ -4,8 +4,6 @@ A difference is log(time of the new version) minus log(time of the reference) wi
 above 0 is slower. docs/decisions/gate-rule.md gives the simulated error rates.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

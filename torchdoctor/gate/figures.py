@@ -1,7 +1,5 @@
 """Launches of both versions -> the rows of the gate's table. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

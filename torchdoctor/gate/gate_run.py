@@ -1,7 +1,5 @@
 """The story of `gate`: both versions observed, then measured in pairs until the rule decides."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

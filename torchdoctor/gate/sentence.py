@@ -1,7 +1,5 @@
 """What a gate says in one or two sentences. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

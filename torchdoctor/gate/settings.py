@@ -1,7 +1,5 @@
 """What the user asked of a gate; accepted growth also by pyproject.toml's `[tool.torchdoctor]`."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

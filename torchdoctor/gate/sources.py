@@ -1,7 +1,5 @@
 """The program's source files: which of them changed while a gate measured, or were not loaded."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath

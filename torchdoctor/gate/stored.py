@@ -1,7 +1,5 @@
 """A gate against a stored report: fresh launches of now against its launches, where comparable."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace

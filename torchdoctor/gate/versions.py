@@ -6,8 +6,6 @@ names the working tree by its whole path (arguments, PYTHONPATH, an editable ins
 name that folder, or the new version would be compared with itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

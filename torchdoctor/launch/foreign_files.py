@@ -6,8 +6,6 @@ copies the folder up. So such folders, and files that are not too large, are put
 beforehand.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

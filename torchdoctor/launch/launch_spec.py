@@ -1,7 +1,5 @@
 """`LaunchSpec`: all that one launch differs by from another, and the plan file made from it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

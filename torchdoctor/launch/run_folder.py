@@ -1,7 +1,5 @@
 """The folder that a run writes to, and what was piped into the run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -8,8 +8,6 @@ its own environment, byte for byte. What happens is told as JSON lines on the fi
 `status_fd`: {"event": "started" | "failed" | "limited" | "exec-failed" | "exit", ...}.
 """
 
-from __future__ import annotations
-
 import base64
 import ctypes
 import errno

@@ -6,8 +6,6 @@ file system mounted below gets one too; what is no store of files (/proc, /sys, 
 as it is.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The folder that the writes of a launch go to until they are thrown away."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

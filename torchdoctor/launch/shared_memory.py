@@ -1,7 +1,5 @@
 """/dev/shm: a private one for each launch, else what a killed program left there is removed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """A command that was started, and what its entry program says about it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The command to start, from what was typed, or one sentence about what is wrong with it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The machine, its limits and the software, as far as they can be seen without importing torch."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

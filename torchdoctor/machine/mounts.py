@@ -1,7 +1,5 @@
 """The mounts of this machine, and what kind of storage a path lies on."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

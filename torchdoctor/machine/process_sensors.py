@@ -1,7 +1,5 @@
 """Counters of a process tree: processor time, memory, threads, switches, disk."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

@@ -1,7 +1,5 @@
 """All the processes of a launch: found, told to end, and ended."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

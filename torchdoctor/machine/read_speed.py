@@ -3,8 +3,6 @@
 Nothing of a file is changed, and pages that were cached before are cached again afterwards.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

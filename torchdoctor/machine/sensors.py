@@ -1,7 +1,5 @@
 """Samples the machine beside the program: processor, memory, disk, GPU; on the step log's clock."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

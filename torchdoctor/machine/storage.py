@@ -3,8 +3,6 @@
 Looked at from outside the sandbox, where the real mounts are seen and not the layers over them.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -4,8 +4,6 @@ A validation loader, the training loader iterated for evaluation, and without an
 eval-mode forward of the model that also trains: no frozen teacher and no batch fetched ahead.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ are those of `probe.step_log`. Some programs learn without a backward pass: only
 tells which calls of `torch.autograd.grad` stand for it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

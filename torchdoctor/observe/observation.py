@@ -1,7 +1,5 @@
 """The observing and the profiled launch: when they have shown enough, and what they showed."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping, Sequence

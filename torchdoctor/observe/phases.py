@@ -4,8 +4,6 @@ Phases nest (a closure given to `optimizer.step` holds forward and backward), so
 the most specific one that is open: the phases of a step sum to the step.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where the step's time goes, branch by branch: from the trace and the step log together."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 from torchdoctor.facts.lookup import unlike_profiled

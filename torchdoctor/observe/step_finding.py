@@ -4,8 +4,6 @@ An iteration is one batch of the training loop. The event that separates two mus
 probe can see at run time, so each candidate is tried out by the probe's own rule (`boundary_rows`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A few usual steps as lanes: what was under way when, by the probe's events or by a trace."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The figures of the steps of a launch, and regularities in their times: warming up, cycles."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any

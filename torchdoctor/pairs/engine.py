@@ -4,8 +4,6 @@ It knows what launches cost, and what their failures mean (`failures`); it holds
 no progress and judges nothing.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -9,8 +9,6 @@
 - The untouched program may fail by itself once; twice in a row it cannot be measured.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable

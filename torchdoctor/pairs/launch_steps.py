@@ -1,7 +1,5 @@
 """The launches of a run folder -> the times of their steps, on one clock."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The channel folder of a timed launch -> `LaunchTiming`: its window or blocks, and what else it
 left behind."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -5,8 +5,6 @@ side by side many. Blocks that met somebody else's load are outvoted. A differen
 logarithm of the time of `against` minus that of the arm: above 0 the arm is faster.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 It decides nothing about fixes: a `LaunchSpec` says what is switched on.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

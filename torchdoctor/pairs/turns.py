@@ -4,8 +4,6 @@ Only one of the two runs at any time, but for their start. Turns follow each oth
 so what else happens on the machine meets both; the start is paid once for many blocks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

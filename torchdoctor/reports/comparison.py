@@ -1,7 +1,5 @@
 """What a comparison says, as a document."""
 
-from __future__ import annotations
-
 import textwrap
 
 from torchdoctor.reports.document import (

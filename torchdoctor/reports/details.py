@@ -1,7 +1,5 @@
 """The details of a report: the tree, findings, operators, trials, code, conditions."""
 
-from __future__ import annotations
-
 from torchdoctor.advice import catalogue
 from torchdoctor.reports import time_parts, traced, wording
 from torchdoctor.reports.document import (

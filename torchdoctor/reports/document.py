@@ -4,8 +4,6 @@ A document is built once from a report, a comparison or a gate's result. The wri
 HTML, Markdown) know these blocks and nothing else: no fix, no check, no statistic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

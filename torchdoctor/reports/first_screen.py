@@ -3,8 +3,6 @@
 Only what changes a decision stands here, at most 40 lines; everything else is in the details.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Sequence

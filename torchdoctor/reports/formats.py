@@ -1,7 +1,5 @@
 """A report in each of its formats."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path, PurePath
 from typing import Any

@@ -1,7 +1,5 @@
 """A gate's result as a document, JUnit XML and GitHub annotations."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 from torchdoctor.reports.document import Block, Document, Sentence, notes, sections, table

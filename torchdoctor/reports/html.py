@@ -1,7 +1,5 @@
 """A document as one HTML file: nothing is loaded from elsewhere, light and dark."""
 
-from __future__ import annotations
-
 from html import escape
 
 from torchdoctor.reports import document as blocks

@@ -1,7 +1,5 @@
 """A document as GitHub-flavoured Markdown, for a pull request, an issue or a job summary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torchdoctor.reports import document as blocks

@@ -1,7 +1,5 @@
 """What goes with the patch: where to apply it, what it was measured at, what it leaves out."""
 
-from __future__ import annotations
-
 from torchdoctor.reports import wording
 from torchdoctor.words import RecommendedFix, Report
 from torchdoctor.words.errors import UsageError

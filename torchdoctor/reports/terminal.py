@@ -1,7 +1,5 @@
 """A document on a terminal: at most 100 columns, readable without colour and when piped."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

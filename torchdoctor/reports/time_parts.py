@@ -1,7 +1,5 @@
 """Where a step's time goes, and what the step would gain without each part at most."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torchdoctor.facts.lookup import exposed_python, unlike_profiled

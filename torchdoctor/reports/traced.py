@@ -1,7 +1,5 @@
 """Ranks and operators of a trace as lines of text."""
 
-from __future__ import annotations
-
 from torchdoctor.facts import scaling
 from torchdoctor.words import MatrixWork, Operator, Report
 from torchdoctor.words.figures import clean, percent, seconds

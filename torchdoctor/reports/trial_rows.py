@@ -1,7 +1,5 @@
 """Trials as rows of text: verdicts, remarks, and what was not measured and why."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Sentences and commands that several parts of a report share."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Plain text laid out for a terminal: at most 80 columns."""
 
-from __future__ import annotations
-
 import shutil
 import textwrap
 

@@ -3,8 +3,6 @@
 The original's events are copied after ours; what is no valid JSON is mended, or left out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Calls of the CUDA or HIP runtime and driver: which ones hold the host, and how long."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@ A collective that everybody needs everybody's data for ends on all ranks within 
 usual difference of its ends is that of the clocks, that of its starts is what each rank waited.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What torch.compile does in the steps, and the pointwise kernels that it would fuse."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import defaultdict

@@ -4,8 +4,6 @@ Every delay in it counts from what came before, never from the clock, so that ti
 somewhere moves all that follows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

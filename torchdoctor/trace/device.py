@@ -1,7 +1,5 @@
 """What the device did in the steps: kernels, tensor cores, synchronisation and copies."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

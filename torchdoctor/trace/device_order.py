@@ -4,8 +4,6 @@ An event starts when its launch has reached the device, and the events before it
 of other streams that it waits for have ended. What is later is a wait of unknown cause.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What of a trace cannot be trusted, and what of the launched work it does not show."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -4,8 +4,6 @@ Only complete ("X") events carry fields; others decode to empty structs, which i
 does not decode is repaired, and if that does not help, read event by event around the damage.
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import math

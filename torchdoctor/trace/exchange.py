@@ -1,7 +1,5 @@
 """The gradients of a trace and the collectives that exchange them -> `records.GradientExchange`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

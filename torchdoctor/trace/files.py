@@ -1,7 +1,5 @@
 """Bytes of a trace file, gzip or not -> runs of decoded events, a block at a time."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

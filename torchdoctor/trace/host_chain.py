@@ -5,8 +5,6 @@ Points are launches, waits, step borders, and the moments where one thread goes 
 what a call waited for: stream order, what was launched before, and the times decide.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What an event is by its category or its name, from Kineto of 2020 to today, of any vendor."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping

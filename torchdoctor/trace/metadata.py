@@ -1,7 +1,5 @@
 """What a trace says of its job: the GPUs that it used and the torch.distributed backend."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.trace.columns import Trace

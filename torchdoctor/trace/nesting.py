@@ -1,7 +1,5 @@
 """What runs inside which operator, and which call launched what, without a loop over events."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

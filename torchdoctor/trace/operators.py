@@ -4,8 +4,6 @@ Nearly every operator calls others. A *working* operator spends at least half of
 the outermost working operators are what the user's code asked for and what is counted.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -3,8 +3,6 @@
 Counted as in torch.utils.flop_counter: attention without regard to a causal mask.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

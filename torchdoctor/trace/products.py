@@ -1,7 +1,5 @@
 """What limits one matrix product on one GPU, and which of its sizes its kernels dislike."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 What runs in a library counts for the nearest caller in the user's code: that line can be changed.
 """
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Trace files, one per rank, -> their figures and the machine that they name, in order of rank."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

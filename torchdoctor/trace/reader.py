@@ -1,7 +1,5 @@
 """A Kineto trace -> columns of one process, streaming: .json, .json.gz or a binary stream."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO

@@ -1,7 +1,5 @@
 """A trace in figures: columns -> `records.TraceStatistics`."""
 
-from __future__ import annotations
-
 from torchdoctor.trace.calls import allocation, runtime_calls
 from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.compilation import pointwise_chains, traced_compilation

@@ -3,8 +3,6 @@
 A range of a loader is a wait in the thread that trains; in one that fetches ahead it holds nobody.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -4,8 +4,6 @@ A replay is a model: host time, device time and waits of unknown cause are taken
 everything else follows from what waits for what. docs/decisions/upper-bounds.md has the rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fixes and settings -> the `LaunchSpec` that launches them, by what the fix files declare."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ A ceiling is a cost that is taken away, to bound what a fix for it can gain. Blo
 hold for that launch alone: they choose which fixes fresh launches confirm, and confirm none.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ Sigma is that of the machine: a prior knows the machines that were measured, and
 run adds to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

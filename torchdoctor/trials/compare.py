@@ -4,8 +4,6 @@ A *difference* is the natural logarithm of the baseline's time per sample minus 
 within one pair: above 0 is faster. Launches are samples, steps are not: a launch has one number.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean, median, variance

@@ -1,7 +1,5 @@
 """Reads an arm's paired differences, and whether training changed, from the log of launches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The log of a search: it measures arms through the engine, never beyond the budget."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Compares the losses of launches with and without a fix, in pairs of one seed. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

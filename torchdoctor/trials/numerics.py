@@ -5,8 +5,6 @@ training_runs.py): another order of summation gives relative differences of 1e-7
 bfloat16 1e-5 to 1e-3 that stay, a learning rate 10 % off 4e-4 and more from the second loss on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Turns launches into rows of the report: speed-up, verdict, training, memory, cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Whatever happens (budget, Ctrl-C, a program that fails), what was measured comes back as results.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

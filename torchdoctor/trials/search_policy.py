@@ -5,8 +5,6 @@ second. A claim rests on pairs of that very set of fixes alone. No clock, no pro
 users is here: priors, prices and results come in, an action comes out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Searches a setting by trying values: how large a batch may be before memory ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median

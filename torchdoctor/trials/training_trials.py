@@ -3,8 +3,6 @@
 docs/decisions/training.md says what is compared and when it shows something.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ loop, what the same call gave an iteration before, so that the program decides a
 are there, and what the calls themselves cost is taken away.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.words import CeilingSpec, Recording, Settings

@@ -5,8 +5,6 @@ the line that the stacks showed. It is answered from memory only where something
 the last answer, and with gradients, so that an evaluation that uses it gets batches of its own.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

@@ -4,8 +4,6 @@
 call gave an iteration before. The loader goes on as ever.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.facts.lookup import phase_share

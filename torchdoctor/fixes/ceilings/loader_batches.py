@@ -7,8 +7,6 @@ was learned since the last answer: an evaluation over the same loader, or a loop
 gets real batches and comes to its end.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchdoctor.facts.lookup import phase_share

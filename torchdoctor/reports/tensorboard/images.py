@@ -3,8 +3,6 @@
 matplotlib is imported when the first figure is asked for.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager

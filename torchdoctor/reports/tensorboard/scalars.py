@@ -1,7 +1,5 @@
 """What the run folder still holds of the raw columns, and the report's figures, as scalars."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trials as HParams sessions: one row each in TensorBoard's table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

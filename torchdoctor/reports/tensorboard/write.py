@@ -1,7 +1,5 @@
 """Write a report below a TensorBoard log folder."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil
