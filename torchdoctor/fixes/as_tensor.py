@@ -47,10 +47,6 @@ _COPIES = Lines(
 )
 
 
-def settings(recording: Recording) -> list[Settings]:
-    return [] if _COPIES.by_hand(recording) else [{}]
-
-
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     def make(old: Any) -> Any:
         def tensor(*args: Any, **kwargs: Any) -> Any:
@@ -126,7 +122,7 @@ FIX = FixSpec(
     keeps_results="exactly",
     p_helps=0.5,  # the copy is seen in the loop
     refuses=_COPIES.refuses,
-    settings=settings,
+    settings=lambda recording: [] if _COPIES.by_hand(recording) else [{}],
     by_hand=_COPIES.by_hand,
     apply=apply,
     location=_COPIES.location,

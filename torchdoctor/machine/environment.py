@@ -24,19 +24,14 @@ _CFS = ("quota", "period")
 _NO_LIMIT = 1 << 60  # cgroup v1 writes a huge number where there is none
 # Looks torch up without importing it: only its version file is executed.
 _ASK = """
-import json, platform, re
-from importlib import metadata, util
+import json, platform
+from importlib import util
 found = {"python": platform.python_version(), "torch": None, "cuda": None}
-try:
-    found["torch"] = metadata.version("torch")
-except metadata.PackageNotFoundError:
-    pass
 try:
     with open(util.find_spec("torch").submodule_search_locations[0] + "/version.py") as file:
         names = {}
         exec(file.read(), names)
-    found["torch"] = str(names.get("__version__") or found["torch"])
-    found["cuda"] = names.get("cuda")
+    found.update(torch=str(names["__version__"]), cuda=names.get("cuda"))
 except Exception:
     pass
 print(json.dumps(found))

@@ -25,16 +25,11 @@ class ProcessSensors:
 
     def __init__(self, root: int) -> None:
         self._root = psutil.Process(root)
-        self._alive: dict[int, psutil.Process] = {root: self._root}
+        self.alive: dict[int, psutil.Process] = {root: self._root}  # by pid, as seen from here
         self._counters: dict[int, dict[str, float]] = {}  # last readings, also of those that ended
         self._inner: dict[int, int] = {}  # pids as the program itself sees them
         self._next_look_s = 0.0
         self._next_pss_s = 0.0
-
-    @property
-    def pids(self) -> set[int]:
-        """Return those alive, as seen from here."""
-        return set(self._alive)
 
     def read(self) -> dict[str, Any] | None:
         """Return the sums now; None once no process is left."""
@@ -42,18 +37,18 @@ class ProcessSensors:
         if began >= self._next_look_s:
             with contextlib.suppress(*_ERRORS):
                 for child in self._root.children(recursive=True):
-                    self._alive.setdefault(child.pid, child)
+                    self.alive.setdefault(child.pid, child)
             self._next_look_s = self._next(began, 0.4)
         began = time.monotonic()
         with_pss = began >= self._next_pss_s
-        for pid, process in list(self._alive.items()):
+        for pid, process in list(self.alive.items()):
             try:
                 self._read_process(process, with_pss)
             except _ERRORS:
-                del self._alive[pid]
+                del self.alive[pid]
         if with_pss:
             self._next_pss_s = self._next(began, 1.0)
-        return self._sums() if self._alive else None
+        return self._sums() if self.alive else None
 
     def _next(self, began_s: float, least_s: float) -> float:
         return began_s + max(least_s, (time.monotonic() - began_s) / _COST_SHARE)
@@ -71,7 +66,7 @@ class ProcessSensors:
 
     def _sums(self) -> dict[str, Any]:
         """Return sums under the names of `SensorColumns`, and `cpu_s` and `queued_s` by pid."""
-        alive = [self._counters[pid] for pid in self._alive]
+        alive = [self._counters[pid] for pid in self.alive]
         every = self._counters
         return {
             "rss_bytes": sum(c["rss_bytes"] for c in alive),

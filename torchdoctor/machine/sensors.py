@@ -137,10 +137,11 @@ class Sensors:
 
     def _gpu_processes(self, gpus: nvml.Nvml, processes: ProcessSensors) -> float:
         """Note the program's devices; return how many other processes compute on some device."""
+        alive = processes.alive.keys()
         pids = [gpus.processes(device) for device in gpus.devices]
         known = {index: running for index, running in enumerate(pids) if running is not None}
-        self._ours |= {index for index, running in known.items() if running & processes.pids}
-        strangers = sum(len(running - processes.pids) for running in known.values())
+        self._ours |= {index for index, running in known.items() if running & alive}
+        strangers = sum(len(running - alive) for running in known.values())
         return float(strangers) if known else math.nan
 
     def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float] | None:
