@@ -221,10 +221,10 @@ class _Checkup:
 
     def _share_out(self) -> None:
         """Set where the step's time goes, by all that was recorded."""
-        seen = self.recording
-        unseen, outside = unseen_forward_share(seen), outside_share(seen)
-        known = shares(seen.steps, seen.trace, unseen, outside)
-        self.recording = with_inline_preparation(replace(seen, shares=known))
+        recording = self.recording
+        unseen, outside = unseen_forward_share(recording), outside_share(recording)
+        known = shares(recording.steps, recording.trace, unseen, outside)
+        self.recording = with_inline_preparation(replace(recording, shares=known))
 
     def _diagnose(self) -> None:
         self.diagnosis = diagnose(self.recording, catalogue.checks(), catalogue.fixes())

@@ -35,6 +35,14 @@ from torchdoctor.words.record_files import read_report
 
 _SEES_NOTHING = 10.0  # times as long, from which on alone a comparison would fail
 FEWEST_STORED, LAUNCHES = 3, 5
+_ANOTHER_TIME = (
+    "Compared with launches of another time: what else ran on the machine then and now is in the "
+    "figures. A gate against a commit (--against) measures both side by side."
+)
+_LONG_STEPS = (
+    "Some steps take far longer now, and the stored launches hold their median step alone: what "
+    "the long steps take is not in the comparison."
+)
 
 
 def gate_against_report(
@@ -146,15 +154,7 @@ def stored_report(
         f"With the {len(before)} stored launches, which differ as they do, a gate fails from "
         f"{compared.limit:.3f} on."
     )
-    doubts = [
-        "Compared with launches of another time: what else ran on the machine then and now is "
-        "in the figures. A gate against a commit (--against) measures both side by side."
-    ]
-    if by == "median" and (observed[0].steps.two_modes or has_two_modes(timings)):
-        doubts.append(
-            "Some steps take far longer now, and the stored launches hold their median step "
-            "alone: what the long steps take is not in the comparison."
-        )
+    two_modes = observed[0].steps.two_modes or has_two_modes(timings)
     return GateReport(
         workload=WorkloadRecord(command=[]),
         environment=Environment(),
@@ -165,7 +165,7 @@ def stored_report(
         blind_spot=blind_spot(compared.ratio),
         measured="stored",
         per=per,
-        doubts=doubts,
+        doubts=[_ANOTHER_TIME, *([_LONG_STEPS] if by == "median" and two_modes else [])],
     )
 
 
