@@ -16,12 +16,9 @@ class ComparedSide:
     low_s: float | None = None  #: Where its spread begins.
     high_s: float | None = None  #: Where its spread ends.
     basis: str = ""  #: What step time and spread are of, in words.
-    #: Mean step of the launch that was observed: the seconds of parts and findings are of this
-    #: one.
-    parts_s: float | None = None
+    parts_s: float | None = None  #: Mean step of the observed launch: parts and findings are its.
     samples_per_step: float | None = None  #: Samples that one step trains on.
-    #: What was run; of a trace, what diagnosed it.
-    command: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)  #: What was run, or what diagnosed a trace.
     created: str = ""  #: When its report was made, ISO 8601 in UTC.
 
 
@@ -50,9 +47,7 @@ class OperatorChange:
     """One operator, per step."""
 
     name: str  #: The operator.
-    #: new, gone, changed; newly listed or no longer listed if the other's list is full, so that it
-    #: may be in both.
-    change: str
+    change: str  #: new, gone, changed; newly listed, no longer listed: the other's list is full.
     change_s: float  #: B - A of the device's time or the host's own, whichever changed more.
     a_calls: float | None = None  #: Calls per step of A.
     b_calls: float | None = None  #: Calls per step of B.
@@ -69,16 +64,13 @@ class FindingChange:
     check: str  #: The check that found it.
     change: str  #: new, gone or changed.
     branch: str  #: The branch of the tree that it belongs to.
-    #: What it costs per step of A; of a new one what was below the threshold there.
-    a_s: float | None = None
-    #: What it costs per step of B; of a gone one what is below the threshold there.
-    b_s: float | None = None
+    a_s: float | None = None  #: Cost per step of A; of a new one what lay below the threshold.
+    b_s: float | None = None  #: Cost per step of B; of a gone one what lies below the threshold.
     a_location: Location | None = None  #: Where, in A.
     b_location: Location | None = None  #: Where, in B.
     a_place: str = ""  #: The same relative to where the program ran.
     b_place: str = ""  #: The same relative to where the program ran.
-    #: Sentences with figures, of the side that has it; of B where both have.
-    evidence: list[str] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)  #: Sentences with figures; of B if both have.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,24 +90,15 @@ class Comparison:
     torchdoctor_version: str = ""  #: The version that wrote the file.
     a: ComparedSide  #: What is compared with.
     b: ComparedSide  #: What is compared.
-    #: Of B: slower, faster, same, unclear where launches vary too much, or not comparable where
-    #: the two are not the same workload.
-    verdict: str
+    verdict: str  #: Of B: slower, faster, same, unclear (launches vary) or not comparable.
     sentence: str  #: The same in words, with where it lies.
     ratio: float  #: B's step time / A's.
-    #: A's time / B's with Welch's interval; null: not both hold launches, or not comparable.
-    speedup: Interval | None = None
-    #: Throughput, memory and what traces count, of both.
-    figures: list[ComparedFigure] = field(default_factory=list)
-    #: Whether parts are branches of the tree or phases; none: not known.
-    parts_are: str = "branches"
-    #: Seconds per step of each part, the largest change first.
-    parts: list[PartChange] = field(default_factory=list)
-    #: Operators that changed most, at most ten, the largest change first.
-    operators: list[OperatorChange] = field(default_factory=list)
-    #: New findings, then gone ones, then those that cost something else.
-    findings: list[FindingChange] = field(default_factory=list)
-    #: Versions and devices that differ.
-    environment: list[Difference] = field(default_factory=list)
+    speedup: Interval | None = None  #: A's time / B's by Welch; null: no launches or incomparable.
+    figures: list[ComparedFigure] = field(default_factory=list)  #: Throughput, memory and others.
+    parts_are: str = "branches"  #: branches of the tree, phases, or none where not known.
+    parts: list[PartChange] = field(default_factory=list)  #: The largest change first.
+    operators: list[OperatorChange] = field(default_factory=list)  #: The ten that changed most.
+    findings: list[FindingChange] = field(default_factory=list)  #: New, then gone, then changed.
+    environment: list[Difference] = field(default_factory=list)  #: Differing versions and devices.
     workload: list[Difference] = field(default_factory=list)  #: What differs in what was run.
     doubts: list[str] = field(default_factory=list)  #: Everything that weakens the comparison.

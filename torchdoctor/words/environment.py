@@ -28,8 +28,7 @@ class ContainerLimits:
 
     cpu_quota: float | None = None  #: CPUs that the cgroup allows; null: no limit.
     memory_bytes: int | None = None  #: Memory that the cgroup allows; null: no limit.
-    #: Size of /dev/shm, through which loader workers hand over batches.
-    shm_bytes: int | None = None
+    shm_bytes: int | None = None  #: Size of /dev/shm, by which loader workers hand over batches.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +40,7 @@ class Environment:
     platform: str | None = None  #: Operating system; null: not known.
     cpu: str | None = None  #: The processor's name; null: not known.
     cpu_cores: int | None = None  #: Physical cores of the whole machine; null: not known.
-    #: CPUs that the program may use: affinity and the container's quota heeded; null: not known.
-    usable_cpus: float | None = None
+    usable_cpus: float | None = None  #: CPUs it may use by affinity and quota; null: not known.
     cpu_features: list[str] = field(default_factory=list)  #: Vector extensions.
     memory_bytes: int | None = None  #: Memory of the machine.
     gpus: list[Gpu] = field(default_factory=list)  #: The GPUs that the driver reports.
@@ -50,8 +48,7 @@ class Environment:
     cuda: str | None = None  #: CUDA version that torch was built with.
     container: ContainerLimits = field(default_factory=ContainerLimits)  #: Limits of the container.
     numa_nodes: int | None = None  #: Memory nodes of the machine.
-    #: How the program's writes were kept from its files: overlay, redirect or none.
-    sandbox: Annotated[str, "overlay", "redirect", "none"] = "none"
+    sandbox: Annotated[str, "overlay", "redirect", "none"] = "none"  #: How writes were kept apart.
 
     @property
     def cpus(self) -> float:
@@ -75,15 +72,12 @@ class SensorStatistics:
     program_cpus: float | None = None  #: CPUs kept busy by the program and its children.
     main_process_cpus: float | None = None  #: CPUs kept busy by the training process.
     workers_cpus: float | None = None  #: CPUs kept busy by all of its children.
-    #: CPUs more that its children were ready to use, and others held.
-    workers_queued_cpus: float | None = None
+    workers_queued_cpus: float | None = None  #: CPUs more that its children waited for.
     other_load_cpus: float | None = None  #: CPUs kept busy by everybody else.
     iowait_share: float | None = None  #: CPU time that waited for disks.
     rss_peak_bytes: int | None = None  #: Resident memory of the process tree at its highest.
-    #: The same, but what its processes share counts once (or so).
-    memory_peak_bytes: int | None = None
-    #: Slope of the resident memory; not above 0 where it did not rise throughout.
-    rss_growth_bytes_per_s: float | None = None
+    memory_peak_bytes: int | None = None  #: The same, shared memory counted once (or so).
+    rss_growth_bytes_per_s: float | None = None  #: Slope of RSS, above 0 only if it always rose.
     swap_used_bytes: int | None = None  #: Swap in use.
     context_switches_per_s: float | None = None  #: All context switches.
     involuntary_switches_per_s: float | None = None  #: Those forced by the scheduler.
@@ -97,8 +91,7 @@ class SensorStatistics:
     gpu_memory_peak_bytes: int | None = None  #: GPU memory at its highest.
     gpu_power_w: float | None = None  #: Mean power.
     gpu_sm_clock_mhz: float | None = None  #: Mean clock of the GPU.
-    #: Reasons for which the GPU slowed itself down.
-    gpu_throttle: list[str] = field(default_factory=list)
+    gpu_throttle: list[str] = field(default_factory=list)  #: Why the GPU slowed itself down.
     pcie_rx_bytes_per_s: float | None = None  #: PCIe traffic to the GPU.
     pcie_tx_bytes_per_s: float | None = None  #: PCIe traffic from the GPU.
     gpu_other_processes: int | None = None  #: Other processes on the GPU.

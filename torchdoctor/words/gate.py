@@ -12,18 +12,13 @@ class GateMetric:
     """One figure of both versions."""
 
     name: str  #: step_time, samples_per_s, peak_memory or data_loader_share.
-    #: Of the reference: step_time and samples_per_s are geometric means over the pairs, so that
-    #: new / reference is the ratio; peak_memory is the median over its launches;
-    #: data_loader_share is of one observing launch, with a tolerance the mean of two.
+    #: Geometric mean over the pairs; of memory the median, of data_loader_share one launch or two.
     reference: float | None = None
     new: float | None = None  #: The same of the new version.
     unit: str = ""  #: Of both.
     ratio: Interval | None = None  #: New / reference with its 95 % interval; null: not paired.
     tolerance: float | None = None  #: Accepted growth as a share; null: shown, never fails.
-    #: ok, worse or not measured; of step time also perhaps slower (the interval leaves out no
-    #: change and holds more than the tolerance, yet nothing is proven; or the mean step is
-    #: slower while the typical one is not) or not seen well enough (a slow-down beyond the
-    #: tolerance could have been missed): both pass.
+    #: ok, worse, not measured; of step time also (passing) perhaps slower, not seen well enough.
     verdict: str = "not measured"
 
 
@@ -43,19 +38,10 @@ class GateReport:
     pairs: int = 0  #: Pairs of launches that were measured.
     per: str = "sample"  #: What a time is per: sample, or step where batches have no size.
     p_value: float | None = None  #: Two-sided p of the paired t test; null: not paired.
-    #: New / reference of the mean step, every block of steps counted, with its 95 % interval:
-    #: beside the typical step's ratio, which does not see work that a few steps do; null where
-    #: the mean decides, and below two pairs.
-    mean_ratio: Interval | None = None
-    #: The largest slow-down that is not ruled out, as a share: the upper end of the 95 %
-    #: interval, 0 where that is faster; null: below two pairs.
-    blind_spot: float | None = None
-    #: side by side (both versions run in alternate blocks), in turns (one launch after the
-    #: other) or stored (against a report).
-    measured: str = "in turns"
+    mean_ratio: Interval | None = None  #: Of the mean step; null: it decides, or below two pairs.
+    blind_spot: float | None = None  #: Share of slow-down not ruled out; null: below two pairs.
+    measured: str = "in turns"  #: side by side (in blocks), in turns, or stored (against a report).
     doubts: list[str] = field(default_factory=list)  #: Everything that weakens the verdict.
     interrupted: bool = False  #: It ended early.
-    #: The working tree's program failed, timed out or had no training step, so that nothing was
-    #: compared (exit codes 3, 4, 5).
-    broken: bool = False
+    broken: bool = False  #: The new program failed, timed out or had no step (exit codes 3, 4, 5).
     run_folder: str | None = None  #: Where logs and launches were written.

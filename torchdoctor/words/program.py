@@ -15,8 +15,7 @@ class Location:
     file: str  #: Absolute path.
     line: int  #: Line, from 1.
     function: str | None = None  #: Name of the function around it.
-    #: Package that makes what is made there; null: the line itself does.
-    through: str | None = None
+    through: str | None = None  #: Package that makes what is made there; null: the line itself.
 
 
 @dataclass(frozen=True, kw_only=True)

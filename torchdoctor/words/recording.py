@@ -31,13 +31,10 @@ class Boundary:
     (optimizer), a backward pass begins (backward) or `torchdoctor.step()` is called (explicit).
     """
 
-    #: loader, optimizer, backward or explicit.
-    kind: Annotated[str, "loader", "optimizer", "backward", "explicit"]
+    kind: Annotated[str, "loader", "optimizer", "backward", "explicit"]  #: The kind of event.
     ident: int = 0  #: Which loader or optimizer, in order of construction.
     every: int = 1  #: An iteration begins at every n-th such event.
-    #: What shows, beside optimizer steps, that something is learned: backward passes; where
-    #: there are none, one kind of calls of torch.autograd.grad; or each batch.
-    learned_by: Annotated[
+    learned_by: Annotated[  #: What besides optimizer steps shows that something is learned.
         str, "backward", "autograd.grad", "torch.func", "create_graph", "batch"
     ] = "backward"
 
@@ -69,27 +66,21 @@ class StepStatistics:
     backward_s: float = 0.0  #: Backward pass, mean of a step.
     optimizer_s: float = 0.0  #: Optimizer, mean of a step.
     other_s: float = 0.0  #: The rest, mean of a step.
-    #: Part of other_s: host time before the forward pass, outside a loader.
-    before_forward_s: float = 0.0
+    before_forward_s: float = 0.0  #: Part of other_s before the forward pass, outside a loader.
     evaluation_s: float = 0.0  #: Part of the phases above: evaluation.
     evaluations: int = 0  #: Evaluation sections in the measured window.
     loader_start_s: float = 0.0  #: Starting an iterator and its workers, mean of a step.
     gc_s: float = 0.0  #: Pauses of Python's garbage collector, mean of a step.
-    #: Waiting for the first batch of an iterator beyond a usual wait, mean of a step.
-    first_batch_s: float = 0.0
+    first_batch_s: float = 0.0  #: Waiting for first batches beyond a usual wait, mean of a step.
     fetch_median_s: float | None = None  #: Median time of one fetch of the training loader.
     fetch_p99_s: float | None = None  #: 99th percentile of the same.
-    #: Copies to the device that do not come from pinned memory.
-    pageable_copies_per_step: float | None = None
-    #: Copies to the device from pinned memory that still block.
-    blocking_copies_per_step: float | None = None
+    pageable_copies_per_step: float | None = None  #: Copies to the device from pageable memory.
+    blocking_copies_per_step: float | None = None  #: Pinned copies to the device that still block.
     h2d_bytes_per_step: float | None = None  #: Bytes copied to the device.
     backwards_per_step: float = 1.0  #: Backward passes in an iteration.
     optimizer_steps_per_step: float = 1.0  #: Optimizer steps in an iteration.
     optimizers_per_step: int = 1  #: Different optimizers in an iteration.
-    #: Of each optimizer by its number, mean of a step: its updates, without what a closure of
-    #: its step() does.
-    update_s: list[float] = field(default_factory=list)
+    update_s: list[float] = field(default_factory=list)  #: Updates by optimizer, closures left out.
     batches_per_step: float = 1.0  #: Batches in an iteration.
     trainers: int = 1  #: Processes that trained.
     two_modes: bool = False  #: Some steps take far longer: the mean decides, not the median.

@@ -37,12 +37,10 @@ class Finding:
     """One problem that a check saw."""
 
     check: str  #: Id of the check; `torchdoctor explain ID` shows its page.
-    #: What it costs, as a share of the step; null: not measured.
-    share_of_step: float | None = None
+    share_of_step: float | None = None  #: Its cost as a share of the step; null: not measured.
     evidence: list[str] = field(default_factory=list)  #: Sentences with the figures it rests on.
     location: Location | None = None  #: Where in the source; null where there is no such place.
-    #: high, moderate or advice.
-    severity: Annotated[str, "high", "moderate", "advice"] = "advice"
+    severity: Annotated[str, "high", "moderate", "advice"] = "advice"  #: How grave it is.
     fixes: list[str] = field(default_factory=list)  #: Ids of the fixes that treat it.
 
 
@@ -51,8 +49,7 @@ class Question:
     """One branch of the tree as it was answered."""
 
     question: str  #: What was asked.
-    #: yes, no, no GPU, or not measured.
-    answer: Annotated[str, "yes", "no", "no GPU", "not measured"]
+    answer: Annotated[str, "yes", "no", "no GPU", "not measured"]  #: The answer to it.
     metric: str  #: What the figure is.
     value: float | None  #: The figure measured.
     threshold: float | None  #: From where on the answer is yes.
@@ -64,17 +61,13 @@ class Question:
 class Diagnosis:
     """What slows the step: the path through the tree, and all that the checks saw."""
 
-    #: The branch of the tree that holds the step back.
-    bottleneck: Annotated[
+    bottleneck: Annotated[  #: The branch of the tree that holds the step back.
         str, "data_loader", "memcpy", "communication", "gpu", "cpu", "other", "none"
     ]
     detail: str | None = None  #: The check below that branch that explains it most precisely.
     sentence: str = ""  #: The verdict in one sentence.
-    #: The questions of the tree in the order they were asked.
-    path: list[Question] = field(default_factory=list)
-    #: Everything that the checks saw: high severity first, then moderate, then advice; within
-    #: each the largest share first, where one without a share counts as 0.25. Shares overlap, so
-    #: they do not add up.
+    path: list[Question] = field(default_factory=list)  #: Questions in the order they were asked.
+    #: Highest severity first, then the largest share (none: 0.25). Shares overlap.
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -125,19 +118,12 @@ class Baseline:
     """
 
     step_time_s: StepTime | None = None  #: Time of one training iteration.
-    #: A step's samples over its deciding time; null without batch sizes.
-    samples_per_s: float | None = None
+    samples_per_s: float | None = None  #: A step's samples over its time; null: no batch sizes.
     shares: Shares = field(default_factory=Shares)  #: Where the time of a step goes.
-    #: Memory at its highest: of the GPU where one trains, else of the process tree.
-    peak_memory_bytes: int | None = None
-    #: Time per sample (per step where the batch is not known) of each launch.
-    launches_s: list[float] = field(default_factory=list)
-    #: How its launches were compared with those of fixes: side by side (both run, in alternate
-    #: blocks), in turns (one launch after the other); null: they were not.
-    measured: str | None = None
-    #: What launches_s holds of a launch's steps: their median, or where some take far longer
-    #: their mean; null: no launch was timed.
-    launches_by: str | None = None
+    peak_memory_bytes: int | None = None  #: Highest: of the GPU if one trains, or the process tree.
+    launches_s: list[float] = field(default_factory=list)  #: Of each launch, per `launches_per`.
+    measured: str | None = None  #: side by side (in blocks) with fixes, or in turns; null: alone.
+    launches_by: str | None = None  #: Whether `launches_s` is by median or mean; null: none timed.
     launches_per: str | None = None  #: What launches_s is per; null: no launch was timed.
 
 
@@ -145,11 +131,9 @@ class Baseline:
 class Overhead:
     """What observing cost."""
 
-    #: Time that the probe itself takes in each step, in microseconds.
-    probe_us_per_step: float | None = None
+    probe_us_per_step: float | None = None  #: Time of the probe itself per step, in microseconds.
     probe_share: float | None = None  #: The same as a share of the step.
-    #: Where and how long the profiler ran; its cost is in no timing.
-    profiler_window: str | None = None
+    profiler_window: str | None = None  #: Where and how long the profiler ran, outside all timings.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +142,7 @@ class WorkloadRecord:
 
     command: list[str]  #: The command as it was typed, one string for each argument.
     cwd: str = ""  #: The folder it was started in.
-    #: Of the script's bytes, so that two reports can tell whether it changed.
-    script_sha256: str | None = None
+    script_sha256: str | None = None  #: Of the script's bytes, to tell whether it changed.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +159,7 @@ class ScalingRow:
 
     gpus: int  #: All GPUs together.
     machines: int = 1  #: Machines that they are in.
-    #: Assumed speed of each machine's network; null: one machine.
-    network_gbit_per_s: float | None = None
+    network_gbit_per_s: float | None = None  #: Network of each machine, assumed; null: one machine.
     ddp: PredictedSpeedup  #: With DistributedDataParallel.
     fsdp: PredictedSpeedup  #: With fully sharded data parallel.
 
@@ -186,32 +168,22 @@ class ScalingRow:
 class Scaling:
     """What more GPUs would give: a prediction and all that it rests on; times are per step."""
 
-    #: One number of GPUs each; empty where something is missing.
-    rows: list[ScalingRow] = field(default_factory=list)
+    rows: list[ScalingRow] = field(default_factory=list)  #: One for each number of GPUs.
     gradient_bytes: float | None = None  #: Bytes of all gradients of a step; null: not known.
-    #: Where that is known from: "all-reduce", "reduce-scatter" or "backward" of the trace,
-    #: "program" (what its optimizers update).
-    gradients_from: str | None = None
-    #: Bytes that are exchanged when the backward pass is over: the last bucket.
-    last_bytes: float | None = None
+    gradients_from: str | None = None  #: all-reduce, reduce-scatter, backward (trace), or program.
+    last_bytes: float | None = None  #: Of the last bucket, exchanged after the backward pass.
     alone_s: float | None = None  #: A step without any exchange, in seconds.
-    #: The part of it from the first to the last kernel of the backward pass.
-    backward_s: float | None = None
-    #: The slowest link assumed, in one direction; null: not known.
-    low_bytes_per_s: float | None = None
+    backward_s: float | None = None  #: Of it, first to last kernel of the backward pass.
+    low_bytes_per_s: float | None = None  #: Slowest link assumed, one direction; null: not known.
     high_bytes_per_s: float | None = None  #: The fastest link assumed.
     links_from: str | None = None  #: "collectives" of the trace, or "data sheet" of the GPU.
     links_of: str | None = None  #: The GPU as the table of data sheets names it; null: not listed.
     ranks: int | None = None  #: Processes that the trace was recorded among; null: one.
-    #: The exchange of those ranks by the data sheet's fastest link, in seconds per step.
-    sheet_low_s: float | None = None
+    sheet_low_s: float | None = None  #: Their exchange by the data sheet's fastest link, per step.
     sheet_high_s: float | None = None  #: The same by a slow one.
-    #: How long their exchange really took per step, waits included.
-    measured_exchange_s: float | None = None
-    #: Share of the step that waits for data, which the prediction leaves as it is.
-    loader_share: float | None = None
-    #: What a prediction would have needed and was not known.
-    missing: list[str] = field(default_factory=list)
+    measured_exchange_s: float | None = None  #: What their exchange really took, waits included.
+    loader_share: float | None = None  #: Share of the step that waits for data, left as it is.
+    missing: list[str] = field(default_factory=list)  #: What is not known, so that `rows` is empty.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,56 +216,32 @@ class Note:
 class Report:
     """All that a run says. Renderers read this and compute nothing."""
 
-    #: Version of these names, "1.x". Fields are added with x; none is renamed or removed.
-    schema_version: str = SCHEMA_VERSION
+    schema_version: str = SCHEMA_VERSION  #: Version of these names, "1.x"; x only adds fields.
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
     workload: WorkloadRecord  #: What was run.
     environment: Environment  #: The machine and the software it was measured on.
-    #: What the program trained with that its author sets: loader, model, optimizer, torch.
-    #: `compare` tells them apart; empty for a trace.
-    settings: list[Setting] = field(default_factory=list)
+    settings: list[Setting] = field(default_factory=list)  #: Its author's choices; not of a trace.
     baseline: Baseline = field(default_factory=Baseline)  #: The untouched program's speed.
     diagnosis: Diagnosis  #: What slows the step, and how that was found.
-    #: What fixing a branch of the tree could give at most, by experiment or by replay; null:
-    #: neither. Never a recommendation.
+    #: The most that fixing a branch could give; null: neither tried nor replayed. Not advice.
     ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))
-    #: Costs of the step that were taken away for real, in blocks of a launch that was thrown
-    #: away: what fixing them could give at most. Never a recommendation.
-    ceiling_trials: list[TriedCeiling] = field(default_factory=list)
-    #: Every fix that was tried or refused, each against launches of the untouched program.
-    trials: list[Trial] = field(default_factory=list)
-    #: Advice on training in short launches of its own; never a recommendation, and never about
-    #: speed.
-    training_trials: list[TrainingTrial] = field(default_factory=list)
+    ceiling_trials: list[TriedCeiling] = field(default_factory=list)  #: Costs taken away for real.
+    trials: list[Trial] = field(default_factory=list)  #: Every fix that was tried or refused.
+    training_trials: list[TrainingTrial] = field(default_factory=list)  #: Advice tried on training.
     no_trials_reason: str | None = None  #: Where nothing was tried, why.
     recommendation: Recommendation = field(default_factory=Recommendation)  #: What to change.
-    #: The untouched program against itself (A/A). An interval that excludes 1 means that the
-    #: machine was too noisy.
-    noise_floor: Interval | None = None
+    noise_floor: Interval | None = None  #: Untouched against itself (A/A); without 1: too noisy.
     overhead: Overhead = field(default_factory=Overhead)  #: What observing cost.
-    #: How steps were found, and where the time of one goes by phase.
-    steps: StepStatistics | None = None
-    #: The profiler window's figures, or those of the trace that was given.
-    trace: TraceStatistics | None = None
-    #: One row for each of several traces, in order of rank.
-    ranks: list[RankTime] = field(default_factory=list)
-    #: What more GPUs and machines would give: a prediction, never a measurement; null: it does
-    #: not train on a GPU, or no trace was taken.
-    scaling: Scaling | None = None
-    #: What processor, memory, disk and GPU did meanwhile.
-    sensors: SensorStatistics = field(default_factory=SensorStatistics)
-    #: Everything that weakens what the report says, one sentence each.
-    doubts: list[str] = field(default_factory=list)
-    #: Those doubts that may change a decision: the first screen shows them.
-    beware: list[str] = field(default_factory=list)
-    #: How the observed, untouched program failed by itself after enough steps to measure; the
-    #: report is of the steps before. null: it did not.
-    failure: ProgramFailure | None = None
-    #: The run ended early; the report holds what was measured until then.
-    interrupted: bool = False
+    steps: StepStatistics | None = None  #: How steps were found, and their time by phase.
+    trace: TraceStatistics | None = None  #: Figures of the profiler window, or of the trace given.
+    ranks: list[RankTime] = field(default_factory=list)  #: One row for each of several traces.
+    scaling: Scaling | None = None  #: Prediction for more GPUs; null: no GPU, or no trace.
+    sensors: SensorStatistics = field(default_factory=SensorStatistics)  #: What the sensors saw.
+    doubts: list[str] = field(default_factory=list)  #: What weakens the report, a sentence each.
+    beware: list[str] = field(default_factory=list)  #: Doubts that may change a decision.
+    failure: ProgramFailure | None = None  #: How the observed program failed; null: it did not.
+    interrupted: bool = False  #: It ended early; the report holds what was measured until then.
     run_folder: str | None = None  #: Where traces, logs and this file were written.
-    #: File of `torch.cuda.memory._dump_snapshot`, of the steps after the profiler window. null:
-    #: not on a GPU, or not taken.
-    memory_snapshot: str | None = None
+    memory_snapshot: str | None = None  #: A torch.cuda.memory._dump_snapshot; null: none taken.
     reproduce: list[str] = field(default_factory=list)  #: Shell commands that repeat the run.

@@ -40,14 +40,10 @@ class RuntimeCall:
 
     name: str  #: Its name.
     calls_per_step: float  #: How often a step makes it.
-    #: Host time per step in it, all threads added up; of calls within each other on a thread the
-    #: outer.
-    host_s: float
-    #: Time of a step in which any thread is in it: at most the step.
-    covered_s: float | None = None
+    host_s: float  #: Host time per step in it, all threads; the outer of nested calls.
+    covered_s: float | None = None  #: Time of a step in which any thread is in it.
     threads: int = 1  #: How many threads make it.
-    #: The operator in which it waits, such as aten::item; null: none, or no wait.
-    operator: str | None = None
+    operator: str | None = None  #: The operator in which it waits, such as aten::item; null: none.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +72,8 @@ class TracedCompilation:
     compile_s: float  #: Host time per step in compiling, that of backward graphs included.
     steps_with: int  #: Steps in which something is compiled.
     regions_per_step: float  #: Compiled pieces of code that run in a step.
-    #: Of the compilations in the steps, those of a further version of a function; null: the
-    #: trace does not say.
-    again: int | None = None
-    #: Lines after which a graph breaks, by the trace's stacks; empty without stacks.
-    resumed: list[Location] = field(default_factory=list)
+    again: int | None = None  #: Compilations of a further version of a function; null: not known.
+    resumed: list[Location] = field(default_factory=list)  #: Lines after graph breaks, by stacks.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,20 +91,14 @@ class MatrixProduct:
 
     operator: str  #: The operator.
     sizes: str  #: Sizes of its inputs.
-    #: The arithmetic it runs in: float64, float32, tf32, float16, bfloat16 or float8; null: not
-    #: known.
-    precision: str | None
+    precision: str | None  #: float64, float32, tf32, float16, bfloat16, float8; null: not known.
     calls_per_step: float  #: How often a step calls it with these sizes.
     flops: float  #: Floating-point operations per step.
     device_s: float  #: Time per step of the kernels that it launched.
-    #: Share of the GPU's dense peak while it runs; null: not known.
-    peak_share: float | None = None
-    #: Whether arithmetic limits it, and not memory bandwidth, by its sizes; null: not known.
-    compute_bound: bool | None = None
-    #: Sizes that are no multiple of what the tensor cores want.
-    uneven: list[UnevenSize] = field(default_factory=list)
-    #: The user's line that calls it; null: no stacks in the trace, or a backward.
-    location: Location | None = None
+    peak_share: float | None = None  #: Share of the dense peak while it runs; null: not known.
+    compute_bound: bool | None = None  #: Arithmetic, not memory, limits it; null: not known.
+    uneven: list[UnevenSize] = field(default_factory=list)  #: Sizes that miss the fast path.
+    location: Location | None = None  #: The user's line; null: no stacks, or a backward.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,24 +108,17 @@ class MatrixWork:
     Products that are computed twice (activation checkpointing) count twice.
     """
 
-    #: Floating-point operations per step of products of known sizes, two for each multiplication
-    #: and addition.
-    flops: float
+    flops: float  #: Operations per step of products of known sizes; a multiply-add is two.
     device_s: float  #: Time per step of the kernels that these products launched.
-    #: Share of the matrix kernels' time that belongs to products of known sizes.
-    known_share: float
+    known_share: float  #: Share of the matrix kernels' time in products of known sizes.
     gpu: str | None = None  #: The GPU as the table of data sheets names it; null: not listed.
     source: str | None = None  #: Where its figures are from.
-    #: The time that the products would take at the dense peak of their precision, over the step;
-    #: null: not known, or under 90 % of the matrix kernels have known sizes.
+    #: Time at dense peak over the step; null: no `gpu`, known_share < 0.9.
     mfu: float | None = None
     peak_share: float | None = None  #: The same over the time in which they run.
-    #: Device time per step of products that arithmetic limits, by their sizes.
-    compute_bound_s: float | None = None
-    #: Device time per step of products that memory bandwidth limits, by their sizes.
-    memory_bound_s: float | None = None
-    #: The products that take most, at most 12.
-    products: list[MatrixProduct] = field(default_factory=list)
+    compute_bound_s: float | None = None  #: Device time per step that arithmetic limits.
+    memory_bound_s: float | None = None  #: The same that memory bandwidth limits.
+    products: list[MatrixProduct] = field(default_factory=list)  #: The at most 12 that take most.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,22 +129,18 @@ class PointwiseChain:
     kernels: int  #: How many kernels it has.
     times_per_step: float  #: How often a step runs it.
     device_s: float  #: Time per step in which it runs and nothing else does on the device.
-    #: The user's line that calls its first operator; null: no stacks in the trace, or a
-    #: backward.
-    location: Location | None = None
+    location: Location | None = None  #: Line of the first operator; null: no stacks, or a backward.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PointwiseChains:
     """Two pointwise kernels and more in a row on a stream; means per step, optimizers left out."""
 
-    #: Chains per step: two pointwise kernels and more in a row on a stream; optimizers left out.
-    chains: float
+    chains: float  #: Chains per step.
     kernels: float  #: Kernels in them per step.
     device_s: float  #: Time per step in which they run and nothing else does on the device.
     saved_s: float  #: What of it one kernel for each chain would save at most.
-    #: The chains of equal operators that take most, at most 3.
-    costliest: list[PointwiseChain] = field(default_factory=list)
+    costliest: list[PointwiseChain] = field(default_factory=list)  #: The at most 3 that take most.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,20 +151,14 @@ class GradientExchange:
     bus bandwidths as nccl-tests defines them: the bytes that each link carries in a ring.
     """
 
-    #: Processes of the job; null: the trace does not say, as of a single one.
-    ranks: int | None = None
-    #: What the bytes were read from: "all-reduce" or "reduce-scatter" (collectives with their
-    #: sizes), "backward" (the gradients that the backward pass accumulates); null: not known.
-    known_from: str | None = None
+    ranks: int | None = None  #: Processes of the job; null: the trace does not say.
+    known_from: str | None = None  #: all-reduce, reduce-scatter or backward; null: not known.
     gradient_bytes: float | None = None  #: Bytes of all gradients of a step.
     last_bytes: float | None = None  #: Bytes of the collective that begins last in a step.
     backward_s: float | None = None  #: From the first to the last kernel of the backward pass.
-    #: Time per step in the collectives that exchange gradients (and gather weights), added up.
-    exchange_s: float | None = None
+    exchange_s: float | None = None  #: Time per step in collectives that exchange gradients.
     other_s: float = 0.0  #: Time per step in other collectives, broadcasts left out.
-    #: Bus bandwidth (as nccl-tests defines it) of all large ones together, waits for other ranks
-    #: included.
-    mean_bytes_per_s: float | None = None
+    mean_bytes_per_s: float | None = None  #: Bus bandwidth of all large ones, waits included.
     best_bytes_per_s: float | None = None  #: Bus bandwidth of the fastest of them.
 
 
@@ -204,19 +174,13 @@ class BranchReplay:
 class WhatIf:
     """Replays of consecutive steps of a trace: a model, no measurement; means per step."""
 
-    #: Steps that were replayed, in a row; 0: steps unknown, the whole trace counts as one.
-    steps: int
+    steps: int  #: Steps replayed, in a row; 0: not known, the whole trace is one.
     of_steps: int  #: Steps in the trace.
     measured_s: float  #: Mean time of these steps as measured.
     replayed_s: float  #: Their mean time in the replay with nothing taken away.
-    #: The same without the waits of the device whose cause the trace does not show.
-    explained_s: float
-    #: Each device event was replayed with its own delay, because usual ones do not reproduce the
-    #: step.
-    own_delays: bool = False
-    #: The step without each cost: data_loader, memcpy, communication, gpu, cpu (operators,
-    #: Python, launches), runtime (synchronisation and other driver calls); null: the trace
-    #: cannot say.
+    explained_s: float  #: The same without the device's waits of unknown cause.
+    own_delays: bool = False  #: Device events keep their own delays, as usual ones do not fit.
+    #: Without data_loader, memcpy, communication, gpu, cpu or runtime; null: the trace cannot say.
     branches: dict[str, BranchReplay | None] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)  #: Why the what-ifs may not hold.
 
@@ -241,78 +205,47 @@ class TraceStatistics:
     step_times_s: list[float] = field(default_factory=list)  #: Time of each step, in order.
     shares: Shares = field(default_factory=Shares)  #: Exposed shares of the average step.
     has_device: bool = False  #: Whether anything ran on a GPU while the profiler watched.
-    #: Why the trace holds next to nothing of what the host launched on a GPU, so that no
-    #: bottleneck is named; null: it holds it, or nothing was launched.
-    device_missing: str | None = None
+    device_missing: str | None = None  #: Why its GPU work is missing; null: none is.
     kernels_per_step: float | None = None  #: GPU kernels in a step.
-    #: Share of the kernels that take less than 10 microseconds.
-    short_kernels_share: float | None = None
+    short_kernels_share: float | None = None  #: Share of kernels shorter than 10 microseconds.
     kernel_median_us: float | None = None  #: Median length of a kernel.
-    #: Share of the steps in which a kernel runs, mean over the devices.
-    gpu_busy_share: float | None = None
+    gpu_busy_share: float | None = None  #: Share in which a kernel runs, mean of the devices.
     communication_s: float | None = None  #: Time in collectives per step, hidden or not.
     communication_exposed_s: float | None = None  #: The part of it that no computing kernel hides.
-    #: The torch.distributed backend that the trace names; null: it names none.
-    backend: str | None = None
+    backend: str | None = None  #: The torch.distributed backend; null: the trace names none.
     world_size: int | None = None  #: Processes of the job; null: the trace does not say.
-    #: Time per step of collectives that run on the host (gloo, MPI) while no kernel runs, in a
-    #: trace with a GPU.
-    host_collective_s: float | None = None
+    host_collective_s: float | None = None  #: Per step: host collectives while no kernel runs.
     h2d_bytes: int | None = None  #: Bytes copied from host to device per step.
     d2h_bytes: int | None = None  #: Bytes copied from device to host per step.
     pageable_copies: float | None = None  #: Copies from pageable memory to the device per step.
     pageable_wait_s: float | None = None  #: Time per step that the host is blocked in those.
     d2h_copies: float | None = None  #: Copies from the device to the host per step.
-    #: Time per step that the host is blocked in those: until all is done that was launched
-    #: before them.
-    d2h_wait_s: float | None = None
+    d2h_wait_s: float | None = None  #: Time per step that the host is blocked in those.
     blocking_copy_s: float | None = None  #: Time per step that the host is blocked in copy calls.
     blocking_copy_exposed_s: float | None = None  #: Of that, while neither kernels nor copies run.
     sync_s: float | None = None  #: Time per step that the host is blocked in synchronisation.
     syncs_per_step: float | None = None  #: Synchronising calls per step.
-    #: Share of the matrix and convolution kernels' time that ran on tensor cores.
-    tensor_core_share: float | None = None
-    #: Kernel time per step in matrix products, convolutions and attention that use no tensor
-    #: cores, double precision left out.
-    float32_matrix_s: float | None = None
-    #: Operators on the CPU per step, those that call no other.
-    operator_calls_per_step: float | None = None
+    tensor_core_share: float | None = None  #: Share of matrix kernels' time on tensor cores.
+    float32_matrix_s: float | None = None  #: Per step: matrix kernels off tensor cores, no float64.
+    operator_calls_per_step: float | None = None  #: CPU operators that call no other.
     operator_median_us: float | None = None  #: Median self time of these operators.
     compute_s: float | None = None  #: Host time per step in operators of at least 50 microseconds.
-    #: The part of it in operators that look rows up or scatter them (embedding, index_select,
-    #: gather); with a GPU the time of the kernels that they launch.
-    gather_s: float | None = None
+    gather_s: float | None = None  #: Of it, in embedding, gather and the like; kernels with a GPU.
     small_operator_s: float | None = None  #: Host time per step in shorter operators.
     python_s: float | None = None  #: Host time per step outside any operator.
-    #: Of that, time in stretches of 0.5 ms and longer: the program's own Python, or waiting, not
-    #: what links one operator to the next.
-    outside_s: float | None = None
-    #: The operators that take most, at most 40.
-    operators: list[Operator] = field(default_factory=list)
-    #: Calls of the CUDA or HIP runtime and driver by host time, at most 8.
-    runtime_calls: list[RuntimeCall] = field(default_factory=list)
-    #: Calls per step that ask the driver for device memory or return it.
-    allocations_per_step: float | None = None
+    outside_s: float | None = None  #: Of it, in stretches from 0.5 ms on: own Python, or waiting.
+    operators: list[Operator] = field(default_factory=list)  #: The at most 40 that take most.
+    runtime_calls: list[RuntimeCall] = field(default_factory=list)  #: The at most 8 by host time.
+    allocations_per_step: float | None = None  #: Driver calls for device memory, and to return it.
     allocation_s: float | None = None  #: Host time per step in them.
-    #: Operators per step that returned device memory to the driver and asked again, because
-    #: there was not enough.
-    allocator_retries_per_step: float | None = None
-    #: Calls per step that return device memory outside of any operator, as
-    #: torch.cuda.empty_cache() does.
-    releases_per_step: float | None = None
-    #: Arithmetic of matrix products, convolutions and attention; null: no GPU, or no input sizes
-    #: (record_shapes) in the trace.
-    matrix_work: MatrixWork | None = None
-    #: Pointwise kernels that run in a row and could be one; null: no GPU.
-    pointwise: PointwiseChains | None = None
-    #: What torch.compile does in the steps; null: nothing compiled is in them.
-    compilation: TracedCompilation | None = None
-    #: The user's functions that take most exposed host time, at most 5; empty without stacks.
-    python_places: list[PythonPlace] = field(default_factory=list)
-    #: The trace replayed as it is, and without each of its costs; null: not replayed.
-    what_if: WhatIf | None = None
-    #: Gradients and how devices exchange them; null: no GPU, no steps, or no backward pass.
-    exchange: GradientExchange | None = None
+    allocator_retries_per_step: float | None = None  #: Operators that had to free and ask again.
+    releases_per_step: float | None = None  #: Returns of memory as by torch.cuda.empty_cache().
+    matrix_work: MatrixWork | None = None  #: Arithmetic; null: no GPU, or no input sizes recorded.
+    pointwise: PointwiseChains | None = None  #: Kernels in a row that could be one; null: no GPU.
+    compilation: TracedCompilation | None = None  #: torch.compile in the steps; null: not in them.
+    python_places: list[PythonPlace] = field(default_factory=list)  #: At most 5, the costliest.
+    what_if: WhatIf | None = None  #: The trace replayed without each of its costs; null: not done.
+    exchange: GradientExchange | None = None  #: Of gradients; null: no GPU, steps or backward pass.
     doubts: list[str] = field(default_factory=list)  #: What of the trace cannot be trusted.
 
     @property
@@ -332,11 +265,6 @@ class RankTime:
     communication_s: float | None = None  #: Time in collectives per step, hidden or not.
     communication_exposed_s: float | None = None  #: The part of it that no computing kernel hides.
     data_loader_s: float = 0.0  #: Exposed time per step that it waits for data.
-    #: Time per step that its collectives wait until the last rank has come, hidden or not; null:
-    #: the ranks' clocks could not be aligned.
-    wait_s: float | None = None
-    #: Share of the collectives that it came to last; null: the same.
-    last_share: float | None = None
-    #: How far its clock is ahead of the first rank's, by collectives that end together; null:
-    #: the same.
-    clock_offset_s: float | None = None
+    wait_s: float | None = None  #: Per step until the last rank comes; null: clocks not aligned.
+    last_share: float | None = None  #: Share of the collectives it came to last; null: the same.
+    clock_offset_s: float | None = None  #: Its clock less the first rank's; null: the same.
