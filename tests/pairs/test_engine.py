@@ -12,7 +12,7 @@ import pytest
 
 from torchdoctor.launch.launch_spec import UNTOUCHED, FixFile, LaunchSpec, Switching
 from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.failures import Failed, Lost, Refused
+from torchdoctor.pairs.failures import Failed, Lost
 from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.words import AppliedFix, Block, LaunchTiming, Pair, SwitchedLaunch
 
@@ -190,7 +190,7 @@ def test_a_fix_that_was_not_applied_is_refused() -> None:
             AppliedFix(fix="amp", state=state, reason="No GPU." if state == "refused" else None)
         ]
         program = Program(beside={"amp": lambda arm, _, fixes=fixes: timing(arm, fixes=fixes)})
-        assert engine_of(program).pair(AMP) == Refused(name="amp", reason=reason)
+        assert engine_of(program).pair(AMP) == Failed(name="amp", reason=reason, kind="refused")
 
 
 def test_the_untouched_program_may_fail_once() -> None:

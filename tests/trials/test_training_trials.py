@@ -161,7 +161,7 @@ def test_a_launch_that_the_budget_stopped_is_no_failure_of_the_fix() -> None:
     assert adamw.sentence == "The budget ended during its second launch."
     hung = tried(Program(stopped=("adamw", 2)), [ADAMW], 900.0).trials[0]
     assert hung.verdict == "failed", "it hangs by itself"
-    assert hung.sentence.endswith(". That was launch 2; the one before it was fine.")
+    assert hung.sentence.endswith(", after 1 launch without a failure.")
 
 
 def test_a_program_that_gives_up_at_the_divergence_has_shown_it() -> None:

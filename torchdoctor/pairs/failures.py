@@ -1,4 +1,4 @@
-"""What a launch that went wrong means for its arm: decided here alone, for `run` and `gate`.
+"""Decides what a launch that went wrong means for its arm, for `run` and `gate`.
 
 - A fix that was not applied is refused.
 - An arm that fails before its first block beside another launch, or runs out of memory there, is
@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.pairs.pair_times import usable
+from torchdoctor.pairs.pair_times import MEASURED, usable
 from torchdoctor.words import LaunchTiming
+from torchdoctor.words.figures import counted
 
 _MOST_CRASHES = 3  # where the other program had not come as far: perhaps it crashes too
 _FEWEST_ALONE = 2  # arms that fail beside another launch and not alone: nothing can run twice
@@ -24,19 +25,15 @@ _FEWEST_ALONE = 2  # arms that fail beside another launch and not alone: nothing
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """An arm that cannot be measured (any more), with a sentence."""
+    """An arm that cannot be measured (any more), with a sentence.
+
+    `kind`: how its last launch ended (`LaunchTiming.ended`), "late", or "refused" where a fix
+    refused, or found nothing to apply to.
+    """
 
     name: str
     reason: str
-    kind: str = "failed"  # how its last launch ended: `LaunchTiming.ended`
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refused:
-    """An arm of which a fix refused, or found nothing to apply to; with a sentence."""
-
-    name: str
-    reason: str
+    kind: str = "failed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +43,7 @@ class Lost:
     reason: str
 
 
-Outcome = Failed | Refused | Lost
+Outcome = Failed | Lost
 
 
 @dataclass
@@ -98,11 +95,10 @@ class Failures:
 
     def remarks(self, name: str) -> list[str]:
         """Return what the row of an arm is to say of its launches."""
-        forgiven = [f"{why}; that pair is not counted" for why in self.broke_down[name]]
-        apart = self.apart.get(name)
-        if apart is None:
-            return forgiven
-        return [*forgiven, f"started beside another launch it failed ({apart})"]
+        remarks = [f"{why}; that pair is not counted" for why in self.broke_down[name]]
+        if name in self.apart:
+            remarks.append(f"started beside another launch it failed ({self.apart[name]})")
+        return remarks
 
     def may_run_beside(self, *arms: LaunchSpec) -> bool:
         """Return True if these may be launched at once."""
@@ -116,10 +112,9 @@ class Failures:
 
     def after_launch(self, arm: LaunchSpec, timing: LaunchTiming) -> Outcome | None:
         """Judge a launch that ran by itself; None: it counts."""
+        if (refused := self._refused(arm, timing)) is not None:
+            return refused
         history = self._known[arm.name]
-        if reason := refusal([fix.id for fix in arm.fixes], timing):
-            history.out = True
-            return Refused(name=arm.name, reason=reason)
         reason = failure(timing, history.usable)
         if reason is None:
             history.usable += 1
@@ -152,16 +147,14 @@ class Failures:
         return None
 
     def _judge(self, arm: LaunchSpec, timing: LaunchTiming, beside: LaunchTiming) -> Outcome | None:
+        if (refused := self._refused(arm, timing)) is not None:
+            return refused
         history = self._known[arm.name]
-        if reason := refusal([fix.id for fix in arm.fixes], timing):
-            history.out = True
-            return Refused(name=arm.name, reason=reason)
         reason = failure(timing, history.usable)
         if arm.is_baseline or (reason is None and not timing.late):
             return None
         went_on = max(self._baseline_went, beside.went) > timing.went
-        never_began = not timing.blocks and not timing.stopped
-        if timing.late and (never_began or (timing.blocks and went_on)):
+        if timing.late and (went_on if timing.blocks else not timing.stopped):
             return self._hung(arm, timing)
         if timing.blocks and timing.ended == "failed" and not timing.stopped:
             if timing.went >= self._own_end:
@@ -176,15 +169,23 @@ class Failures:
             return None  # it was ended because the other one failed
         return self._set_apart(arm, timing.reason or "no block of steps was measured")
 
+    def _refused(self, arm: LaunchSpec, timing: LaunchTiming) -> Failed | None:
+        reason = refusal([fix.id for fix in arm.fixes], timing)
+        if reason is None:
+            return None
+        self._known[arm.name].out = True
+        return Failed(name=arm.name, reason=reason, kind="refused")
+
     def _hung(self, arm: LaunchSpec, timing: LaunchTiming) -> Outcome:
         history = self._known[arm.name]
-        stage = "A block of its steps" if timing.blocks else "Its warm-up"
+        stage = "a block of its steps" if timing.blocks else "its warm-up"
         history.hung += 1
         # Once, after pairs that ran, it may be the machine: what hangs will do so again.
         if not history.usable or history.hung > 1:
+            stage = stage[0].upper() + stage[1:]
             return self._broke_down(arm, f"{stage} did not end, so it was given up.", timing)
-        self.broke_down[arm.name].append(f"{stage.lower()} did not end once")
-        return Lost(reason=f"{stage.lower()} did not end")
+        self.broke_down[arm.name].append(f"{stage} did not end once")
+        return Lost(reason=f"{stage} did not end")
 
     def _broke_down(self, arm: LaunchSpec, reason: str, timing: LaunchTiming) -> Outcome:
         history = self._known[arm.name]
@@ -200,8 +201,7 @@ class Failures:
         if not is_final:
             return Lost(reason=reason)
         self._known[arm.name].out = True
-        kind = timing.ended if not timing.late else "late"
-        return Failed(name=arm.name, reason=reason, kind=kind)
+        return Failed(name=arm.name, reason=reason, kind="late" if timing.late else timing.ended)
 
     def _set_apart(self, arm: LaunchSpec, why: str) -> Lost:
         """Launch an arm by itself from here on; its row says what became of it beside another."""
@@ -215,36 +215,28 @@ class Failures:
 def refusal(fixes: Iterable[str], timing: LaunchTiming) -> str | None:
     """Return why a launch did not have all these fixes applied, or None."""
     for fix in fixes:
-        states = {applied.state: applied for applied in timing.fixes if applied.fix == fix}
-        if "refused" in states:
-            return states["refused"].reason or f"{fix} refused to be applied."
-        if usable(timing) and "applied" not in states and "failed" not in states:
-            pending = states.get("pending")
-            return (pending and pending.reason) or f"{fix} found nothing to apply to."
+        reasons = {applied.state: applied.reason for applied in timing.fixes if applied.fix == fix}
+        if "refused" in reasons:
+            return reasons["refused"] or f"{fix} refused to be applied."
+        if usable(timing) and not {"applied", "failed"} & set(reasons):
+            return reasons.get("pending") or f"{fix} found nothing to apply to."
     return None
 
 
 def failure(timing: LaunchTiming, usable_before: int = 0) -> str | None:
     """Return why a launch cannot be used, or None.
 
-    Args:
-        timing: the launch.
-        usable_before: launches of the same arm that were fine.
+    `usable_before`: launches of the same arm that were fine.
     """
     for applied in timing.fixes:
         if applied.state == "failed":
             return f"{applied.fix} could not be applied: {applied.reason or 'no reason given'}"
     if usable(timing):
         return None
-    reason = timing.reason or {
-        "out-of-memory": "Out of memory.",
-        "timed-out": "Timed out.",
-    }.get(timing.ended, "The program failed.")
-    if timing.ended in ("measured", "program-ended"):
+    reason = timing.reason or "The program failed."
+    if timing.ended in MEASURED:
         reason = "No step was measured."
-    if not usable_before:
-        return reason
-    fine = "the one before it was fine"
-    if usable_before > 1:
-        fine = f"the {usable_before} before it were fine"
-    return f"{reason.rstrip('.')}. That was launch {usable_before + 1}; {fine}."
+    if usable_before:
+        before = counted(usable_before, "launch", "launches")
+        reason = f"{reason.rstrip('.')}, after {before} without a failure."
+    return reason

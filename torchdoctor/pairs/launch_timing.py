@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,48 +45,42 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
     """
     events, facts, _ = read_channel(channel)
     in_blocks = {pid: log for pid, log in events.items() if len(log.at(step_log.BLOCK_BEGIN))}
-    if in_blocks:
-        pid = min(in_blocks, key=lambda pid: (events[pid].t_ns[0], pid))
-        fact = facts.get(pid, ProcessFacts(pid=pid))
-        timing = _in_blocks(channel, events[pid], fact, boundary, warmup_steps)
-        return timing or LaunchTiming(ended="failed", fixes=_fixes_of(facts))
-    windows = _windows(events)
-    if not windows:
-        return LaunchTiming(ended="failed", fixes=_fixes_of(facts))
-    main = _main(windows, events, facts)
-    log, rows = events[main], windows[main]
-    steps = _step_times(log, rows)
-    # The synchronisation at its end belongs to the window; `rows` holds the boundary after it.
-    rates = [_rate(events[pid], windows[pid], boundary) for pid in windows]
-    window_s = sum(steps)
-    begun = log.t_ns[log.at(step_log.WINDOW_BEGIN)[0]] - log.t_ns[0]
+    windows = {} if in_blocks else measured_windows(events)
+    main = main_process(in_blocks or windows, events, facts)
+    blocks = _measured_blocks(in_blocks[main], boundary) if main in in_blocks else []
+    if main is None or not (blocks or windows):
+        trained = [pid for pid, fact in facts.items() if fact.fixes and not fact.is_loader_worker]
+        return LaunchTiming(
+            ended="failed", fixes=list(facts[min(trained)].fixes) if trained else []
+        )
+    log, fact = events[main], facts.get(main, ProcessFacts(pid=main))
+    is_whole, marks = len(log.at(step_log.WINDOW_END)) > 0, log.at(step_log.BOUNDARY)
+    if blocks:
+        steps = [step for block in blocks for step in block.step_s]
+        samples = _total([block.samples for block in blocks])
+        # Without the last iteration of the warm-up, which ends after standing still.
+        first, begin = marks[0], marks[: max(warmup_steps, 1)][-1]
+    else:
+        # The synchronisation at its end belongs to the window; `rows` holds the boundary after it.
+        steps = _step_times(log, windows[main])
+        rates = [_rate(events[pid], windows[pid], boundary) for pid in windows]
+        samples = _total([None if rate is None else rate * sum(steps) for rate in rates])
+        first, begin = 0, log.at(step_log.WINDOW_BEGIN)[0]
+    gpu = fact.peak_gpu_memory_bytes
     return LaunchTiming(
-        ended="measured" if len(log.at(step_log.WINDOW_END)) else "program-ended",
+        ended="measured" if is_whole else "failed" if blocks else "program-ended",
         step_s=steps,
-        samples=_total([None if rate is None else rate * window_s for rate in rates]),
-        window_s=window_s,
-        iterations=len(log.at(step_log.BOUNDARY)) - 1,
-        **_beside_its_times(channel, facts.get(main, ProcessFacts(pid=main)), boundary, begun),
-    )
-
-
-def _in_blocks(
-    channel: Path, log: Events, fact: ProcessFacts, boundary: Boundary, warmup_steps: int
-) -> LaunchTiming | None:
-    blocks = _measured_blocks(log, boundary)
-    if not blocks:
-        return None
-    marks = log.t_ns[log.at(step_log.BOUNDARY)]
-    # Without the last iteration of the warm-up, which ends after standing still.
-    begun = int(marks[: max(warmup_steps, 1)][-1] - marks[0])
-    return LaunchTiming(
-        ended="measured" if len(log.at(step_log.WINDOW_END)) else "failed",
-        step_s=[step for block in blocks for step in block.step_s],
-        samples=_total([block.samples for block in blocks]),
-        window_s=sum(block.window_s for block in blocks),
+        samples=samples,
+        window_s=sum(steps),
         blocks=blocks,
-        iterations=len(marks),
-        **_beside_its_times(channel, fact, boundary, begun),
+        iterations=len(marks) if blocks else len(marks) - 1,
+        losses=_losses(channel, fact.pid),
+        fingerprints=_fingerprints(fact, boundary),
+        peak_memory_bytes=gpu if gpu is not None else fact.peak_memory_bytes,
+        gpu_memory=gpu is not None,
+        fixes=list(fact.fixes),
+        seeded_by_program=fact.seeded_by_program,
+        setup_s=(fact.first_step_s or 0.0) + int(log.t_ns[begin] - log.t_ns[first]) / 1e9,
     )
 
 
@@ -127,49 +120,7 @@ def last_switched_on(channel: Path) -> int | None:
     return None
 
 
-def measured_edges(channel: Path) -> Rows:
-    """Return times (ns) of the boundaries in the main trainer's measured window; empty: none.
-
-    Returns:
-        int64 of shape (steps + 1,).
-    """
-    events, facts, _ = read_channel(channel)
-    windows = _windows(events)
-    if not windows:
-        return np.zeros(0, dtype=np.int64)
-    main = _main(windows, events, facts)
-    return events[main].t_ns[windows[main]]
-
-
-def _went_well(result: LaunchResult) -> bool:
-    """Return True for a launch that was ended from outside, or by itself without an error."""
-    ended_well = result.ended == "exited" and not result.exit_code
-    return not result.oom_killed and (ended_well or result.ended == "stopped")
-
-
-def _fixes_of(facts: Mapping[int, ProcessFacts]) -> list[Any]:
-    """Return what became of the fixes in a launch that measured nothing."""
-    trained = [pid for pid, fact in facts.items() if fact.fixes and not fact.is_loader_worker]
-    return list(facts[min(trained)].fixes) if trained else []
-
-
-def _beside_its_times(
-    channel: Path, fact: ProcessFacts, boundary: Boundary, warmup_ns: int
-) -> dict[str, Any]:
-    """Return fields of `LaunchTiming`: the training process's losses, samples, memory, fixes."""
-    gpu = fact.peak_gpu_memory_bytes
-    return {
-        "losses": _losses(channel, fact.pid),
-        "fingerprints": _fingerprints(fact, boundary),
-        "peak_memory_bytes": gpu if gpu is not None else fact.peak_memory_bytes,
-        "gpu_memory": gpu is not None,
-        "fixes": list(fact.fixes),
-        "seeded_by_program": fact.seeded_by_program,
-        "setup_s": (fact.first_step_s or 0.0) + warmup_ns / 1e9,
-    }
-
-
-def _windows(events: Mapping[int, Events]) -> dict[int, Rows]:
+def measured_windows(events: Mapping[int, Events]) -> dict[int, Rows]:
     """Return the boundaries of each process's measured window that holds a whole iteration."""
     windows = {}
     for pid, log in events.items():
@@ -179,16 +130,24 @@ def _windows(events: Mapping[int, Events]) -> dict[int, Rows]:
     return windows
 
 
-def _main(
-    windows: Mapping[int, Rows], events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]
-) -> int:
-    """Return the pid of rank 0, or of the process that began first."""
+def main_process(
+    measured: Mapping[int, object],
+    events: Mapping[int, Events],
+    facts: Mapping[int, ProcessFacts],
+) -> int | None:
+    """Return the pid of rank 0, or of the process that began first; None where none measured."""
 
     def key(pid: int) -> tuple[float, int, int]:
         rank = facts[pid].rank if pid in facts else None
         return (math.inf if rank is None else rank, int(events[pid].t_ns[0]), pid)
 
-    return min(windows, key=key)
+    return min(measured, key=key, default=None)
+
+
+def _went_well(result: LaunchResult) -> bool:
+    """Return True for a launch that was ended from outside, or by itself without an error."""
+    ended_well = result.ended == "exited" and not result.exit_code
+    return not result.oom_killed and (ended_well or result.ended == "stopped")
 
 
 def _step_times(log: Events, rows: Rows) -> list[float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from torchdoctor.launch.launch_spec import BASELINE, UNTOUCHED
 from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.failures import Failed, Lost, Refused
+from torchdoctor.pairs.failures import Failed, Lost
 from torchdoctor.pairs.pair_times import Estimator, switched_differences, usable
 from torchdoctor.trials.arms import Arm
 from torchdoctor.words import Block, LaunchTiming, Pair, ProgressEvent, SwitchedLaunch
@@ -122,7 +122,7 @@ class Log:
         if usable(timing):
             arm.timings.append(timing)
         outcome = self.engine.failures.after_launch(arm.spec, timing)
-        if isinstance(outcome, Failed | Refused):
+        if isinstance(outcome, Failed):
             self._is_out(arm, outcome)
         return timing
 
@@ -193,13 +193,13 @@ class Log:
                 arm.cost_s += (self.budget.clock() - began_s) / len(arms)
         self.tell(phase, message)
 
-    def _is_out(self, arm: Arm, outcome: Failed | Refused) -> None:
+    def _is_out(self, arm: Arm, outcome: Failed) -> None:
         if outcome.name == BASELINE:
             raise Stopped(
                 "Trials stopped: the untouched program could not be measured twice in a row "
                 f"({outcome.reason})."
             )
-        if isinstance(outcome, Refused):
+        if outcome.kind == "refused":
             arm.refused = outcome.reason
         else:
             arm.failed = outcome.reason

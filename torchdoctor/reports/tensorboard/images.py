@@ -89,7 +89,7 @@ def images(report: Report, measured: Measured) -> Iterator[Image]:
     """
     launch, steps = measured.observed, report.steps
     if launch is not None and steps is not None:
-        lanes = lanes_of_events(launch.events, launch.edges, steps.warmup_steps)
+        lanes = lanes_of_events(launch.events, launch.rows, steps.warmup_steps)
         told = "The training process, not profiled: each moment belongs to one phase."
         if lanes is not None:
             yield _draw_lanes(lanes, "timeline/steps", "the untouched program", told)
@@ -120,12 +120,12 @@ def _profiled(report: Report) -> StepLanes | None:
 
 def _steps_of_launches(measured: Measured) -> Image:
     assert measured.observed is not None
-    edges = measured.observed.events.t_ns[measured.observed.edges]
+    edges = measured.observed.edges
     at_s, began = (edges[1:] - edges[0]) / 1e9, int(edges[0])
     series = [_Series("untouched, first launch", _OBSERVED, at_s, np.diff(edges) / 1e9)]
     for kind, launches in measured.kinds.items():
-        ends = np.concatenate([launch.edges_ns[1:] for launch in launches])
-        step_s = np.concatenate([launch.step_s for launch in launches])
+        ends = np.concatenate([edges_ns[1:] for edges_ns in launches])
+        step_s = np.concatenate([np.diff(edges_ns) for edges_ns in launches]) / 1e9
         series.append(_Series(*_KINDS[kind], (ends - began) / 1e9, step_s))
     title, told = "Step times over the run", "The untouched program's launches."
     if "recommended" in measured.kinds:
