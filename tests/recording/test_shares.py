@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from partial_recordings import recording
 
-from torchdoctor.facts.stacks import unseen_forward_share
+from torchdoctor.facts.stacks import share_showing
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.words import Shares, TraceStatistics
 
@@ -173,10 +173,10 @@ def test_a_forward_that_no_module_shows_is_no_preparation():
         {"text": "loss = mlp(x)", "count": 60, "records_graph": True},
     )
     seen = with_stacks(*rows, {"phase": "backward", "count": 10})
-    assert unseen_forward_share(seen) == pytest.approx(0.6)
-    known = shares(seen.steps, None, unseen_forward_share(seen))
+    assert share_showing(seen, "computes") == pytest.approx(0.6)
+    known = shares(seen.steps, None, share_showing(seen, "computes"))
     assert known.cpu == 0.0  # the step log of the sample has no other time
-    known = shares(replace(seen.steps, other_s=0.009), None, unseen_forward_share(seen))
+    known = shares(replace(seen.steps, other_s=0.009), None, share_showing(seen, "computes"))
     assert known.cpu == pytest.approx(0.6)
     assert with_inline_preparation(seen).shares.data_loader == pytest.approx(0.2)
 
@@ -186,8 +186,8 @@ def test_a_metric_after_the_step_is_no_forward_where_a_loader_feeds_the_loop():
     with_loader = with_stacks(row, steps={"boundary": {"kind": "loader"}})
     loaders = _loaders([{"ident": 0, "batches": 100}])
     with_loader = replace(with_loader, processes=[replace(with_loader.main, loaders=loaders)])
-    assert unseen_forward_share(with_loader) == 0.0
-    assert unseen_forward_share(with_stacks(row)) == 1.0
+    assert share_showing(with_loader, "computes") == 0.0
+    assert share_showing(with_stacks(row), "computes") == 1.0
 
 
 def test_without_samples_or_a_modules_call_nothing_says_that_a_batch_is_prepared():
@@ -208,9 +208,9 @@ def test_a_models_own_forward_is_no_preparation_before_anything_is_recorded():
     inside = {**STACK["location"], "function": "forward"}
     seen = with_stacks({"text": "x = x - x.mean()", "location": inside})
     assert with_inline_preparation(seen).shares.data_loader == 0.0
-    assert unseen_forward_share(seen) == 1.0
+    assert share_showing(seen, "computes") == 1.0
     called = with_stacks({"text": "x = x - x.mean()", "location": inside, "phase": "forward"})
-    assert unseen_forward_share(called) == 0.0
+    assert share_showing(called, "computes") == 0.0
 
 
 def test_a_wrapper_around_clearing_gradients_prepares_nothing():

@@ -9,7 +9,7 @@ import pytest
 from observed_programs import observe, recorder_of, recording_of
 
 from torchdoctor.checks import work_outside_model
-from torchdoctor.facts.stacks import inline_preparation, unseen_forward_share
+from torchdoctor.facts.stacks import inline_preparation, share_showing
 from torchdoctor.observe.shares import shares, with_inline_preparation
 from torchdoctor.words import Recording
 
@@ -110,7 +110,7 @@ for _ in range(60):
 
 def observed(program: str, tmp_path: Path) -> Recording:
     found = recording_of(observe(recorder_of(SETUP + program, tmp_path)))
-    known = shares(found.steps, None, unseen_forward_share(found))
+    known = shares(found.steps, None, share_showing(found, "computes"))
     return with_inline_preparation(replace(found, shares=known))
 
 

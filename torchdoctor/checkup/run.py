@@ -21,7 +21,7 @@ from torchdoctor.checkup.report_assembly import (
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.hardware import load_during_trials
 from torchdoctor.facts.slow_reads import stays_cold
-from torchdoctor.facts.stacks import outside_share, unseen_forward_share
+from torchdoctor.facts.stacks import share_showing
 from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
@@ -222,7 +222,7 @@ class _Checkup:
     def _share_out(self) -> None:
         """Set where the step's time goes, by all that was recorded."""
         recording = self.recording
-        unseen, outside = unseen_forward_share(recording), outside_share(recording)
+        unseen, outside = (share_showing(recording, role) for role in ("computes", "outside"))
         known = shares(recording.steps, recording.trace, unseen, outside)
         self.recording = with_inline_preparation(replace(recording, shares=known))
 

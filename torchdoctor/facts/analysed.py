@@ -20,8 +20,7 @@ def calls_of(recording: Recording, *kinds: str) -> list[TensorCall]:
 def element_loops(recording: Recording) -> list[TensorCall]:
     """Return the loops through tensors element by element, the longest first.
 
-    A line that indexes and reads the value is one loop, not two; so are lines of one function that
-    are run equally often, each of which took what the whole turn takes.
+    Lines of one function run equally often are one loop: each took what the whole turn takes.
     """
     longest: dict[tuple[str, str, float], TensorCall] = {}
     for call in calls_of(recording, "element"):
@@ -31,7 +30,7 @@ def element_loops(recording: Recording) -> list[TensorCall]:
 
 
 def share_of_step(recording: Recording, calls: list[TensorCall]) -> float | None:
-    """Return the share of the step that the calls hold the host; None: steps were not measured."""
+    """Return the share of the step that the calls hold the host; None: not measured."""
     return share_of_seconds(recording, sum(call.host_s for call in calls))
 
 

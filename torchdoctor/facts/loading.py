@@ -62,9 +62,8 @@ def queued_words(recording: Recording) -> str:
 def least_step_s(recording: Recording) -> float | None:
     """Return the least seconds of a step while workers prepare its samples; None: not known.
 
-    Workers move the work, they do not take it away: however many there are, the CPUs share what
-    the samples and the training take. The training is counted as one CPU's work, which is the
-    least that it takes; on a GPU not at all, as the host mostly waits for it.
+    The CPUs share what samples and training take. Training counts as one CPU's work, the least
+    that it takes; on a GPU not at all, as the host mostly waits for it.
     """
     steps, cpus = recording.steps, recording.environment.usable_cpus
     loaders, busy = training_loaders(recording), loader_cpu_share(recording)
@@ -78,8 +77,7 @@ def least_step_s(recording: Recording) -> float | None:
 def given_back_share(recording: Recording, settings: Mapping[str, Any]) -> float:
     """Return the most of a step that fewer workers may give back to the training itself.
 
-    Ten workers on two CPUs also slow the forward pass: each second of CPU time that they use may
-    have stopped the training for one. 0.0 with a setting that has as many workers, or more.
+    Each second of CPU time that they use may have stopped the training for one.
     """
     loaders, steps = training_loaders(recording), recording.steps
     busy = recording.sensors.workers_cpus
@@ -91,14 +89,11 @@ def given_back_share(recording: Recording, settings: Mapping[str, Any]) -> float
 
 
 def making_s(recording: Recording, loader: LoaderFacts) -> float | None:
-    """Return the seconds in which the training process could make a batch; None: not known.
-
-    That is what the workers compute for a step, or what samples took that were made there
-    afterwards: a sample that waits for a file server computes nothing.
-    """
+    """Return the seconds in which the training process could make a batch; None: not known."""
     steps, busy = recording.steps, recording.sensors.workers_cpus
     check = recording.main.sample_check
     times = [] if steps is None or busy is None else [busy * steps.mean_s]
+    # A sample that waits for a file server computes nothing: what samples took there counts too.
     if check is not None and check.sample_s is not None and loader.batch_size:
         times.append(check.sample_s * loader.batch_size)
     return max(times, default=None)

@@ -15,8 +15,7 @@ _OTHER_WAIT = 0.10  # between the shares that wait for data
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
     """Return the loaders that feed the training loop, the main one first; [] where there is none.
 
-    A loader that is constructed anew each epoch shows as several, all made at the same place of
-    as many samples. (One function may make the loaders of training and of validation.)
+    A loader constructed anew each epoch shows as several, made at one place of as many samples.
     """
     loaders = recording.main.loaders
     steps = recording.steps
@@ -47,10 +46,7 @@ def _made_there(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFac
 
 
 def loader_target(recording: Recording) -> dict[str, int]:
-    """Return the part of a fix's settings that names the loader: {} stands for every loader.
-
-    No loader is named where one line makes several: changing the line changes them all.
-    """
+    """Return the setting that names the loader; {}: all, also where one line makes several."""
     training, loaders = training_loaders(recording), recording.main.loaders
     if training and len(loaders) > len(_made_there(training[0], loaders)) == 1:
         return {"loader": training[0].ident}
@@ -58,11 +54,7 @@ def loader_target(recording: Recording) -> dict[str, int]:
 
 
 def allows_second_loader(recording: Recording) -> bool:
-    """Return True if loader fixes can be compared within one launch, by a loader beside its own.
-
-    What begins an epoch is in no block of a second loader, whose workers live on: short epochs
-    are compared in launches.
-    """
+    """Return True if a loader beside its own can compare fixes: epochs must not be short."""
     training, steps = training_loaders(recording), recording.steps
     if steps is None or len(training) != 1 or training[0].no_second is not None:
         return False
@@ -100,10 +92,7 @@ def is_first_look(steps: StepStatistics) -> bool:
 
 
 def long_steps_share(steps: StepStatistics) -> float:
-    """Return the share of the mean step that single long steps cost.
-
-    That is its excess over the median, without evaluation, the start of workers and first batches.
-    """
+    """Return the share of the mean step that single long steps cost for no reason known."""
     explained_s = steps.evaluation_s + steps.loader_start_s + steps.first_batch_s
     extra_s = steps.mean_s - explained_s - steps.median_s
     return extra_s / steps.mean_s if steps.mean_s > 0 else 0.0
@@ -131,10 +120,9 @@ def order_wait_share(recording: Recording) -> float | None:
 
 
 def unlike_profiled(steps: StepStatistics | None, trace: TraceStatistics | None) -> bool:
-    """Return True if the profiled steps, without a GPU, were unlike the steps observed.
+    """Return True if profiled steps were unlike those observed, in length or waiting for data.
 
-    The mean profiled step differs by over 1.5x, or the shares of waiting for data by over ten
-    points. A GPU's trace is always alike: its kernels take as long, and its wait is corrected.
+    A GPU's trace is always alike: its kernels take as long, and its wait is corrected.
     """
     if steps is None or trace is None or trace.has_device or not trace.step_s or steps.mean_s <= 0:
         return False
@@ -167,10 +155,7 @@ def place_before(recording: Recording, location: Location | None) -> str:
 
 
 def changes_itself(recording: Recording) -> str | None:
-    """Return the beginning of a sentence on what the dataset changes in itself; None: nothing.
-
-    A cache of samples does not count.
-    """
+    """Begin a sentence on what the dataset changes in itself; None: nothing, but for a cache."""
     loaders = training_loaders(recording)
     writes = [write for loader in loaders[:1] for write in loader.dataset_writes if not write.cache]
     if not writes:
@@ -182,8 +167,7 @@ def changes_itself(recording: Recording) -> str | None:
 def loader_cpu_share(recording: Recording) -> float | None:
     """Return the share of the loader's fetching that is CPU time; None: not measured.
 
-    Without workers: measured in the fetch. With workers: the CPUs that they keep busy, of as many
-    as they could use. Time in the queue for a CPU that other programs held counts as CPU time.
+    Of workers: the CPUs that they keep busy, or queue for, of as many as they could use.
     """
     loaders, sensors = training_loaders(recording), recording.sensors
     if not loaders or not loaders[0].num_workers:
@@ -195,10 +179,7 @@ def loader_cpu_share(recording: Recording) -> float | None:
 
 
 def taken_over_s(recording: Recording) -> float | None:
-    """Return the seconds of a step in which the training process takes over ready batches.
-
-    None without workers, and where it was not measured.
-    """
+    """Return the seconds of a step in which ready batches of workers are taken over, or None."""
     loaders, steps = training_loaders(recording), recording.steps
     if not loaders or loaders[0].num_workers == 0 or steps is None:
         return None
@@ -207,11 +188,7 @@ def taken_over_s(recording: Recording) -> float | None:
 
 
 def workers_keep_up(recording: Recording) -> bool:
-    """Return True if a batch lay ready for most of the time of looking into the workers' queue.
-
-    Other waits (for a sampler, other loaders, workers that start) are in none of the looks: the
-    step does not wait for the workers.
-    """
+    """Return True if a batch lay ready for most of the time of looking into the workers' queue."""
     loaders = training_loaders(recording)
     if not loaders or sum(x.looks for x in loaders) < _FEWEST_LOOKS:
         return False
@@ -231,10 +208,7 @@ def compute_share(recording: Recording) -> float | None:
 
 
 def arithmetic_share(recording: Recording) -> float | None:
-    """Return `compute_share` without operators that look rows up or scatter them.
-
-    Those move memory: units for matrix products do nothing for them. None: not measured.
-    """
+    """Return `compute_share` without looking rows up or scattering them, which moves memory."""
     share, trace = compute_share(recording), recording.trace
     if share is None or trace is None or not trace.gather_s or not trace.step_s:
         return share
@@ -253,10 +227,9 @@ def overhead_share(recording: Recording) -> float | None:
 
 
 def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:
-    """Return, for a GPU, the share of the step in Python between operators that nothing hides.
+    """Return the part of `Shares.other`, with a GPU, that is Python between operators.
 
-    A Kineto trace has no event for it, so it is part of `Shares.other`. Long stretches in no
-    operator stay there: the program may as well have slept.
+    Long stretches in no operator stay there: the program may as well have slept.
     """
     other = shares.other
     if trace is None or not trace.has_device or not trace.step_s or other is None:
@@ -265,10 +238,7 @@ def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:
 
 
 def updates_one_by_one(optimizer: OptimizerFacts) -> bool:
-    """Return True if the optimizer goes through its tensors in a Python loop.
-
-    By default torch takes the multi-tensor implementation on a GPU and the loop on a CPU.
-    """
+    """Return True if the optimizer loops through its tensors in Python, as by default on a CPU."""
     by_default = optimizer.device == "cpu" and optimizer.foreach is None
     return not optimizer.fused and (optimizer.foreach is False or by_default)
 
@@ -279,10 +249,7 @@ def spent_s(operator: Operator) -> float:
 
 
 def convolution_share(recording: Recording) -> float | None:
-    """Return the share of the step in convolutions without transposed ones; None without a trace.
-
-    The backward operators are the same for both: they are divided as the forward ones are.
-    """
+    """Return the share of the step in convolutions, transposed ones left out, if traced."""
     trace = recording.trace
     if trace is None or not trace.step_s or not trace.operators:
         return None
@@ -295,6 +262,7 @@ def convolution_share(recording: Recording) -> float | None:
         elif _CONVOLUTION.search(operator.name):
             spent["plain"] += spent_s(operator)
     forward = spent["plain"] + spent["transposed"]
+    # The backward operators are the same for both: they are divided as the forward ones are.
     plain = spent["plain"] / forward if forward else 1.0
     return (spent["plain"] + spent["backward"] * plain) / trace.step_s
 

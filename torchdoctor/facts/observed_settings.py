@@ -1,7 +1,7 @@
 """Collect the settings that a program trained with, to tell two reports apart. Pure."""
 
 from torchdoctor.facts.lookup import training_loaders, training_models
-from torchdoctor.words import Flags, LoaderFacts, ModelFacts, OptimizerFacts, Recording, Setting
+from torchdoctor.words import LoaderFacts, ModelFacts, OptimizerFacts, Recording, Setting
 
 _FLAGS = {
     "anomaly_enabled": "anomaly detection",
@@ -24,7 +24,9 @@ def settings_of(recording: Recording) -> list[Setting]:
     stepped = [x for x in recording.main.optimizers if x.steps]
     if stepped:
         values |= _optimizer(max(stepped, key=lambda x: x.elements))
-    values |= _flags(recording.main.flags)
+    flags = recording.main.flags
+    values |= {name: getattr(flags, key) for key, name in _FLAGS.items()}
+    values |= {f"${name}": value for name, value in sorted(flags.environment.items())}
     return [Setting(name=name, value=_text(x)) for name, x in values.items() if x is not None]
 
 
@@ -60,11 +62,6 @@ def _optimizer(optimizer: OptimizerFacts) -> dict[str, object]:
         "optimizer fused": bool(optimizer.fused),
         "optimizer foreach": optimizer.foreach,
     }
-
-
-def _flags(flags: Flags) -> dict[str, object]:
-    told: dict[str, object] = {name: getattr(flags, key) for key, name in _FLAGS.items()}
-    return {**told, **{f"${name}": value for name, value in sorted(flags.environment.items())}}
 
 
 def _text(value: object) -> str:

@@ -13,13 +13,10 @@ def with_measured(
     ceilings: Mapping[str, Ceiling | None], tried: Sequence[TriedCeiling]
 ) -> dict[str, Ceiling | None]:
     """Return the ceilings with those of whole branches replaced where a trial has decided them."""
-    return {
-        **ceilings,
-        **{
-            trial.branch: Ceiling(speedup=trial.speedup)
-            for trial in tried
-            if trial.whole and trial.decided and trial.speedup is not None
-        },
+    return dict(ceilings) | {
+        trial.branch: Ceiling(speedup=trial.speedup)
+        for trial in tried
+        if trial.whole and trial.decided and trial.speedup is not None
     }
 
 
@@ -37,11 +34,8 @@ def replay_ceilings(what_if: WhatIf | None) -> dict[str, Ceiling | None]:
         replayed, speedup = what_if.branches.get(branch), what_if.speedup(branch)
         if replayed is None or speedup is None or replayed.lowest_s <= 0:
             continue
-        interval = Interval(
-            estimate=speedup,
-            low=max(1.0, speedup / (1.0 + error)),
-            high=what_if.replayed_s / replayed.lowest_s * (1.0 + error),
-        )
+        high = what_if.replayed_s / replayed.lowest_s * (1.0 + error)
+        interval = Interval(estimate=speedup, low=max(1.0, speedup / (1.0 + error)), high=high)
         ceilings[branch] = Ceiling(speedup=interval, source="replay")
     return ceilings
 
@@ -56,8 +50,6 @@ def value_of(trial: Trial) -> float:
 
 def most_promising(trials: Sequence[Trial]) -> Trial | None:
     """Return the largest of the open trials that looked faster and do not change training."""
-    open_trials = [
-        trial for trial in trials if trial.verdict == "unclear" and trial.numerics != "changed"
-    ]
-    best = max(open_trials, key=value_of, default=None)
+    unclear = [x for x in trials if x.verdict == "unclear" and x.numerics != "changed"]
+    best = max(unclear, key=value_of, default=None)
     return best if best is not None and value_of(best) > 1 + _A_LITTLE else None

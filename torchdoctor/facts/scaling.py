@@ -9,19 +9,12 @@ from dataclasses import dataclass, replace
 
 from torchdoctor.facts.gpu_data_sheets import data_sheet
 from torchdoctor.facts.lookup import trains
-from torchdoctor.words import (
-    GradientExchange,
-    PredictedSpeedup,
-    Recording,
-    Scaling,
-    ScalingRow,
-    TraceStatistics,
-)
+from torchdoctor.words import GradientExchange, Recording, TraceStatistics
 from torchdoctor.words.figures import memory, seconds
+from torchdoctor.words.report import PredictedSpeedup, Scaling, ScalingRow
 
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
-# Of a data sheet's slowest link: as slow as recorded jobs were beside it.
-SLOWEST = 0.4
+SLOWEST = 0.4  # of a data sheet's slowest link: as slow as recorded jobs were beside it
 ON_ONE_MACHINE = (2, 4, 8)
 MACHINES = 2
 NETWORKS_GBIT = (10.0, 100.0, 400.0)  # what is sold; that of the user's machines is not known
@@ -60,8 +53,8 @@ class Step:
     def exposed_fsdp_s(self, gpus: int, bytes_per_s: float) -> float:
         """Return the same with weights gathered for both passes, and gradients scattered.
 
-        Each of the three moves half of what an all-reduce does. The first block's weights and the
-        last one's gradients are hidden by nothing; a forward pass takes half of a backward pass.
+        Each of the three moves half of an all-reduce; nothing hides the first block's weights and
+        the last one's gradients. A forward pass takes half of a backward pass.
         """
         half = self.all_reduce_s(gpus, bytes_per_s) / 2
         edge = half * self.last_bytes / self.gradient_bytes
@@ -88,20 +81,15 @@ def scaling(recording: Recording) -> Scaling | None:
     known = _known(recording, trace)
     if missing := _missing(known, trace):
         return replace(known, missing=missing)
-    step = Step(
-        gradient_bytes=known.gradient_bytes or 0.0,
-        last_bytes=known.last_bytes or 0.0,
-        alone_s=known.alone_s or 0.0,
-        backward_s=known.backward_s or 0.0,
-    )
+    figures = (known.gradient_bytes, known.last_bytes, known.alone_s, known.backward_s)
+    step = Step(*(figure or 0.0 for figure in figures))
     low, high = known.low_bytes_per_s, known.high_bytes_per_s
     rows, missing = [], []
     if low and high:
         rows += [_row(step, gpus, low, high) for gpus in ON_ONE_MACHINE]
     else:
         missing.append(
-            "what links the GPUs of one machine: the GPU is not among the data sheets with such a "
-            "figure, and no collectives were measured"
+            "what links the GPUs of one machine: no data sheet says it, no collective was measured"
         )
     gpus = MACHINES * (len(recording.main.devices) or GPUS_OF_A_MACHINE)
     for gbit in NETWORKS_GBIT:
@@ -207,11 +195,7 @@ def scaling_lines(forecast: Scaling | None) -> list[str]:
 
 
 def comment_lines(forecast: Scaling | None, part: str) -> list[str]:
-    """Return the prediction as comments in the code of a fix.
-
-    Args:
-        part: "replicas", "shards", or "machines".
-    """
+    """Return the prediction as comments in a fix's code: of replicas, shards or machines."""
     if forecast is None:
         return []
     rows = _machines(forecast) if part == "machines" else []
@@ -233,12 +217,12 @@ def _here(forecast: Scaling) -> list[ScalingRow]:
 
 
 def _machines(forecast: Scaling) -> list[str]:
-    rows = [row for row in forecast.rows if row.network_gbit_per_s is not None]
     return [
         f"{MACHINES} machines of {row.gpus // MACHINES} GPUs, if the network gives each "
         f"{row.network_gbit_per_s:g} Gbit/s: {_times(row.ddp)} as many samples as one GPU "
         "(DistributedDataParallel)"
-        for row in rows
+        for row in forecast.rows
+        if row.network_gbit_per_s is not None
     ]
 
 

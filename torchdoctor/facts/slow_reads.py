@@ -52,11 +52,7 @@ def fits_into_memory(recording: Recording, mount: MountReads) -> bool:
 
 
 def read_share(recording: Recording, mount: MountReads) -> float | None:
-    """Return the share of the step that opening and reading the files takes.
-
-    None where the files opened per step or the time for one are not known, as for files that are
-    kept open.
-    """
+    """Return the share of the step that opening and reading takes; None: unknown, or kept open."""
     warm = hidden_by_cache(recording, mount)
     return _opened_share(recording, mount, mount.warm_file_s if warm else mount.cold_file_s)
 
@@ -138,10 +134,9 @@ def why_not_slow(recording: Recording) -> str:
     """Return a sentence: why no mount of the program's counts as slow."""
     mounts, wait = read_mounts_of(recording), wait_share(recording)
     if not mounts:
-        unseen = "No file was seen being read in the training loop"
         readers = recording.storage.c_readers if recording.storage is not None else []
-        opened = f": {', '.join(readers)} may open files in C, where Python's open is not watched"
-        return f"{unseen}{opened if readers else ''}."
+        opened = f": {', '.join(readers)} may open files in C, which is not watched"
+        return f"No file was seen being read in the training loop{opened if readers else ''}."
     if wait is not None and wait < LEAST_WAIT:
         return f"The step waits for data only {100 * wait:.1f} % of its time."
     first, share = mounts[0], read_share(recording, mounts[0])

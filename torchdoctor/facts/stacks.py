@@ -98,25 +98,20 @@ def _ranked(rows: Iterable[StackSample], key: Callable[[StackSample], Hashable])
 
 
 def preparing_line(recording: Recording) -> str | None:
-    """Return a sentence on the line that samples are prepared by, or wait in.
-
-    None with workers, whose stacks are not sampled, or where no function has most of the samples.
-    """
+    """Return a sentence on the line that prepares samples; None: workers, or no such line."""
     loaders = training_loaders(recording)
     rows = [row for row in recording.main.stacks if row.phase == "loader"]
     total = sum(row.count for row in rows)
     if not loaders or loaders[0].num_workers or total < _FEWEST:
         return None
     slowest = by_function(rows)[0]
-    top = slowest.top
-    if slowest.count < _MOST * total or top.location.function in (None, "<module>"):
+    top, share = slowest.top, slowest.count / total
+    function = top.location.function
+    if share < _MOST or function in (None, "<module>") or _ASKS_FOR_BATCH.search(top.text):
         return None
-    if _ASKS_FOR_BATCH.search(top.text):
-        return None
-    at = place(recording, top.location)
     text = f" ({top.text})" if top.text else ""
-    share = slowest.count / total
-    return f"{share:.0%} of it was in {top.location.function}, most often at {at}{text}."
+    at = place(recording, top.location)
+    return f"{share:.0%} of it was in {function}, most often at {at}{text}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,12 +129,9 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
         return None
     gap = steps.before_forward_s / steps.mean_s
     total = sum(row.count for row in recording.main.stacks if row.phase in _gap_phases(recording))
-    if total == 0:
-        # Without samples the gap is surely preparation only where no loader feeds the loop and
-        # a model's call ends the gap.
-        if training_loaders(recording) or not training_models(recording):
-            return None
-        return InlinePreparation(share=gap, top=None)
+    if total == 0:  # it is surely preparation only where no loader feeds what a model's call ends
+        surely = training_models(recording) and not training_loaders(recording)
+        return InlinePreparation(share=gap, top=None) if surely else None
     preparing = rows_showing(recording, "prepares")
     lines = _ranked(preparing, lambda row: (row.location.file, row.location.line))
     share = gap * sum(row.count for row in preparing) / total
@@ -167,9 +159,8 @@ def role(recording: Recording, row: StackSample) -> Role:
     between, loaders = row.phase in _BETWEEN, training_loaders(recording)
     if _is_transform(recording, row):
         return "computes" if between else "other"
-    # With a loader, what follows a step and comes before the next fetch works on the step that was:
-    # a metric that is recorded for autograd is no forward. And a model's own forward may work on
-    # its input before a parameter makes autograd record it.
+    # With a loader, what follows a step works on the step that was: a metric that autograd records
+    # is no forward. And a model's forward may work on its input before autograd records it.
     past = bool(loaders) and row.phase != "before_forward"
     forward = row.records_graph or row.location.function == "forward"
     if between and forward and not past:
@@ -199,8 +190,8 @@ def _prepares(row: StackSample, on_gpu: bool) -> bool:
 def updates_by_hand(recording: Recording, row: StackSample) -> bool:
     """Return True if a sample shows weights being updated in a program that steps no optimizer.
 
-    Nothing ends what follows the gradients, so the next batch's preparation is in the same phase:
-    the update stands on or below the line that computes them, or looks like an update.
+    The next batch's preparation is in the same phase, so an update stands on or below the line
+    that computes gradients, or looks like an update.
     """
     steps = recording.steps
     if row.phase != "after_backward" or steps is None or steps.optimizer_steps_per_step:
@@ -229,16 +220,7 @@ def _gradient_call(recording: Recording) -> Location | None:
     return max(computing, key=lambda row: row.count).location
 
 
-def outside_share(recording: Recording) -> float:
-    """Return the share of samples in such work, without updates of weights by hand."""
-    return _share(recording, "outside")
-
-
-def unseen_forward_share(recording: Recording) -> float:
-    """Return the share of samples in a forward or a loss outside any root module's call."""
-    return _share(recording, "computes")
-
-
-def _share(recording: Recording, role: Role) -> float:
+def share_showing(recording: Recording, role: Role) -> float:
+    """Return the share of samples of a role; see `role`."""
     total = sum(row.count for row in recording.main.stacks)
     return sum(row.count for row in rows_showing(recording, role)) / total if total else 0.0

@@ -69,10 +69,8 @@ def several_machines(of: Program, machines: int = 2) -> str:
 
 
 def slurm_script(of: Program, machines: int = 2) -> str:
-    """Return a complete batch script for `sbatch`.
-
-    A task is given one CPU unless it asks for more, and since Slurm 22.05 srun asks by itself.
-    """
+    """Return a complete batch script for `sbatch`."""
+    # A task has one CPU unless it asks for more; since Slurm 22.05 srun has to ask by itself.
     return (
         "#!/bin/bash\n"
         f"#SBATCH --nodes={machines}\n"
