@@ -70,18 +70,22 @@ def advice(recording: Recording) -> str:
     lines = ["# It changes training where it gives layers other shapes."]
     for (dimension, size, multiple), operator in list(advice_by_size.items())[:_NAMED]:
         padded = multiple * -(-size // multiple)
-        lines.append(f"# {operator}, {dimension}: {size} -> {padded}. {_origin(dimension)}")
+        lines.append(
+            f"# {operator}, {dimension}: {size} -> {padded}. {_origin(operator, dimension)}"
+        )
         lines.append(f"size = {multiple} * -(-size // {multiple})")
     return "\n".join(lines)
 
 
-def _origin(dimension: str) -> str:
+def _origin(operator: str, dimension: str) -> str:
     """Return what such a size mostly is."""
+    if "bmm" in operator or "attention" in operator:
+        return "The length of a sequence (pad batches, mask what is added), or an attention head."
     if "channels" in dimension:
         return "The channels of a convolution: set them where the layer is made."
     if dimension == "rows":
         return "The rows of a layer's input: the batch, or its tokens (mask what is added)."
-    return "The size of a layer, of the classes or the vocabulary, or of an attention head."
+    return "The size of a layer, of the classes or the vocabulary."
 
 
 _MODEL = {
