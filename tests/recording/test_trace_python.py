@@ -82,7 +82,7 @@ def test_calls_within_each_other_and_of_several_threads_hold_no_more_than_the_st
     file = tmp_path / "t.json"
     file.write_bytes(trace.text())
     report = trace_checkup([str(file)])
-    lines = [line for line in call_lines(report) if "merge" in line]
+    lines = [line for line in call_lines(report.trace, report.trace.step_s) if "merge" in line]
     assert lines == ["merge: 800 us (80 %; 2.40 ms added up over 3 threads), 6 calls"]
 
 
@@ -92,7 +92,8 @@ def test_operators_of_several_threads_are_no_share_of_the_step(tmp_path: Path) -
         trace.operator("aten::mm", 0, 1000, tid=thread)
     file = tmp_path / "t.json"
     file.write_bytes(trace.text())
-    [line] = operator_lines(trace_checkup([str(file)]))
+    trace = trace_checkup([str(file)]).trace
+    [line] = operator_lines(trace, trace.step_s)
     assert line == "aten::mm: 3.00 ms (threads added up), 3 calls"
 
 

@@ -41,7 +41,6 @@ def test_a_line_for_each_branch_and_one_for_the_replay_as_it_is() -> None:
         "without CPU operators, Python: 114 ms (1.55x)",
         "without waiting for data: 118 ms (1.50x)",
         "without GPU kernels: 140 ms (1.26x)",
-        "under 1 % each: device copies",
         "replay of the trace as it is: 177 ms, measured 178 ms: 0.3 % apart (6 of 8 steps)",
         "Something does not hold.",
     ]

@@ -12,7 +12,7 @@ from torchdoctor.reports.document import (
     table,
 )
 from torchdoctor.words import Note
-from torchdoctor.words.comparison import Comparison, FindingChange, OperatorChange
+from torchdoctor.words.comparison import Comparison, Difference, FindingChange, OperatorChange
 from torchdoctor.words.figures import (
     MISSING,
     PHASE_LABELS,
@@ -48,20 +48,16 @@ def document(comparison: Comparison) -> Document:
     first = _cut(comparison.sentence)
     a, b = (shorten_left(clean(side.name), _NAME) for side in (comparison.a, comparison.b))
     doubts = [clean(doubt) for doubt in comparison.doubts]
+    screen = [
+        Sentence(first, _TONES.get(comparison.verdict, "strong")),
+        *_most_changed(comparison),
+        *(Note(severity="beware", sentence=_cut(doubt)) for doubt in doubts[:1]),
+    ]
     return Document(
         title="torchdoctor compare",
         subject=f"A: {a} · B: {b}",
         summary=comparison.sentence,
-        screen=sections(
-            (
-                "",
-                [
-                    Sentence(first, _TONES.get(comparison.verdict, "strong")),
-                    *_most_changed(comparison),
-                    *(Note(severity="beware", sentence=_cut(doubt)) for doubt in doubts[:1]),
-                ],
-            )
-        ),
+        screen=sections(("", screen)),
         details=sections(
             ("Verdict", sentences(comparison.sentence if first.endswith("…") else "")),
             ("Step time", _step_times(comparison)),
@@ -69,16 +65,15 @@ def document(comparison: Comparison) -> Document:
             ("Findings", [*chance, *findings] if findings else []),
             ("Operators, per step", [*chance, *operators] if operators else []),
             ("Other figures; times, bytes copied and counts are per step", _figures(comparison)),
-            *(
-                (title, notes([f"{x.name}: {clean(x.a)} -> {clean(x.b)}" for x in differences]))
-                for title, differences in (
-                    ("What was run", comparison.workload),
-                    ("Machine and software", comparison.environment),
-                )
-            ),
+            ("What was run", _differences(comparison.workload)),
+            ("Machine and software", _differences(comparison.environment)),
             ("Doubts", notes(doubts)),
         ),
     )
+
+
+def _differences(conditions: list[Difference]) -> list[Block]:
+    return notes([f"{x.name}: {clean(x.a)} -> {clean(x.b)}" for x in conditions])
 
 
 def _cut(sentence: str) -> str:

@@ -32,13 +32,17 @@ def row(metric: GateMetric) -> list[str]:
     per_sample = metric.name == "step_time" and metric.unit == "s/sample"
     # "ok" only with a tolerance; samples/s goes with the step time.
     judged = metric.tolerance is not None or metric.name == "samples_per_s"
+    verdicts = {"ok": "ok" if judged else "not judged", "not measured": MISSING}
     return [
         metric.name.replace("_", " ") + " per sample" * per_sample,
-        figure(metric.reference, metric),
-        figure(metric.new, metric),
+        # What a time is per stands in the first cell alone.
+        *(
+            figure(value, metric).removesuffix(" samples/s").partition(" a s")[0]
+            for value in (metric.reference, metric.new)
+        ),
         _ratio(metric.ratio),
         MISSING if metric.tolerance is None else percent(metric.tolerance),
-        metric.verdict if judged or metric.verdict != "ok" else "not judged",
+        verdicts.get(metric.verdict, metric.verdict),
     ]
 
 
@@ -78,12 +82,7 @@ def document(report: GateReport) -> Document:
     told: Block = Sentence(report.sentence, _TONES.get(report.verdict, "strong"))
     if warning(report):
         told = Note(severity="beware", sentence=report.sentence)
-    rows = []
-    for metric in report.metrics:
-        name, reference, new, *rest = row(metric)
-        # What a time is per stands in the first cell alone.
-        values = (x.removesuffix(" samples/s").partition(" a s")[0] for x in (reference, new))
-        rows.append([name, *values, *(MISSING if x == "not measured" else x for x in rest)])
+    rows = [row(metric) for metric in report.metrics]
     doubts = [clean(doubt) for doubt in report.doubts]
     return Document(
         title=f"torchdoctor gate: {mark(report)}",
@@ -116,35 +115,28 @@ def _basis(report: GateReport) -> str:
 
 def junit(report: GateReport) -> str:
     """Return JUnit XML: a test case for each metric with a tolerance, or one with the reason."""
-    undecided = report.verdict == "inconclusive"
-    why = "error" if report.broken else "skipped"  # of a case without a verdict
+    undecided, reason = report.verdict == "inconclusive", _printable(report.sentence)
+    suite = ElementTree.Element("testsuite", name="torchdoctor gate", timestamp=report.created)
     judged = [metric for metric in report.metrics if metric.tolerance is not None]
-    worse = [metric for metric in judged if metric.verdict == "worse" and not undecided]
-    reason, cases = _printable(report.sentence), len(judged) or 1
-    suite = ElementTree.Element(
-        "testsuite",
-        name="torchdoctor gate",
-        tests=str(cases),
-        failures=str(len(worse)),
-        errors=str(cases if undecided and report.broken else 0),
-        skipped=str(cases if undecided and not report.broken else 0),
-        timestamp=report.created,
-    )
-    cases_of: list[GateMetric | None] = [*judged] or [None]
-    for metric in cases_of:
-        name = metric.name if metric is not None else "gate"
-        case = ElementTree.SubElement(suite, "testcase", classname="torchdoctor.gate", name=name)
+    for metric in judged or [GateMetric(name="gate")]:
+        about = {"classname": "torchdoctor.gate", "name": metric.name}
+        case = ElementTree.SubElement(suite, "testcase", about)
         if undecided:
-            ElementTree.SubElement(case, why, message=reason)
-        if metric is None:
+            ElementTree.SubElement(case, "error" if report.broken else "skipped", message=reason)
+        if not judged:
             continue
-        _, reference, new, ratio, tolerance, _ = row(metric)
-        text = f"{reference} -> {new}, ratio {ratio}, tolerance {tolerance}"
-        if metric in worse:
+        reference, new = figure(metric.reference, metric), figure(metric.new, metric)
+        text = f"{reference} -> {new}, ratio {_ratio(metric.ratio)}"
+        text += f", tolerance {percent(metric.tolerance)}"
+        if metric.verdict == "worse" and not undecided:
             ElementTree.SubElement(case, "failure", message=reason).text = text
         if metric.verdict in WEAK:
             text = f"{metric.verdict}: {text}. {reason}"
         ElementTree.SubElement(case, "system-out").text = text
+    tags = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    for count, tag in tags.items():
+        suite.set(count, str(len(suite.findall(f"testcase/{tag}"))))
+    suite.set("tests", str(len(suite)))
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -21,16 +21,8 @@ def remarks(report: Report) -> list[str]:
     apply = f"No edit could be made for certain: there is nothing to apply. {_GIT}"
     if recommended.patch:
         apply = _APPLY.format(clean(folder))
-    measured = wording.patch(report)
-    made = [fix for fix in recommended.fixes if fix.fix in recommended.patch_fixes]
-    by_hand = [fix for fix in recommended.fixes if fix not in made]
-    return [
-        apply,
-        *([measured] if measured else []),
-        *_also(made),
-        *_by_hand(by_hand),
-        *elsewhere,
-    ]
+    rest = _rest(recommended.fixes, recommended.patch_fixes)
+    return [*filter(None, (apply, wording.patch(report))), *rest, *elsewhere]
 
 
 def remarks_on(
@@ -41,18 +33,13 @@ def remarks_on(
     `made` are the ids of those in the diff, which belongs into the folder; None: there is no diff.
     """
     lines = [_APPLY.format(clean(folder))] if folder is not None else []
-    together = _measured_together(report, fixes) if len(fixes) > 1 else ""
-    lines += [together] if together else [_measured(report, fix) for fix in fixes]
-    if len(fixes) > 1 and not together:
-        lines.append("They were not measured together.")
-    left_out = [fix for fix in fixes if fix.fix not in made]
-    lines += _also([fix for fix in fixes if fix not in left_out])
-    if clashing := [fix.fix for fix in left_out if fix.edit]:
+    lines += _measured(report, fixes)
+    if clashing := [fix.fix for fix in fixes if fix.edit and fix.fix not in made]:
         lines.append(
             f"Without {', '.join(clashing)}: no edit can be made any more, or none that goes "
             "with the others'."
         )
-    return [*lines, *_by_hand(left_out)]
+    return lines + _rest(fixes, made)
 
 
 def edit_of(report: Report, ident: str) -> RecommendedFix:
@@ -77,36 +64,31 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
     )
 
 
-def _measured(report: Report, fix: RecommendedFix) -> str:
-    """Return one sentence on the fix alone."""
-    name = fix_with_settings(fix.fix, fix.settings)
-    for trial in report.trials:
-        if (trial.fix, trial.settings) == (fix.fix, fix.settings) and trial.speedup is not None:
-            shown = speedup(trial.speedup)
-            return f"{name} by itself, applied at run time: {shown}, {trial.verdict}."
-    joint = any(t.speedup is not None and fix.fix in t.fix.split(" + ") for t in report.trials)
-    return f"{name} was not measured{' by itself' if joint else ''}."
+def _measured(report: Report, fixes: list[RecommendedFix]) -> list[str]:
+    """Return what was measured of just these fixes with these settings, else of each alone."""
+    names = " + ".join(fix_with_settings(fix.fix, fix.settings) for fix in fixes)
+    first, several = fixes[0], len(fixes) > 1
+    wanted = {fix.fix: fix.settings for fix in fixes} if several else first.settings
+    trials = [trial for trial in report.trials if trial.speedup is not None]
+    for trial in trials:
+        of_these = " + " in trial.fix if several else trial.fix == first.fix
+        if of_these and trial.settings == wanted:
+            how = f"{'together' if several else 'by itself'}, applied at run time"
+            return [f"{names} {how}: {speedup(trial.speedup)}, {trial.verdict}."]
+    if several:
+        alone = [line for fix in fixes for line in _measured(report, [fix])]
+        return [*alone, "They were not measured together."]
+    in_a_set = any(first.fix in trial.fix.split(" + ") for trial in trials)
+    return [f"{names} was not measured{' by itself' * in_a_set}."]
 
 
-def _measured_together(report: Report, fixes: list[RecommendedFix]) -> str:
-    """Return one sentence on a trial of just these, with these settings; "" without one."""
-    wanted = {fix.fix: fix.settings for fix in fixes}
-    for trial in report.trials:
-        if trial.speedup is not None and " + " in trial.fix and trial.settings == wanted:
-            names = " + ".join(fix_with_settings(fix.fix, fix.settings) for fix in fixes)
-            measured = speedup(trial.speedup)
-            return f"{names} together, applied at run time: {measured}, {trial.verdict}."
-    return ""
-
-
-def _also(fixes: list[RecommendedFix]) -> list[str]:
-    """Return what their edits change beside what they are for."""
-    return list(dict.fromkeys(clean(sentence) for fix in fixes for sentence in fix.also_changes))
-
-
-def _by_hand(fixes: list[RecommendedFix]) -> list[str]:
-    lines = ["To be changed by hand:"] if fixes else []
-    for fix in fixes:
+def _rest(fixes: list[RecommendedFix], made: list[str]) -> list[str]:
+    """Return what the edits change beside what they are for, and what has none."""
+    edited = [fix for fix in fixes if fix.fix in made]
+    lines = list(dict.fromkeys(clean(text) for fix in edited for text in fix.also_changes))
+    by_hand = [fix for fix in fixes if fix not in edited]
+    lines += ["To be changed by hand:"] if by_hand else []
+    for fix in by_hand:
         lines.append(f"  {fix_with_settings(fix.fix, fix.settings)}")
         lines += [f"    {line}" for line in clean(fix.instruction or "").splitlines()]
     return lines

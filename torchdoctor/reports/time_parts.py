@@ -81,10 +81,8 @@ def upper_bounds(report: Report) -> str:
 
 def bound_lines(report: Report) -> list[str]:
     """Return a line for each cost that the program was run without; none without an experiment."""
-    trials = report.ceiling_trials
-    if all(ceiling.verdict == "not-tried" for ceiling in trials):
-        return []
-    return [_bound_line(ceiling) for ceiling in trials]
+    tried = any(ceiling.verdict != "not-tried" for ceiling in report.ceiling_trials)
+    return [_bound_line(ceiling) for ceiling in report.ceiling_trials] if tried else []
 
 
 def _bound_line(ceiling: TriedCeiling) -> str:
@@ -131,9 +129,8 @@ def replayed_gains(report: Report) -> dict[str, float]:
     if replay is None or not replay.reproduced or unlike_profiled(report.steps, report.trace):
         return {}
     gains = {branch: replay.speedup(branch) or 0.0 for branch in replay.branches}
-    return {
-        branch: gains[branch] for branch in sorted(gains, key=lambda x: -gains[x]) if gains[branch]
-    }
+    largest_first = sorted(gains.items(), key=lambda branch_gain: -branch_gain[1])
+    return {branch: gain for branch, gain in largest_first if gain}
 
 
 def replay_lines(report: Report) -> list[str]:
@@ -141,17 +138,13 @@ def replay_lines(report: Report) -> list[str]:
     replay = report.trace.what_if if report.trace else None
     if replay is None or unlike_profiled(report.steps, report.trace):
         return []  # a doubt says why: figures of other conditions would be taken for these
-    lines, small = [], []
-    for branch, gain in replayed_gains(report).items():
-        label, replayed = SHARE_LABELS.get(branch, branch), replay.branches[branch]
-        if gain < _NO_GAIN or replayed is None:
-            small.append(label)
-        else:
-            lines.append(f"without {label}: {seconds(replayed.step_s)} ({ratio(gain)}x)")
+    lines = [
+        f"without {SHARE_LABELS.get(branch, branch)}: {seconds(replayed.step_s)} ({ratio(gain)}x)"
+        for branch, gain in replayed_gains(report).items()
+        if gain >= _NO_GAIN and (replayed := replay.branches[branch]) is not None
+    ]
     if replay.reproduced and not lines:
         return []  # nothing to gain, or a host alone: its trials say more
-    if small:
-        lines.append(f"under 1 % each: {'; '.join(small)}")
     steps = f"{replay.steps} of {replay.of_steps} steps" if replay.steps else "the whole trace"
     apart = 100 * abs(replay.replayed_s / replay.measured_s - 1)
     lines.append(

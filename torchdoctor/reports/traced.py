@@ -1,7 +1,7 @@
 """Ranks and operators of a trace as lines of text."""
 
 from torchdoctor.facts import scaling
-from torchdoctor.words import MatrixWork, Operator, Report
+from torchdoctor.words import MatrixWork, Operator, Report, TraceStatistics
 from torchdoctor.words.figures import clean, percent, seconds
 from torchdoctor.words.traced import KNOWN_ENOUGH
 
@@ -13,32 +13,32 @@ _AT_ONCE = 1.05  # times the time that any thread is in a call: more are several
 
 def lines(report: Report) -> list[tuple[str, list[str]]]:
     """Return what the trace says beside the findings: titles, and the lines below each."""
-    trace = report.trace
-    of = "per step" if _steps_known(report) else "in the whole trace"
-    profiled = ""
-    # A run's other figures are of launches without a profiler.
-    if trace is not None and trace.steps and report.steps is not None and trace.step_s:
-        profiled = f" of {seconds(trace.step_s)} under the profiler"
-    stacks = "Where the host is while no device works, by the trace's Python stacks"
-    return [
-        (f"The ranks, {of}", rank_lines(report)),
-        (f"{stacks}, {of}", place_lines(report)),
-        (f"Driver calls that hold the host, {of}", call_lines(report)),
-        (f"The most expensive operators, {of}{profiled}", operator_lines(report)),
-        (f"Arithmetic of the GPU, {of}", arithmetic_lines(report)),
-        # A run's offered fixes say it beside their code.
-        (scaling.TITLE, [] if report.steps else scaling.scaling_lines(report.scaling)),
-    ]
-
-
-def _steps_known(report: Report) -> bool:
-    return report.trace is None or bool(report.trace.steps)
+    trace, profiled = report.trace, ""
+    of = "per step" if trace is None or trace.steps else "in the whole trace"
+    parts = [(f"The ranks, {of}", rank_lines(report))]
+    if trace is not None and trace.step_s:
+        # A run's other figures are of launches without a profiler.
+        if trace.steps and report.steps is not None:
+            profiled = f" of {seconds(trace.step_s)} under the profiler"
+        stacks = "Where the host is while no device works, by the trace's Python stacks"
+        parts += [
+            (f"{stacks}, {of}", _place_lines(trace, trace.step_s)),
+            (f"Driver calls that hold the host, {of}", call_lines(trace, trace.step_s)),
+            (
+                f"The most expensive operators, {of}{profiled}",
+                operator_lines(trace, trace.step_s),
+            ),
+            (f"Arithmetic of the GPU, {of}", _arithmetic_lines(report, trace)),
+        ]
+    if report.steps is None:  # a run's offered fixes say it beside their code
+        parts.append((scaling.TITLE, scaling.scaling_lines(report.scaling)))
+    return parts
 
 
 def rank_lines(report: Report) -> list[str]:
     """Return a line for each rank: its step, and what of it is its own, collectives and data."""
     lines = []
-    whole = "step " if _steps_known(report) else ""
+    whole = "step " if report.trace is None or report.trace.steps else ""
     for rank in report.ranks:
         exposed = rank.communication_exposed_s or 0.0
         parts = [f"own {seconds(rank.step_s - exposed)}", f"collectives {seconds(exposed)}"]
@@ -52,14 +52,14 @@ def rank_lines(report: Report) -> list[str]:
     return lines
 
 
-def call_lines(report: Report) -> list[str]:
+def call_lines(trace: TraceStatistics, step_s: float) -> list[str]:
     """Return the driver calls that hold the host most, by the time that any thread is in them."""
-    lines, trace = [], report.trace
-    for call in trace.runtime_calls[:_MOST] if trace is not None else []:
-        if trace is None or not trace.step_s or call.host_s < _WORTH * trace.step_s:
+    lines = []
+    for call in trace.runtime_calls[:_MOST]:
+        if call.host_s < _WORTH * step_s:
             continue
         covered_s = call.host_s if call.covered_s is None else call.covered_s
-        share = percent(covered_s / trace.step_s)
+        share = percent(covered_s / step_s)
         if call.host_s > _AT_ONCE * covered_s:
             share += f"; {seconds(call.host_s)} added up over {call.threads} threads"
         name = " in ".join(_short(part) for part in (call.name, call.operator) if part)
@@ -77,11 +77,10 @@ def _short(name: str) -> str:
     return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
 
 
-def place_lines(report: Report) -> list[str]:
+def _place_lines(trace: TraceStatistics, step_s: float) -> list[str]:
     """Return the lines of Python that the host is in while the device waits."""
-    lines, trace = [], report.trace
-    for place in trace.python_places if trace is not None and trace.step_s else []:
-        assert trace is not None and trace.step_s
+    lines = []
+    for place in trace.python_places:
         parts = (
             ("waiting for data", place.data_loader_s),
             ("driver calls", place.runtime_s),
@@ -92,23 +91,20 @@ def place_lines(report: Report) -> list[str]:
         where = f"{place.file}:{place.line} {place.function}"
         if place.function == "<module>":  # its line is the one that ran as the recording began
             where = f"{place.file}, outside its functions"
-        share = percent(place.total_s / trace.step_s)
+        share = percent(place.total_s / step_s)
         lines.append(f"{clean(where)}: {seconds(place.total_s)} ({share}; {', '.join(told)})")
     return lines
 
 
-def operator_lines(report: Report) -> list[str]:
+def operator_lines(trace: TraceStatistics, step_s: float) -> list[str]:
     """Return the operators that take most of the device, or without one of the host."""
-    trace = report.trace
-    if trace is None or not trace.step_s:
-        return []
 
     def cost_s(operator: Operator) -> float:
         return (operator.device_s or 0.0) if trace.has_device else operator.self_s
 
     lines = []
     for operator in sorted(trace.operators, key=cost_s, reverse=True)[:_MOST]:
-        of_step = cost_s(operator) / trace.step_s
+        of_step = cost_s(operator) / step_s
         share = "threads added up" if of_step > 1.0 + _ROUNDING else percent(of_step)
         cost = f"{seconds(cost_s(operator))} ({share})"
         if of_step > 0:
@@ -117,10 +113,9 @@ def operator_lines(report: Report) -> list[str]:
     return lines
 
 
-def arithmetic_lines(report: Report) -> list[str]:
+def _arithmetic_lines(report: Report, trace: TraceStatistics) -> list[str]:
     """Return FLOPs, MFU and the products that take most; why not, where they are not measured."""
-    trace = report.trace
-    if trace is None or not trace.has_device:
+    if not trace.has_device:
         return []
     work = trace.matrix_work
     if work is None:

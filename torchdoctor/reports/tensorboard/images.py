@@ -6,7 +6,6 @@ matplotlib is imported when the first figure is asked for.
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,71 +39,49 @@ _LANES = {
     "collectives": "#b7950b",
     "other": "#7f8c8d",
 }
-_KINDS = {"baseline": ("untouched", "#7f8c8d"), "recommended": ("recommended fixes", "#1e8449")}
-_OBSERVED = "#2471a3"
+_KINDS = {
+    "observed": ("untouched, first launch", "#2471a3"),
+    "baseline": ("untouched", "#7f8c8d"),
+    "recommended": ("recommended fixes", "#1e8449"),
+    "profiled": ("profiled", "#2471a3"),
+}
 _NARROWEST = 1 / 1500  # of the width: gaps below a pixel are not drawn
 _HIGHEST = 99.0  # percentile of step times that the axis reaches to
-
-
-class NoPlottingLibrary(Exception):  # noqa: N818  # named for what happened
-    """matplotlib is not installed, or cannot be imported."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Image:
-    """A PNG with its size in pixels, its name in TensorBoard and what is said of it."""
-
-    tag: str
-    description: str
-    png: bytes
-    width: int
-    height: int
-
-
-@dataclass(frozen=True)
-class _Series:
-    """Step times of one kind: when each step ended (s since the run began), seconds it took."""
-
-    label: str
-    colour: str
-    at_s: NDArray[np.float64]
-    step_s: NDArray[np.float64]
+_Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # where steps are drawn; their seconds
 
 
 def write_images(writer: EventFile, report: Report, measured: Measured) -> list[str]:
-    """Write the figures; returns a sentence where they could not be drawn."""
+    """Write the figures that the report and its run folder have; return why there are none."""
     try:
-        for image in images(report, measured):
-            writer.image(image.tag, image.png, image.width, image.height, image.description)
-    except NoPlottingLibrary:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
         return [NO_LIBRARY]
-    return []
-
-
-def images(report: Report, measured: Measured) -> Iterator[Image]:
-    """Yield the figures that the report and its run folder have.
-
-    Raises:
-        NoPlottingLibrary: matplotlib is not there.
-    """
     launch, steps = measured.observed, report.steps
     if launch is not None and steps is not None:
         lanes = lanes_of_events(launch.events, launch.rows, steps.warmup_steps)
         told = "The training process, not profiled: each moment belongs to one phase."
         if lanes is not None:
-            yield _draw_lanes(lanes, "timeline/steps", "the untouched program", told)
+            _draw_lanes(writer, lanes, "timeline/steps", "the untouched program", told)
     profiled = _profiled(report)
     if profiled is not None:
         told = "Host and devices: what overlaps ran at once. The profiler slows the host."
-        yield _draw_lanes(profiled, "timeline/profiled_steps", "the profiler's trace", told)
+        _draw_lanes(writer, profiled, "timeline/profiled_steps", "the profiler's trace", told)
     times = report.trace.step_times_s if report.trace is not None and report.trace.steps else []
     if launch is not None:
-        yield _steps_of_launches(measured)
+        title, told = "Step times over the run", "The untouched program's launches."
+        if "recommended" in measured.kinds:
+            title += ": untouched against recommended"
+            told = "Launches of both kinds alternate, in random order."
+        series = {}
+        for kind in measured.kinds:
+            ends_ns, step_s = measured.steps(kind)
+            series[kind] = (ends_ns - launch.edges[0]) / 1e9, step_s
+        _draw_step_times(writer, series, title, "time since the first step (s)", told)
     elif times:
-        numbers = np.arange(len(times), dtype=np.float64)
-        series = [_Series("profiled", _OBSERVED, numbers, np.array(times))]
+        series = {"profiled": (np.arange(len(times), dtype=np.float64), np.array(times))}
         title, told = "Step times of the trace", "The steps of the profiler's trace, in order."
-        yield _draw_step_times(series, title, "step of the trace", told)
+        _draw_step_times(writer, series, title, "step of the trace", told)
+    return []
 
 
 def _profiled(report: Report) -> StepLanes | None:
@@ -118,31 +95,15 @@ def _profiled(report: Report) -> StepLanes | None:
     return None
 
 
-def _steps_of_launches(measured: Measured) -> Image:
-    assert measured.observed is not None
-    edges = measured.observed.edges
-    at_s, began = (edges[1:] - edges[0]) / 1e9, int(edges[0])
-    series = [_Series("untouched, first launch", _OBSERVED, at_s, np.diff(edges) / 1e9)]
-    for kind, launches in measured.kinds.items():
-        ends = np.concatenate([edges_ns[1:] for edges_ns in launches])
-        step_s = np.concatenate([np.diff(edges_ns) for edges_ns in launches]) / 1e9
-        series.append(_Series(*_KINDS[kind], (ends - began) / 1e9, step_s))
-    title, told = "Step times over the run", "The untouched program's launches."
-    if "recommended" in measured.kinds:
-        title += ": untouched against recommended"
-        told = "Launches of both kinds alternate, in random order."
-    return _draw_step_times(series, title, "time since the first step (s)", told)
-
-
-def _draw_lanes(lanes: StepLanes, tag: str, program: str, told: str) -> Image:
+def _draw_lanes(writer: EventFile, lanes: StepLanes, tag: str, program: str, told: str) -> None:
     """Draw a row for each lane over a few steps; dashed lines where a step begins."""
     whole = int(lanes.edges[-1])
     scale = 1e-6  # ns -> ms
     last, start = lanes.first + len(lanes.edges) - 2, "time"
     steps = f"Step {last}" if last == lanes.first else f"Steps {lanes.first} to {last}"
     title = f"{steps if lanes.steps_known else 'All'} of {program}"
-    with _figure(1.5 + 0.42 * len(lanes.lanes), title) as figure:
-        axes = figure.subplots()
+    described = f"{told} {_SHARES}"
+    with _axes(writer, tag, described, 1.5 + 0.42 * len(lanes.lanes), title) as axes:
         for row, (label, lane) in enumerate(lanes.lanes.items()):
             drawn = _merged(lane, whole)
             spans = zip(drawn.start * scale, (drawn.end - drawn.start) * scale, strict=True)
@@ -158,21 +119,20 @@ def _draw_lanes(lanes: StepLanes, tag: str, program: str, told: str) -> Image:
                 axes.text(edge, -0.56, f" step {number}", fontsize=11, va="bottom", ha="left")
         axes.set_xlabel(f"{start} (ms)")
         axes.grid(axis="x", alpha=0.3)
-        return _image(figure, tag, f"{told} {_SHARES}")
 
 
-def _draw_step_times(series: list[_Series], title: str, x_label: str, told: str) -> Image:
+def _draw_step_times(
+    writer: EventFile, series: dict[str, _Series], title: str, x_label: str, told: str
+) -> None:
     """Draw step times, each kind in its colour with its median."""
-    every = np.concatenate([kind.step_s for kind in series])
+    every = np.concatenate([step_s for _, step_s in series.values()])
     top = float(np.percentile(every, _HIGHEST)) if len(every) >= 50 else float(every.max())
-    with _figure(4.6, title) as figure:
-        axes = figure.subplots()
-        for kind in series:
-            usual = float(np.median(kind.step_s))
-            label = f"{kind.label}: median {seconds(usual)} ({len(kind.step_s)} steps)"
-            style = {"color": kind.colour, "markersize": 4, "alpha": 0.7, "label": label}
-            axes.plot(kind.at_s, kind.step_s * 1e3, "o", **style)
-            axes.axhline(usual * 1e3, color=kind.colour, linewidth=2)
+    with _axes(writer, "step_time/over_the_run", told, 4.6, title) as axes:
+        for kind, (at, step_s) in series.items():
+            (name, colour), usual = _KINDS[kind], float(np.median(step_s))
+            label = f"{name}: median {seconds(usual)} ({len(step_s)} steps)"
+            axes.plot(at, step_s * 1e3, "o", color=colour, markersize=4, alpha=0.7, label=label)
+            axes.axhline(usual * 1e3, color=colour, linewidth=2)
         above = int((every > 1.1 * top).sum())
         hidden = f"; {above} of {len(every)} steps are above what is shown" if above else ""
         axes.set_ylim(0, 1.15e3 * top)
@@ -180,32 +140,25 @@ def _draw_step_times(series: list[_Series], title: str, x_label: str, told: str)
         axes.set_xlabel(x_label + hidden)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False)
         axes.grid(alpha=0.3)
-        return _image(figure, "step_time/over_the_run", told)
 
 
 @contextmanager
-def _figure(height: float, title: str) -> Iterator[Any]:
-    """Yield a figure (height in inches) in matplotlib's own style; needs no display."""
-    try:
-        from matplotlib import style
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise NoPlottingLibrary(str(error)) from error
+def _axes(
+    writer: EventFile, tag: str, description: str, height: float, title: str
+) -> Iterator[Any]:
+    """Yield the axes of a figure (inches high) in matplotlib's own style, and write it."""
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # needs no display
+    from matplotlib.figure import Figure
+
     with style.context(["default", {"font.size": 12}]):
         figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
         figure.suptitle(title, x=0.01, ha="left", fontsize=14)
-        yield figure
-
-
-def _image(figure: Any, tag: str, description: str) -> Image:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas, buffer = FigureCanvasAgg(figure), io.BytesIO()
-    canvas.print_png(buffer)
-    width, height = canvas.get_width_height()
-    return Image(
-        tag=tag, description=description, png=buffer.getvalue(), width=width, height=height
-    )
+        yield figure.subplots()
+        canvas, png = FigureCanvasAgg(figure), io.BytesIO()
+        canvas.print_png(png)
+        width, height_px = canvas.get_width_height()
+        writer.image(tag, png.getvalue(), width, height_px, description)
 
 
 def _merged(lane: Intervals, whole: int) -> Intervals:

@@ -44,10 +44,16 @@ class Observed:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The observing launch, and the timed ones: kinds "baseline" and "recommended"."""
+    """Launches of a run folder by kind: "observed", "baseline" and "recommended"."""
 
     observed: Observed | None = None
     kinds: dict[str, list[Edges]] = field(default_factory=dict)
+
+    def steps(self, kind: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return when the steps of a kind ended (ns), and the seconds that each took."""
+        launches = self.kinds[kind]
+        ends_ns = np.concatenate([edges[1:] for edges in launches])
+        return ends_ns, np.concatenate([np.diff(edges) for edges in launches]) / 1e9
 
 
 def read_measured(report: Report) -> Measured:
@@ -55,11 +61,12 @@ def read_measured(report: Report) -> Measured:
     if not report.run_folder or report.steps is None:
         return Measured()
     chosen = {fix.fix: fix.settings for fix in report.recommendation.fixes}
-    observed, kinds = None, dict[str, list[Edges]](baseline=[], recommended=[])
+    observed, kinds = None, dict[str, list[Edges]](observed=[], baseline=[], recommended=[])
     for folder in sorted((Path(report.run_folder) / "launches").glob("*")):
         plan = _plan(folder)
         if plan.get("purpose") == "observe" and observed is None:
             observed = _observed(folder, report.steps.boundary)
+            kinds["observed"] = [observed.edges] if observed is not None else []
         if plan.get("purpose") != "time":
             continue
         events, facts, _ = read_channel(folder / "channel")
@@ -155,9 +162,8 @@ def write_observed(writer: EventFile, measured: Measured) -> None:
     launch = measured.observed
     if launch is None:
         return
-    edges = launch.edges
-    _write_steps(writer, "step_time/observed_s", edges[1:], np.diff(edges) / 1e9, measured)
-    steps = np.searchsorted(edges, [at for at, _ in launch.rates])
+    _write_steps(writer, "step_time/observed_s", "observed", measured)
+    steps = np.searchsorted(launch.edges, [at for at, _ in launch.rates])
     for (at_ns, rate), step in zip(launch.rates, steps.tolist(), strict=True):
         writer.scalar("samples_per_s/observed", rate, step, _wall_s(at_ns, measured))
     curves = sensor_curves(launch.sensors) if launch.sensors is not None else {}
@@ -169,16 +175,13 @@ def write_observed(writer: EventFile, measured: Measured) -> None:
 
 def write_launches(folder: Path, measured: Measured) -> None:
     """Write steps of the timed launches, a TensorBoard run for each kind: one chart has both."""
-    for kind, launches in measured.kinds.items():
+    for kind in [kind for kind in measured.kinds if kind != "observed"]:
         with EventFile(folder / kind) as writer:
-            ends = np.concatenate([edges[1:] for edges in launches])
-            step_s = np.concatenate([np.diff(edges) for edges in launches]) / 1e9
-            _write_steps(writer, "step_time/measured_s", ends, step_s, measured)
+            _write_steps(writer, "step_time/measured_s", kind, measured)
 
 
-def _write_steps(
-    writer: EventFile, tag: str, ends_ns: np.ndarray, step_s: np.ndarray, measured: Measured
-) -> None:
+def _write_steps(writer: EventFile, tag: str, kind: str, measured: Measured) -> None:
+    ends_ns, step_s = measured.steps(kind)
     for number in _thinned(len(step_s)):
         at = _wall_s(int(ends_ns[number]), measured)
         writer.scalar(tag, float(step_s[number]), number, at)
