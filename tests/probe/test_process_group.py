@@ -67,7 +67,7 @@ def test_the_backend_and_the_line_that_makes_the_group_are_seen(tmp_path: Path) 
 def test_torch_reads_the_backend_that_the_edit_writes() -> None:
     from torch.distributed.distributed_c10d import BackendConfig
 
-    config = BackendConfig(nccl_backend._BACKEND)
+    config = BackendConfig(nccl_backend._BACKEND["backend"])
     assert config.get_device_backend_map() == {"cpu": "gloo", "cuda": "nccl"}
 
 
