@@ -9,6 +9,7 @@ from torchdoctor.words.specs import CatalogueEntry
 
 _CHECK_SECTIONS = ("What it means", "How it is measured", "Not to be confused with")
 _UNTREATED_SECTIONS = ("What it means", "What to do", *_CHECK_SECTIONS[1:])
+_LONGEST_NAME = 30  # characters, beside its settings in a cell of 44
 _FIX_SECTIONS = ("What it does", "Why it helps", "Risks", "Make it permanent", "Sources")
 
 
@@ -34,10 +35,13 @@ def faults() -> list[str]:
             faulty.append(f"fix {ident} is by hand and lacks untried, offers or refusals.")
         if fix.when != "by hand" and (fix.apply is None or fix.example is None):
             faulty.append(f"fix {ident} lacks apply or example.")
+        if not 0 < len(fix.name) <= _LONGEST_NAME:
+            faulty.append(f"fix {ident}: its name fits in no table.")
         if not 0.0 < fix.p_helps < 1.0:
             faulty.append(f"fix {ident}: p_helps is no probability.")
     specs: list[CatalogueEntry] = [*catalogue.checks().values(), *catalogue.fixes().values()]
     names = [name for spec in specs for name in spec.also_known_as]
+    names += [fix.name for fix in catalogue.fixes().values() if fix.name != fix.ident]
     faulty += [
         f"'{name}' is the name of several files."
         for name, number in Counter([*catalogue.checks(), *catalogue.fixes(), *names]).items()

@@ -12,6 +12,7 @@ def made_fix(ident: str = "made", **fields: Any) -> FixSpec:
     given: dict[str, Any] = {
         "file": f"{ident.replace('-', '_')}.py",
         "page": "Set it.",
+        "name": ident,
         "treats": (),
         "keeps_results": "within rounding",
         "when": "launch",

@@ -35,6 +35,8 @@ SWAPPED = PAGE.replace("Risks\n-----", "X").replace("Sources\n-------", "Risks\n
         ({"when": "by hand"}, "lacks untried, offers or refusals"),
         ({"p_helps": 1.0}, "is no probability"),
         ({"also_known_as": ("set-to-none",)}, "the name of several files"),
+        ({"also_known_as": ("drop gradients",)}, "the name of several files"),
+        ({"name": ""}, "its name fits in no table"),
         ({"treats": ("no-such-check",)}, "treats no-such-check, which is no check"),
         ({"page": PAGE.replace("Risks\n-----", "Dangers\n-------")}, "no section 'Risks'"),
         ({"page": "No sentence\n" + PAGE.split("\n", 1)[1]}, "title is no sentence"),

@@ -74,6 +74,7 @@ def test_the_useful_limit_is_named_and_kept_to() -> None:
 def test_the_report_names_it_whatever_came_of_the_trial() -> None:
     report = assemble(
         RunResults(
+            elapsed_s=0.0,
             recording=seen(),
             diagnosis=Diagnosis(bottleneck="none"),
             trials=None,

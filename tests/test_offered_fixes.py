@@ -138,7 +138,10 @@ def test_the_code_shown_is_of_what_the_verdict_names(tmp_path: Path) -> None:
     ]
     report = replace(report_of(found), trials=rows)
     shown = " ".join(rendered(report, "terminal").split())
-    assert "loader-workers + cpu-threads" in shown.split("What could help")[0]
+    assert (
+        "loader workers + CPU threads (num_workers=1, num_threads=1)"
+        in shown.split("What could help")[0]
+    )
     assert "num_workers=1" in shown.split("What could help")[1]
     assert "num_threads(1)" in shown.split("What could help")[1]
 
@@ -258,6 +261,7 @@ def test_a_trial_that_changed_training_comes_with_the_line_of_the_dataset(tmp_pa
     row = trial("loader-workers", FASTER, settings=WORKERS, numerics="changed")
     found = assemble(
         RunResults(
+            elapsed_s=0.0,
             recording=changing_itself(tmp_path),
             diagnosis=DIAGNOSIS,
             trials=TrialResults(trials=[row], noise_floor=None, recommendation=Recommendation()),

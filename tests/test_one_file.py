@@ -83,6 +83,7 @@ def apply(torch, settings, program):
 FIX = FixSpec(
     file=__file__,
     page=__doc__,
+    name="made up",
     treats=("takes-steps",),
     keeps_results="exactly",
     when="launch",

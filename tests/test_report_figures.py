@@ -42,6 +42,7 @@ def report(baselines: list[list[float]]) -> Report:
     )
     return assemble(
         RunResults(
+            elapsed_s=0.0,
             recording=recording(OBSERVED),
             diagnosis=Diagnosis(bottleneck="none"),
             trials=trials if baselines else None,

@@ -108,6 +108,7 @@ def loader_bound() -> Report:
     return Report(
         torchdoctor_version="0.1.0",
         created="2025-06-01T12:00:00Z",
+        elapsed_s=58.2,
         workload=WorkloadRecord(command=["train.py", "--epochs", "3"], cwd=HOME),
         environment=CPU_MACHINE,
         baseline=Baseline(
@@ -245,6 +246,7 @@ def compute_bound() -> Report:
     return Report(
         torchdoctor_version="0.1.0",
         created="2025-06-02T08:30:00Z",
+        elapsed_s=312.0,
         workload=WorkloadRecord(
             command=["torchrun", "--nproc-per-node", "2", "-m", "flowers.pretrain"], cwd=HOME
         ),

@@ -120,8 +120,8 @@ def test_a_recommended_set_says_which_settings_it_is_of() -> None:
         RecommendedFix(fix="torch-compile", settings={"mode": "default", "dynamic": False}),
     ]
     report = replace(whole, recommendation=replace(whole.recommendation, fixes=fixes))
-    assert "loader-workers (num_workers=0)" in answer(report)
-    assert "torch-compile (mode=default, dynamic=False)" in answer(report)
+    assert "loader workers (num_workers=0)" in answer(report)
+    assert "compiled model (mode=default, dynamic=False)" in answer(report)
 
 
 def test_what_could_not_be_tried_at_all_is_said_to_be_not_measured() -> None:

@@ -114,7 +114,7 @@ def explain(ident: str) -> str:
     """
     specs: list[CheckSpec | FixSpec] = [*checks().values(), *fixes().values()]
     names = {name: spec for spec in specs for name in spec.also_known_as}
-    names |= {spec.ident: spec for spec in specs}
+    names |= {spec.ident: spec for spec in specs} | {fix.name: fix for fix in fixes().values()}
     if ident not in names:
         near = difflib.get_close_matches(ident, names, 1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -123,7 +123,7 @@ def explain(ident: str) -> str:
         )
     spec = names[ident]
     page = _check_page(spec) if isinstance(spec, CheckSpec) else _fix_page(spec)
-    return page if ident == spec.ident else f"{ident} is a part of {spec.ident}.\n\n{page}"
+    return f"{ident} is a part of {spec.ident}.\n\n{page}" * (ident in spec.also_known_as) or page
 
 
 def why(ident: str) -> str | None:
@@ -131,6 +131,11 @@ def why(ident: str) -> str | None:
     page = fixes()[ident].text if ident in fixes() else ""
     reasons = page.partition("Why it helps\n------------\n")[2]
     return " ".join(reasons.partition("\n\n")[0].split()) or None
+
+
+def name(fix: str) -> str:
+    """Return the name of a fix, of a set "a + b" each; the id where there is no such fix."""
+    return " + ".join(fixes()[x].name if x in fixes() else x for x in fix.split(" + "))
 
 
 def listing() -> str:
@@ -193,6 +198,7 @@ def _check_page(check: CheckSpec) -> str:
 def _fix_page(fix: FixSpec) -> str:
     but = f": {fix.keeps_but}" if fix.keeps_but else ""
     facts = {
+        "Name in reports": fix.name,
         "Treats": ", ".join(fix.treats) or "nothing that slows a step",
         "Keeps results": f"{fix.keeps_results} (risk {fix.risk}){but}",
         "Applied": f"{fix.when} ({_APPLIED[fix.when]})",

@@ -42,6 +42,7 @@ class RunResults:
     refused: Sequence[Refused]  # fixes that were not tried, with their reasons
     fixes: Mapping[str, FixSpec]  # by id, for risks and instructions
     created: str  # ISO 8601
+    elapsed_s: float
     workload: WorkloadRecord
     no_trials_reason: str | None
     interrupted: bool  # by Ctrl-C
@@ -78,6 +79,7 @@ def assemble(run: RunResults) -> Report:
     return Report(
         torchdoctor_version=__version__,
         created=run.created,
+        elapsed_s=run.elapsed_s,
         workload=run.workload,
         environment=recording.environment,
         settings=settings_of(recording),

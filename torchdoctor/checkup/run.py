@@ -316,6 +316,7 @@ class _Checkup:
             refused=self.refused,
             fixes=self.settings.wanted(),
             created=self.created.isoformat(timespec="seconds"),
+            elapsed_s=self._elapsed(),
             workload=workload_record(self.recording.workload),
             no_trials_reason=self.no_trials_reason,
             interrupted=self.interrupted,

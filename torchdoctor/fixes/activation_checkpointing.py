@@ -87,6 +87,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
+    name="recompute activations",
     treats=("memory-near-limit",),
     keeps_results="exactly",
     p_helps=0.1,  # it trades time for memory

@@ -100,6 +100,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
+    name="another memory allocator",
     treats=("allocator-thrash", "cpu-execution"),
     keeps_results="exactly",
     p_helps=0.25,

@@ -227,6 +227,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
+    name="read tables from Arrow files",
     treats=("data-wait", "loader-cpu-bound", "slow-storage"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),

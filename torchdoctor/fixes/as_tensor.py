@@ -118,6 +118,7 @@ joined by NumPy: """
 
 FIX = FixSpec(
     file=__file__,
+    name="share NumPy's memory",
     treats=("copied-arrays",),
     keeps_results="exactly",
     p_helps=0.5,  # the copy is seen in the loop

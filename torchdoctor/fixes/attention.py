@@ -58,6 +58,7 @@ _SLOW = trace(step_s=0.01, operators=_OPERATORS)
 
 FIX = FixSpec(
     file=__file__,
+    name="fused attention",
     treats=("unfused-attention",),
     keeps_results="within rounding",
     when="by hand",

@@ -152,6 +152,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
+    name="no bias before batch norm",
     treats=("conv-bias-before-norm",),
     keeps_results="within rounding",
     p_helps=0.2,

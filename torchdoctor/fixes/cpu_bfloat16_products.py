@@ -78,6 +78,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="bfloat16 products on the CPU",
     treats=("low-precision-unused", "compute"),
     keeps_results="lower precision",
     phases=("forward_s", "backward_s"),

@@ -45,6 +45,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 FIX = FixSpec(
     file=__file__,
+    name="all vector instructions",
     treats=("simd-capped",),
     keeps_results="within rounding",
     p_helps=0.6,  # the cap is seen

@@ -75,6 +75,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 FIX = FixSpec(
     file=__file__,
+    name="fastest cuDNN algorithms",
     treats=("cudnn-benchmark-off", "compute"),
     keeps_results="within rounding",
     when="launch",  # cuDNN keeps the first plan for a shape, whatever the switch says later

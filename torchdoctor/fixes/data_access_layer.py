@@ -189,6 +189,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
+    name="cache remote files",
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),

@@ -73,6 +73,7 @@ _FOUR = process(models=[_WRAPPED], devices=["A"] * 4)
 
 FIX = FixSpec(
     file=__file__,
+    name="DistributedDataParallel",
     treats=("data-parallel", "gpu-left-idle"),
     keeps_results="changes training",
     when="by hand",

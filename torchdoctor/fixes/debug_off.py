@@ -128,6 +128,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="debugging aids off",
     treats=("debug-left-on",),
     keeps_results="exactly",
     p_helps=0.7,  # the switch is seen on

@@ -60,6 +60,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
+    name="copy the next batch ahead",
     treats=("memcpy-share",),
     keeps_results="within rounding",
     when="by hand",

@@ -208,6 +208,7 @@ def _pointed(word: str, source: str, copy: str) -> str:
 
 FIX = FixSpec(
     file=__file__,
+    name="files on fast local storage",
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),

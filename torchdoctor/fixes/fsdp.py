@@ -88,6 +88,7 @@ def _pair(**more: Any) -> dict[str, Any]:
 
 FIX = FixSpec(
     file=__file__,
+    name="fully sharded data parallel",
     treats=("memory-near-limit",),
     keeps_results="changes training",
     when="by hand",

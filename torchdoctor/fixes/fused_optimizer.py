@@ -137,6 +137,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="fused optimizer",
     treats=("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead"),
     keeps_results="within rounding",
     p_helps=0.5,  # it pays where there are many small parameters

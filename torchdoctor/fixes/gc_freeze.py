@@ -59,6 +59,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 FIX = FixSpec(
     file=__file__,
+    name="fewer garbage collections",
     treats=("gc-pauses",),
     keeps_results="exactly",
     when="launch",  # its pauses are hundreds of steps apart, and collecting helps both sides

@@ -63,6 +63,7 @@ _FULL = {
 
 FIX = FixSpec(
     file=__file__,
+    name="gradient accumulation",
     treats=("memory-near-limit",),
     keeps_results="changes training",
     when="by hand",

@@ -66,6 +66,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 FIX = FixSpec(
     file=__file__,
+    name="batches in order of completion",
     treats=("worker-imbalance",),
     keeps_results="changes training",
     p_helps=0.3,

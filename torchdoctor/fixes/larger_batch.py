@@ -174,6 +174,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
+    name="larger batch",
     treats=("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share"),
     keeps_results="changes training",
     p_helps=0.6,  # per sample, up to the memory limit

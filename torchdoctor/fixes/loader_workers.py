@@ -209,6 +209,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="loader workers",
     treats=(
         "data-wait",
         "loader-cpu-bound",

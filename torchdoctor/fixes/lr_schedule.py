@@ -142,6 +142,7 @@ _SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, 
 
 FIX = FixSpec(
     file=__file__,
+    name="learning rate schedule",
     keeps_results="changes training",
     refuses=refuses,
     settings=lambda recording: [{"lowest_factor": _LOWEST, "highest_factor": _HIGHEST}],

@@ -55,6 +55,7 @@ _GLOO = {
 
 FIX = FixSpec(
     file=__file__,
+    name="NCCL backend",
     treats=("backend-not-nccl",),
     keeps_results="within rounding",
     when="by hand",

@@ -121,6 +121,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="evaluation without gradients",
     treats=("evaluation-with-gradients",),
     keeps_results="exactly",
     when="between steps",

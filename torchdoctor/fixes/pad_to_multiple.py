@@ -109,6 +109,7 @@ _GPU = {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}
 
 FIX = FixSpec(
     file=__file__,
+    name="sizes in multiples of 8",
     treats=("odd-sizes", "sizes-not-multiples"),
     keeps_results="changes training",
     when="by hand",

@@ -83,6 +83,7 @@ def _keywords(settings: Settings) -> Settings:
 
 FIX = FixSpec(
     file=__file__,
+    name="persistent loader workers",
     treats=("workers-respawned", "data-wait"),
     keeps_results="within rounding",
     keeps_but="the same samples; with random augmentation other random numbers than before",

@@ -126,6 +126,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="pinned memory",
     also_known_as=("non-blocking-copy",),
     treats=("memcpy-share", "pageable-copies", "copy-without-pinning"),
     keeps_results="exactly",

@@ -76,6 +76,7 @@ _SHARDED = process(devices=["A", "A"], models=[{**_MODEL, "data_parallel": "FSDP
 
 FIX = FixSpec(
     file=__file__,
+    name="pipeline stages",
     treats=("memory-near-limit",),
     keeps_results="within rounding",
     when="by hand",

@@ -67,6 +67,7 @@ def _keywords(settings: Settings) -> Settings:
 
 FIX = FixSpec(
     file=__file__,
+    name="more batches ahead",
     treats=("data-wait", "slow-sample", "worker-imbalance"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s"),

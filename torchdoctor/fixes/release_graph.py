@@ -99,6 +99,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="release each step's graph",
     treats=("kept-graphs",),
     keeps_results="exactly",
     p_helps=0.5,  # the graph is seen to be kept

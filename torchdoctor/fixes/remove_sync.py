@@ -96,6 +96,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="no GPU synchronization",
     treats=("sync-in-step", "allocator-thrash"),
     keeps_results="exactly",
     p_helps=0.5,  # the wait is seen in the loop

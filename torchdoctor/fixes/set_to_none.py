@@ -57,6 +57,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 FIX = FixSpec(
     file=__file__,
+    name="drop gradients",
     treats=("zero-grad-to-zero", "memset-share"),
     keeps_results="exactly",
     phases=("backward_s", "optimizer_s", "other_s"),

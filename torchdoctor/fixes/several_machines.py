@@ -77,6 +77,7 @@ _RUNS = process(**_FOUR, world_size=4)
 
 FIX = FixSpec(
     file=__file__,
+    name="several machines",
     also_known_as=("multi-node",),
     treats=("compute",),
     keeps_results="changes training",

@@ -113,6 +113,7 @@ _COMPLEX = {**_MODEL, "dtypes": ["complex128", "float64"]}
 
 FIX = FixSpec(
     file=__file__,
+    name="float32 instead of float64",
     treats=("double-precision", "compute", "memory-near-limit"),
     keeps_results="lower precision",
     when="by hand",

@@ -124,6 +124,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="make tensors on the device",
     treats=("host-made-tensors",),
     keeps_results="within rounding",
     p_helps=0.6,  # the copy is seen in the loop

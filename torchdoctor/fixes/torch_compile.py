@@ -205,6 +205,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     file=__file__,
+    name="compiled model",
     also_known_as=("fuse-pointwise",),
     treats=(
         "unfused-attention",

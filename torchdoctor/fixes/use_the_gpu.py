@@ -52,6 +52,7 @@ _GPU = {"environment": {"gpus": [{"index": 0, "name": "NVIDIA A100"}]}}
 
 FIX = FixSpec(
     file=__file__,
+    name="train on the GPU",
     treats=("gpu-left-idle",),
     keeps_results="within rounding",
     when="by hand",

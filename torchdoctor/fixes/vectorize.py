@@ -73,6 +73,7 @@ def _seen(name: str, text: str) -> dict[str, Any]:
 
 FIX = FixSpec(
     file=__file__,
+    name="whole tensors, no Python loop",
     treats=("index-loops",),
     keeps_results="within rounding",
     when="by hand",

@@ -189,9 +189,10 @@ def _changes(report: Report, fixes: list[RecommendedFix]) -> list[Block]:
     """Return what to change for each of the fixes, in order, and how to apply the edits."""
     blocks: list[Block] = []
     for number, fix in enumerate(fixes, 1):
-        name = fix_with_settings(fix.fix, fix.settings)
+        ident = fix_with_settings(fix.fix, fix.settings)
         where = place(fix.location, report.workload.cwd)
-        blocks.append(Sentence(f"{number}. {name}  {where}".strip(), "strong"))
+        head = f"{number}. {ident}: {clean(catalogue.name(fix.fix))}  {where}"
+        blocks.append(Sentence(head.strip(), "strong"))
         code = clean((fix.edit or fix.instruction or "").strip("\n"))
         blocks.append(Code(code, "diff" if fix.edit else "python"))
         blocks += sentences(*map(clean, fix.also_changes), *_training_notes(report, fix))

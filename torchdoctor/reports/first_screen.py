@@ -137,10 +137,9 @@ def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     if best.numerics not in _TRAINING_CLAUSE:
         title = "Faster, but not recommended"
         more = "More time may tell whether training stays the same (--budget)."
-    name = fix_with_settings(best.fix, best.settings)
     offered = [fix for fix in _offered(report) if fix.fix == best.fix]
     return [
-        KeyFigures(title, _faster(best.speedup, best.numerics), [(name, "")]),
+        KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best), "")]),
         *sentences(wording.at_most(best), more),
         *_commands(report, offered, folder),
     ]
@@ -159,7 +158,7 @@ def _not_measured(report: Report) -> list[Block]:
     for fix in offered[:_MOST_FIXES]:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
         title = spec.title if spec is not None else ""
-        rows.append((fix_with_settings(fix.fix, fix.settings), title))
+        rows.append((_name(fix), title))
     own = replayed_gains(report).get(report.diagnosis.bottleneck)
     worth = f"{ratio(own)}x at most, by replay of the trace" if own else ""
     if own and own < WORTH_SAYING:
@@ -179,7 +178,7 @@ def _undecided(report: Report) -> list[Block]:
         looked = f"{speedup(best.speedup)} in {best.pairs} pairs of launches"
         if best.pairs < 2:
             looked = f"{ratio(best.speedup.estimate)}x in its one pair of launches"
-        figure = f"Most promising: {fix_with_settings(best.fix, best.settings)}, {looked}."
+        figure = f"Most promising: {_name(best, _EVIDENCE)}, {looked}."
         return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
     if open_trials or (not measured and any(map(not_tried, report.trials))):
         ended = "The run was interrupted" if report.interrupted else "The time ended"
@@ -203,7 +202,8 @@ def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> l
         blocks += sentences(f"See it:     {shown}" if len(shown) < 60 else "", tone="soft")
     for fix in [fix for fix in fixes if not fix.edit and fix.instruction][:1]:
         lines = clean(fix.instruction or "").strip("\n").split("\n")
-        blocks += [Sentence(f"By hand, {fix.fix}:"), Code("\n".join(lines[:_MOST_CODE]))]
+        head = Sentence(f"By hand, {clean(catalogue.name(fix.fix))}:")
+        blocks += [head, Code("\n".join(lines[:_MOST_CODE]))]
     return blocks
 
 
@@ -287,6 +287,7 @@ def _beware(report: Report) -> list[Block]:
     ]
 
 
-def _name(fix: Trial | RecommendedFix) -> str:
+def _name(fix: Trial | RecommendedFix, longest: int = _NAME) -> str:
     """Return a fix with its settings, short enough for a cell; the details have all of them."""
-    return textwrap.shorten(fix_with_settings(fix.fix, fix.settings), _NAME, placeholder=" …")
+    name = fix_with_settings(catalogue.name(fix.fix), fix.settings)
+    return textwrap.shorten(name, longest, placeholder=" …")

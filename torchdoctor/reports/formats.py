@@ -9,7 +9,7 @@ from torchdoctor.reports import details, first_screen, html, markdown, terminal,
 from torchdoctor.reports.document import Document
 from torchdoctor.words import Finding, Report
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import clean, relative
+from torchdoctor.words.figures import clean, duration, relative
 from torchdoctor.words.record_files import encode
 
 FORMATS = ("terminal", "html", "markdown", "json", "sarif")
@@ -22,6 +22,7 @@ def document(report: Report, folder: str = "") -> Document:
     subject = [
         _program(report.workload.command, folder),
         wording.short_machine(report.environment),
+        duration(report.elapsed_s) if report.elapsed_s is not None else "",
     ]
     run = relative(report.run_folder, folder) if report.run_folder else ""
     command = f"torchdoctor report {run}" if run else "the same command with"

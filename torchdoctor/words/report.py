@@ -219,6 +219,7 @@ class Report:
     schema_version: str = SCHEMA_VERSION  #: Version of these names, "1.x"; x only adds fields.
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
+    elapsed_s: float | None = None  #: How long the run took, in seconds; null: not a run.
     workload: WorkloadRecord  #: What was run.
     environment: Environment  #: The machine and the software it was measured on.
     settings: list[Setting] = field(default_factory=list)  #: Its author's choices; not of a trace.

@@ -160,6 +160,7 @@ class FixSpec(SwitchSpec):
     Make it permanent, Sources.
     """
 
+    name: str  # of a few words, for tables: "cache decoded samples"
     treats: tuple[str, ...] = ()  # ids of checks
     keeps_results: Literal["exactly", "within rounding", "lower precision", "changes training"]
     keeps_but: str = ""  # what that class does not say of this fix
