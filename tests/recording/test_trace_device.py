@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
 
 import pytest
 from synthetic_traces import TraceBuilder, every_branch
 
+from torchdoctor.trace import kinds
 from torchdoctor.trace.kinds import is_communication, is_matrix_work, uses_tensor_cores
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.words import TraceStatistics
+from torchdoctor.words.toml import parsed_toml
 
 
 def statistics(builder: TraceBuilder) -> TraceStatistics:
@@ -136,3 +140,50 @@ def test_kernel_names(name: str, matrix: bool, tensor: bool) -> None:
     assert is_matrix_work(name) is matrix
     assert uses_tensor_cores(name) is tensor
     assert is_communication(name) is name.startswith("nccl")
+
+
+ENTRIES = parsed_toml(Path(kinds.__file__).with_name("kernels.toml").read_text())["entry"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry['kind']}-{entry['names'][0]}")
+def test_each_entry_of_the_kernels_names_what_traces_have(entry: dict) -> None:
+    own = re.compile("|".join(entry["names"]), re.IGNORECASE)
+    assert entry["source"]
+    assert set(entry) <= {"kind", "names", "examples", "not", "source"}
+    assert [name for name in entry["examples"] if not own.search(name)] == []
+    assert [x for x in entry.get("not", []) if entry["kind"] in kinds.kernel_kinds(x)] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "triton_poi_fused_convolution_max_pool2d_with_indices_relu_2",
+        "triton_tem_fused_addmm_relu_5",
+        "_attn_fwd",
+        "kernel_unified_attention_2d",
+        "gemm_kernel",
+        "_w8a8_block_fp8_matmul",
+        "void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 7168u, 2048u, 1u, 64u>(float*, int*)",
+        "_matmul_ogs_NNT_bf16xbf16xmxfp4_128x128x128x1_swiglu",
+        "void marlin::Marlin<1125899906909960l, 256, 4, 16, 4, false>(int4 const*, float*)",
+        "void implicit_convolve_sgemm<__half, __half, 128, 5, 5, 3, 3, 3, 1>",
+        "igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt256x64x32_wt32x32x8",
+    ],
+)
+def test_what_no_name_calls_float32_is_not(name: str) -> None:
+    """Tensor cores with names of their own got advice to use TF32 and autocast."""
+    assert not kinds.computes_float32(name)
+    trace = TraceBuilder()
+    trace.step(0, 0, 100)
+    trace.slice("cpu_op", "aten::mm", 0, 10, args={"Input type": ["c10::BFloat16"] * 2})
+    trace.kernel(name, 10, 90, trace.call("cudaLaunchKernel", 2, 5))
+    assert statistics(trace).float32_matrix_s == 0
+
+
+def test_inputs_in_float32_say_what_a_name_does_not() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 200)
+    for at, name in ((0, "gemm_kernel"), (20, "cutlass_80_tensorop_s1688gemm_64x64_16x6_tn")):
+        trace.slice("cpu_op", "aten::mm", at, at + 10, args={"Input type": ["float"] * 2})
+        trace.kernel(name, at + 10, at + 20, trace.call("cudaLaunchKernel", at + 2, at + 5))
+    assert statistics(trace).float32_matrix_s == pytest.approx(10e-6)  # not TF32's

@@ -1,11 +1,13 @@
 """What fixes and checks ask of a `Recording`: loaders, models, and shares of the step. Pure."""
 
+import math
 import re
 
 from torchdoctor.words import Operator, Recording, Shares, StepStatistics, TraceStatistics, figures
 from torchdoctor.words.program import LoaderFacts, Location, ModelFacts, OptimizerFacts
 
 _FEW_STEPS = 12
+_WORTH_IN_16_BITS = 0.05  # of the step
 MOSTLY_READY = 0.5  # of the waits for workers
 _FEWEST_LOOKS = 10
 _LONGER = 1.5  # the mean profiled step against the observed one, either way
@@ -137,6 +139,11 @@ def trains(trace: TraceStatistics) -> bool:
     signs = ("backward", "autograd::engine", "optimizer", "_foreach_", "_fused_")
     names = [operator.name.lower() for operator in trace.operators]
     return any(sign in name for name in names for sign in signs)
+
+
+def multiplies_float32(trace: TraceStatistics) -> bool:
+    """Return True if plain float32 products of the GPU take a part of the step worth a change."""
+    return (trace.float32_matrix_s or 0.0) >= _WORTH_IN_16_BITS * (trace.step_s or math.inf)
 
 
 def convolves(trace: TraceStatistics) -> bool:

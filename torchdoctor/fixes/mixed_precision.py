@@ -51,7 +51,7 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import around_forward, with_scaler
 from torchdoctor.facts.hardware import compute_capability, has_bf16_instructions, low_precision
-from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.lookup import multiplies_float32, training_models
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _LEAST_CAPABILITY = (7, 0)  # the first compute capability with tensor cores: for float16
@@ -187,7 +187,7 @@ FIX = FixSpec(
     least_capability=_LEAST_CAPABILITY,
     refuses=refuses,
     settings=settings,
-    suits=lambda trace: (trace.tensor_core_share or 0.0) < 0.5,
+    suits=lambda trace: not trace.has_device or multiplies_float32(trace),
     apply=apply,
     advice=advice,
     instruction=instruction,

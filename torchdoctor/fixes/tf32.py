@@ -30,7 +30,7 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import on_top
 from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.lookup import multiplies_float32, training_models
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
@@ -95,7 +95,7 @@ FIX = FixSpec(
     p_helps=0.6,  # only where products are the limit
     least_capability=_LEAST_CAPABILITY,
     refuses=refuses,
-    suits=lambda trace: trace.has_device and (trace.tensor_core_share or 0.0) < 0.5,
+    suits=multiplies_float32,
     apply=apply,
     instruction=lambda settings, recording: f"{_STATEMENT}  # after the imports\n{_CONVOLUTIONS}",
     edits=edits,

@@ -1,12 +1,12 @@
 """What the user asked of a gate; accepted growth also by pyproject.toml's `[tool.torchdoctor]`."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.toml import BrokenToml, parsed_toml
 
 _TABLE = "[tool.torchdoctor.tolerance]"
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.
@@ -75,16 +75,10 @@ def _stored(folder: Path) -> dict[str, float]:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        # Of Python 3.10 alone, so that it is seldom there for mypy.
-        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        return parsed_toml(path.read_text(encoding="utf-8"))
+    except (BrokenToml, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
-    return table
 
 
 def _known(name: str, where: str) -> str:

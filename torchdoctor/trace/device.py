@@ -11,7 +11,6 @@ from torchdoctor.trace.kinds import (
     COPY_CALL,
     KERNEL,
     MEMCPY,
-    computes_float32,
     is_communication,
     is_matrix_work,
     uses_tensor_cores,
@@ -39,7 +38,6 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     matrix = named(trace, kernels, is_matrix_work)
     in_matrix = int(length[matrix].sum())
     in_tensor = int(length[matrix & named(trace, kernels, uses_tensor_cores)].sum())
-    float32 = is_kernel & named(trace, trace.device, computes_float32)
     return {
         "kernels_per_step": len(kernels) / count,
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
@@ -48,7 +46,6 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "sync_s": float(waiting.sum()) / count / 1e9,
         "syncs_per_step": len(waiting) / count,
         "tensor_core_share": in_tensor / in_matrix if in_matrix else None,
-        "float32_matrix_s": int(device_time(trace)[float32].sum()) / count / 1e9,
     }
 
 

@@ -2,7 +2,11 @@
 
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
+
+from torchdoctor.words.toml import parsed_toml
 
 OUR_CATEGORY = "torchdoctor"  # of what `trace_annotate` adds to a copy
 DEVICE_KINDS = ("kernel", "memcpy", "memset")
@@ -70,77 +74,54 @@ def doubt_about_unknown(unknown: Mapping[str, int], events: int) -> list[str]:
     ]
 
 
-# NCCL ("ncclKernel_", "ncclDevKernel_", 2020's "ncclAllReduceRingLLKernel_"), RCCL (the same
-# names, or "rccl"), and the all-reduce kernels of symmetric memory, vLLM, TensorRT-LLM, DeepEP.
-_COMMUNICATION = re.compile(
-    r"nccl|rccl|msccl|nvshmem|deep_ep::|oneccl|hccl|cross_device_reduce|(?:one|two)_shot_all_?reduce"
-    r"|multimem_(?:one_shot_)?all_(?:reduce|gather)|symm_mem|all_?reduce_?fusion",
-    re.IGNORECASE,
-)
-# Matrix products, convolutions and attention: the work that tensor cores could do.
-_MATRIX = re.compile(
-    r"(?<!fb)gemm(?!_gpu)|conv|wgrad|dgrad|fprop|xmma|scudnn|cutlass|matmul|bmm_|cijk_|winograd"
-    r"|fmha|flash_|flash::|attention|attn_fwd|attn_bwd",
-    re.IGNORECASE,
-)
-_NOT_MATRIX = re.compile(
-    r"im2col|col2im|convertTensor|nchwToNhwc|nhwcToNchw|nchwToNchw|nhwcToNhwc|OffsetsKernel|"
-    r"splitKreduce|elementwise|copy_kernel|bn_fw|bn_bw|batch_?norm|layer_?norm|softmax|reduce_kernel|"
-    r"generateWinograd|CatArrayBatchedCopy|_conversion|convert_|embedding",
-    re.IGNORECASE,
-)
-# Volta h884/s884, Turing and Ampere 1688/16816, CUTLASS tensorop, Hopper wgmma/GMMA and nvjet,
-# Blackwell tcgen05/UTCMMA and TensorRT-LLM's bmm_<types> kernels, AMD's MFMA (Tensile's MI<m>x<n>).
-_TENSOR_CORE = re.compile(
-    r"[hsi]884|[hisc]?1688(?!\d)|16816|i8816|16832|168256|hmma|imma_|tensorop|tensor_op"
-    r"|nvjet|wgmma|gmma|sm90_xmma|sm100_|sm103_|sm120_|tcgen05|utcmma|utchmma|umma"
-    r"|xmma_(?:gemm|sparse|implicit|warp_specialized|wgrad|dgrad|fprop)|dgrad_1x1_stride_2x2"
-    r"|first_layer_wgrad_kernel|conv2d_c1_k1|bmm_[a-z0-9]*(?:e\dm\d|bfloat16|fp16|mxe)"
-    r"|fmha.*sm(?:80|90|100)|flash_fwd|flash_bwd|flash::|fmhaSm100|cudnn_generated_fort_native_sdpa"
-    r"|mfma|_MI\d+x\d+|wmma",
-    re.IGNORECASE,
-)
-# The same families, computed in plain float32 or float64 arithmetic.
-_NO_TENSOR_CORE = re.compile(r"simt|ffma|_sgemm_(?!.*tf32)|dgemm", re.IGNORECASE)
-_DOUBLE = re.compile(r"dgemm|_d884|f64f64|_f64|double", re.IGNORECASE)
-# PyTorch's loops over all elements; kernels that gather and scatter (index_elementwise_kernel) are
-# left out, as are those that a compiler or a foreach has fused already.
-_POINTWISE = re.compile(r"(?<!index_)elementwise_(?:kernel|grid_stride)")
-_once_a_name = functools.lru_cache(maxsize=1 << 16)
+@functools.cache
+def _patterns() -> dict[str, re.Pattern[str]]:
+    """Return for each kind of kernels.toml what its names hold."""
+    names: dict[str, list[str]] = defaultdict(list)
+    text = Path(__file__).with_name("kernels.toml").read_text(encoding="utf-8")
+    for entry in parsed_toml(text)["entry"]:
+        names[entry["kind"]] += entry["names"]
+    return {kind: re.compile("|".join(own), re.IGNORECASE) for kind, own in names.items()}
 
 
-@_once_a_name
+@functools.lru_cache(maxsize=1 << 16)
+def kernel_kinds(name: str) -> frozenset[str]:
+    """Return the kinds of kernels.toml whose names are found in this one."""
+    return frozenset(kind for kind, pattern in _patterns().items() if pattern.search(name))
+
+
 def is_communication(name: str) -> bool:
     """Return True for a collective or point-to-point kernel of a communication library."""
-    return _COMMUNICATION.search(name) is not None
+    return "communication" in kernel_kinds(name)
 
 
-@_once_a_name
 def is_matrix_work(name: str) -> bool:
     """Return True for a matrix product, a convolution or fused attention."""
-    if _COMMUNICATION.search(name):
+    kinds = kernel_kinds(name)
+    if "communication" in kinds:
         return False
-    return uses_tensor_cores(name) or (
-        _MATRIX.search(name) is not None and _NOT_MATRIX.search(name) is None
-    )
+    return uses_tensor_cores(name) or ("matrix" in kinds and "helper" not in kinds)
 
 
-@_once_a_name
 def uses_tensor_cores(name: str) -> bool:
     """Return True for a kernel that runs on tensor cores or AMD's matrix cores by its name."""
-    return _TENSOR_CORE.search(name) is not None and _NO_TENSOR_CORE.search(name) is None
+    return kernel_kinds(name) & {"tensor-core", "plain"} == {"tensor-core"}
 
 
-@_once_a_name
 def computes_float32(name: str) -> bool:
-    """Return True for matrix work in plain arithmetic that tensor cores could do in 16 bits."""
-    return is_matrix_work(name) and not uses_tensor_cores(name) and _DOUBLE.search(name) is None
+    """Return True if the name says that a kernel multiplies float32 in plain arithmetic."""
+    return may_compute_float32(name) and "float32" in kernel_kinds(name)
 
 
-@_once_a_name
+def may_compute_float32(name: str) -> bool:
+    """Return True for matrix work in no other arithmetic by its name."""
+    other = kernel_kinds(name) & {"low-precision", "float64"}
+    return is_matrix_work(name) and not uses_tensor_cores(name) and not other
+
+
 def is_pointwise(name: str) -> bool:
     """Return True for a kernel that computes each element by itself, and is not fused."""
-    return _POINTWISE.search(name) is not None
+    return "pointwise" in kernel_kinds(name)
 
 
 COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")

@@ -78,7 +78,7 @@ def product_sizes(
     """
     call = _Call(
         shapes=_shapes(inputs.dims),
-        types=list(map(str, _entries(inputs.types))),
+        types=types_of(inputs),
         strides=_shapes(inputs.strides),
         concrete=list(map(str, _entries(inputs.concrete))),
         gradients=gradients,
@@ -88,6 +88,11 @@ def product_sizes(
         return PRODUCT_OPERATORS[inputs.operator](call)
     except (IndexError, ValueError, TypeError, msgspec.DecodeError):
         return None
+
+
+def types_of(inputs: ProductInputs) -> list[str]:
+    """Return the type of each input as the trace names it; [] where it names none."""
+    return list(map(str, _entries(inputs.types)))
 
 
 def convolution_output(inputs: ProductInputs) -> tuple[tuple[Shape, Shape], Shape] | None:

@@ -10,12 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet
-from torchdoctor.trace.columns import Table, Trace
+from torchdoctor.trace.columns import Ints, Table, Trace, once
 from torchdoctor.trace.device import device_time
-from torchdoctor.trace.kinds import KERNEL, is_matrix_work, uses_tensor_cores
+from torchdoctor.trace.kinds import (
+    KERNEL,
+    computes_float32,
+    is_matrix_work,
+    may_compute_float32,
+    uses_tensor_cores,
+)
 from torchdoctor.trace.metadata import gpus
 from torchdoctor.trace.nesting import Nesting, innermost, launch_rows, nest
-from torchdoctor.trace.product_sizes import ProductSizes, convolution_output, product_sizes
+from torchdoctor.trace.product_sizes import (
+    ProductSizes,
+    convolution_output,
+    product_sizes,
+    types_of,
+)
 from torchdoctor.trace.python import user_frame
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
@@ -31,10 +42,12 @@ _ALIGNED_BYTES, _BEST_BYTES = 16, 128
 _WITH_BEST = (8, 0)
 
 
-def precision_of(dtype: str | None, on_tensor_cores: bool, sheet: DataSheet | None) -> str | None:
+def precision_of(
+    dtype: str | None, on_tensor_cores: bool, float32_by_name: bool, sheet: DataSheet | None
+) -> str | None:
     """Return the arithmetic that a call runs in by its inputs' type and kernels; None: unknown."""
     named = (dtype or "").lower().removeprefix("c10::")
-    if not named and not on_tensor_cores:
+    if not named and float32_by_name:
         return "float32"  # the first releases wrote no types
     if named.startswith("float8"):
         return "float8"
@@ -87,6 +100,7 @@ class _Calls:
     table: Table
     device_ns: NDArray[np.float64]
     tensor_share: NDArray[np.float64]  # of their matrix kernels
+    float32_share: NDArray[np.float64]  # of the same, by name
     sizes: list[ProductSizes | None]  # None: unknown, or nothing launched
     known_share: float  # of the time of all matrix kernels
 
@@ -124,18 +138,41 @@ def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
     )
 
 
-def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
+@once
+def _launching(trace: Trace) -> tuple[Table, Nesting, Ints]:
+    """Return the calls of products, and for every device event the one that launched it, or -1."""
     table = trace.operators.where(trace.operators["product"] >= 0)
     table = table.where(nest(table).leaves)
+    nesting, runtime, call = nest(table), trace.runtime, launch_rows(trace)
+    launched_by, known = np.full(len(call), -1), np.flatnonzero(call >= 0)
+    asked = call[known]
+    launched_by[known] = innermost(table, nesting, runtime.thread[asked], runtime.start[asked])
+    return table, nesting, launched_by
+
+
+def float32_matrix_s(trace: Trace, timeline: Timeline) -> float:
+    """Return the time per step of matrix kernels in plain float32, by name or by their inputs."""
+    table, _, row = _launching(trace)
+    first = [next(filter(None, types_of(inputs)), "") for inputs in trace.products]
+    single = np.array([dtype.lower().removeprefix("c10::") == "float" for dtype in first] + [False])
+    # Input types say nothing of a kernel whose name denies it, such as TF32 on tensor cores.
+    by_inputs = single[np.append(table["product"], -1)[row]]
+    by_inputs &= named(trace, trace.device, may_compute_float32)
+    float32 = by_inputs | named(trace, trace.device, computes_float32)
+    float32 &= trace.device["kind"] == KERNEL
+    float32 &= timeline.steps.index(trace.device.start) >= 0
+    return float(device_time(trace)[float32].sum()) / len(timeline.steps) / 1e9
+
+
+def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
+    table, nesting, launched_by = _launching(trace)
     if not len(table):
         return None
-    nesting, runtime = nest(table), trace.runtime
     is_kernel = trace.device["kind"] == KERNEL
-    kernels, call = trace.device.where(is_kernel), launch_rows(trace)[is_kernel]
+    kernels, launched_by = trace.device.where(is_kernel), launched_by[is_kernel]
     in_steps = timeline.steps.index(kernels.start) >= 0
-    asked = np.flatnonzero(in_steps & (call >= 0))
-    inside = innermost(table, nesting, runtime.thread[call[asked]], runtime.start[call[asked]])
-    launched, row = asked[inside >= 0], inside[inside >= 0]
+    launched = np.flatnonzero(in_steps & (launched_by >= 0))
+    row = launched_by[launched]
     added = device_time(trace)[is_kernel].astype(np.float64)
     matrix = named(trace, kernels, is_matrix_work)
 
@@ -149,11 +186,15 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
     in_matrix = per_call(added * matrix)
     known = np.array([sizes_of_call is not None for sizes_of_call in sizes], dtype=bool)
     total = float(added[in_steps & matrix].sum())
-    in_tensor = per_call(added * named(trace, kernels, uses_tensor_cores))
+    tensor, float32 = (
+        per_call(added * named(trace, kernels, kind)) / np.maximum(in_matrix, 1.0)
+        for kind in (uses_tensor_cores, computes_float32)
+    )
     return _Calls(
         table=table,
         device_ns=per_call(added),
-        tensor_share=in_tensor / np.maximum(in_matrix, 1.0),
+        tensor_share=tensor,
+        float32_share=float32,
         sizes=sizes,
         known_share=min(float(in_matrix[known].sum()) / total, 1.0) if total else 1.0,
     )
@@ -187,7 +228,8 @@ def _products(
         if sizes is not None:
             inputs = trace.products[table["product"][row]]
             tensor = bool(calls.tensor_share[row] > 0.5)
-            precision = precision_of(sizes.dtype, tensor, sheet)
+            single = bool(calls.float32_share[row] > 0.5)
+            precision = precision_of(sizes.dtype, tensor, single, sheet)
             groups[inputs.operator, _written(inputs.dims), precision, tensor].append(row)
     ranking = sorted(groups, key=lambda group: -calls.device_ns[groups[group]].sum())
     products = []

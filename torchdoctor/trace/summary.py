@@ -8,7 +8,7 @@ from torchdoctor.trace.doubts import device_missing, doubts_about
 from torchdoctor.trace.exchange import gradient_exchange
 from torchdoctor.trace.metadata import backend_of
 from torchdoctor.trace.operators import summarise_operators
-from torchdoctor.trace.products import matrix_work
+from torchdoctor.trace.products import float32_matrix_s, matrix_work
 from torchdoctor.trace.python import python_places
 from torchdoctor.trace.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.trace.what_if import what_if
@@ -29,6 +29,7 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
     if trace.has_device:
         shares = Shares(**{branch: timeline.share(branch) for branch in (*BRANCHES, "other")})
         fields |= summarise_device(trace, timeline) | summarise_copies(trace, timeline)
+        fields["float32_matrix_s"] = float32_matrix_s(trace, timeline)
     if trace.has_device or len(timeline.collectives):
         total = timeline.collectives.covered(steps.start, steps.end).sum()
         exposed = timeline.exposed["communication"].sum()

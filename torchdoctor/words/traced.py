@@ -226,7 +226,7 @@ class TraceStatistics:
     sync_s: float | None = None  #: Time per step that the host is blocked in synchronisation.
     syncs_per_step: float | None = None  #: Synchronising calls per step.
     tensor_core_share: float | None = None  #: Share of matrix kernels' time on tensor cores.
-    float32_matrix_s: float | None = None  #: Per step: matrix kernels off tensor cores, no float64.
+    float32_matrix_s: float | None = None  #: Per step: matrix kernels in plain float32.
     operator_calls_per_step: float | None = None  #: CPU operators that call no other.
     operator_median_us: float | None = None  #: Median self time of these operators.
     compute_s: float | None = None  #: Host time per step in operators of at least 50 microseconds.
