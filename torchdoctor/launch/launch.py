@@ -146,8 +146,7 @@ def launch(
         scratch=scratch,
         environment={name: value for name, value in changed.items() if value is not None},
     )
-    with processes.adopting_orphans():
-        return watch.run(timeout_s, poll or WindowDone(), sensors)
+    return watch.run(timeout_s, poll or WindowDone(), sensors)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,7 @@ import contextlib
 import errno
 import json
 import os
-import select
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -77,24 +75,23 @@ def until_end(
     """
     popen, waiting = running.started.popen, sensors
     look_at_s = disk_at_s = 0.0
-    with _end_of(popen) as ended:
-        while popen.poll() is None:
-            running.started.read_status()
-            if timeout_s is not None and running.elapsed_s > timeout_s:
-                return "timed-out"
-            if waiting is not None and running.root_pid is not None:
-                waiting.start(running.root_pid)
-                waiting = None
-            if poll(running):
-                return "stopped" if popen.poll() is None else "exited"
-            if running.elapsed_s > disk_at_s:
-                _check_disk(running.channel)
-                disk_at_s = running.elapsed_s + 1.0
-            if running.started.init_pid is None and running.elapsed_s > look_at_s:
-                # Without a PID namespace, who leaves the tree later must have been seen in it.
-                tree.now()
-                look_at_s = running.elapsed_s + 0.5
-            ended(POLL_INTERVAL_S)
+    while popen.poll() is None:
+        running.started.read_status()
+        if timeout_s is not None and running.elapsed_s > timeout_s:
+            return "timed-out"
+        if waiting is not None and running.root_pid is not None:
+            waiting.start(running.root_pid)
+            waiting = None
+        if poll(running):
+            return "stopped" if popen.poll() is None else "exited"
+        if running.elapsed_s > disk_at_s:
+            _check_disk(running.channel)
+            disk_at_s = running.elapsed_s + 1.0
+        if running.started.init_pid is None and running.elapsed_s > look_at_s:
+            # Without a PID namespace, who leaves the tree later must have been seen in it.
+            tree.now()
+            look_at_s = running.elapsed_s + 0.5
+        time.sleep(POLL_INTERVAL_S)
     return "exited"
 
 
@@ -104,22 +101,6 @@ def _check_disk(channel: Path) -> None:
     # A file system that reports no size at all (some of FUSE) says nothing of its room.
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(channel))
-
-
-@contextlib.contextmanager
-def _end_of(popen: subprocess.Popen[bytes]) -> Iterator[Callable[[float], None]]:
-    """Yield a function that waits that many seconds, less where the process ends."""
-    descriptor = None
-    if hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            descriptor = os.pidfd_open(popen.pid)
-    if descriptor is None:
-        yield time.sleep
-        return
-    try:
-        yield lambda seconds: (select.select([descriptor], [], [], seconds), None)[1]
-    finally:
-        os.close(descriptor)
 
 
 def end(running: RunningLaunch, tree: processes.Tree, grace_s: float) -> bool:

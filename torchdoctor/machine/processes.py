@@ -1,41 +1,16 @@
 """All the processes of a launch: found, told to end, and ended."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
-_ROOTS: set[int] = set()  # first processes of launches: side by side, two at a time
 _ROUNDS = 20  # of killing, against programs that start new processes meanwhile
-
-
-@contextlib.contextmanager
-def adopting_orphans() -> Iterator[None]:
-    """Adopt processes whose parent ended (Linux), so that no daemon can slip away.
-
-    At the end the dead processes that became our children within it are collected.
-    """
-    if sys.platform != "linux":
-        yield
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    children = _child_pids()
-    before = ctypes.c_int(0)
-    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
-        # Another launch waits for its own first process itself.
-        _bury(sorted(_child_pids() - children - _ROOTS))
 
 
 def inner_pid(pid: int) -> int:
@@ -72,8 +47,6 @@ class Tree:
         self._known: dict[int, psutil.Process] = {}
         # Made once: a psutil.Process knows when its pid has passed on to somebody else.
         self._root: psutil.Process | None = None
-        _ROOTS.add(root)
-        self._before = _child_pids()
         with contextlib.suppress(psutil.Error):
             self._root = psutil.Process(root)
 
@@ -94,25 +67,12 @@ class Tree:
     def strays(self) -> list[psutil.Process]:
         """Return processes that carry the marker, wherever they hang now: all are looked at."""
         name, value = self.marker
-        strays = self._adopted()
+        strays = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid != os.getpid() and process.environ().get(name) == value:
                     strays.append(process)
         return strays
-
-    def _adopted(self) -> list[psutil.Process]:
-        """Return orphans that became our children, without the marker where they cleared it.
-
-        Told from processes that somebody else in this program started by their own session.
-        """
-        orphans = []
-        for process in psutil.Process().children():
-            with contextlib.suppress(psutil.Error, OSError, AttributeError):
-                known = process.pid in self._before or process.pid in _ROOTS
-                if not known and os.getsid(process.pid) != os.getsid(0):
-                    orphans.append(process)
-        return orphans
 
     def end(self, grace_s: float) -> bool:
         """End them all: SIGTERM to the root, then SIGKILL to every one. True: none is left."""
@@ -131,7 +91,6 @@ class Tree:
             for process in left:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            _bury([process.pid for process in left])
             wait_until(lambda: not any(map(_lives, left)), 0.5)  # noqa: B023 - called at once
         return not any(map(_lives, left))
 
@@ -141,17 +100,6 @@ def _lives(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
-
-
-def _bury(pids: list[int]) -> None:
-    """Collect those that became our children by being orphaned."""
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.waitpid(pid, os.WNOHANG)
-
-
-def _child_pids() -> set[int]:
-    return {process.pid for process in psutil.Process().children()}
 
 
 def wait_until(done: Callable[[], bool], seconds: float, interval_s: float = 0.02) -> bool:

@@ -114,17 +114,16 @@ def take_turns(
     """
     over, late = threading.Event(), None
     players = _Player(starts[0], over), _Player(starts[1], over)
-    with processes.adopting_orphans():
-        try:
+    try:
+        for player in players:
+            player.thread.start()
+        late = _play(players, order, turn_s, until_s)
+    finally:
+        over.set()
+        with no_interrupts():
             for player in players:
-                player.thread.start()
-            late = _play(players, order, turn_s, until_s)
-        finally:
-            over.set()
-            with no_interrupts():
-                for player in players:
-                    player.signal(signal.SIGCONT)
-                    player.thread.join()
+                player.signal(signal.SIGCONT)
+                player.thread.join()
     for player in players:
         if player.error is not None:
             raise player.error

@@ -16,7 +16,7 @@ _CHANGING = {
     *("remove", "pop", "popleft", "popitem", "clear", "sort", "reverse", "rotate", "move_to_end"),
     *("add_", "sub_", "mul_", "div_", "fill_", "zero_", "copy_", "index_add_", "scatter_add_"),
 }
-_ABSENCE = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
+_ABSENCE = (ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.Not)
 
 
 def of(dataset):
@@ -137,9 +137,11 @@ class _Method:
 
     def _mentions(self, node, target, names=()):
         """Return True if an attribute of self (None: any) or one of some names occurs."""
+        if target is None:
+            names = (self._self,)
         return any(
-            (self._is_attribute(n) and target in (None, n.attr))
-            or (isinstance(n, ast.Constant) and n.value == target and target is not None)
+            (target is not None and self._is_attribute(n) and n.attr == target)
+            or (target is not None and isinstance(n, ast.Constant) and n.value == target)
             or (isinstance(n, ast.Name) and n.id in names)
             for n in ast.walk(node)
         )
@@ -186,21 +188,11 @@ class _Method:
 
     def _asks(self, test, target, names):
         """Return True if a test asks for what is there: `in`, `is None`, `not`, hasattr."""
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test = test.operand
-            if self._mentions(test, target, names) and not isinstance(test, ast.Compare):
-                return True
-        for node in ast.walk(test):
-            if isinstance(node, ast.Compare) and isinstance(node.ops[0], _ABSENCE):
-                asks = self._mentions(node, target, names)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                asks = node.func.id == "hasattr" and ast.unparse(node.args[0]) == self._self
-                asks = asks and (target is None or self._mentions(node, target))
-            else:
-                continue
-            if asks:
-                return True
-        return False
+        absence = any(
+            isinstance(n, _ABSENCE) or (isinstance(n, ast.Name) and n.id == "hasattr")
+            for n in ast.walk(test)
+        )
+        return absence and self._mentions(test, target, names)
 
 
 def _targets(node):
