@@ -89,7 +89,6 @@ def write_plan(folder: Path, **changes: Any) -> Path:
         "sample_stacks": False,
         "stack_interval_s": 0.005,
         "fingerprint_batches": 0,
-        "redirect": None,
     }
     path = folder / "plan.json"
     path.write_text(json.dumps(plan | changes))

@@ -50,11 +50,14 @@ _MODES = {
 }
 _KEPT = ("offline", "disabled", "dryrun", "debug", "read-only")
 _FEWEST_STEPS = 3
-# CUDA's; those of torch's allocator on the CPU; the C library's (a mapping, a fork); Python's own.
+# CUDA's; those of torch's allocator on the CPU; the C library's (a mapping, a fork); Python's own;
+# and what a DataLoader says of a worker, torchrun of a rank, that the kernel killed.
 _NO_MEMORY = re.compile(
-    r"out of memory|not enough memory|can't allocate memory|Cannot allocate memory|^MemoryError",
+    r"out of memory|not enough memory|can't allocate memory|Cannot allocate memory|^MemoryError"
+    r"|killed by signal: Killed|\(SIGKILL\)",
     re.IGNORECASE | re.MULTILINE,
 )
+_KILLED = (-9, 137)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,6 @@ class LaunchResult:
     channel: Path
     output_file: Path
     output_tail: str
-    oom_killed: bool = False
     escaped_writes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     sensors: SensorColumns | None = None
@@ -125,7 +127,7 @@ def launch(
     channel = folder / "channel"
     channel.mkdir(parents=True, exist_ok=True)
     scratch = program.sandbox.new_scratch()
-    plan = spec.plan_content(program.seed) | {"channel": str(channel.absolute()), "redirect": None}
+    plan = spec.plan_content(program.seed) | {"channel": str(channel.absolute())}
     if program.sandbox.mode == "redirect":
         kept = [str(cache.absolute())] if cache else []
         plan["redirect"] = {"scratch": str(scratch / "redirect"), "exempt": kept}
@@ -165,7 +167,6 @@ class _Watch:
         open_to_writes = self.program.sandbox.mode != "overlay"
         files = self._snapshot() if open_to_writes else None
         segments = shared_memory.segments()
-        oom_before = _oom_kills()
         output_file, channel = self.folder / "output.txt", self.folder / "channel"
         begin = time.monotonic()
         started = self._start(output_file)
@@ -202,7 +203,6 @@ class _Watch:
             channel=channel,
             output_file=output_file,
             output_tail=_tail(output_file, None if ended == "exited" else said_bytes),
-            oom_killed=ended == "exited" and _ran_out_of_memory(code, oom_before),
             escaped_writes=sorted(set(escaped)),
             doubts=_doubts(clean, programs),
             sensors=columns,
@@ -254,23 +254,6 @@ def _doubts(clean: bool, programs: Sequence[str]) -> list[str]:
             "back by redirection."
         )
     return doubts
-
-
-def _oom_kills() -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
-
-
-def _ran_out_of_memory(exit_code: int | None, before: int | None) -> bool:
-    if exit_code == 0:
-        return False
-    after = _oom_kills()
-    if before is None or after is None:
-        return exit_code in (-9, 137)
-    return after > before
 
 
 def _stopped(sensors: Sensors | None, folder: Path) -> SensorColumns | None:
@@ -357,8 +340,10 @@ def _ending(result: LaunchResult, steps: int) -> tuple[str, str | None]:
         return "timed-out", f"It did not finish its window in {result.wall_s:.0f} s."
     if result.ended == "interrupted":
         return "interrupted", "Interrupted."
-    if result.oom_killed or _NO_MEMORY.search(result.output_tail):
+    if _NO_MEMORY.search(result.output_tail):
         return "out-of-memory", "It ran out of memory."
+    if result.exit_code in _KILLED:
+        return "out-of-memory", "It was killed, as the kernel does where memory runs out."
     if result.exit_code == 0 and steps >= _FEWEST_STEPS:
         return "program-ended", None
     lines = [line.strip() for line in result.output_tail.splitlines() if line.strip()]

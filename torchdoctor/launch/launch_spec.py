@@ -44,7 +44,7 @@ class LaunchSpec:
     variables: of the environment, for this launch alone; None takes one away.
     workload: in place of the program's own command; None: that one.
     boundary: what separates iterations; None: not known yet, or as in the other launches.
-    plan: what the probe is told to measure; keys that differ from what is usual.
+    plan: what else the probe is told: what to measure, and how long.
     setup_s: one-time cost to expect before it was ever launched (compiling).
     settled_after: iterations after which its fixes work as they go on working.
     switching: how it is switched within one launch; None: it cannot be.
@@ -69,25 +69,14 @@ class LaunchSpec:
 
     def plan_content(self, seed: int) -> dict[str, Any]:
         """Return the content of the plan file; `seed` is given to a program that sets none."""
-        plan: dict[str, Any] = {
+        return {
             "purpose": "time",
             "boundary": None if self.boundary is None else asdict(self.boundary),
             "fixes": plan_entries(self.fixes),
             "seed": seed,
             "seed_offset": self.seed_offset,
-            "phases": True,
-            "profile": None,
-            "sample_stacks": False,
-            "stack_interval_s": 0.005,
-            "fingerprint_batches": 0,
-            "after": "freeze",
-            "max_window_s": None,
-            "redirect": None,
-            "watch_files": False,
-            "batches_learn": False,
-            "files_read": None,
+            **self.plan,
         }
-        return {**plan, **self.plan}
 
 
 UNTOUCHED = LaunchSpec(name=BASELINE)

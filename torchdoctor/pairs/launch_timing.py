@@ -146,8 +146,7 @@ def main_process(
 
 def _went_well(result: LaunchResult) -> bool:
     """Return True for a launch that was ended from outside, or by itself without an error."""
-    ended_well = result.ended == "exited" and not result.exit_code
-    return not result.oom_killed and (ended_well or result.ended == "stopped")
+    return result.ended == "stopped" or (result.ended == "exited" and not result.exit_code)
 
 
 def _step_times(log: Events, rows: Rows) -> list[float]:

@@ -96,7 +96,7 @@ def _plan_text():
 def _redirect_writes():
     """Install the fallback sandbox, before the program's first write."""
     plan_text = _plan_text()
-    if '"redirect"' not in plan_text or '"redirect": null' in plan_text:
+    if '"redirect"' not in plan_text:
         return
     import json
 

@@ -22,8 +22,8 @@ try:
 except ImportError:  # a Python that was built without it
     ctypes = None  # type: ignore[assignment]
 
+_INTERVAL_S = 0.005  # between two samples
 _LOST_NS = 1_000_000_000
-
 _MOST_ROWS = 200  # a simulator's time is spread over many functions
 _SWITCH_S = 1e-5
 _OUTWARD = ("f_back",) * 500  # the deepest stack that is looked through
@@ -121,10 +121,9 @@ class Stacks:
 
     def _run(self):
         session = self._session
-        interval_s = float(session.plan.get("stack_interval_s") or 0.005)
         try:
             while session.on and os.getpid() == session.pid:
-                time.sleep(interval_s)
+                time.sleep(_INTERVAL_S)
                 self._sample()
         except Exception as error:
             session.fail("stacks", error)
