@@ -32,7 +32,7 @@ WAIT = {
 
 
 def chosen(over: dict[str, Any], bottleneck: str = "none") -> list[str]:
-    return [one.ceiling for one in ceiling_trials(recording(over), bottleneck)]
+    return [trial.row.ceiling for trial in ceiling_trials(recording(over), bottleneck)]
 
 
 def test_every_ceiling_file_is_complete() -> None:
@@ -102,10 +102,10 @@ def test_the_branch_that_the_diagnosis_names_comes_first() -> None:
 def test_branch_and_share_are_those_of_the_machine() -> None:
     shares = {"gpu": 0.7, "cpu": 0.2}
     on_gpu = {"processes": [{"pid": 1, "models": [GPU]}], "shares": shares}
-    (one,) = ceiling_trials(recording(on_gpu), "none")
+    one = ceiling_trials(recording(on_gpu), "none")[0].row
     assert (one.branch, one.share, one.whole) == ("gpu", pytest.approx(0.9), True)
     on_cpu = {"processes": [{"pid": 1, "models": [CPU]}], "shares": {"cpu": 0.9}}
-    (other,) = ceiling_trials(recording(on_cpu), "none")
+    other = ceiling_trials(recording(on_cpu), "none")[0].row
     assert (other.branch, other.share) == ("cpu", 0.9)
 
 
@@ -117,7 +117,8 @@ def test_copies_to_the_host_are_a_part_of_the_copies(to_host: int, whole: bool) 
         "trace": {**TRACE, "has_device": True, "h2d_bytes": 1000, "d2h_bytes": to_host},
         "shares": {"gpu": 0.5, "memcpy": 0.4},
     }
-    (one,) = [x for x in ceiling_trials(recording(over), "none") if x.branch == "memcpy"]
+    rows = [trial.row for trial in ceiling_trials(recording(over), "none")]
+    (one,) = [row for row in rows if row.branch == "memcpy"]
     assert one.whole is whole
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.launch_timing import launch_timing
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.log import Budget, Log
-from torchdoctor.trials.training_trials import Advice, TrainingTrials
+from torchdoctor.trials.training_trials import TrainingTrials
 from torchdoctor.words import Boundary, LaunchTiming, TrainingTrial
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,8 @@ while True:
         CHECK
 """
 FACTORS = {"lowest_factor": 0.01, "highest_factor": 1e4}
-RANGE = Advice(fix="lr-schedule", kind="range test", settings=FACTORS)
+NOT_YET = TrainingTrial(fix="", kind="loss", verdict="not-tried", sentence="")
+RANGE = replace(NOT_YET, fix="lr-schedule", kind="range test", settings=FACTORS)
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Programs:
 
 def tried(
     folder: Path,
-    advice: Advice,
+    advice: TrainingTrial,
     deviation: float = 1.0,
     optimizer: str = "torch.optim.SGD(model.parameters(), lr=0.01)",
     check: str = "pass",
@@ -90,7 +91,7 @@ def tried(
     return _tried(programs, advice)
 
 
-def _tried(programs: Programs, advice: Advice) -> TrainingTrial:
+def _tried(programs: Programs, advice: TrainingTrial) -> TrainingTrial:
     engine: Any = Engine(programs, random.Random(0))  # type: ignore[arg-type]
     specs = ArmSpecs(catalogue.fixes(), recording({}))
     return (
@@ -148,7 +149,7 @@ def test_a_program_without_an_optimizer_is_not_tried_and_says_why(tmp_path: Path
 def test_losses_with_and_without_are_of_the_same_samples(tmp_path: Path) -> None:
     """Inputs of deviation 0.1 learn a hundred times as slowly as normalized ones."""
     settings = {"mean": [0.0] * 10, "std": [0.1] * 10}
-    advice = Advice(fix="normalization", kind="loss", settings=settings)
+    advice = replace(NOT_YET, fix="normalization", settings=settings)
     found = tried(tmp_path, advice, 0.1, "torch.optim.SGD(model.parameters(), lr=0.05)")
     assert found.verdict == "better", found.sentence
     one = found.comparison
@@ -173,13 +174,13 @@ def test_losses_with_and_without_are_of_the_same_samples(tmp_path: Path) -> None
 def test_what_changes_next_to_nothing_shows_no_difference(
     fix: str, settings: dict[str, Any], optimizer: str, tmp_path: Path
 ) -> None:
-    found = tried(tmp_path, Advice(fix=fix, kind="loss", settings=settings), 1.0, optimizer)
+    found = tried(tmp_path, replace(NOT_YET, fix=fix, settings=settings), 1.0, optimizer)
     assert found.verdict == "no-difference", found.sentence
     assert found.launches == 3
 
 
 def test_clipping_saves_a_training_that_becomes_nan(tmp_path: Path) -> None:
-    advice = Advice(fix="gradient-clipping", kind="loss", settings={"max_norm": 0.5})
+    advice = replace(NOT_YET, fix="gradient-clipping", settings={"max_norm": 0.5})
     found = tried(tmp_path, advice, 1.0, "torch.optim.SGD(model.parameters(), lr=30.0)")
     assert found.verdict == "better", found.sentence
     assert "is not finite without it" in found.sentence

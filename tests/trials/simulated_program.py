@@ -25,6 +25,7 @@ from torchdoctor.words import (
     LaunchTiming,
     StepStatistics,
     SwitchedLaunch,
+    TriedCeiling,
 )
 
 QUIET = (0.004, 0.002, 0.0)  # offset of a launch, random walk, share of launches with a spike
@@ -39,11 +40,10 @@ def seeds(count: int) -> range:
 
 
 NO_LOADER = CeilingTrial(
-    ceiling="loader-batches",
-    branch="data_loader",
+    row=TriedCeiling(
+        ceiling="loader-batches", branch="data_loader", removes="its data loader", share=0.6
+    ),
     fixes=[("no-loader", {})],
-    removes="its data loader",
-    share=0.6,
 )
 
 

@@ -18,6 +18,7 @@ from simulated_program import (
 
 from torchdoctor.trials.arms import FixFacts, Ladder
 from torchdoctor.trials.ceilings import CeilingTrial
+from torchdoctor.words import TriedCeiling
 
 NAMES = ["workers n=2", "threads n=1", "tf32", "amp", "threads n=2", "workers n=4", "none"]
 GAINS = {"workers n=2": 1.4, "workers n=4": 1.8, "threads n=2": 1.25, "amp": 1.3, "tf32": 0.9}
@@ -210,7 +211,8 @@ def test_null_candidates_are_rarely_recommended(budget_s: float | None) -> None:
 
 
 NO_WAITS = CeilingTrial(
-    ceiling="answered-waits", branch="cpu", fixes=[("no-waits", {})], share=0.3, whole=False
+    row=TriedCeiling(ceiling="answered-waits", branch="cpu", removes="", share=0.3, whole=False),
+    fixes=[("no-waits", {})],
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,22 @@ from simulated_program import SimulatedSpecs, engine_of
 from torchdoctor.advice import catalogue
 from torchdoctor.trials.log import NO_TIME, Budget, Log
 from torchdoctor.trials.training_trials import (
-    Advice,
     TrainingResults,
     TrainingTrials,
     advised,
     most_launches,
     training_window,
 )
-from torchdoctor.words import AppliedFix, LaunchTiming
+from torchdoctor.words import AppliedFix, LaunchTiming, TrainingTrial
 from torchdoctor.words.specs import TrainingAdvice
 
 STEPS = 200
 FACTORS = {"lowest_factor": 0.01, "highest_factor": 1e4}
-RANGE = Advice(fix="lr-schedule", kind="range test", settings=FACTORS)
-CLIP = Advice(fix="gradient-clipping", kind="loss", settings={"max_norm": 1.0})
-ADAMW = Advice(fix="adamw", kind="loss")
-LATER = Advice(fix="ema-foreach", kind="loss", untried="It cannot be.")
+NOT_YET = TrainingTrial(fix="", kind="loss", verdict="not-tried", sentence="")
+RANGE = replace(NOT_YET, fix="lr-schedule", kind="range test", settings=FACTORS)
+CLIP = replace(NOT_YET, fix="gradient-clipping", settings={"max_norm": 1.0})
+ADAMW = replace(NOT_YET, fix="adamw")
+LATER = replace(NOT_YET, fix="ema-foreach", sentence="It cannot be.")
 
 
 @dataclass
@@ -96,14 +96,16 @@ class Program:
 
 
 def trials(
-    program: Program, advice: list[Advice], seconds: float | None = None, **more: Any
+    program: Program, advice: list[TrainingTrial], seconds: float | None = None, **more: Any
 ) -> TrainingTrials:
     specs: Any = SimulatedSpecs()
     log = Log(engine_of(program), Budget(seconds, program.clock))
     return TrainingTrials(log, specs, advice, **more)
 
 
-def tried(program: Program, advice: list[Advice], seconds: float | None = None) -> TrainingResults:
+def tried(
+    program: Program, advice: list[TrainingTrial], seconds: float | None = None
+) -> TrainingResults:
     found = trials(program, advice, seconds, steps=STEPS).results()
     assert [one.fix for one in found.trials] == [one.fix for one in advice]
     assert all(one.sentence.endswith(".") for one in found.trials)
@@ -158,7 +160,7 @@ def test_a_launch_that_the_budget_stopped_is_no_failure_of_the_fix() -> None:
     program = Program(stopped=("adamw", 2))
     (adamw,) = tried(program, [ADAMW], 40.0).trials
     assert adamw.verdict == "not-decided"
-    assert adamw.sentence == "The budget ended during its second launch."
+    assert adamw.sentence == "The budget ended during launch 2 with it."
     hung = tried(Program(stopped=("adamw", 2)), [ADAMW], 900.0).trials[0]
     assert hung.verdict == "failed", "it hangs by itself"
     assert hung.sentence.endswith(", after 1 launch without a failure.")
@@ -212,10 +214,10 @@ def test_only_advice_that_the_program_calls_for_is_tried() -> None:
     assert found[1].settings == {"max_norm": 1.1}
     scaled = {**process, "flags": {"grad_scaler": True}}
     for one in advised(recording({"processes": [scaled]}), fixes):
-        assert one.untried is not None and "GradScaler" in one.untried
+        assert "GradScaler" in one.sentence
     deep = {"pid": 1, "analysed_steps": 6, "models": [{"ident": 0, "forwards": 9, "conv2d": 8}]}
     (layers,) = advised(recording({"processes": [deep]}), fixes)
-    assert layers.untried is not None and "cannot be put into a program" in layers.untried
+    assert "cannot be put into a program" in layers.sentence
 
 
 def test_advice_that_no_run_can_show_says_why() -> None:
@@ -223,7 +225,7 @@ def test_advice_that_no_run_can_show_says_why() -> None:
         trial="loss", costs="weeks.", untriable=lambda recording: "It takes weeks."
     )
     (found,) = advised(recording({}), {"patience": made_fix("patience", training=training)})
-    assert found.untried == "It takes weeks."
+    assert found.sentence == "It takes weeks."
     (trial,) = tried(Program(), [found]).trials
     assert (trial.verdict, trial.sentence) == ("not-tried", "It takes weeks.")
 
@@ -248,9 +250,9 @@ def test_a_range_test_is_not_made_where_several_optimizers_train() -> None:
     [alone] = advised(
         recording({"processes": [{**both, "optimizers": both["optimizers"][:1]}]}), modules
     )
-    assert alone.untried is None
+    assert not alone.sentence
     [several] = advised(recording({"processes": [both]}), modules)
-    assert several.untried is not None and "Several optimizers train" in several.untried
+    assert "Several optimizers train" in several.sentence
 
 
 def test_the_rate_that_was_found_is_given_in_the_groups_own_proportion() -> None:

@@ -68,21 +68,20 @@ class Recorder:
         self.doubts: list[str] = []
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
-        compile_cache = folder / "compile-cache"
+        self._compile_cache = folder / "compile-cache"
         with writing(folder):
-            compile_cache.mkdir(parents=True, exist_ok=True)
+            self._compile_cache.mkdir(parents=True, exist_ok=True)
         self._program = Program(
             workload=workload,
             sandbox=sandbox,
             seed=seed,
             stdin_file=stdin_file,
-            compile_cache=compile_cache,
+            compile_cache=self._compile_cache,
         )
 
     def close(self) -> None:
         """Remove what only further launches would have needed."""
-        if self._program.compile_cache is not None:
-            shutil.rmtree(self._program.compile_cache, ignore_errors=True)
+        shutil.rmtree(self._compile_cache, ignore_errors=True)
 
     def observe(
         self,
@@ -116,9 +115,8 @@ class Recorder:
         result = self._launch(replace(spec, plan=plan), wait_s + most_s, watch, sensors)
         if watch.gave_up:
             result = replace(result, ended="timed-out")
-        columns = sensors.stop()
         self._observed = result.channel
-        return _observation(result, columns, step_on, spec.workload or self.workload)
+        return _observation(result, sensors.stop(), step_on, spec.workload or self.workload)
 
     def storage(self, observed: Observation) -> StorageFacts | None:
         """Return where the files lie that the observed loop waited for; None: it waits for none.
@@ -137,12 +135,12 @@ class Recorder:
         Raises:
             ProgramFailed: where no trace came of it.
         """
-        window = {"wait": 1, "warmup": 1, "active": _PROFILED_STEPS}
+        profile = {"wait": 1, "warmup": 1, "active": _PROFILED_STEPS, "with_stack": False}
         plan = {
             "purpose": "profile",
             "warmup_steps": warmup_steps,
             "measure_steps": 10**9,
-            "profile": {**window, "with_stack": False, "record_shapes": True, "analyse": True},
+            "profile": {**profile, "record_shapes": True, "analyse": True},
         }
         spec = LaunchSpec(name="profile", boundary=boundary, plan=plan)
         result = self._launch(spec, timeout_s, cold=cold)
@@ -185,13 +183,6 @@ class Recorder:
             failed_in=last_switched_on(result.channel) if failed else None,
         )
 
-    def _new_folder(self, name: str) -> Path:
-        named = f"{next(self._launches):03d}-{re.sub(r'[^A-Za-z0-9_.=-]+', '-', name)[:60]}"
-        folder = self.folder / "launches" / named
-        with writing(self.folder):
-            (folder / "channel").mkdir(parents=True)
-        return folder
-
     def _launch(
         self,
         spec: LaunchSpec,
@@ -202,10 +193,12 @@ class Recorder:
     ) -> LaunchResult:
         if cold:
             drop(self.folder / "files-read.txt")
-        folder = self._new_folder(spec.name)
+        name = re.sub(r"[^A-Za-z0-9_.=-]+", "-", spec.name)[:60]
+        folder = self.folder / "launches" / f"{next(self._launches):03d}-{name}"
         read = str((self.folder / "files-read.txt").absolute())
         spec = replace(spec, plan={"files_read": read, **spec.plan})
         with writing(self.folder):
+            (folder / "channel").mkdir(parents=True)
             result = launch(
                 self._program, spec, folder, timeout_s=timeout_s, poll=poll, sensors=sensors
             )

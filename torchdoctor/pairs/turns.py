@@ -23,7 +23,6 @@ from torchdoctor.words import Block, LaunchTiming
 _LOOK_S = 0.004
 _BLOCKED_FACTOR, _BLOCKED_S = 20.0, 30.0  # a turn that takes this long comes no more
 
-
 Start = Callable[[Poll], LaunchTiming]
 
 
@@ -129,16 +128,12 @@ def take_turns(
             raise player.error
     first, second = (player.result for player in players)
     assert first is not None and second is not None
-    if late is None:
-        return first, second
-    if late == 0:
-        return replace(first, late=True), _stood_still(second)
-    return _stood_still(first), replace(second, late=True)
-
-
-def _stood_still(timing: LaunchTiming) -> LaunchTiming:
-    """Mark a launch as stopped where the other's turn took so long that its time was up too."""
-    return replace(timing, stopped=True) if timing.ended == "timed-out" else timing
+    timings = [first, second]
+    if late is not None:
+        timings[late] = replace(timings[late], late=True)
+        if timings[1 - late].ended == "timed-out":  # it stood still until its time was up too
+            timings[1 - late] = replace(timings[1 - late], stopped=True)
+    return timings[0], timings[1]
 
 
 def _play(

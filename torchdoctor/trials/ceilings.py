@@ -7,11 +7,12 @@ hold for that launch alone: they choose which fixes fresh launches confirm, and 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import BASELINE
+from torchdoctor.trials import compare
 from torchdoctor.trials.arm_specs import CEILING, ArmSpecs, Fixes
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
@@ -44,18 +45,14 @@ _OUT_OF_TIME = "The budget left no time for it."
 
 @dataclass(frozen=True, kw_only=True)
 class CeilingTrial:
-    """A cost that is taken away, as an arm of a switching launch."""
+    """A cost that is taken away, as an arm of a switching launch; `row`: before it was tried."""
 
-    ceiling: str  # its id
-    branch: str
+    row: TriedCeiling
     fixes: Fixes
-    removes: str = ""
-    share: float | None = None  # of the step
-    whole: bool = True  # the cost is all of its branch
 
     def arm(self, specs: ArmSpecs) -> Arm:
         """Return the arm that takes turns with the fixes, and is never a candidate."""
-        return Arm(key=CEILING + self.ceiling, spec=specs.of(self.fixes))
+        return Arm(key=CEILING + self.row.ceiling, spec=specs.of(self.fixes))
 
 
 def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
@@ -70,16 +67,15 @@ def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
         values = ceiling.settings(recording)
         if values is None:
             continue
-        trial = CeilingTrial(
+        row = TriedCeiling(
             ceiling=ident,
             branch=ceiling.branch_in(recording),
-            fixes=[(CEILING + ident, values)],
             removes=ceiling.removes,
             share=ceiling.share(recording),
             whole=ceiling.takes_all(recording),
         )
-        trials.append(trial)
-    return sorted(trials, key=lambda trial: (trial.branch != bottleneck, -(trial.share or 0.0)))
+        trials.append(CeilingTrial(row=row, fixes=[(CEILING + ident, values)]))
+    return sorted(trials, key=lambda x: (x.row.branch != bottleneck, -(x.row.share or 0.0)))
 
 
 def abandon(
@@ -131,8 +127,9 @@ def tried(
     """
     outcomes = []
     for trial, arm in ceilings:
-        speedup = evidence.ceiling(arm)
-        verdict = _verdict(speedup, trial.share)
+        differences = [] if arm.refused else evidence.differences(arm, "blocks")
+        speedup = compare.interval(differences)
+        verdict = _verdict(speedup, trial.row.share)
         reason = arm.refused or "Too few of its blocks were seen." if speedup is None else None
         if conditions is not None and conditions < _OTHER_CONDITIONS and verdict in _DECIDED:
             verdict = "unclear"
@@ -140,18 +137,9 @@ def tried(
         if launched is None or arm.key not in launched:
             verdict = "not-tried"
             reason = _NO_BLOCKS if launched is None else _OUT_OF_TIME
+        pairs = len(differences) if speedup is not None else 0
         outcomes.append(
-            TriedCeiling(
-                ceiling=trial.ceiling,
-                branch=trial.branch,
-                removes=trial.removes,
-                share=trial.share,
-                speedup=speedup,
-                verdict=verdict,
-                whole=trial.whole,
-                reason=reason,
-                pairs=len(evidence.differences(arm, "blocks")) if speedup is not None else 0,
-            )
+            replace(trial.row, speedup=speedup, verdict=verdict, reason=reason, pairs=pairs)
         )
     return outcomes
 

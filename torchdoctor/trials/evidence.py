@@ -12,7 +12,7 @@ from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import BlockGain
 from torchdoctor.trials.log import Log
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
-from torchdoctor.words import Block, Interval, LaunchTiming, Pair, StepStatistics
+from torchdoctor.words import Block, LaunchTiming, Pair, StepStatistics
 
 _SIZE_ERROR = 0.1  # error of a launch between two untouched launches that followed each other
 _ONE_BLOCK = 0.1  # spread of blocks if each arm had a single block
@@ -106,10 +106,6 @@ class Evidence:
             return [log for log in logs if log is not None]
         series = self._log.sizes if source == "sizes" else self._log.switched
         return [log for each in series for log in each.differences(arm.key, how)]
-
-    def ceiling(self, arm: Arm) -> Interval | None:
-        """Return the speed-up within one launch of an arm that takes a cost away."""
-        return None if arm.refused else compare.interval(self.differences(arm, "blocks"))
 
     def measured_how(self) -> str | None:
         """Return how launches were compared: "side by side" or "in turns"; None: none were."""

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,7 @@ _LAST = 1 / 3  # of a launch, whose loss is compared
 Pair = tuple[LaunchTiming, LaunchTiming]  # without and with the fix, with the same seed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
+class Shown(NamedTuple):
     """A verdict on pairs; the fields are those of `TrainingTrial`."""
 
     verdict: str
@@ -35,12 +35,11 @@ def compare_losses(pairs: Sequence[Pair], backwards_per_step: float = 1.0) -> Sh
         backwards_per_step: of one iteration.
     """
     if wrong := _not_comparable(pairs):
-        return Shown(verdict="shows-nothing", sentence=wrong)
+        return Shown("shows-nothing", wrong)
     columns = [[np.array(_finite(t.losses)) for t in pair] for pair in pairs]
     comparison = _figures(pairs, columns, backwards_per_step)
     verdict, clause = _judge(pairs, columns, comparison)
-    sentence = f"{clause}{_step_time(comparison.step_speedup)}."
-    return Shown(verdict=verdict, sentence=sentence, comparison=comparison)
+    return Shown(verdict, f"{clause}{_step_time(comparison.step_speedup)}.", comparison)
 
 
 def _judge(

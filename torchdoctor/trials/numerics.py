@@ -28,7 +28,7 @@ FARTHEST = 5.0  # standard deviations of one block
 FARTHEST_TREND = 3.5  # of the mean over the last half
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Numerics:
     """The verdict on training."""
 
@@ -76,7 +76,7 @@ def compare_training(
     """
     verdicts = [_compare_launch(trial, untouched, keeps, how) for trial in trials]
     if not verdicts:
-        return Numerics(classification="not-comparable", reason="no launch of it was measured.")
+        return Numerics("not-comparable", "no launch of it was measured.")
     return max(verdicts, key=lambda each: (CLASSES.index(each.classification), each.harmful))
 
 
@@ -90,26 +90,21 @@ def _compare_launch(
         how,
     )
     if samples.state in ("corrupt", "stateful"):
-        return Numerics(
-            classification="changed", reason=f"The data changed: {samples.sentence}.", harmful=True
-        )
+        return Numerics("changed", f"The data changed: {samples.sentence}.", harmful=True)
     if broken := _not_finite(trial, untouched):
-        return Numerics(classification="changed", reason=broken, harmful=True)
+        return Numerics("changed", broken, harmful=True)
     if other := _other_backwards(trial, untouched):
-        return Numerics(classification="changed", reason=other)
+        return Numerics("changed", other)
     baselines = [_column(b.losses) for b in untouched.baselines]
     ours, baselines = _common(_column(trial.losses), [b for b in baselines if len(b)])
     if not baselines or len(ours) < FEWEST_LOSSES:
         return Numerics(
-            classification="not-comparable",
-            reason=f"{len(ours) if baselines else 'no'} losses of both to compare, "
+            "not-comparable",
+            f"{len(ours) if baselines else 'no'} losses of both to compare, "
             f"at least {FEWEST_LOSSES} are needed.",
         )
     if all(np.array_equal(ours, b) for b in baselines):
-        return Numerics(
-            classification="identical",
-            reason=f"All {len(ours)} losses agree bit by bit{_data(samples)}.",
-        )
+        return Numerics("identical", f"All {len(ours)} losses agree bit by bit{_data(samples)}.")
     return _beyond_identical(ours, baselines, untouched, keeps, samples)
 
 
@@ -138,8 +133,8 @@ def _beyond_identical(
     agrees_then_parts = early[0] <= ROUNDING < PARTED < early[1]
     if in_place and agrees_then_parts and not low and not chaotic:
         return Numerics(
-            classification="changed",
-            reason="The first loss agrees, the second, after one update, differs by "
+            "changed",
+            "The first loss agrees, the second, after one update, differs by "
             f"{early[1]:.2%}{_data(samples)}: the update is another one.",
         )
     return _against_seeds(ours, baselines, untouched, samples)
@@ -151,13 +146,13 @@ def _like_two_runs(early: np.ndarray, rounding: np.ndarray, low: bool, data: str
         differ = f"differ by at most {early.max():.0e} (relative), as {makes} makes them"
         agree = differ if early.max() else "are the same"
         return Numerics(
-            classification="within-rounding",
-            reason=f"The first {EARLY} losses {agree}, and later ones do not drift apart{data}.",
+            "within-rounding",
+            f"The first {EARLY} losses {agree}, and later ones do not drift apart{data}.",
         )
     close = early.max() <= LOW_PRECISION
     return Numerics(
-        classification="within-rounding" if close else "within-seed-noise",
-        reason=f"The first {EARLY} losses differ by at most {early.max():.0e} (relative), no more "
+        "within-rounding" if close else "within-seed-noise",
+        f"The first {EARLY} losses differ by at most {early.max():.0e} (relative), no more "
         f"than two runs of the untouched program do with one seed{data}.",
     )
 
@@ -176,8 +171,8 @@ def _against_seeds(
     if len(runs) < 3 or not enough:
         why = "other seeds change too little" if untouched.seeds else "no other seeds were launched"
         return Numerics(
-            classification="not-comparable",
-            reason="The losses differ by more than rounding; to tell whether by more than noise, "
+            "not-comparable",
+            "The losses differ by more than rounding; to tell whether by more than noise, "
             f"{why if enough else 'there are too few losses'}{_data(samples)}.",
             needs_seeds=enough,
         )
@@ -185,12 +180,12 @@ def _against_seeds(
     outside = outside_envelope(ours, runs, length)
     if outside:
         return Numerics(
-            classification="changed",
-            reason=f"{outside} of the {len(runs)} runs of the untouched program{_data(samples)}.",
+            "changed",
+            f"{outside} of the {len(runs)} runs of the untouched program{_data(samples)}.",
         )
     return Numerics(
-        classification="within-seed-noise",
-        reason="The losses differ from the untouched program's no more than those of "
+        "within-seed-noise",
+        "The losses differ from the untouched program's no more than those of "
         f"{len(runs)} of its own runs with different seeds{_data(samples)}.",
     )
 

@@ -49,7 +49,7 @@ class Preparation:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SampleComparison:
     """The verdict on samples.
 
@@ -78,20 +78,16 @@ def compare_samples(
     """
     known = [list(b) for b in baselines if len(b) >= _FEWEST]
     if len(trial) < _FEWEST or not known:
-        return SampleComparison(state="unknown")
+        return SampleComparison("unknown")
     length = min(len(trial), *(len(b) for b in known))
     ours, theirs = list(trial[:length]), known[0][:length]
     if any(ours == b[:length] for b in known):
-        return SampleComparison(
-            state="same", sentence=f"the same {length} samples in the same order"
-        )
+        return SampleComparison("same", f"the same {length} samples in the same order")
     if any(b[:length] != theirs for b in known):
         return _where_order_varies(ours, [b[:length] for b in known])
     extra = sum((Counter(ours) - Counter(theirs)).values())
     if extra == 0:
-        return SampleComparison(
-            state="reordered", sentence=f"the same {length} samples in another order"
-        )
+        return SampleComparison("reordered", f"the same {length} samples in another order")
     if how.reorders:
         return _another_order(ours, theirs)
     labels = _labels(ours)
@@ -106,7 +102,7 @@ def compare_samples(
         fault = f"{extra} of the first {length} samples come in place of others"
     else:
         fault = f"{foreign} of the first {length} samples are not among the untouched program's"
-    return SampleComparison(state="corrupt", sentence=fault)
+    return SampleComparison("corrupt", fault)
 
 
 def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
@@ -114,12 +110,12 @@ def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
     repeated = _repeats(ours) - _repeats(theirs)
     if repeated > 0:
         return SampleComparison(
-            state="corrupt", sentence=f"{repeated} of the first {len(ours)} samples are repeated"
+            "corrupt", f"{repeated} of the first {len(ours)} samples are repeated"
         )
     known = sum((Counter(ours) & Counter(theirs)).values())
     return SampleComparison(
-        state="reordered",
-        sentence=f"another order by design: {known} of the first {len(ours)} samples are among "
+        "reordered",
+        f"another order by design: {known} of the first {len(ours)} samples are among "
         "the untouched program's first",
     )
 
@@ -129,29 +125,27 @@ def _where_order_varies(ours: list[str], theirs: list[list[str]]) -> SampleCompa
     usual, repeated = max(_repeats(b) for b in theirs), _repeats(ours)
     if repeated > 2 * usual + 0.05 * len(ours):
         return SampleComparison(
-            state="corrupt",
-            sentence=f"{repeated} of the first {len(ours)} samples are repeated, "
+            "corrupt",
+            f"{repeated} of the first {len(ours)} samples are repeated, "
             f"at most {usual} in the untouched program",
         )
-    return SampleComparison(
-        state="varies", sentence="the program's own samples differ from run to run"
-    )
+    return SampleComparison("varies", "the program's own samples differ from run to run")
 
 
 def _same_labels(ours: list[str], theirs: list[str], how: Preparation) -> SampleComparison:
     inputs = [_repeats([f.rpartition(":")[0] for f in fs]) for fs in (ours, theirs)]
     if inputs[0] > inputs[1]:
         return SampleComparison(
-            state="corrupt",
-            sentence=f"{inputs[0]} of the first {len(ours)} inputs are repeated under other labels",
+            "corrupt",
+            f"{inputs[0]} of the first {len(ours)} inputs are repeated under other labels",
         )
     sentence = "labels in the same order, inputs differ"
     if not how.elsewhere:
-        return SampleComparison(state="labels-same", sentence=sentence)
+        return SampleComparison("labels-same", sentence)
     if how.draws_random is False:
-        return SampleComparison(state="stateful", sentence=f"{sentence}, {_STATEFUL}")
+        return SampleComparison("stateful", f"{sentence}, {_STATEFUL}")
     why = _AUGMENTED if how.draws_random else _UNKNOWN
-    return SampleComparison(state="labels-same", sentence=f"{sentence} ({why})")
+    return SampleComparison("labels-same", f"{sentence} ({why})")
 
 
 def _labels(fingerprints: Sequence[str]) -> list[str]:

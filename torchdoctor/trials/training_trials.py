@@ -38,29 +38,21 @@ FEWEST_STEPS = 60
 MOST_LAUNCH_S = 30.0  # for the steps of a launch
 _WARMUP_SHARE = 0.25
 _STEPS_SHARE = 0.2  # least time for steps, as a part of the launch's start
-_ORDINALS = {1: "first", 2: "second", 3: "third"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """A piece of advice to be tried; `untried`: the reason why it is not, as a sentence."""
-
-    fix: str
-    kind: str  # "range test" | "loss"
-    settings: dict[str, Any] = field(default_factory=dict)
-    untried: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResults:
-    """The trials in the order of `Advice`; valid at whatever moment they ended."""
+    """The trials in the order of the advice; valid at whatever moment they ended."""
 
     trials: list[TrainingTrial]
     interrupted: bool = False
 
 
-def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[Advice]:
-    """Return the advice on training that applies; range tests first, they cost least."""
+def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[TrainingTrial]:
+    """Return the advice on training that applies; range tests first, they cost least.
+
+    A trial that has a sentence already is not tried: it says why.
+    """
     scaled = "The loss is multiplied by a factor that changes (GradScaler)."
     advice = []
     for ident, module in modules.items():
@@ -70,16 +62,22 @@ def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[Advice
         if reason is None and recording.main.flags.grad_scaler:
             reason = scaled
         values: dict[str, Any] = {} if reason else next(iter(module.settings(recording)), {})
-        kind = module.training.trial
-        advice.append(Advice(fix=ident, kind=kind, settings=values, untried=reason))
+        trial = TrainingTrial(
+            fix=ident,
+            kind=module.training.trial,
+            verdict="not-tried",
+            sentence=reason or "",
+            settings=values,
+        )
+        advice.append(trial)
     return sorted(advice, key=lambda piece: piece.kind != "range test")
 
 
-def most_launches(advice: Sequence[Advice]) -> int:
+def most_launches(advice: Sequence[TrainingTrial]) -> int:
     """Return how many launches these pieces of advice take at most."""
-    tried = [piece for piece in advice if piece.untried is None]
-    compared = sum(piece.kind == "loss" for piece in tried)
-    tests = len(tried) - compared
+    kinds = [piece.kind for piece in advice if not piece.sentence]
+    compared = kinds.count("loss")
+    tests = len(kinds) - compared
     return RANGE_LAUNCHES * tests + (ENOUGH_PAIRS * (1 + compared) if compared else 0)
 
 
@@ -134,7 +132,7 @@ def try_advice(
 class _Tried:
     """What was measured of a piece of advice."""
 
-    advice: Advice
+    advice: TrainingTrial
     arm: Arm
     timings: list[LaunchTiming] = field(default_factory=list)
     # Without and with the fix, with the same seed.
@@ -148,7 +146,7 @@ class TrainingTrials:
     Args:
         log: starts the program.
         specs: makes arms of fixes.
-        advice: those with `untried` come back as they are.
+        advice: what has a sentence comes back as it is.
         steps: iterations of a launch.
         backwards_per_step: of one iteration.
         updates_per_step: steps of one optimizer in an iteration.
@@ -158,7 +156,7 @@ class TrainingTrials:
         self,
         log: Log,
         specs: ArmSpecs,
-        advice: Sequence[Advice],
+        advice: Sequence[TrainingTrial],
         *,
         steps: int,
         backwards_per_step: float = 1.0,
@@ -168,7 +166,7 @@ class TrainingTrials:
         rates = max(2, round(steps * updates_per_step))
         self._tried = {}
         for piece in advice:
-            if piece.untried is None:
+            if not piece.sentence:
                 tested = {"steps": rates} if piece.kind == "range test" else {}
                 spec = specs.of([(piece.fix, {**piece.settings, **tested})])
                 self._tried[piece.fix] = _Tried(piece, Arm(key=piece.fix, spec=spec))
@@ -245,14 +243,13 @@ class TrainingTrials:
         else:  # that the budget's end stopped a launch says nothing against the fix
             tried.cut_short = timing.ended == "timed-out" and self._log.budget.left() <= 0
 
-    def _result(self, advice: Advice) -> TrainingTrial:
+    def _result(self, advice: TrainingTrial) -> TrainingTrial:
         """Return the trial of a piece of advice as the report shows it."""
-        blank = TrainingTrial(fix=advice.fix, kind=advice.kind, verdict="not-tried", sentence="")
-        if advice.untried is not None:
-            return replace(blank, sentence=advice.untried)
+        if advice.sentence:
+            return advice
         tried = self._tried[advice.fix]
         blank = replace(
-            blank,
+            advice,
             settings=tried.arm.fixes[0][1],
             launches=len(tried.timings),
             cost_s=tried.arm.cost_s,
@@ -262,17 +259,15 @@ class TrainingTrials:
             return self._without(blank, tried)
         if advice.kind == "range test":
             return _tested(blank, tried.timings)
-        shown = compare_losses(tried.pairs, self._per_step)
-        sentence = shown.sentence[0].upper() + shown.sentence[1:]
-        return replace(blank, verdict=shown.verdict, sentence=sentence, comparison=shown.comparison)
+        verdict, sentence, comparison = compare_losses(tried.pairs, self._per_step)
+        return replace(blank, verdict=verdict, sentence=_whole(sentence), comparison=comparison)
 
     def _without(self, blank: TrainingTrial, tried: _Tried) -> TrainingTrial:
         arm = tried.arm
         if arm.refused is not None:
             return replace(blank, sentence=_whole(arm.refused))
         if tried.cut_short:
-            number = len(tried.timings) + 1
-            sentence = f"The budget ended during its {_ORDINALS[number]} launch."
+            sentence = f"The budget ended during launch {len(tried.timings) + 1} with it."
             return replace(blank, verdict="not-decided", sentence=sentence)
         if arm.failed is not None:
             return replace(blank, verdict="failed", sentence=_whole(arm.failed))
@@ -287,8 +282,7 @@ def _tested(blank: TrainingTrial, timings: Sequence[LaunchTiming]) -> TrainingTr
     agreed_test: RangeTest | None = None
     for timing in timings:
         losses = RateLosses.of(timing, blank.settings)
-        test = range_test(losses) if losses is not None else "no optimizer stepped"
-        both = test
+        both = test = range_test(losses) if losses is not None else "no optimizer stepped"
         if agreed_test is not None and not isinstance(test, str):
             both = agreed(agreed_test, test)
         if isinstance(both, str):
