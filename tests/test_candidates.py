@@ -108,7 +108,7 @@ def test_what_could_gain_less_than_a_percent_is_pruned():
     found, refused = chosen(seen=recording(optimizer_s=0.0004))
     assert "fused" not in [name for name, _ in found]
     assert refused["fused"] == (
-        "It could gain 0.4 % at most: what it treats takes no more of the step."
+        "It could gain 0.4 % at most: the cost that it treats takes no more of the step."
     )
 
 
@@ -319,5 +319,5 @@ def test_company_is_looked_at_first_and_only_where_it_may_be_tried():
 
 
 def test_a_mistyped_fix_is_answered_with_the_one_that_may_be_meant() -> None:
-    with pytest.raises(UsageError, match=r"'loader-worker' is no fix.*Did you mean loader-workers"):
+    with pytest.raises(UsageError, match=r"is not a fix.*Did you mean loader-workers"):
         RunSettings(fixes=["loader-worker"]).check()

@@ -167,7 +167,7 @@ def test_the_catalogue_is_for_users_and_explains_its_columns() -> None:
 
 
 def test_branches_say_that_those_of_the_gpu_count_as_cpu_without_one() -> None:
-    assert "without a GPU, the checks of this branch count below the next: cpu" in catalogue.tree()
+    assert "the checks of this branch belong to the next one: cpu" in catalogue.tree()
     assert "- Branch of the tree: gpu; without a GPU: cpu\n" in catalogue.explain("compute")
     assert (
         "| [compute](checks/compute.md) | gpu; without a GPU: cpu |"

@@ -75,7 +75,7 @@ def test_every_way_to_hand_over_a_trace_says_the_same(how: str, tmp_path: Path) 
     assert report["baseline"]["step_time_s"]["median"] == pytest.approx(1e-3)
     assert report["trace"]["step_times_s"] == pytest.approx([1e-3] * 3)
     text = result.stdout.decode()
-    assert "Nothing was tried" in text
+    assert "No fix was tried" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -105,7 +105,7 @@ def test_what_is_printed_to_reproduce_it_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "place", "advice"),
     [
-        ("--annotate", "/dev/full", "make room"),
+        ("--annotate", "/dev/full", "free space"),
         ("--json", "/dev/full", "another place"),
         ("--tensorboard", "trace.json", "name a folder"),
         ("--tensorboard", "trace.json/logs", "name another"),

@@ -100,12 +100,12 @@ def test_bad_command_line_is_a_usage_error(tmp_path: Path, arguments: list[str])
 def test_no_time_at_all_is_said_to_be_none(tmp_path: Path) -> None:
     for budget in ("0s", "-2m"):
         result = usage(tmp_path, "run", f"--budget={budget}", script(tmp_path))
-        assert "must be longer than nothing" in says_one_sentence(result, 2)
+        assert "must be longer than 0 s" in says_one_sentence(result, 2)
 
 
 def test_a_script_in_place_of_a_command_is_answered_with_the_command(tmp_path: Path) -> None:
     result = usage(tmp_path, script(tmp_path))
-    assert "torchdoctor run train.py measures it" in says_one_sentence(result, 2)
+    assert "torchdoctor run train.py measures the script" in says_one_sentence(result, 2)
 
 
 def test_a_seed_that_no_library_takes_is_a_usage_error(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_an_option_after_the_script_is_recognised(tmp_path: Path) -> None:
     source = "import argparse\nargparse.ArgumentParser().parse_args()\n"
     result = run(tmp_path, script(tmp_path, source=source), "--budget", "60s")
     assert result.returncode == 3
-    assert "own options stand before the script" in result.stderr
+    assert "own options before the script" in result.stderr
 
 
 def test_a_program_that_prints_nothing_is_not_quoted(tmp_path: Path) -> None:

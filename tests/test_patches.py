@@ -347,7 +347,7 @@ val_loader = DataLoader(list(range(10)), num_workers=args.workers)
         RecommendedFix(fix="loader-workers", settings={"num_workers": 2}), seen, catalogue.fixes()
     )
     assert one.edit is not None and "default=2" in one.edit
-    said = "The default of --workers is also used at train.py:8: that changes with it."
+    said = "The default of --workers is also used at train.py:8, which changes too."
     assert one.also_changes == [said]
     path = report_with(tmp_path, fixes=[one], patch=one.edit, patch_fixes=[one.fix])
     report = read_report(path)

@@ -83,9 +83,9 @@ def test_samples_per_second_is_the_batch_over_the_step_time(
 @pytest.mark.parametrize(
     ("noise", "said"),
     [
-        ((0.48, 0.10, 2.3), "differed from itself by 0.48x: nothing smaller can be seen here"),
+        ((0.48, 0.10, 2.3), "differed from itself by 0.48x: smaller differences cannot be"),
         ((1.31, 0.90, 1.91), "differed from itself by 1.31x"),
-        ((1.05, 0.4, 2.76), "is open (1.05x (0.40-2.76)): small differences cannot be seen"),
+        ((1.05, 0.4, 2.76), "is not known well (1.05x (0.40-2.76)): small differences"),
         ((1.05, 0.95, 1.16), ""),
     ],
 )
@@ -122,4 +122,4 @@ def test_long_steps_beside_other_load_are_a_doubt_of_where_the_time_goes() -> No
     busy = recording({**machine, "sensors": {"other_load_cpus": 1.2}})
     (said,) = [x for x in doubts(busy, None) if x.startswith("Other programs kept")]
     assert "kept 1.2 of 2 usable CPUs busy" in said
-    assert "75% of the time lies in what single steps took beyond the median one" in said
+    assert "75% of the time is what slow steps took beyond the median step" in said

@@ -259,9 +259,11 @@ def test_the_first_screen_says_what_weakens_the_diagnosis() -> None:
     """Four steps, or a machine that others keep busy, gave as firm a sentence as any."""
     report = diagnosed_only()
     assert "Beware" not in first_screen(report)
-    doubts = ["Only 4 steps could be measured: their times are a first look.", "A.", "B."]
+    doubts = ["Only 4 steps could be measured: the step time is only a first estimate.", "A.", "B."]
     shown = first_screen(replace(report, beware=doubts))
-    assert "Beware: Only 4 steps could be measured: their times are a first look." in shown
+    assert (
+        "Beware: Only 4 steps could be measured: the step time is only a first estimate." in shown
+    )
     assert "Beware: A." in shown and "B." not in shown
 
 

@@ -173,6 +173,6 @@ def _doubts(number: int) -> str:
 
 
 def test_speed_ups_of_warm_files_are_not_passed_off_as_those_of_a_first_epoch():
-    assert "speed-ups are those of the epochs after it" in _doubts(0)
+    assert "the speed-ups for the epochs after it" in _doubts(0)
     assert "the load of the machine changed" not in _doubts(0), "it is the cache, not the load"
-    assert "dropped from it before each launch" in _doubts(1)
+    assert "were dropped from it" in _doubts(1)

@@ -124,7 +124,7 @@ def _pruned(prospect: _Prospect) -> str | None:
     if prospect.share is None or prospect.share >= LEAST_SHARE:
         return None
     most = f"{100 * prospect.share:.1f} % at most"
-    return f"It could gain {most}: what it treats takes no more of the step."
+    return f"It could gain {most}: the cost that it treats takes no more of the step."
 
 
 def _with_company(

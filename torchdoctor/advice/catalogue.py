@@ -25,9 +25,8 @@ Generated from the check and fix files.
 ## Checks
 
 "Branch": the question of the decision tree that the check answers (`torchdoctor explain --tree`).
-"{_WITHOUT_GPU}": where no GPU trains there is none to ask about, and the check counts below
-the branch cpu. "Treated by": fixes that torchdoctor offers, and tries where a run can; a check
-without any says on its page what to do.
+"{_WITHOUT_GPU}": without a GPU the check counts below the branch cpu. "Treated by": fixes that
+torchdoctor offers, and tries if a run can; if there is none, the page of the check says what to do.
 
 | check | branch | treated by |
 | --- | --- | --- |"""
@@ -45,7 +44,7 @@ _FIXES = """
 | --- | --- | --- | --- |"""
 TITLES_AT = 29  # column of the titles in `listing`
 _APPLIED = {
-    "launch": "as the program starts, before its own code makes what the fix changes",
+    "launch": "as the program starts, before its own code creates what the fix changes",
     "between steps": "while the program trains, between two of its steps; it can be taken back",
     "by hand": "by you, in the source or the command; no run of torchdoctor applies it",
 }
@@ -70,7 +69,7 @@ _PUBLISHED = {
     "NVIDIA Ampere architecture": "https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/"
     "nvidia-ampere-architecture-whitepaper.pdf",
 }
-_TRIED_APART = "by {}, with --allow-training-changes, last and apart from speed"
+_TRIED_APART = "by {}, with --allow-training-changes, after the fixes for speed"
 _PACKAGE = Path(__file__).parent.parent
 _Spec = TypeVar("_Spec", bound=CatalogueEntry)
 
@@ -156,7 +155,7 @@ def tree() -> str:
     for branch in BRANCHES:
         lines.append(questions.get(branch, "Is anything else high?"))
         if branch == "gpu":
-            lines.append("  (without a GPU, the checks of this branch count below the next: cpu)")
+            lines.append("  (without a GPU, the checks of this branch belong to the next one: cpu)")
         for ident, check in checks().items():
             if branch == check.branch:
                 lines.append(f"  {ident}: {check.title}")
@@ -190,7 +189,7 @@ def _check_page(check: CheckSpec) -> str:
         "Branch of the tree": _branch(check),
         "Threshold": f"{check.threshold * factor:.9g} {check.unit}",
         "Source of the threshold": f"{source} ({addresses})" if addresses else source,
-        "Treated by": ", ".join(_treating(check.ident)) or "no fix of torchdoctor: see What to do",
+        "Treated by": ", ".join(_treating(check.ident)) or "no fix of torchdoctor (see What to do)",
     }
     return _page(f"{check.ident} (check): {check.text}", facts)
 

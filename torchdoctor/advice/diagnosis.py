@@ -50,7 +50,7 @@ def too_short(recording: Recording) -> str | None:
     number = steps.total_steps_seen
     return (
         f"The program ended after {number} whole step{'s' * (number != 1)}, too few to tell what "
-        "slows it: let it train for 30 or more (its own option for steps or epochs, or more data)."
+        "slows it down: let it train for 30 steps or more (by its own options, or with more data)."
     )
 
 

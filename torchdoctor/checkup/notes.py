@@ -69,9 +69,7 @@ def _on_recording(recording: Recording) -> list[Note]:
     notes = _details(*dict.fromkeys(recording.doubts))
     errors = [error for process in recording.processes for error in process.probe_errors]
     if errors:
-        notes += _details(
-            f"The probe failed in {len(errors)} places and left them out; the first: {errors[0]}."
-        )
+        notes += _details(f"The probe failed in {len(errors)} places; the first: {errors[0]}.")
     if recording.environment.sandbox == "none":
         notes += _details("No sandbox: each launch wrote to your own files.")
     return notes
@@ -90,12 +88,12 @@ def _on_steps(recording: Recording) -> list[Note]:
         )
     if is_first_look(steps):
         notes += _beware(
-            f"Only {steps.steps} steps could be measured: their times are a first look."
+            f"Only {steps.steps} steps could be measured: the step time is only a first estimate."
         )
     if cost_us is not None and cost_us * 1e-6 > _COSTLY * steps.median_s:
         notes += _beware(
-            f"A step takes hardly longer than observing it ({cost_us:.0f} us): its parts are not "
-            "known well."
+            f"Observing a step costs {cost_us:.0f} us, a large part of the step itself: its shares "
+            "are uncertain."
         )
     share = data_wait_share(recording)
     unknown = untold_wait(recording) if share is not None and share >= _WAITED_FOR else None
@@ -109,8 +107,8 @@ def _on_load(recording: Recording) -> list[Note]:
         return []
     share = long_steps_share(recording.steps) if recording.steps is not None else 0.0
     theirs = (
-        f" {share:.0%} of the time lies in what single steps took beyond the median one, so where "
-        "it goes may be theirs too."
+        f" {share:.0%} of the time is what slow steps took beyond the median step, and those "
+        "programs may have caused it."
     )
     return _beware(
         f"Other programs kept {load} busy: speed-ups, above all of thread counts and workers, may "
@@ -131,9 +129,9 @@ def _on_changed_times(recording: Recording, trials: TrialResults | None) -> list
     if any(mount.fits for mount in cold_mounts(recording)):
         return []  # the note on the files says so
     return _beware(
-        f"A step took {seconds(steps.mean_s)} on average while it was diagnosed and "
-        f"{seconds(later_s)} while fixes were tried: the load of the machine changed, and with "
-        "it perhaps what limits the program. Run it again on a quieter machine."
+        f"A step took {seconds(steps.mean_s)} on average during the diagnosis and "
+        f"{seconds(later_s)} while fixes were tried: the machine's load changed, and perhaps the "
+        "bottleneck with it. Run again on a quieter machine."
     )
 
 
@@ -142,15 +140,15 @@ def _on_cold_files(recording: Recording, trials: TrialResults | None) -> list[No
     cold = cold_mounts(recording) if trials and trials.baselines else []
     if any(not mount.fits for mount in cold):
         return _details(
-            "The files that training reads do not fit into the page cache: those that the "
-            "observed launch read were dropped from it before each launch after it, so that fixes "
-            "were tried as in a training that always reads new ones."
+            "The files that training reads do not fit into the page cache. Before each later "
+            "launch, the files of the observed launch were dropped from it, so that fixes were "
+            "tried as in a training that always reads new files."
         )
     if cold:
         return _beware(
-            "The observed launch read its files from the device and the launches after it found "
-            "them in the page cache: the diagnosis is that of a first epoch, the speed-ups are "
-            "those of the epochs after it."
+            "The observed launch read its files from the device, and later launches found them in "
+            "the page cache: the diagnosis holds for the first epoch, the speed-ups for the "
+            "epochs after it."
         )
     return []
 
@@ -163,13 +161,13 @@ def _on_noise(trials: TrialResults | None) -> list[Note]:
     low, high = _UNLIKE_ITSELF
     if not low <= noise.estimate <= high:
         return _beware(
-            f"The untouched program differed from itself by {ratio(noise.estimate)}x: nothing "
-            "smaller can be seen here."
+            f"The untouched program differed from itself by {ratio(noise.estimate)}x: smaller "
+            "differences cannot be seen here."
         )
     if noise.low < low and noise.high > high:
         return _beware(
-            f"How far the untouched program differs from itself is open ({speedup(noise)}): small "
-            "differences cannot be seen here."
+            "How much the untouched program differs from itself is not known well "
+            f"({speedup(noise)}): small differences cannot be seen here."
         )
     return []
 
@@ -182,8 +180,8 @@ def _on_patch(trials: TrialResults | None) -> list[Note]:
     notes = []
     if left_out:
         notes += _beware(
-            f"The patch lacks {', '.join(left_out)}: no edit can be made with certainty, so "
-            "its own figure is without it."
+            f"The patch lacks {', '.join(left_out)}: no edit could be made with certainty. The "
+            "patch was measured without it."
         )
     if trials.patch is None:
         return notes

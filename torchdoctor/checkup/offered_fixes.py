@@ -194,7 +194,7 @@ def _also_changes(edits: Sequence[Edit], recording: Recording) -> list[str]:
     for name, file, line in also_changed(edits):
         where.setdefault(name, []).append(place(recording, Location(file=file, line=line), file))
     return [
-        f"The default of {name} is also used at {', '.join(places)}: that changes with it."
+        f"The default of {name} is also used at {', '.join(places)}, which changes too."
         for name, places in where.items()
     ]
 

@@ -197,7 +197,7 @@ def _overhead(recording: Recording) -> Overhead:
     cost, steps, trace = recording.main.probe_cost_us_per_step, recording.steps, recording.trace
     known = cost is not None and steps is not None and steps.mean_s > 0
     window = trace and (
-        f"The profiler window of {trace.steps} steps ran in a launch of its own: its cost is in no "
+        f"The profiler window of {trace.steps} steps ran in its own launch, so its cost is in no "
         "timing."
     )
     return Overhead(

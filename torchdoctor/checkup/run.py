@@ -127,9 +127,9 @@ class _Checkup:
             observation = self._observe()
             self._diagnose()
             if too_short(self.recording) is not None:
-                self.no_trials_reason = "So few steps cannot be compared, so no fix was tried."
+                self.no_trials_reason = "No fix was tried, because so few steps cannot be compared."
             elif self.settings.no_fixes:
-                self.no_trials_reason = "Fixes were not asked for (--no-fixes)."
+                self.no_trials_reason = "No fix was tried, because --no-fixes was given."
             else:
                 self._try_fixes(observation)
                 self._try_training(observation)
@@ -138,7 +138,7 @@ class _Checkup:
             if self.recording.steps is not None and not self.diagnosis.path:
                 self._share_out()  # the shares may not be there yet
                 self._diagnose()
-            self.doubts.append("The run was interrupted: only what was measured until then.")
+            self.doubts.append("The run was interrupted: the report holds what was measured.")
         report = self._assemble()
         try:
             write_record(report, self.folder / "report.json")
@@ -241,8 +241,8 @@ class _Checkup:
         )
         if self._left() < _LEAST_TRIALS_S + observation.start_s:
             self.no_trials_reason = (
-                f"The budget of {wanted.budget_s:.0f} s was used up by observing the "
-                "program: give it more with --budget."
+                f"The budget of {wanted.budget_s:.0f} s was used up by observing the program: give "
+                "more time with --budget."
             )
             return
         window = choose_window(observation.steps, self._left(), self.recording.main.loaders)

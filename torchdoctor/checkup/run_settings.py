@@ -62,7 +62,7 @@ class RunSettings:
                 alike = difflib.get_close_matches(ident, known, n=1)
                 meant = f" Did you mean {alike[0]}?" if alike else ""
                 raise UsageError(
-                    f"'{ident}' is no fix: torchdoctor explain --all lists them.{meant}"
+                    f"'{ident}' is not a fix: torchdoctor explain --all lists all fixes.{meant}"
                 )
         if self.step_on is not None and self.step_on not in STEP_KINDS:
             raise UsageError(f"--step-on takes one of {', '.join(STEP_KINDS)}.")

@@ -8,10 +8,10 @@ from torchdoctor.advice import catalogue
 from torchdoctor.words import Diagnosis, RankTime, TraceStatistics
 
 _UNSEEN = (
-    "The host launched work on a device that was not recorded, so whether it waited for that or "
-    "computed cannot be told: record with ProfilerActivity.CUDA (or that of the device)."
+    "The host launched work on a device that was not recorded. Whether the host waited for it or "
+    "computed is unknown: record with ProfilerActivity.CUDA (or the device's own activity)."
 )
-_NO_TIME = "The events of the trace have no length, so what takes the time cannot be told."
+_NO_TIME = "The events of the trace have no durations, so where the time goes is unknown."
 _LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
 _REPLAYED = {
     "data_loader": "the wait for data",
@@ -81,12 +81,12 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     if own >= _LITTLE or gains[best] < _MUCH:
         return diagnosis
     text = (
-        "By replay of the trace, which is a model, that hides behind something else: the step "
-        f"would be {own:.2f}x as fast without {_REPLAYED[diagnosis.bottleneck]}, and "
-        f"{gains[best]:.2f}x without {_REPLAYED[best]}."
+        "By replay of the trace (a model), other work hides this cost: the step would be "
+        f"{own:.2f}x as fast without {_REPLAYED[diagnosis.bottleneck]}, and {gains[best]:.2f}x "
+        f"without {_REPLAYED[best]}."
     )
     if best == "cpu" and diagnosis.bottleneck == "gpu":
-        text += " The profiler slows the host down, so without it that may be less."
+        text += " The profiler slows the host down, so the last figure may be too high."
     return replace(diagnosis, sentence=f"{diagnosis.sentence} {text}")
 
 

@@ -36,7 +36,7 @@ from torchdoctor.words.figures import seconds
 from torchdoctor.words.specs import FixSpec
 
 NOT_MEASURED = (
-    "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
+    "No fix was tried, because a trace cannot be run. To measure fixes: torchdoctor run train.py"
 )
 _FEW_STEPS = 3
 _CLOCKS_TOGETHER_S = 1e-4
@@ -206,11 +206,11 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     sentences, steps, world = [], chosen.statistics.steps, chosen.world_size
     if 0 < steps < _FEW_STEPS:
         counted = "one step" if steps == 1 else f"{steps} steps"
-        sentences.append(f"The trace holds {counted}: too few to tell the usual from the unusual.")
+        sentences.append(f"The trace holds {counted}: too few to tell usual from unusual steps.")
     if world and world > len(ranks):
         sentences.append(
-            f"{len(ranks)} of {world} ranks: stragglers among the others cannot be seen. Name a "
-            "folder with the traces of all."
+            f"Only {len(ranks)} of {world} ranks: slow ranks among the others cannot be seen. Name "
+            "a folder with the traces of all ranks."
         )
     return sentences
 
@@ -235,13 +235,13 @@ def _whose(
     name = Path(chosen.statistics.path).name
     if not _of_one_job(ranks):
         return [
-            f"The {len(ranks)} traces name no rank and communicate with nobody: they are taken for "
-            f"separate recordings, and the figures are of {name}, whose steps are the longest."
+            f"The {len(ranks)} traces name no rank and hold no communication: they count as "
+            f"separate recordings, and the figures are of {name}, which has the longest steps."
         ]
     if aligned is Unaligned.DIFFERENT_RUNS:
         return [
-            "The traces are of different runs: what would be the same collectives does not end "
-            f"together. Ranks are not compared, and the figures are of {name}, whose steps without "
+            "The traces are of different runs: matching collectives do not end at the same time. "
+            f"Ranks are not compared, and the figures are of {name}, whose steps without "
             "collectives are the longest."
         ]
     rank = name if chosen.rank is None else chosen.rank
@@ -251,7 +251,7 @@ def _whose(
     if repeated:
         doubts.append(
             f"Several traces are of rank {', '.join(map(str, repeated))} (windows of one run, or "
-            "several runs): what is said of ranks compares them as if they ran together."
+            "several runs): ranks are compared as if all of them ran together."
         )
     return doubts + _clock_doubts(ranks, aligned)
 
@@ -263,13 +263,13 @@ def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) ->
             return []
         return [
             f"The ranks' clocks differ by up to {seconds(apart_s)}. They were aligned on "
-            f"{aligned.collectives} collectives that all ranks ran, whose ends then lie within "
+            f"{aligned.collectives} collectives that all ranks ran, whose ends then agree within "
             f"{aligned.scatter_s * 1e6:.0f} us."
         ]
     if not any(trace.statistics.communication_s for trace in ranks):
         return []
     return [
-        "The ranks' clocks could not be aligned, for want of marked steps with collectives that "
-        "all ranks ran alike: how long each waited for the others is not told from the exchange "
-        "itself, and whether the traces are of one run is not known."
+        "The ranks' clocks could not be aligned, which needs marked steps with collectives that "
+        "all ranks ran alike. Waits for other ranks cannot be separated from the exchange itself, "
+        "and whether the traces are of one run is not known."
     ]

@@ -11,22 +11,22 @@ _SEEDS = 2**32 - 1  # the largest that NumPy takes
 RUNS = "torchdoctor-runs"  # that runs are written to where no other folder is named
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
-Command = Annotated[list[str], typer.Argument(help="The script, or after -- any command.")]
+Command = Annotated[list[str], typer.Argument(help="The script, or any command after --.")]
 Json = Annotated[Path | None, typer.Option(help="Also write the result as JSON here.")]
 Html = Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")]
 TensorBoard = Annotated[
     Path | None, typer.Option(help="Also write event files for TensorBoard here.")
 ]
 Output = Annotated[
-    Path | None, typer.Option(help=f"Folder for all it writes (default {RUNS}/<time>/).")
+    Path | None, typer.Option(help=f"Folder for all output files (default {RUNS}/<time>/).")
 ]
 Budget = Annotated[str, typer.Option(help="Time for everything, e.g. 90s, 5m, 1h.")]
 Timeout = Annotated[str, typer.Option(help="Longest time to wait for the first training steps.")]
 Steps = Annotated[
-    int | None, typer.Option(min=5, help="Measured steps per launch (default: chosen).")
+    int | None, typer.Option(min=5, help="Measured steps per launch (default: automatic).")
 ]
 Warmup = Annotated[
-    int | None, typer.Option(min=0, help="Warm-up steps per launch (default: chosen).")
+    int | None, typer.Option(min=0, help="Warm-up steps per launch (default: automatic).")
 ]
 StepOn = Annotated[
     str | None, typer.Option(help="What a step is: loader, optimizer, backward or explicit.")
@@ -34,7 +34,7 @@ StepOn = Annotated[
 Seed = Annotated[
     int,
     typer.Option(
-        min=0, max=_SEEDS, help="Seed for a program that sets none, so that runs compare."
+        min=0, max=_SEEDS, help="Seed for a program that sets none, so that runs can be compared."
     ),
 ]
 Python = Annotated[
@@ -42,14 +42,14 @@ Python = Annotated[
 ]
 NoSandbox = Annotated[
     bool,
-    typer.Option("--no-sandbox", help="Let the program write to your files, every launch."),
+    typer.Option("--no-sandbox", help="Let every launch of the program write to your files."),
 ]
 InTurns = Annotated[
     bool,
-    typer.Option("--in-turns", help="Never two launches in memory at the same time (sees less)."),
+    typer.Option("--in-turns", help="Run one launch at a time (less precise in the same time)."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No live progress.")]
-Details = Annotated[bool, typer.Option("--details", help="Everything behind the first screen.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no live progress.")]
+Details = Annotated[bool, typer.Option("--details", help="Show the full report.")]
 
 
 def parse_duration(text: str) -> float:
@@ -61,7 +61,7 @@ def parse_duration(text: str) -> float:
     except ValueError:
         seconds = float("nan")
     if not 0.0 < seconds < float("inf"):
-        wrong = "must be longer than nothing" if seconds <= 0 else "is no duration"
+        wrong = "must be longer than 0 s" if seconds <= 0 else "is not a duration"
         raise UsageError(f"'{text}' {wrong}: write it like 90s, 5m or 1h.")
     return seconds
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchdoctor.words import Report
 
 HELP = (
-    "What changed from A to B: reports of run or diagnose, or PyTorch profiler traces.\n\n"
+    "Show what changed from A to B: reports of run or diagnose, or PyTorch profiler traces.\n\n"
     "torchdoctor compare before/report.json after/report.json\n\n"
     "torchdoctor compare before.json.gz after.json.gz\n\n"
     "Exit codes: 0 compared, 2 a file is neither report nor trace, 6 one has no step time."
@@ -30,7 +30,7 @@ _REPORT = re.compile(rb"(?<!\\)\"schema_version\"\s*:")
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A report.json, a run folder or a trace.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The same of what is compared with it.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another of these, to compare with A.")],
     json: Json = None,
     format: Annotated[str, typer.Option(help="terminal, markdown or json.")] = "terminal",
     details: Details = False,
@@ -61,7 +61,7 @@ def compare(
 def _check_file(name: str) -> None:
     """UsageError for what is no file or folder: each is looked at before it is read."""
     if not name:
-        raise UsageError("The name of one of the two is empty: name two files to compare.")
+        raise UsageError("One of the two file names is empty: name two files to compare.")
     try:
         mode = None if name == STDIN else Path(name).stat().st_mode
     except OSError as error:
@@ -69,7 +69,7 @@ def _check_file(name: str) -> None:
     if mode is not None and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return
     source = "the standard input" if name == STDIN else f"{name}, a pipe or device"
-    raise UsageError(f"compare cannot read {source}: save it to a file, and name that one.")
+    raise UsageError(f"compare cannot read {source}: save it to a file and name that file.")
 
 
 def _report(path: Path) -> Report:

@@ -28,8 +28,8 @@ def diagnose(
     annotate: Annotated[
         Path | None,
         typer.Option(
-            help="Also write the trace with tracks of its steps, what they wait for and the "
-            "findings here, for ui.perfetto.dev (.json or .json.gz)."
+            help="Also write a copy of the trace here (.json or .json.gz) for ui.perfetto.dev, "
+            "with tracks for the steps, their waits and the findings."
         ),
     ] = None,
     details: Details = False,
@@ -40,13 +40,13 @@ def diagnose(
     files = {"report": json, "HTML page": html, "annotated trace": annotate}
     check_written(files, [trace for trace in traces if trace != "-"], tensorboard)
     if annotate is not None and "-" in traces:
-        raise UsageError("--annotate copies a file: save the standard input to one first.")
+        raise UsageError("--annotate needs a file: save the standard input to a file first.")
     report = trace_checkup(traces, annotate)
     hand_out(report, files, tensorboard, details)
     if tensorboard is not None and "-" in traces:
         typer.echo(
-            f"{tensorboard} holds no copy of the trace: it came from the standard input. Save it "
-            "to a file and name that one.",
+            f"{tensorboard} holds no copy of the trace, which came from the standard input. To "
+            "get a copy, save the trace to a file and name that file.",
             err=True,
         )
     if annotate is not None:

@@ -24,10 +24,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Why is this PyTorch training slow, what exactly should change, and how much faster "
     "will it be: measured here, with an interval, and with proof that training stays the same.",
-    epilog="Exit codes: 0 done, 1 gate: slower, 2 usage, 3 the program failed (also where the "
-    "report of the steps before could be made), 4 no training step found, 5 timed out, "
-    "6 not decided or not comparable, 70 a defect of torchdoctor, "
-    "130 interrupted (what was measured is kept).",
+    epilog="Exit codes: 0 done, 1 gate: slower, 2 usage, 3 the program failed (even if the steps "
+    "before the failure gave a report), 4 no training step found, 5 timed out, 6 not decided or "
+    "not comparable, 70 a defect of torchdoctor, 130 interrupted (what was measured is kept).",
 )
 
 
@@ -104,8 +103,8 @@ def _check_command(words: list[str]) -> None:
     """Raise UsageError for a script in place of a command: it is meant to be run."""
     if words and words[0].endswith(".py"):
         raise UsageError(
-            f"'{words[0]}' is no command of torchdoctor: torchdoctor run {words[0]} measures it, "
-            "torchdoctor --help lists the others."
+            f"'{words[0]}' is not a command of torchdoctor: torchdoctor run {words[0]} measures "
+            "the script, torchdoctor --help lists all commands."
         )
 
 
@@ -131,7 +130,7 @@ def main() -> None:
         if error.errno != errno.ENOSPC:
             sys.exit(_defect(error))
         discard_output()
-        _say(f"torchdoctor: cannot write the output ({error.strerror}): make room.")
+        _say(f"torchdoctor: cannot write the output ({error.strerror}): free some disk space.")
         sys.exit(2)
     except Exception as error:
         sys.exit(_defect(error))

@@ -41,8 +41,8 @@ _Baseline = Annotated[Path | None, typer.Option(help="A stored report.json of to
 _Tolerance = Annotated[
     str | None, typer.Option(help="Accepted growth, e.g. step_time=5%,peak_memory=10%.")
 ]
-_Markdown = Annotated[Path | None, typer.Option(help="Also write it as Markdown here.")]
-_JUnit = Annotated[Path | None, typer.Option(help="Also write it as JUnit XML here.")]
+_Markdown = Annotated[Path | None, typer.Option(help="Also write the result as Markdown here.")]
+_JUnit = Annotated[Path | None, typer.Option(help="Also write the result as JUnit XML here.")]
 
 
 def gate(
@@ -137,8 +137,8 @@ def _without_reference(command: list[str]) -> str:
     for option in ("--against", "--baseline"):
         if any(word.partition("=")[0] == option for word in command):
             return (
-                f"{option} went to the program: torchdoctor's own options stand before the script, "
-                f"and {option} alone also at the very end."
+                f"{option} was passed to the program: write torchdoctor's own options before the "
+                f"script; only {option} may also come last."
             )
     return "Say what to compare with: --against REF, or --baseline report.json."
 

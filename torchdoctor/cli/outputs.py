@@ -72,7 +72,7 @@ def check_written(
             ) from error
         place = os.path.realpath(path)
         if place in named:
-            raise UsageError(f"{path} is named for two results: name another file for one.")
+            raise UsageError(f"{path} is named for two results: name a different file for each.")
         named.add(place)
     if tensorboard is not None:
         _check_folder(tensorboard)
@@ -84,7 +84,7 @@ def _check_file(kind: str, path: Path, inputs: set[str]) -> None:
     if not writable or (place.exists() and not place.is_file()):
         raise UsageError(f"Cannot write {path}: name a file in a folder that exists.")
     if str(place) in inputs:
-        raise UsageError(f"{path} is one of the files to read: name another for the result.")
+        raise UsageError(f"{path} is one of the input files: name another file for the result.")
     if place.is_file() and place.stat().st_size and not _ours(kind, place):
         raise UsageError(
             f"{path} exists and is no {kind} that torchdoctor wrote: name another file, or remove "
@@ -123,11 +123,11 @@ def _check_folder(folder: Path) -> None:
         probe.write_text("")
         probe.unlink()
     except FileExistsError as error:
-        raise UsageError(f"{folder} is no folder: name a folder with --tensorboard.") from error
+        raise UsageError(f"{folder} is not a folder: name a folder with --tensorboard.") from error
     except OSError as error:
         raise UsageError(
             f"Cannot write the TensorBoard folder {folder} ({error.strerror or error}): name "
-            "another with --tensorboard."
+            "another folder with --tensorboard."
         ) from error
 
 

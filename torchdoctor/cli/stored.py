@@ -26,8 +26,8 @@ _File = Annotated[
 _Fix = Annotated[
     list[str] | None,
     typer.Option(
-        help="The edit of this fix alone, recommended or only offered; of several (given "
-        "again, or with commas) one diff.",
+        help="Print the edit of this fix alone, recommended or only offered. For one diff of "
+        "several fixes, repeat the option or write commas.",
         metavar="ID",
     ),
 ]
@@ -132,7 +132,7 @@ def explain(
     from torchdoctor.reports.wrapping import reflow, width
 
     if id is not None and (tree or all):
-        raise UsageError(f"Give '{id}', or --tree, or --all: one of them.")
+        raise UsageError(f"Give '{id}', or --tree, or --all, but only one of them.")
     if tree:
         _print(catalogue.tree().splitlines(), _TREE_HANGS)
     elif all or id is None:
@@ -163,7 +163,7 @@ def _in_newest_run(ident: str) -> list[str]:
 
 
 def env() -> None:
-    """What torchdoctor sees of this machine, and what that rules out."""
+    """Show what torchdoctor sees of this machine, and which fixes that rules out."""
     from torchdoctor.checkup.machine import FIGURES_AT, describe_environment
 
     for line in describe_environment():

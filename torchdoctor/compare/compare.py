@@ -49,7 +49,7 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     else:
         told = _change(first, second, interval, changed, changes)
     if parts_are == "none":
-        weaknesses.append("One of them does not say where its time goes: the change has no place.")
+        weaknesses.append("A or B does not say where its time goes: the change cannot be located.")
     return Comparison(
         torchdoctor_version=__version__,
         a=first.time,
@@ -130,7 +130,7 @@ def _not_the_same(reasons: Sequence[str], a: Side, b: Side) -> str:
         assert a.time.samples_per_step and b.time.samples_per_step
         per_sample = [side.time.step_s / (side.time.samples_per_step or 1.0) for side in (a, b)]
         return f"{head}; per sample B is {_times(per_sample[1] / per_sample[0])}."
-    return f"{head}, which says nothing of either program: no ratio is given."
+    return f"{head}. Step times of different workloads cannot be compared, so no ratio is given."
 
 
 def _times(ratio_of_times: float) -> str:

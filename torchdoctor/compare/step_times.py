@@ -116,7 +116,7 @@ def _time(report: Report, name: str, profiled: bool) -> StepTime:
         time = StepTime.of(trace.step_times_s)
     if time is None or not (math.isfinite(time.median) and time.median > 0):
         why = (
-            "A trace has one where torch.profiler had a `schedule` and profiler.step() was called."
+            "A trace has one if torch.profiler had a `schedule` and profiler.step() was called."
             if is_trace(report)
             else "Its run ended before steps were measured: run it again."
         )
@@ -138,7 +138,7 @@ def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> Side:
         step_s=mean_s if by_mean else time.median,
         low_s=time.p10,
         high_s=time.p90,
-        basis=f"{basis}, spread their 10 to 90 %",
+        basis=f"{basis}, spread: 10 to 90 %",
         parts_s=steps.mean_s if observed and steps is not None else mean_s,
         samples_per_step=samples,
         command=report.workload.command,
@@ -165,7 +165,7 @@ def _by_launches(a: Side, b: Side) -> tuple[Side, Side, Interval | None]:
                 step_s=geometric_mean(times) * samples,
                 low_s=min(times) * samples,
                 high_s=max(times) * samples,
-                basis=f"mean of {len(times)} launches, spread their range",
+                basis=f"mean of {len(times)} launches, spread: smallest to largest",
             ),
         )
         for side, times in zip((a, b), launches, strict=True)

@@ -96,22 +96,22 @@ def script_name(command: Sequence[str]) -> str:
 def doubts(a: Side, b: Side, interval: Interval | None) -> list[str]:
     """Return everything that weakens the comparison, beside what makes them no one workload."""
     sentences = [
-        f"{label} was interrupted: what it had not measured by then is missing."
+        f"{label} was interrupted: the measurements after that are missing."
         for label, side in (("A", a), ("B", b))
         if side.report.interrupted
     ]
     versions = a.report.torchdoctor_version, b.report.torchdoctor_version
     if all(versions) and versions[0] != versions[1]:
         sentences.append(
-            f"They are of different versions of torchdoctor ({versions[0]} and {versions[1]}), "
-            "which may measure and find differently."
+            f"A and B were made by different versions of torchdoctor ({versions[0]} and "
+            f"{versions[1]}), which may measure and diagnose differently."
         )
     sentences += _recorded_otherwise(a, b, interval)
     ranks = [len(side.report.ranks) or 1 for side in (a, b)]
     if ranks[0] != ranks[1]:
         sentences.append(
-            f"{counted(ranks[0], 'rank')} against {counted(ranks[1], 'rank')}: collectives and "
-            "steps differ by that alone."
+            f"{counted(ranks[0], 'rank')} against {counted(ranks[1], 'rank')}: that alone changes "
+            "collectives and steps."
         )
     return sentences
 
@@ -122,29 +122,29 @@ def _recorded_otherwise(a: Side, b: Side, interval: Interval | None) -> list[str
     runs = not (a.is_trace or b.is_trace)
     if runs:
         sentences.append(
-            "The two ran at different times, on a machine that others may have used: weaker "
-            "evidence than `torchdoctor gate`, which measures both in turns."
+            "The two ran at different times, perhaps beside other programs. `torchdoctor gate` "
+            "gives stronger evidence, because it measures both in turns."
         )
     if a.is_trace != b.is_trace:
         sentences.append(_mixed(*((b, "B") if a.is_trace else (a, "A"))))
     ways = [side.report.baseline.launches_by for side in (a, b)]
     if runs and all(ways) and ways[0] != ways[1]:
         sentences.append(
-            f"A's launches are told by their {ways[0]} step and B's by their {ways[1]} step, so "
-            "the mean steps are compared, and no interval can be given."
+            f"A's launches give their {ways[0]} step and B's their {ways[1]} step, so the mean "
+            "steps are compared, and no interval can be given."
         )
     elif runs and interval is None:
-        sentences.append("Not both hold launches that can be compared: no interval can be given.")
+        sentences.append("No interval can be given, because A or B holds no launches to compare.")
     if (a.report.trace is None) != (b.report.trace is None):
         profiled, other = ("B", "A") if a.report.trace is None else ("A", "B")
         by = ", and time is compared by phases" if runs else ""
         sentences.append(
-            f"{profiled} was profiled and {other} was not: what only a profile shows is no "
-            f"change{by}."
+            f"{profiled} was profiled and {other} was not: what only a profile shows does not "
+            f"count as a change{by}."
         )
     sentences += [
-        f"{label}'s parts and findings are of the launch that was observed, whose steps took "
-        f"{seconds(side.parts_s)} on average; what is compared took {seconds(side.time.step_s)}."
+        f"{label}'s parts and findings are of the observed launch, whose steps took "
+        f"{seconds(side.parts_s)} on average; the compared steps took {seconds(side.time.step_s)}."
         for label, side in (("A", a), ("B", b))
         if not 1 / _OTHERWISE < side.parts_s / side.time.step_s < _OTHERWISE
     ]
@@ -154,12 +154,12 @@ def _recorded_otherwise(a: Side, b: Side, interval: Interval | None) -> list[str
 
 
 def _mixed(run: Side, label: str) -> str:
-    unseen = f"What only {label} could see (settings, loaders, sensors) is left out."
+    unseen = f"Facts that only {label} has (settings, loaders, sensors) are left out."
     if run.report.trace is not None and run.report.trace.step_times_s:
         return (
             f"The other is a trace, so {label}'s step time is that of its profiled steps. {unseen}"
         )
     return (
-        f"{label} was timed without the profiler and the other under it, which slows the host "
-        f"down. {unseen}"
+        f"{label} was timed without the profiler and the other with it, and the profiler slows the "
+        f"host down. {unseen}"
     )

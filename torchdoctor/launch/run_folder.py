@@ -30,13 +30,13 @@ def new_run_folder(output: Path | None, cwd: str, created: datetime) -> Path:
         if output is None:  # recordings are nothing to commit
             (folder.parent / ".gitignore").write_text("*\n")
         if any(folder.iterdir()):
-            raise UsageError(f"The folder {folder} is not empty: name a new one with --output.")
+            raise UsageError(f"The folder {folder} is not empty: name a new folder with --output.")
         probe = folder / ".writable"
         probe.write_text("")
         probe.unlink()
     except OSError as error:
         raise UsageError(
-            f"Cannot write the run folder {folder} ({error.strerror}): name another with --output."
+            f"Cannot write to {folder} ({error.strerror}): name another folder with --output."
         ) from None
     return folder.absolute()
 
@@ -71,6 +71,6 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"Cannot write to the run folder {folder} ({error.strerror or error}): make room, or "
-            "name another with --output."
+            f"Cannot write to the run folder {folder} ({error.strerror or error}): free some disk "
+            "space, or name another folder with --output."
         ) from error

@@ -112,8 +112,8 @@ def _last_words(result: LaunchResult, workload: Workload) -> str:
     refused = sorted(option for option in options if option in output)
     if refused and _REFUSED.search(output):
         todo = (
-            f"{', '.join(refused)} went to the program: torchdoctor's own options stand before the "
-            "script."
+            f"{', '.join(refused)} was passed to the program: write torchdoctor's own options "
+            "before the script."
         )
     return f"Its own output ends with:\n\n{output}\n\n{todo}"
 

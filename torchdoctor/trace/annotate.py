@@ -48,7 +48,7 @@ def annotate(
                 _copy(trace, ours, out)
     except OSError as error:
         raise UsageError(
-            f"Cannot write {target} ({error.strerror or error}): make room, or name another file."
+            f"Cannot write {target} ({error.strerror or error}): free space or name another file."
         ) from error
 
 

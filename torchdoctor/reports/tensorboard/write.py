@@ -59,7 +59,7 @@ def write_tensorboard(report: Report, folder: Path) -> list[str]:
     except OSError as error:
         raise UsageError(
             f"Cannot write the TensorBoard folder {folder} ({error.strerror or error}): name "
-            "another with --tensorboard."
+            "another folder with --tensorboard."
         ) from error
     return notes
 
