@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
-from samples import loader_bound
+from samples import loader_bound, nothing_found
 from typer.testing import CliRunner
 
 from torchdoctor.cli.front import app
@@ -74,3 +75,42 @@ def test_a_patch_of_another_folder_is_applied_there() -> None:
     here = replace(made, patch_folder=report.workload.cwd)
     (command,) = patch_commands(replace(report, recommendation=here), made.fixes)
     assert command.endswith(" | git apply")
+
+
+def test_the_runs_of_a_folder_are_listed_the_newest_first(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, report in enumerate([loader_bound(), nothing_found()]):
+        folder = tmp_path / "torchdoctor-runs" / f"run-{number}"
+        folder.mkdir(parents=True)
+        write_record(report, folder / "report.json")
+        os.utime(folder / "report.json", (number, number))
+    (tmp_path / "torchdoctor-runs" / "broken").mkdir()
+    (tmp_path / "torchdoctor-runs" / "broken" / "report.json").write_text("{")
+    lines = CliRunner().invoke(app, ["report", "--list"]).output.splitlines()
+    assert lines[0] == "torchdoctor · 3 runs in torchdoctor-runs, the newest first"
+    (_, first, second, third) = [" ".join(x.split()) for x in lines if x.startswith("  ")][:4]
+    assert first == "broken cannot be read"
+    assert second == "run-1 tuned.py no part of the step nothing yet"
+    assert third.startswith(
+        "run-0 train.py --epochs 3 waiting for data, 78 % loader workers: 3.10x"
+    )
+
+
+def test_the_page_is_opened_where_there_is_a_desktop(tmp_path, monkeypatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    write_record(loader_bound(), tmp_path / "report.json")
+    (tmp_path / "report.html").write_text("<!doctype html>")
+    none = CliRunner().invoke(app, ["report", str(tmp_path), "--open"])
+    assert isinstance(none.exception, UsageError)
+    assert str(none.exception).startswith("There is no desktop here that could open the page")
+    assert str(tmp_path / "report.html") in str(none.exception)
+    opened: list[str] = []
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    assert CliRunner().invoke(app, ["report", str(tmp_path), "--open"]).exit_code == 0
+    assert opened == [(tmp_path / "report.html").as_uri()]
+    (tmp_path / "report.html").unlink()
+    assert CliRunner().invoke(app, ["report", str(tmp_path), "--open"]).exit_code == 0
+    assert "loader workers" in Path(opened[1].removeprefix("file://")).read_text()

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from torchdoctor.words import Recording, Report
 
 PATCH_HELP = (
-    "Print the recommended edits of your source as one unified diff.\n\n"
-    "torchdoctor patch report.json | git apply"
+    "Print the recommended edits of your source as one unified diff, or apply them.\n\n"
+    "torchdoctor patch | git apply\n\n"
+    "torchdoctor patch --apply"
 )
+_TAKE_BACK = "To take it back: the same command with --undo in place of --apply."
 _TREE_HANGS = 8
 _File = Annotated[
     Path | None,
@@ -32,6 +34,16 @@ _Fix = Annotated[
     ),
 ]
 _Format = Annotated[str, typer.Option(help="terminal, html, markdown, json or sarif.")]
+_Open = Annotated[bool, typer.Option("--open", help="Open the report's page in a browser.")]
+_List = Annotated[bool, typer.Option("--list", help="List the runs of this folder.")]
+_Apply = Annotated[bool, typer.Option("--apply", help="Change the files, and say what changed.")]
+_Undo = Annotated[bool, typer.Option("--undo", help="Take back what --apply changed, exactly.")]
+_Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Apply it to files with uncommitted changes, or changed since the run."
+    ),
+]
 
 
 def report_file(named: Path | None) -> Path:
@@ -40,44 +52,102 @@ def report_file(named: Path | None) -> Path:
     Raises:
         UsageError: none was named, and there is no run.
     """
-    if named is not None:
-        return named
+    return _newest_first()[0] if named is None else named
+
+
+def _newest_first() -> list[Path]:
+    """Return the reports of the runs below this folder; raise UsageError where there is none."""
     reports = list(Path(RUNS).glob("*/report.json"))
     if not reports:
         raise UsageError(
             f"There is no run in {RUNS} below this folder: name a report.json, or measure a "
             "program first with: torchdoctor run train.py"
         )
-    return max(reports, key=lambda path: path.stat().st_mtime)
+    return sorted(reports, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def report(file: _File = None, format: _Format = "terminal", details: Details = False) -> None:
+def report(
+    file: _File = None,
+    format: _Format = "terminal",
+    details: Details = False,
+    open: _Open = False,
+    list: _List = False,
+) -> None:
     """Render a report again, without torch."""
+    from torchdoctor.reports import runs, terminal
     from torchdoctor.reports.formats import rendered, show
     from torchdoctor.words.record_files import read_report
 
-    read = read_report(report_file(file))
-    if format == "terminal":
+    if list:
+        terminal.show(runs.document(_newest_first()))
+        return
+    path = report_file(file)
+    read = read_report(path)
+    if open:
+        _open(read, path)
+    elif format == "terminal":
         show(read, details)
     else:
         typer.echo(rendered(read, format, folder=str(Path.cwd())), nl=format != "json")
 
 
-def patch(file: _File = None, fix: _Fix = None) -> None:
+def _open(report: Report, path: Path) -> None:
+    """Open the page of a report; raise UsageError where there is no desktop."""
+    import os
+    import tempfile
+    import webbrowser
+
+    from torchdoctor.reports.formats import rendered
+    from torchdoctor.words.record_files import write_text
+
+    page = (path if path.is_dir() else path.parent).resolve() / "report.html"
+    if not page.is_file():  # named by --json, or its run is gone
+        page = Path(tempfile.mkdtemp(prefix="torchdoctor-")) / page.name
+        write_text(rendered(report, "html", folder=str(Path.cwd())), page)
+    desktop = sys.platform in ("darwin", "win32")
+    desktop = desktop or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
+    if not desktop or not webbrowser.open(page.as_uri()):
+        raise UsageError(
+            f"There is no desktop here that could open the page: copy {page} to a machine with a "
+            "browser, and open it there."
+        )
+    typer.echo(f"Opened {page}.")
+
+
+def patch(
+    file: _File = None,
+    fix: _Fix = None,
+    apply: _Apply = False,
+    undo: _Undo = False,
+    force: _Force = False,
+) -> None:
     """Print the diff on stdout, and what cannot be edited on stderr."""
+    from torchdoctor.edits import applying
     from torchdoctor.reports.patch import remarks
     from torchdoctor.words.record_files import read_report
 
     file = report_file(file)
+    if apply and undo:
+        raise UsageError("Give --apply or --undo: one of them.")
+    record = (file if file.is_dir() else file.parent) / applying.APPLIED_NAME
+    if undo:
+        for path in applying.undo(record):
+            typer.echo(f"{path} is as it was before the patch.")
+        return
     read = read_report(file)
     words = [word.strip() for given in fix or [] for word in given.split(",")]
     asked = list(dict.fromkeys(word for word in words if word))
     if fix and not asked:
         raise UsageError("--fix names no fix.")
     if not asked:
-        diff, lines = read.recommendation.patch, remarks(read)
+        diff, lines = read.recommendation.patch, remarks(read, apply)
+        folder = read.recommendation.patch_folder or read.workload.cwd
     else:
-        diff, lines = _of_fixes(read, file, asked)
+        diff, folder, lines = _of_fixes(read, file, asked, apply)
+    if apply and diff:
+        made = applying.changes(diff, folder, force)
+        applying.apply(made, record)
+        lines = [*(f"Changed {path}, as above." for path in made), _TAKE_BACK, *lines]
     # As the files are: the terminal's encoding may lack what stands in them.
     sys.stdout.buffer.write((diff or "").encode("utf-8", "surrogateescape"))
     sys.stdout.flush()
@@ -85,8 +155,13 @@ def patch(file: _File = None, fix: _Fix = None) -> None:
         typer.echo(line, err=True)
 
 
-def _of_fixes(report: Report, file: Path, asked: list[str]) -> tuple[str | None, list[str]]:
-    """Return one diff of these fixes; of several made anew: theirs may change the same call."""
+def _of_fixes(
+    report: Report, file: Path, asked: list[str], applied: bool
+) -> tuple[str | None, str, list[str]]:
+    """Return one diff of these fixes, its folder and remarks on it.
+
+    Of several it is made anew: theirs may change the same call.
+    """
     from torchdoctor.advice.catalogue import fixes
     from torchdoctor.advice.wording import source_patch
     from torchdoctor.reports.patch import edit_of, remarks_on
@@ -95,12 +170,14 @@ def _of_fixes(report: Report, file: Path, asked: list[str]) -> tuple[str | None,
     editable = [fix for fix in shown if fix.edit]
     if len(shown) == 1 and editable:
         folder = shown[0].folder or report.workload.cwd
-        return shown[0].edit, remarks_on(report, shown, asked, folder)
+        lines = remarks_on(report, shown, asked, None if applied else folder)
+        return shown[0].edit, folder, lines
     wanted = [(fix.fix, fix.settings) for fix in editable]
     made = source_patch(wanted, _recording(report, file), fixes()) if editable else None
     if made is None:
-        return None, remarks_on(report, shown, [], None)
-    return made.diff, remarks_on(report, shown, made.fixes, made.folder)
+        return None, "", remarks_on(report, shown, [], None)
+    where = None if applied else made.folder
+    return made.diff, made.folder, remarks_on(report, shown, made.fixes, where)
 
 
 def _recording(report: Report, file: Path) -> Recording:

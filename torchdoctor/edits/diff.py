@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
 import os
 import re
 import shlex
@@ -71,7 +72,7 @@ def _programs(edits: Sequence[Edit]) -> Iterator[tuple[KeywordEdit, Program]]:
     for edit in edits:
         if isinstance(edit, KeywordEdit):
             with contextlib.suppress(Exception):  # as in `edited`
-                yield edit, Program(_read(Path(edit.file)))
+                yield edit, Program(read_source(Path(edit.file)))
 
 
 def _in_words(edit: KeywordEdit, origin: str) -> str:
@@ -103,7 +104,7 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
     # A script that was started as `../train.py` has that name and the recording's.
     paths = {edit.file: os.path.realpath(edit.file) for edit in edits}
     try:
-        before = {path: _read(Path(path)) for path in paths.values()}
+        before = {path: read_source(Path(path)) for path in paths.values()}
     except (OSError, UnicodeDecodeError):
         return None
     after = dict(before)
@@ -127,7 +128,8 @@ def _order(edit: Edit) -> tuple[int, int, int]:
     return int(isinstance(edit, BeforeLoopEdit)), -edit.line, int(isinstance(edit, WithEdit))
 
 
-def _read(path: Path) -> str:
+def read_source(path: Path) -> str:
+    """Return the text of a file. Raises OSError and UnicodeDecodeError."""
     # newline="": line ends stay as they are, or the patch would not apply.
     with path.open(encoding="utf-8", newline="") as file:
         return file.read()
@@ -138,14 +140,22 @@ def _file_diff(path: Path, before: str, after: str, folder: Path) -> str:
         name = path.resolve().relative_to(folder.resolve()).as_posix()
     except ValueError:
         name = path.as_posix().lstrip("/")
-    lines = difflib.unified_diff(
-        _lines(before), _lines(after), _header_name(f"a/{name}"), _header_name(f"b/{name}")
-    )
+    old, new = _header_name(f"a/{name}"), _header_name(f"b/{name}")
+    head = f"diff --git {old} {new}\n".replace("\t", "")
+    head += f"index {blob_id(before)}..{blob_id(after)}\n"
+    lines = difflib.unified_diff(lines_of(before), lines_of(after), old, new)
     ended = [x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines]
-    return "".join(ended)
+    return "".join([head, *ended]) if ended else ""
 
 
-def _lines(text: str) -> list[str]:
+def blob_id(text: str) -> str:
+    """Return what tells a file's contents from others, as git names them."""
+    content = text.encode()
+    blob = b"blob %d\0%s" % (len(content), content)
+    return hashlib.sha1(blob, usedforsecurity=False).hexdigest()[:16]
+
+
+def lines_of(text: str) -> list[str]:
     """Return the lines as git counts them: a form feed or U+2028 ends none."""
     return [f"{line}\n" for line in text.split("\n")[:-1]] + [x for x in text.split("\n")[-1:] if x]
 

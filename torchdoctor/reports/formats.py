@@ -20,7 +20,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def document(report: Report, folder: str = "") -> Document:
     """Return what a report says; commands name paths from the reader's folder."""
     subject = [
-        _program(report.workload.command, folder),
+        program(report.workload.command, folder),
         wording.short_machine(report.environment),
         duration(report.elapsed_s) if report.elapsed_s is not None else "",
     ]
@@ -36,12 +36,12 @@ def document(report: Report, folder: str = "") -> Document:
     )
 
 
-def _program(command: list[str], folder: str) -> str:
+def program(command: list[str], folder: str) -> str:
     """Return the program, or the traces, as somebody would name them in conversation."""
     if command[:2] == ["torchdoctor", "diagnose"]:
         return ", ".join(PurePath(clean(name)).name for name in command[2:])
-    program, *arguments = command or [""]
-    if PurePath(program).name.startswith("python") and not (arguments or ["-"])[0].startswith("-"):
+    first, *arguments = command or [""]
+    if PurePath(first).name.startswith("python") and not (arguments or ["-"])[0].startswith("-"):
         command = arguments
     return " ".join(relative(clean(word), folder) for word in command)
 

@@ -9,18 +9,20 @@ _APPLY = "Apply it in {}: git apply, or patch -p1."
 _GIT = 'A "git apply" behind this pipe ends with "No valid patches in input": that is all it means.'
 
 
-def remarks(report: Report) -> list[str]:
-    """Return lines for the user, in order; never part of the diff."""
+def remarks(report: Report, applied: bool = False) -> list[str]:
+    """Return lines for the user, in order; never part of the diff, which may be `applied`."""
     recommended = report.recommendation
     beside = [fix.fix for fix in recommended.also_offered if fix.edit]
     elsewhere = [f"Other edits, one with each --fix ID: {', '.join(beside)}."] if beside else []
     if not recommended.fixes:
         nothing = "The report recommends no fix: there is no diff, and nothing to apply."
-        return [f"{nothing} {_GIT}", *elsewhere]
+        return [nothing if applied else f"{nothing} {_GIT}", *elsewhere]
     folder = recommended.patch_folder or report.workload.cwd
-    apply = f"No edit could be made for certain: there is nothing to apply. {_GIT}"
+    apply = "No edit could be made for certain: there is nothing to apply."
     if recommended.patch:
-        apply = _APPLY.format(clean(folder))
+        apply = "" if applied else _APPLY.format(clean(folder))
+    elif not applied:
+        apply = f"{apply} {_GIT}"
     rest = _rest(recommended.fixes, recommended.patch_fixes)
     return [*filter(None, (apply, wording.patch(report))), *rest, *elsewhere]
 

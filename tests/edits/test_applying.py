@@ -1,0 +1,165 @@
+"""`torchdoctor patch --apply` changes the user's files as measured, and --undo takes it back."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import commands
+import pytest
+
+from torchdoctor.edits import Edit, KeywordEdit, StatementEdit
+from torchdoctor.edits.diff import unified_diff
+from torchdoctor.words import (
+    Diagnosis,
+    Environment,
+    Recommendation,
+    RecommendedFix,
+    Report,
+    WorkloadRecord,
+)
+from torchdoctor.words.record_files import write_record
+
+SCRIPT = "import torch\n\nloader = DataLoader(d)\n# the end\n"
+
+
+def edits_of(script: Path) -> list[Edit]:
+    text = script.read_bytes().decode()
+    line = text[: text.index("DataLoader(")].count("\n") + 1
+    workers = KeywordEdit(
+        file=str(script), line=line, callee="DataLoader", keyword="num_workers", value="2"
+    )
+    return [workers, StatementEdit(file=str(script), statement="torch.set_num_threads(1)")]
+
+
+def measured(folder: Path, name: str = "train.py", text: str = SCRIPT) -> Path:
+    """A script as it was when it was measured; its run folder, with the report, is returned."""
+    (folder / name).write_bytes(text.encode())
+    edits = edits_of(folder / name)
+    alone = RecommendedFix(fix="cpu-threads", edit=unified_diff(edits[1:], folder))
+    report = Report(
+        workload=WorkloadRecord(command=[name], cwd=str(folder)),
+        environment=Environment(),
+        diagnosis=Diagnosis(bottleneck="data_loader"),
+        recommendation=Recommendation(
+            fixes=[RecommendedFix(fix="loader-workers"), alone],
+            patch=unified_diff(edits, folder),
+            patch_folder=str(folder),
+            patch_fixes=["loader-workers", "cpu-threads"],
+        ),
+    )
+    run = folder / "torchdoctor-runs" / "run"
+    run.mkdir(parents=True, exist_ok=True)
+    write_record(report, run / "report.json")
+    return run
+
+
+def patch(folder: Path, *options: str) -> subprocess.CompletedProcess:
+    return commands.torchdoctor("patch", *options, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train.py", SCRIPT),
+        ("my träin.py", SCRIPT.replace("\n", "\r\n")),
+        ('a"b.py', SCRIPT.rstrip("\n") + " \f\u2028"),
+        ("bom.py", "\ufeff" + SCRIPT),
+        ("short.py", "import torch\nDataLoader(d)"),
+    ],
+)
+def test_the_newest_runs_patch_is_applied_as_git_would_and_taken_back(name, text, tmp_path) -> None:
+    measured(tmp_path, name, text)
+    script = tmp_path / name
+    result = patch(tmp_path, "--apply")
+    assert result.returncode == 0, result.stderr
+    ours = script.read_bytes()
+    assert b"num_workers=2" in ours and b"set_num_threads(1)" in ours
+    assert f"Changed {script}" in result.stderr and "--undo" in result.stderr
+    assert "git apply" not in result.stderr
+    script.write_bytes(text.encode())
+    subprocess.run(["git", "apply"], input=result.stdout.encode(), cwd=tmp_path, check=True)
+    assert script.read_bytes() == ours
+    script.chmod(0o750)  # git sets it anew
+    result = patch(tmp_path, "--undo")
+    assert result.returncode == 0, result.stderr
+    assert script.read_bytes() == text.encode() and script.stat().st_mode & 0o777 == 0o750
+    assert "No patch of this run was applied" in patch(tmp_path, "--undo").stderr
+
+
+def git(folder: Path, *words: str) -> None:
+    named = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", *named, *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_file_with_uncommitted_changes_is_left_alone_without_force(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("committed = 1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-qm", "first")
+    measured(tmp_path)
+    result = patch(tmp_path, "--apply")
+    assert result.returncode == 2 and "has uncommitted changes" in result.stderr
+    assert script.read_text() == SCRIPT
+    git(tmp_path, "commit", "-qam", "second")
+    assert patch(tmp_path, "--apply").returncode == 0
+    again = patch(tmp_path, "--apply", "--force")
+    assert again.returncode == 2 and "is patched already" in again.stderr
+    assert patch(tmp_path, "--undo").returncode == 0
+    script.write_text(SCRIPT + "more = 1\n")
+    assert patch(tmp_path, "--apply", "--force").returncode == 0
+    assert "num_workers=2" in script.read_text() and "more = 1" in script.read_text()
+    assert patch(tmp_path, "--undo").returncode == 0
+    assert script.read_text() == SCRIPT + "more = 1\n"
+
+
+def test_a_file_that_was_changed_since_the_run_is_left_alone_without_force(tmp_path) -> None:
+    measured(tmp_path)
+    script = tmp_path / "train.py"
+    changed = "first = 0\n\n" + SCRIPT.replace("the end", "another end")
+    script.write_text(changed)
+    result = patch(tmp_path, "--apply")
+    assert result.returncode == 2 and "was changed since the run" in result.stderr
+    result = patch(tmp_path, "--apply", "--force")
+    assert result.returncode == 2 and "are not in" in result.stderr, "its context has gone"
+    assert script.read_text() == changed
+    script.write_text(SCRIPT + SCRIPT)
+    result = patch(tmp_path, "--apply", "--force")
+    assert result.returncode == 2 and "more than once" in result.stderr
+    script.write_text("first = 0\n\n" + SCRIPT)
+    assert patch(tmp_path, "--apply", "--force").returncode == 0
+    assert script.read_text().startswith("first = 0\n")
+    script.write_text(script.read_text() + "later = 1\n")
+    result = patch(tmp_path, "--undo")
+    assert result.returncode == 2 and "was changed since it was patched" in result.stderr
+    assert script.read_text().endswith("later = 1\n")
+
+
+def test_one_fix_after_the_other_is_taken_back_together(tmp_path) -> None:
+    measured(tmp_path)
+    assert patch(tmp_path, "--apply", "--fix", "cpu-threads").returncode == 0
+    text = (tmp_path / "train.py").read_text()
+    assert "set_num_threads" in text and "num_workers" not in text
+    refused = patch(tmp_path, "--apply")
+    assert refused.returncode == 2 and "was changed since the run" in refused.stderr
+    assert patch(tmp_path, "--undo").returncode == 0
+    assert (tmp_path / "train.py").read_text() == SCRIPT
+
+
+def test_without_a_patch_nothing_is_changed_and_that_is_said(tmp_path) -> None:
+    run = measured(tmp_path)
+    report = Report(
+        workload=WorkloadRecord(command=["train.py"], cwd=str(tmp_path)),
+        environment=Environment(),
+        diagnosis=Diagnosis(bottleneck="cpu"),
+    )
+    write_record(report, run / "report.json")
+    result = patch(tmp_path, "--apply")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "nothing to apply" in result.stderr and "git" not in result.stderr
+    assert patch(tmp_path, "--apply", "--undo").returncode == 2
+    measured(tmp_path)
+    (tmp_path / "train.py").unlink()
+    result = patch(tmp_path, "--apply")
+    assert result.returncode == 2 and "Cannot patch" in result.stderr

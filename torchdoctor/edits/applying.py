@@ -1,0 +1,162 @@
+"""A diff of `edits.diff` applied to the files that it names, and taken back: all of it or nothing.
+
+What the files held before stands beside the report, so that it comes back exactly, also outside
+git.
+"""
+
+import ast
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from torchdoctor.edits.diff import blob_id, lines_of, read_source
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.record_files import write_atomically
+
+APPLIED_NAME = "applied-patch.json"  # beside the report
+_FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)
+_IDS = re.compile(r"^index (\w+)\.\.(\w+)$", re.MULTILINE)
+_NAME = re.compile(r'^\+\+\+ (?:b/([^\t\n]*)|("b/.*"))\t?$', re.MULTILINE)
+_HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? .*\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileChange:
+    """The text of a file before and after a patch."""
+
+    before: str
+    after: str
+
+
+Changes = dict[str, FileChange]  # by path
+
+
+def changes(diff: str, folder: str, force: bool = False) -> Changes:
+    """Return what a diff makes of the files in the folder; nothing is written.
+
+    Args:
+        diff: as `edits.diff` makes it.
+        folder: that its names are relative to.
+        force: also change files with uncommitted changes, or changed since the run, as long as
+            the lines that the patch changes are there, once.
+
+    Raises:
+        UsageError: a file is not to be changed; the sentence says why.
+    """
+    made: Changes = {}
+    for part in _FILE.split(diff)[1:]:
+        path, ids = Path(folder, _name(part)), _IDS.search(part)
+        try:
+            before = read_source(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"Cannot patch {path}: {error}.") from error
+        if ids is not None and ids[2] == blob_id(before):
+            raise UsageError(f"{path} is patched already: torchdoctor patch --undo takes it back.")
+        same = ids is not None and ids[1] == blob_id(before)
+        for refused, why in (
+            (not same, "was changed since the run: measure it again"),
+            (_uncommitted(path), "has uncommitted changes: commit them first"),
+        ):
+            if refused and not force:
+                raise UsageError(f"{path} {why}, or patch it all the same with --force.")
+        after = _patched(before, _HUNK.split(part)[1:], exactly=same)
+        if after is None:
+            raise UsageError(
+                f"The lines that the patch changes are not in {path} any more, or more than once: "
+                "measure the program again with torchdoctor run."
+            )
+        made[str(path)] = FileChange(before=before, after=after)
+    if not made:
+        raise UsageError("This report holds no patch that can be applied.")
+    return made
+
+
+def apply(made: Changes, record: Path) -> None:
+    """Write the files, and into the record what `undo` needs, which of an older patch is kept."""
+    kept = _read(record)
+    for path, change in made.items():
+        older = kept.get(path)
+        continued = older is not None and older.after == change.before
+        before = older.before if older is not None and continued else change.before
+        kept[path] = FileChange(before=before, after=change.after)
+    write_atomically(record, msgspec.json.encode(kept))
+    for path, change in made.items():
+        write_atomically(path, change.after.encode())
+
+
+def undo(record: Path) -> list[str]:
+    """Write what the files held before; return their paths.
+
+    Raises:
+        UsageError: nothing was applied, or a file was changed since.
+    """
+    applied = _read(record)
+    if not applied:
+        raise UsageError("No patch of this run was applied with torchdoctor patch --apply.")
+    for path, change in applied.items():
+        if not Path(path).is_file() or read_source(Path(path)) not in (change.before, change.after):
+            raise UsageError(
+                f"{path} was changed since it was patched: take that change back first, or the "
+                "patch by hand."
+            )
+    for path, change in applied.items():
+        write_atomically(path, change.before.encode())
+    record.unlink()
+    return list(applied)
+
+
+def _read(record: Path) -> Changes:
+    try:
+        return msgspec.json.decode(record.read_bytes(), type=Changes)
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"Cannot read {record}: {error}. Remove it to go on.") from error
+
+
+def _name(part: str) -> str:
+    match = _NAME.search(part)
+    if match is None:
+        raise UsageError("The patch of this report is damaged: it names no file.")
+    # As git quotes a name: a string of bytes in C, which Python reads the same.
+    return match[1] or os.fsdecode(ast.literal_eval(f"b{match[2]}"))[2:]
+
+
+def _patched(text: str, parts: Sequence[str], exactly: bool) -> str | None:
+    """Return the text with the hunks; None where the lines that a hunk changes are not there.
+
+    `parts` are first line, number of lines and text of each hunk. If not `exactly`, its lines may
+    stand elsewhere, but only once.
+    """
+    lines, whole, done = lines_of(text), list[str](), 0
+    for begin, number, hunk in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        body: list[str] = []
+        for line in lines_of(hunk):
+            if line[0] == "\\":  # No newline at end of file
+                body[-1] = body[-1][:-1]
+            else:
+                body.append(line)
+        old = [line[1:] for line in body if line[0] in " -"]
+        first = int(begin) - (number != "0")
+        at = [n for n in range(done, len(lines) - len(old) + 1) if lines[n : n + len(old)] == old]
+        at = [n for n in at if n == first] if exactly else at
+        if len(at) != 1:
+            return None
+        whole += [*lines[done : at[0]], *(line[1:] for line in body if line[0] in " +")]
+        done = at[0] + len(old)
+    return "".join([*whole, *lines[done:]])
+
+
+def _uncommitted(path: Path) -> bool:
+    """Return True if git knows the file, with other content; False outside a repository."""
+    command = ["git", "status", "--porcelain", "--untracked-files=no", "--", path.name]
+    try:
+        ran = subprocess.run(command, cwd=path.parent, capture_output=True, check=False)
+    except OSError:  # there is no git
+        return False
+    return ran.returncode == 0 and bool(ran.stdout.strip())

@@ -1,0 +1,42 @@
+"""The runs of a folder as a document: one row each, with what it found and what that is worth."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchdoctor.advice import catalogue
+from torchdoctor.reports import wording
+from torchdoctor.reports.document import Document, Row, sections, table
+from torchdoctor.reports.formats import program
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import SHARE_LABELS, clean, percent, speedup
+from torchdoctor.words.record_files import read_report
+
+
+def document(files: Sequence[Path]) -> Document:
+    """Return a table of these reports, in their order; what cannot be read is said to be so."""
+    number = f"{len(files)} run{'s' * (len(files) != 1)}"
+    columns = ["folder", "program", "slow because of", "recommended"]
+    return Document(
+        title="torchdoctor",
+        subject=f"{number} in {files[0].parent.parent}, the newest first",
+        summary=number,
+        screen=sections(("", table(columns, [_row(file) for file in files]))),
+        details=[],
+        hint=f"one of them: torchdoctor report {files[0].parent.parent}/FOLDER",
+    )
+
+
+def _row(file: Path) -> Row:
+    try:
+        report = read_report(file)
+    except UsageError:
+        return Row([file.parent.name, "cannot be read", "", ""], "soft")
+    recommended, branch = report.recommendation, report.diagnosis.bottleneck
+    share = vars(report.baseline.shares).get(branch)
+    cause = SHARE_LABELS.get(branch, "no part of the step")
+    cause += f", {percent(share)}" if share is not None else ""
+    faster = wording.proven_faster(recommended.speedup)
+    names = " + ".join(catalogue.name(fix.fix) for fix in recommended.fixes)
+    gain = f"{clean(names)}: {speedup(recommended.speedup)}" if faster else "nothing yet"
+    what = program(report.workload.command, str(Path.cwd()))
+    return Row([file.parent.name, what, cause, gain], "good" if faster else "")
