@@ -31,7 +31,7 @@ from torchdoctor.words import (
 QUIET = (0.004, 0.002, 0.0)  # offset of a launch, random walk, share of launches with a spike
 TYPICAL = (0.015, 0.008, 0.08)
 
-FULL = "TORCHDOCTOR_FULL_SIMULATION" in os.environ  # set by benchmarks/search_simulation.py
+FULL = "TORCHDOCTOR_FULL_SIMULATION" in os.environ  # of benchmarks/search_simulation.py
 
 
 def seeds(count: int) -> range:

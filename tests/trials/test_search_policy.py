@@ -13,7 +13,7 @@ from torchdoctor.trials.beliefs import Arm, Beliefs, BlockGain, Members, Results
 from torchdoctor.trials.search_policy import Action, Claim, Prices, SearchPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from policy_simulation import SimulatedSearch, World
+from search_simulation import SimulatedSearch, World
 
 WAITS = Step(shares={"data": 0.89, "compute": 0.08}, competing=frozenset(["data"]))
 
@@ -196,7 +196,7 @@ def test_the_same_seed_gives_the_same_actions() -> None:
 
 
 def test_simulated_searches_find_what_is_large_keep_the_budget_and_claim_little_else() -> None:
-    """The full figures are those of benchmarks/policy_simulation.py."""
+    """The full figures are those of benchmarks/search_simulation.py."""
     waits = [SimulatedSearch(World(seed, "waits"), 60.0).run() for seed in range(5000, 5020)]
     assert sum(outcome.claim is not None for outcome in waits) >= 18
     first = [outcome.first_s for outcome in waits if outcome.first_s is not None]

@@ -284,7 +284,10 @@ def choose_switch_blocks(
     if observed.trainers > 1 or observed.boundary.kind == "backward":
         return None
     step_s = max(observed.mean_s, 1e-6)
-    fewest = max(FEWEST_STEPS, math.ceil(BLOCK_S / step_s))
+    # Of long steps one or two make a block, and one is enough for the machine to settle.
+    enough = min(FEWEST_STEPS, math.ceil(2 * BLOCK_S / step_s))
+    fewest = max(enough, math.ceil(BLOCK_S / step_s))
+    discarded = 1 if step_s >= BLOCK_S else _discarded(step_s)
     steps = _block_steps(observed, fewest)
     if steps is None or (observed.two_modes and observed.cycle_steps is None):
         return None
@@ -295,7 +298,7 @@ def choose_switch_blocks(
     return SwitchBlocks(
         warmup_steps=window.warmup_steps,
         block_steps=steps,
-        discard_steps=max(_discarded(step_s), prefetched(observed, loaders)),
+        discard_steps=max(discarded, prefetched(observed, loaders)),
         step_s=step_s,
         setup_s=start_s + window.warmup_steps * step_s,
         steps_left=max(left, 0) if observed.program_ended else None,
