@@ -10,7 +10,7 @@ from simulated_program import NO_LOADER, QUIET, Simulated, SimulatedSwitching, o
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.pairs.block_plan import SwitchBlocks
 from torchdoctor.trials.arm_specs import ArmSpecs
-from torchdoctor.trials.arms import Arm
+from torchdoctor.trials.arms import Arm, FixFacts
 from torchdoctor.trials.ceilings import abandon
 from torchdoctor.words import (
     Block,
@@ -50,6 +50,27 @@ def test_blocks_under_other_conditions_than_the_observed_step_decide_nothing(gai
     (one,) = tried(program, ["amp"], steps=observed(median_s=0.3, mean_s=0.3)).ceilings
     assert one.verdict == "unclear" and not one.decided
     assert "times as long as when observed" in one.reason
+
+
+def test_an_experiment_that_shows_a_hidden_loader_lowers_every_loader_fix() -> None:
+    """Waits of 60 % of the step promise 2.5x; without the loader the step gains next to nothing."""
+    loader = {"branches": frozenset({"data_loader"}), "p_helps": 0.7}
+    facts = {"workers": FixFacts(**loader), "cache": FixFacts(**loader), "amp": FixFacts()}
+    most = {"workers": 2.5, "cache": 2.5, "amp": 2.0}
+
+    def first_tried(gain: float) -> tuple[str, Any]:
+        program = Simulated(gains={"no-loader": gain}, noise=QUIET)
+        results = tried(
+            program, ["workers n=2", "cache", "amp"], budget_s=100.0, facts=facts, could_gain=most
+        )
+        return next(name for name, _ in program.launched[1:] if name), results
+
+    fix, results = first_tried(1.0)
+    assert fix == "amp"
+    for trial in (trial for trial in results.trials if trial.fix != "amp"):
+        assert trial.pairs == 0 and trial.p_helps < 0.05 and "not worth its time" in trial.reason
+    assert first_tried(1.05)[0] == "amp"
+    assert first_tried(2.5)[0] in ("workers n=2", "cache")
 
 
 def test_what_takes_longer_without_its_cost_is_not_called_hidden() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchdoctor.advice import catalogue
 from torchdoctor.facts.lookup import training_loaders
 from torchdoctor.launch.launch_spec import BASELINE, LaunchSpec
 from torchdoctor.trials.arm_specs import ArmSpecs, label
@@ -51,6 +52,7 @@ class FixFacts:
     keeps_results: str = "within rounding"  # as in its `FixSpec`
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
     phases: frozenset[str] = frozenset()  # of the step, that it works on; empty: not known
+    branches: frozenset[str] = frozenset()  # of the decision tree, whose costs it treats
     ladder: Ladder | None = None  # a setting of which more values may be tried
     how: Preparation = field(default_factory=Preparation)  # how it prepares samples
     doubted: bool = False  # `doubt`: recommended only if it was measured to train the same
@@ -69,6 +71,7 @@ class FixFacts:
             max(known, key=lambda each: each.risk),
             includes=frozenset().union(*(each.includes for each in known)),
             phases=known[0].phases,
+            branches=frozenset().union(*(each.branches for each in known)),
             how=Preparation.together(each.how for each in known),
             doubted=any(each.doubted for each in known),
             p_helps=known[0].p_helps,
@@ -77,12 +80,13 @@ class FixFacts:
 
 def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
     """Return the facts of a fix for this program."""
-    loaders = training_loaders(recording)
+    loaders, checks = training_loaders(recording), catalogue.checks()
     values = fix.ladder(recording) if fix.refuses(recording) is None else None
     return FixFacts(
         keeps_results=fix.keeps_results,
         includes=frozenset(fix.includes(recording)),
         phases=frozenset(fix.phases),
+        branches=frozenset(checks[check].branch for check in fix.treats),
         ladder=None if values is None else Ladder(**values),
         how=Preparation(
             draws_random=loaders[0].draws_random if loaders else None,

@@ -144,6 +144,23 @@ def tried(
     return outcomes
 
 
+def bounded(ceiling: float, tried: TriedCeiling) -> tuple[float, float]:
+    """Return the most that a fix can gain by an experiment without the cost that it treats.
+
+    The share of the step promised `ceiling` for the fix; by the experiment the cost may count for
+    more, or be hidden behind other work.
+
+    Returns:
+        The speed-up, and the part of the cost that counts (1 at most).
+    """
+    if tried.speedup is None or tried.verdict == "slower" or tried.reason is not None:
+        return ceiling, 1.0  # it shows nothing of this step
+    removable = 1.0 - 1.0 / max(tried.speedup.high, 1.0)
+    share = tried.share or removable or 1.0
+    most = 1.0 / (1.0 - removable * min((1.0 - 1.0 / ceiling) / share, 1.0))
+    return most if tried.decided else min(most, ceiling), min(removable / share, 1.0)
+
+
 def conditions(switched: Sequence[Series], steps: StepStatistics | None) -> float | None:
     """Return the untouched step in blocks of one launch / the observed step; None: not known.
 

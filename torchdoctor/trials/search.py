@@ -18,6 +18,7 @@ from torchdoctor.trials.ceilings import (
     FEWEST_ROUNDS,
     CeilingTrial,
     affordable_ceilings,
+    bounded,
     conditions,
     switch_arms,
     switch_s,
@@ -150,8 +151,9 @@ class Search:
             self._try_ceilings_alone()
         while True:
             action = self._policy().next()
+            if action.kind == "stop" and self._try_ceilings_alone():
+                action = self._policy().next()  # what they bound may be worth more, or less
             if action.kind == "stop":
-                self._try_ceilings_alone()
                 self._ended = NO_TIME if action.reason == "time" else None
                 return
             self._measure(action)
@@ -195,11 +197,17 @@ class Search:
         arms = [self._by_key[name] for name in action.arms]
         switch_arms(self._log, arms, [arm for _, arm in self._ceilings], action.rounds)
 
-    def _try_ceilings_alone(self) -> None:
-        """Launch the program for its ceilings alone, if that costs a tenth of the time left."""
+    def _try_ceilings_alone(self) -> bool:
+        """Launch the program for its ceilings alone, if that costs a tenth of the budget.
+
+        Return True if it was launched.
+        """
         ceilings = [arm for _, arm in self._ceilings if self._can_switch(arm)]
-        if not self._log.switched and affordable_ceilings(self._log, [], ceilings):
-            switch_arms(self._log, [], ceilings, FEWEST_ROUNDS)
+        if self._log.switched or not affordable_ceilings(self._log, [], ceilings):
+            return False
+        switch_arms(self._log, [], ceilings, FEWEST_ROUNDS)
+        self._beliefs = None
+        return True
 
     def _launch_seeds(self) -> None:
         """Launch the untouched program with other seeds, which tell whether training changed."""
@@ -256,7 +264,11 @@ class Search:
     def _policy(self) -> SearchPolicy:
         measured = self._results()
         if self._beliefs is None or self._beliefs.results != measured:
-            arms = [_believed_arm(arm, self._can_switch(arm)) for arm in self._candidates]
+            tried = {x.branch: x for x in self._tried_ceilings() if x.whole}
+            arms = [
+                _believed_arm(arm, self._can_switch(arm), tried.get("".join(arm.facts.branches)))
+                for arm in self._candidates
+            ]
             step = _believed_step(self._settings.steps)
             self._beliefs = Beliefs(arms, step, measured, self._settings.seed)
         return SearchPolicy(self._beliefs, self._prices())
@@ -392,8 +404,11 @@ def _believed_step(steps: StepStatistics | None) -> beliefs.Step:
     return beliefs.Step(shares=shares, competing=_COMPETING)
 
 
-def _believed_arm(arm: Arm, switches: bool) -> beliefs.Arm:
-    """Return what is known of a candidate before anything was measured."""
+def _believed_arm(arm: Arm, switches: bool, tried: TriedCeiling | None) -> beliefs.Arm:
+    """Return what is known of a candidate before it was measured.
+
+    `tried`: an experiment without the whole cost that the candidate treats; None: there was none.
+    """
     assert arm.candidate is not None
     facts, candidate = arm.facts, arm.candidate
     p_helps = facts.p_helps
@@ -402,6 +417,9 @@ def _believed_arm(arm: Arm, switches: bool) -> beliefs.Arm:
     setting = facts.ladder.setting if facts.ladder is not None else None
     value = arm.fixes[0][1].get(setting) if setting is not None else None
     ceiling = min(candidate.ceiling or _UNKNOWN_CEILING, candidate.bound or float("inf"))
+    if tried is not None:
+        ceiling, counts = bounded(ceiling, tried)
+        p_helps *= counts
     return beliefs.Arm(
         name=arm.key,
         fixes=frozenset(arm.ids) | facts.includes,
