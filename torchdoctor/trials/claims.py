@@ -19,8 +19,9 @@ SIGMAS: Floats = np.geomspace(0.01, 0.25, 11)
 # average would promise too much on the bad machine.
 _MEDIAN_SIGMA, _SIGMA_SPREAD = 0.09, 0.8
 _MEDIAN_SIGMA_IN_TURNS = 0.15  # launches that follow each other meet different loads
-# Stopping when a result looks good costs the rest of 5 %; a single pair cannot show its own error.
-_ERROR_RATE, _ERROR_RATE_OF_ONE_PAIR = 0.04, 0.02
+# Stopping when a result looks good costs the rest of 5 %, and more on noisy machines; a single pair
+# cannot show its own error.
+_ERROR_RATE, _ERROR_RATE_OF_ONE_PAIR = 0.025, 0.02
 _POINTS = 1201
 
 
