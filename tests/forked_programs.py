@@ -134,7 +134,8 @@ def run(
 def environment(**changes: str) -> dict[str, str]:
     """This process's own without its probe, as the server has it, with changes."""
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCHDOCTOR_PLAN")}
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **changes}
+    read_early = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    return {**kept, **read_early, **changes}
 
 
 def _early(environment: dict[str, str]) -> dict[str, str]:

@@ -32,8 +32,9 @@ class Forking(Sandbox):
         env["PYTHONPATH"] = command.environment["PYTHONPATH"]
         log = cast(Any, command.output).name
         streams = (Path(os.devnull), folder / "stdout.txt", Path(log))
-        forked = cast(
-            Any, forked_programs.start(command.words[1:], Path(command.cwd), env, streams)
+        forked: Any = forked_programs.start(command.words[1:], Path(command.cwd), env, streams)
+        assert isinstance(forked, forked_programs.Forked), (
+            "its environment differs from the server's"
         )
         return Started(popen=forked, status_fd=None, folder=folder, program_pid=forked.pid)
 
