@@ -430,7 +430,7 @@ def test_low_precision_is_offered_in_what_the_tensor_cores_multiply(name, tmp_pa
     for number in range(4):
         at = 1000.0 * number
         trace.step(number, at, at + 1000)
-        trace.operator("aten::mm", at, at + 20)
+        trace.operator("MmBackward0", at, at + 20)
         launch = trace.call("cudaLaunchKernel", at + 5, at + 15)
         trace.kernel("volta_sgemm_128x64_nn", at + 15, at + 900, launch)
     cards = [{"id": 0, "name": name, "computeMajor": major, "computeMinor": minor}]

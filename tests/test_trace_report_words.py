@@ -50,14 +50,14 @@ def offered(report: Report) -> dict[str, str]:
     return {fix.fix: fix.instruction or "" for fix in report.recommendation.also_offered}
 
 
-def many_small(folder: Path) -> Report:
+def many_small(folder: Path, operator: str = "aten::_foreach_add_") -> Report:
     trace = synthetic.TraceBuilder()
     for number in range(4):
         at = 1000.0 * number
         trace.step(number, at, at + 1000)
         for kernel in range(60):
             begin = at + 15 * kernel
-            trace.operator("aten::add", begin, begin + 14)
+            trace.operator(operator, begin, begin + 14)
             launch = trace.call("cudaLaunchKernel", begin + 2, begin + 6)
             trace.kernel("vectorized_elementwise_kernel", begin + 7, begin + 9, launch)
     return diagnosed(folder, "trace.json", trace)
@@ -69,6 +69,33 @@ def test_a_larger_batch_is_offered_without_figures_that_nobody_saw(tmp_path: Pat
     assert "batch_size=2 * batch_size" in code and "lr=2 * lr" in code
     assert not any(invented in code for invented in ("here it was", "64", "0.1"))
     assert "changes training" in code
+
+
+def test_inference_is_offered_nothing_of_training(tmp_path: Path) -> None:
+    """Optimizers, learning rates and larger batches of training were offered to vLLM."""
+    code = offered(many_small(tmp_path, "aten::add"))
+    assert "inference_mode" in code["torch-compile"] and "torch.stack" in code["batched-inference"]
+    assert not code.keys() & {"larger-batch", "fused-optimizer", "mixed-precision"}
+    assert not re.search(r"loss|optimizer|backward|lr=", " ".join(code.values()))
+    engine = many_small(tmp_path, "vllm::unified_attention_with_output")
+    assert engine.trace is not None and engine.trace.has_engine
+    assert set(offered(engine)) == {"batched-inference"}
+    assert "--max-num-seqs" in offered(engine)["batched-inference"]
+
+
+def test_devices_are_named_by_the_makers_that_the_trace_names(tmp_path: Path) -> None:
+    """One described GPU has number 0 where the profiler counts to 9; AMD has no capability 9.4."""
+    trace = synthetic.TraceBuilder()
+    trace.device = 9
+    trace.step(0, 0, 100)
+    trace.kernel("volta_sgemm_128x64_nn", 10, 90, trace.call("hipLaunchKernel", 2, 5))
+    card = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}
+    (tmp_path / "t.json").write_bytes(trace.text(deviceProperties=[card]))
+    report = trace_checkup([str(tmp_path / "t.json")])
+    [gpu] = report.environment.gpus
+    assert (gpu.index, gpu.name, gpu.compute_capability) == (9, "AMD Instinct MI300X", None)
+    assert report.trace is not None and report.trace.platform == "rocm"
+    assert "tf32" not in offered(report)
 
 
 _WORK = {"flops": 1e12, "device_s": 0.03, "known_share": 1.0}

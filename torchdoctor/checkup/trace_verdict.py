@@ -1,7 +1,7 @@
 """What a trace does not show, no verdict may rest on: the diagnosis of a trace, worded by that."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 
 from torchdoctor.advice import catalogue
@@ -113,5 +113,18 @@ def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
         text = re.sub(r"\b(of )?(each|the|a profiled|the profiled) step\b", r"\1the trace", text)
         return re.sub(r"\b(?:a|per) step\b", "in the trace", text)
 
-    findings = [replace(f, evidence=[reworded(x) for x in f.evidence]) for f in diagnosis.findings]
-    return replace(diagnosis, sentence=reworded(diagnosis.sentence), findings=findings)
+    return _reworded(diagnosis, reworded)
+
+
+def _reworded(diagnosis: Diagnosis, words: Callable[[str], str]) -> Diagnosis:
+    findings = [replace(f, evidence=[words(x) for x in f.evidence]) for f in diagnosis.findings]
+    return replace(diagnosis, sentence=words(diagnosis.sentence), findings=findings)
+
+
+def in_its_words(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
+    """Return the diagnosis in words of the recorded program and its device."""
+    if trace.trains is not True:
+        diagnosis = _reworded(diagnosis, lambda x: x.replace("Training waits", "The program waits"))
+    if trace.platform in ("mtia", "hpu"):
+        diagnosis = _reworded(diagnosis, lambda x: x.replace("GPU", "accelerator"))
+    return diagnosis

@@ -12,7 +12,12 @@ from torchdoctor import __version__
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
 from torchdoctor.advice.wording import wording_for_trace
-from torchdoctor.checkup.trace_verdict import as_far_as_recorded, with_replay, with_waits
+from torchdoctor.checkup.trace_verdict import (
+    as_far_as_recorded,
+    in_its_words,
+    with_replay,
+    with_waits,
+)
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.scaling import scaling
 from torchdoctor.trace.annotate import annotate
@@ -35,9 +40,8 @@ from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import seconds
 from torchdoctor.words.specs import FixSpec
 
-NOT_MEASURED = (
-    "No fix was tried, because a trace cannot be run. To measure fixes: torchdoctor run train.py"
-)
+NOT_MEASURED = "No fix was tried, because a trace cannot be run."
+MEASURE = " To measure fixes: torchdoctor run train.py"
 _FEW_STEPS = 3
 _CLOCKS_TOGETHER_S = 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
@@ -78,7 +82,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     fixes = catalogue.fixes()
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
     diagnosis = with_waits(as_far_as_recorded(diagnosis, trace), trace, recording.ranks)
-    diagnosis = with_replay(diagnosis, trace)
+    diagnosis = in_its_words(with_replay(diagnosis, trace), trace)
     times = trace.step_times_s if trace.steps else None
     step_time = StepTime.of(times) if times else None
     offered, unworded = _offered(diagnosis, recording, trace, fixes)
@@ -93,7 +97,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         baseline=Baseline(step_time_s=step_time, shares=trace.shares),
         diagnosis=diagnosis,
         ceilings=replay_ceilings(trace.what_if),
-        no_trials_reason=NOT_MEASURED,
+        no_trials_reason=NOT_MEASURED + (MEASURE if trace.trains is not False else ""),
         recommendation=Recommendation(also_offered=offered),
         trace=trace,
         ranks=recording.ranks,
@@ -175,7 +179,7 @@ def _offered(
             # What was not tried here is said to be another training.
             told = "changes training" in instruction
             instruction = instruction if told else f"# It changes training.\n{instruction}"
-        if instruction is not None and module.suits(trace):
+        if instruction is not None and module.is_for(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
             doubts += words.failures
     return offered, doubts

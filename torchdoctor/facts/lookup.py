@@ -134,13 +134,6 @@ def unlike_profiled(steps: StepStatistics | None, trace: TraceStatistics | None)
     return not 1 / _LONGER <= apart <= _LONGER or waits_apart > _OTHER_WAIT
 
 
-def trains(trace: TraceStatistics) -> bool:
-    """Return True if a trace holds backward passes or an optimizer: inference has neither."""
-    signs = ("backward", "autograd::engine", "optimizer", "_foreach_", "_fused_")
-    names = [operator.name.lower() for operator in trace.operators]
-    return any(sign in name for name in names for sign in signs)
-
-
 def multiplies_float32(trace: TraceStatistics) -> bool:
     """Return True if plain float32 products of the GPU take a part of the step worth a change."""
     return (trace.float32_matrix_s or 0.0) >= _WORTH_IN_16_BITS * (trace.step_s or math.inf)

@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass, replace
 
 from torchdoctor.facts.gpu_data_sheets import data_sheet
-from torchdoctor.facts.lookup import trains
 from torchdoctor.words import GradientExchange, Recording, TraceStatistics
 from torchdoctor.words.figures import memory, seconds
 from torchdoctor.words.report import PredictedSpeedup, Scaling, ScalingRow
@@ -76,7 +75,7 @@ def scaling(recording: Recording) -> Scaling | None:
     `missing` names what is not known, and nothing that needs it is predicted.
     """
     trace = recording.trace
-    if trace is None or not trace.has_device or (trace.exchange is None and not trains(trace)):
+    if trace is None or not trace.has_device or (trace.exchange is None and not trace.trains):
         return None
     known = _known(recording, trace)
     if missing := _missing(known, trace):

@@ -133,6 +133,7 @@ FIX = FixSpec(
     refuses=refuses,
     together=together,
     suits=convolves,
+    platforms=("cuda", "xpu"),
     apply=apply,
     instruction=instruction,
     edits=edits,

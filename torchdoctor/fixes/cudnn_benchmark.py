@@ -82,6 +82,7 @@ FIX = FixSpec(
     p_helps=0.4,
     refuses=refuses,
     suits=lambda trace: trace.has_device and convolves(trace),
+    platforms=("cuda",),
     apply=apply,
     instruction=lambda settings, recording: f"{_STATEMENT}  # after the imports",
     edits=lambda settings, recording: on_top(recording, _STATEMENT),

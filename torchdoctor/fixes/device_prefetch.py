@@ -37,7 +37,7 @@ which record_stream in the class sees to.
 """
 
 from torchdoctor.facts.lookup import place, training_loader_location
-from torchdoctor.words import FixSpec, Recording, Settings, trace
+from torchdoctor.words import FixSpec, Recording, Settings, TraceStatistics, trace
 
 
 def refuses(recording: Recording) -> str | None:
@@ -58,6 +58,10 @@ def instruction(settings: Settings, recording: Recording) -> str:
     return f"{where}  loader = Prefetched(loader, device)  # see torchdoctor explain {FIX.ident}"
 
 
+def suits(trace: TraceStatistics) -> bool:
+    return trace.has_device and (trace.pageable_copies or 0.0) < 1.0 and not trace.has_engine
+
+
 FIX = FixSpec(
     file=__file__,
     name="copy the next batch ahead",
@@ -66,7 +70,7 @@ FIX = FixSpec(
     when="by hand",
     untried="what the loop does with a batch before it moves it stands in the source.",
     refuses=refuses,
-    suits=lambda trace: trace.has_device and (trace.pageable_copies or 0.0) < 1.0,
+    suits=suits,
     instruction=instruction,
     offers=[(trace(has_device=True, pageable_copies=0.0), "Prefetched(loader, device)")],
     refusals=[({}, "CPU"), (trace(has_device=True, pageable_copies=2.0), "pin-memory first")],

@@ -27,8 +27,8 @@ from typing import Any
 
 from torchdoctor.edits import DropKeywordEdit, Edit
 from torchdoctor.edits.calls import call_edits, made_by_library, trainer_call, written
-from torchdoctor.facts.lookup import place, trains
-from torchdoctor.words import Example, FixSpec, OptimizerFacts, Recording, Settings
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Example, FixSpec, OptimizerFacts, Recording, Settings, TraceStatistics
 
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 
@@ -135,6 +135,11 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     return list(dict.fromkeys(made))
 
 
+def suits(trace: TraceStatistics) -> bool:
+    fused = any("_fused_" in operator.name for operator in trace.operators)
+    return trace.trains is True and not fused
+
+
 FIX = FixSpec(
     file=__file__,
     name="fused optimizer",
@@ -144,7 +149,7 @@ FIX = FixSpec(
     refuses=refuses,
     settings=settings,
     works_on_s=works_on_s,
-    suits=trains,
+    suits=suits,
     apply=apply,
     location=lambda recording: next((o.location for o in _concerned(recording)), None),
     instruction=instruction,

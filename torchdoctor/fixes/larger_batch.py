@@ -180,6 +180,7 @@ FIX = FixSpec(
     p_helps=0.6,  # per sample, up to the memory limit
     refuses=refuses,
     settings=settings,
+    suits=lambda trace: trace.trains is True,
     next_settings=next_settings,
     note=note,
     apply=apply,

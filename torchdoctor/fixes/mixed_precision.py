@@ -140,12 +140,16 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 def _code(recording: Recording, dtype: str, clips: bool) -> str:
     """Return the context around forward and loss, and the scaler that float16 needs."""
-    device = "cuda" if recording.has_gpu else "cpu"
-    around = (
+    device, traced = "cuda" if recording.has_gpu else "cpu", recording.trace
+    if traced is not None and traced.platform == "xpu":
+        device = "xpu"
+    forward = (
         f'with torch.autocast(device_type="{device}", dtype=torch.{dtype}):\n'
         "    output = model(x)\n"
-        "    loss = criterion(output, y)\n"
     )
+    if traced is not None and traced.trains is False:
+        return f"# or the whole model in 16 bits: model.to(torch.{dtype})\n{forward}".rstrip()
+    around = f"{forward}    loss = criterion(output, y)\n"
     if dtype == "bfloat16":
         return f"{around}loss.backward()  # outside the block"
     unscale = "scaler.unscale_(optimizer)  # before gradients are clipped\n" if clips else ""
@@ -171,7 +175,8 @@ def advice(recording: Recording) -> str | None:
     capability = compute_capability(recording)
     if capability is not None and capability < _LEAST_CAPABILITY:
         return None
-    if capability is None and recording.has_gpu:
+    known = recording.trace is not None and recording.trace.platform in ("rocm", "xpu")
+    if capability is None and recording.has_gpu and not known:
         older = "# before Ampere (V100, T4): torch.float16, which needs torch.amp.GradScaler\n"
         return older + _code(recording, "bfloat16", clips=False)
     return _code(recording, low_precision(recording) or "bfloat16", clips=True)
@@ -188,6 +193,7 @@ FIX = FixSpec(
     refuses=refuses,
     settings=settings,
     suits=lambda trace: not trace.has_device or multiplies_float32(trace),
+    platforms=("cuda", "rocm", "xpu"),
     apply=apply,
     advice=advice,
     instruction=instruction,

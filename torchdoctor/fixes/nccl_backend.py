@@ -61,6 +61,7 @@ FIX = FixSpec(
     when="by hand",
     untried="NCCL needs a GPU of its own for each process, which only the script can give it.",
     refuses=refuses,
+    platforms=("cuda", "rocm"),
     instruction=instruction,
     edits=lambda settings, recording: call_edits(
         recording, recording.main.backend_location, _CALLEE, _BACKEND

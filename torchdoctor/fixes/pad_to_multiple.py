@@ -117,6 +117,7 @@ FIX = FixSpec(
         "it gives the model other shapes, which only its source can: its products are timed alone."
     ),
     refuses=refuses,
+    platforms=("cuda",),
     advice=advice,
     instruction=instruction,
     offers=[

@@ -124,6 +124,13 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     return [*pinned, NonBlockingEdit(file=first.file, line=first.line)]
 
 
+def advice(recording: Recording) -> str | None:
+    """Return the loader's argument, or where the trace has no loader the copy of a tensor."""
+    if recording.shares.data_loader:
+        return FIX.permanent_form
+    return "x = x.pin_memory().to(device, non_blocking=True)   # one buffer, used again, is best"
+
+
 FIX = FixSpec(
     file=__file__,
     name="pinned memory",
@@ -137,6 +144,7 @@ FIX = FixSpec(
     settings=lambda recording: [loader_target(recording)],
     suits=lambda trace: trace.has_device and not _hardly_held(trace),
     apply=apply,
+    advice=advice,
     location=loader_location,
     instruction=instruction,
     edits=edits,

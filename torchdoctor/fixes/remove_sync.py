@@ -94,6 +94,16 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     return removed if settings.get("calls") else detached
 
 
+def advice(recording: Recording) -> str | None:
+    """Return the form for inference, which has no loss to add up."""
+    if recording.trace is None or recording.trace.trains is not False:
+        return FIX.permanent_form
+    return (
+        "results.append(model(x))                   # leave them on the device\n"
+        "answers = torch.cat(results).cpu()         # copy once, after the loop"
+    )
+
+
 FIX = FixSpec(
     file=__file__,
     name="no GPU synchronization",
@@ -101,6 +111,8 @@ FIX = FixSpec(
     keeps_results="exactly",
     p_helps=0.5,  # the wait is seen in the loop
     refuses=refuses,
+    suits=lambda trace: not trace.has_engine,
+    advice=advice,
     settings=settings,
     by_hand=lambda recording: not settings(recording),
     apply=apply,

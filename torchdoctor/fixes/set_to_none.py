@@ -64,6 +64,7 @@ FIX = FixSpec(
     when="between steps",
     p_helps=0.2,
     refuses=refuses,
+    suits=lambda trace: trace.trains is True,
     apply=apply,
     location=lambda recording: recording.main.flags.zero_grad_location,
     instruction=instruction,

@@ -96,6 +96,7 @@ FIX = FixSpec(
     least_capability=_LEAST_CAPABILITY,
     refuses=refuses,
     suits=multiplies_float32,
+    platforms=("cuda",),
     apply=apply,
     instruction=lambda settings, recording: f"{_STATEMENT}  # after the imports\n{_CONVOLUTIONS}",
     edits=edits,

@@ -55,6 +55,11 @@ from torchdoctor.edits.training import before_training
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import Example, FixSpec, Recording, Settings, TraceStatistics
 
+_INFERENCE = """\
+# reduce-overhead replays the launches of a call as one graph; it wants inputs of fixed sizes
+model = torch.compile(model, mode="reduce-overhead")
+with torch.inference_mode():
+    output = model(x)"""
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
 _FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
 _MANY_SIZES = 3  # two are often those of training and of evaluation, or of the last batch
@@ -84,9 +89,14 @@ def _has_cpp_compiler() -> bool:
 
 
 def suits(trace: TraceStatistics) -> bool:
-    return not any(
+    compiled = any(
         "triton" in x.name.lower() or "CompiledFunction" in x.name for x in trace.operators
     )
+    return not compiled and not trace.has_engine  # an engine compiles its model by itself
+
+
+def advice(recording: Recording) -> str | None:
+    return _INFERENCE if recording.trace and recording.trace.trains is False else FIX.permanent_form
 
 
 def settings(recording: Recording) -> list[Settings]:
@@ -222,6 +232,8 @@ FIX = FixSpec(
     refuses=refuses,
     settings=settings,
     suits=suits,
+    platforms=("cuda", "rocm", "xpu"),
+    advice=advice,
     apply=apply,
     instruction=instruction,
     edits=edits,

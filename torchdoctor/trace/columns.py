@@ -151,6 +151,7 @@ class Trace:
     python: Table  # the user's frames of Python, where stacks were recorded
     cut_off: bool = False  # reading ended before the file did, or the file before its events
     annotated: bool = False  # a copy of a trace, with tracks of `trace_annotate`
+    categories: frozenset[str] = frozenset()  # of all events
     metadata: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
@@ -313,6 +314,7 @@ class Columns:
             shapes=list(self.shapes),
             products=list(self.products),
             annotated=OUR_CATEGORY in self._table_of,
+            categories=frozenset(self._table_of),
             doubts=doubts,
             **tables,
         )

@@ -8,21 +8,29 @@ from torchdoctor.words import Gpu
 from torchdoctor.words.intervals import subtract
 
 
-def gpus(trace: Trace) -> list[Gpu]:
-    """Return each device that was used and described; empty if the trace describes none."""
+def gpus(trace: Trace, platform: str | None) -> list[Gpu]:
+    """Return each device that was used and described; empty if the trace describes none.
+
+    A process may count its devices otherwise than the profiler: where all that are described are
+    alike, a used one without a description of its own is like them.
+    """
     properties = trace.metadata.get("deviceProperties")
-    used = set(trace.device["device"].tolist())
+    described = list(map(dictionary, properties if isinstance(properties, list) else []))
+    alike = {(known.get("name"), known.get("totalGlobalMem")) for known in described}
+    own = {whole_number(known.get("id")): known for known in described}
     used_gpus = []
-    for known in map(dictionary, properties if isinstance(properties, list) else []):
-        index, major = whole_number(known.get("id")), whole_number(known.get("computeMajor"))
-        if index is not None and index in used:
-            minor = whole_number(known.get("computeMinor")) or 0
+    for index in sorted(set(trace.device["device"].tolist()) - {-1}):
+        known = own.get(index) or (described[0] if len(alike) == 1 else {})
+        major, minor = (whole_number(known.get(f"compute{part}")) for part in ("Major", "Minor"))
+        # Others number their devices otherwise than CUDA does.
+        capability = None if major is None or platform == "rocm" else f"{major}.{minor or 0}"
+        if known:
             used_gpus.append(
                 Gpu(
                     index=index,
-                    name=text(known.get("name")) or "GPU",
+                    name=text(known.get("name")) or ("AMD GPU" if platform == "rocm" else "GPU"),
                     memory_bytes=whole_number(known.get("totalGlobalMem")),
-                    compute_capability=None if major is None else f"{major}.{minor}",
+                    compute_capability=capability,
                 )
             )
     return used_gpus

@@ -27,6 +27,7 @@ from torchdoctor.trace.product_sizes import (
     product_sizes,
     types_of,
 )
+from torchdoctor.trace.program import platform
 from torchdoctor.trace.python import user_frame
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
@@ -110,7 +111,7 @@ def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
     calls = _calls(trace, timeline) if trace.has_device and timeline.steps.total else None
     if calls is None or not any(calls.sizes):
         return None
-    used = gpus(trace)
+    used = gpus(trace, platform(trace))
     sheets = [data_sheet(gpu.name) for gpu in used]
     sheet = sheets[0] if sheets and all(sheet == sheets[0] for sheet in sheets) else None
     versions = [(gpu.compute_capability or "0.0").split(".") for gpu in used]

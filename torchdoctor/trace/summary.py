@@ -9,6 +9,7 @@ from torchdoctor.trace.exchange import gradient_exchange
 from torchdoctor.trace.metadata import backend_of
 from torchdoctor.trace.operators import summarise_operators
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
+from torchdoctor.trace.program import has_engine, platform, trains
 from torchdoctor.trace.python import python_places
 from torchdoctor.trace.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.trace.what_if import what_if
@@ -51,6 +52,9 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         exchange=gradient_exchange(trace, timeline),
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],
+        trains=trains(trace),
+        has_engine=has_engine(trace),
+        platform=platform(trace),
         **backend_of(trace, timeline),
         **fields,
     )

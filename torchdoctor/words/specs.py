@@ -198,6 +198,7 @@ class FixSpec(SwitchSpec):
     edits: Callable[[Settings, Recording], list[Any]] = lambda *_: []  # of `edits.Edit`
     location: Callable[[Recording], Location | None] = lambda _: None  # what to change
     suits: Callable[[TraceStatistics], bool] = lambda _: True  # whether it makes sense for a trace
+    platforms: tuple[str, ...] = ()  # whose recorded devices it is for; (): anybody's
     advice: Sentence | None = None  # code for a trace; None: its GPU cannot do it
     least_capability: tuple[int, int] = (0, 0)  # compute capability of a GPU
 
@@ -216,6 +217,11 @@ class FixSpec(SwitchSpec):
     def risk(self) -> int:
         """0 same result, 1 rounding or order, 2 precision, 3 changes training."""
         return RISKS[self.keeps_results]
+
+    def is_for(self, trace: TraceStatistics) -> bool:
+        """Return True if it makes sense for a trace, and for the device that it is of."""
+        known = not (trace.has_device and self.platforms) or trace.platform in self.platforms
+        return known and self.suits(trace)
 
     def offered_as_code(self, recording: Recording) -> bool:
         """Return True if no trial of its speed can apply it to this program."""

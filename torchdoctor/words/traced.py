@@ -247,6 +247,9 @@ class TraceStatistics:
     what_if: WhatIf | None = None  #: The trace replayed without each of its costs; null: not done.
     exchange: GradientExchange | None = None  #: Of gradients; null: no GPU, steps or backward pass.
     doubts: list[str] = field(default_factory=list)  #: What of the trace cannot be trusted.
+    trains: bool | None = None  #: A backward pass or an optimizer ran; null: the trace cannot say.
+    has_engine: bool = False  #: A server of language models (vLLM, SGLang, ...) ran the model.
+    platform: str | None = None  #: Whose device: cuda, rocm, xpu, mtia, hpu; null: not known.
 
     @property
     def linking_s(self) -> float:

@@ -1,0 +1,62 @@
+"""Compute several waiting inputs in one call of the model.
+
+## What it does
+Nothing of its own: only the program knows which inputs wait. It gives the call to write, and for a
+server of language models the settings that let more requests share a step.
+
+## Why it helps
+A call of the model has costs that do not grow with the batch: Python, kernel launches, and reading
+all weights from memory. Several inputs in one call share them.
+
+## Risks
+Each answer comes when its whole batch is done, so it may come later. Memory grows with the batch.
+
+## Make it permanent
+    with torch.inference_mode():
+        outputs = model(torch.stack(inputs))   # several inputs at once, padded to one size
+
+## Sources
+- PyTorch Performance Tuning Guide:
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- vLLM, Optimization and Tuning: https://docs.vllm.ai/en/latest/configuration/optimization.html
+- SGLang, Hyperparameter Tuning:
+  https://docs.sglang.ai/advanced_features/hyperparameter_tuning.html
+"""
+
+from torchdoctor.words import FixSpec, Recording, trace
+
+_ENGINE = (
+    "# Let more requests share a step, as far as the cache of keys and values has room:\n"
+    "vllm serve MODEL --max-num-seqs 512 --max-num-batched-tokens 16384\n"
+    "python -m sglang.launch_server --model-path MODEL --max-running-requests 512"
+)
+
+
+def refuses(recording: Recording) -> str | None:
+    if recording.trace is None or recording.trace.trains is not False:
+        return "The program trains: larger-batch is for that."
+    return None
+
+
+def advice(recording: Recording) -> str | None:
+    engine = recording.trace is not None and recording.trace.has_engine
+    return _ENGINE if engine else FIX.permanent_form
+
+
+FIX = FixSpec(
+    file=__file__,
+    name="batched inference",
+    treats=("python-overhead", "many-small-kernels"),
+    keeps_results="within rounding",
+    when="by hand",
+    untried="only the program knows which inputs wait.",
+    refuses=refuses,
+    suits=lambda trace: trace.trains is False,
+    advice=advice,
+    instruction=lambda settings, recording: advice(recording) or "",
+    offers=[
+        (trace(trains=False), "torch.stack(inputs)"),
+        (trace(trains=False, has_engine=True), "--max-num-seqs"),
+    ],
+    refusals=[({}, "larger-batch")],
+)
