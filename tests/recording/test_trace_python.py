@@ -152,6 +152,31 @@ def test_a_retry_of_the_allocator_is_told_from_an_emptied_cache() -> None:
     assert (found.allocator_retries_per_step, found.releases_per_step) == (1, 1)
 
 
+@pytest.mark.parametrize(("size", "frees", "off"), [(4096, 1, 20), (None, 1, 20), (None, 0, 0)])
+def test_a_caching_allocator_that_is_off_asks_for_each_tensor(size, frees, off) -> None:
+    """The advice was a smaller batch, as memory seemed to be full."""
+    trace = TraceBuilder()
+    trace.step(0, 0, 2000)
+    for at in range(0, 2000, 100):
+        trace.operator("aten::empty", at, at + 40)
+        trace.call("hipMalloc", at + 10, at + 30)
+        trace.events[-1]["args"]["bytes"] = size
+        for number in range(frees):
+            trace.call("hipFree", at + 50 + number, at + 51 + number)
+        trace.call("hipLaunchKernel", at + 62, at + 65)
+    assert summary(trace).uncached_per_step == off
+
+
+def test_the_making_of_a_context_is_no_traffic_of_the_allocator() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 500_000)
+    trace.call("cudaFree", 10, 300_000)
+    trace.call("cudaMalloc", 300_010, 300_200)
+    launch = trace.call("cudaLaunchKernel", 400_000, 400_010)
+    trace.kernel("ampere_sgemm_128x64_nn", 400_020, 450_000, launch)
+    assert summary(trace).allocations_per_step == 1
+
+
 @pytest.mark.parametrize(
     ("name", "users"),
     [

@@ -9,7 +9,8 @@ the GPU is idle, and each `cudaMalloc` takes up to a millisecond.
 ## How it is measured
 torchdoctor counts the calls of cudaMalloc, cudaFree and their kin inside the steps of the trace,
 with the host's time in them. A warm program makes none. An operator that gives memory back and then
-asks for it is a retry: memory was full. A call outside of any operator is `empty_cache()`.
+asks for it is a retry: memory was full. A call outside of any operator may be `empty_cache()`. If
+tensors ask the driver for less than 2 MiB, the caching allocator is off.
 
 ## Not to be confused with
 The first steps, which fill the allocator's cache: record after some steps of warm-up.
@@ -18,23 +19,43 @@ The first steps, which fill the allocator's cache: record after some steps of wa
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, trace
 from torchdoctor.words.figures import counted
 
+OFF = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+_ROUNDING = 0.005
+
+
+def growing(traced: TraceStatistics) -> str:
+    """Return the variable that lets segments grow, as the recorded GPU's PyTorch reads it."""
+    maker = "HIP" if _on_rocm(traced) else "CUDA"
+    return f"PYTORCH_{maker}_ALLOC_CONF=expandable_segments:True"
+
+
+def _on_rocm(traced: TraceStatistics) -> bool:
+    return any(call.name.startswith("hip") for call in traced.runtime_calls)
+
 
 def _examine(recording: Recording) -> Symptoms:
     traced = recording.trace
     if traced is None or not traced.allocations_per_step or not traced.step_s:
         return
-    share = min((traced.allocation_s or 0.0) / traced.step_s, 1.0)
-    if share < CHECK.threshold or traced.allocations_per_step < 1:
+    held = min((traced.allocation_s or 0.0) / traced.step_s, 1.0)
+    if held < CHECK.threshold or traced.allocations_per_step < 1:
         return
-    yield Symptom(
-        share=share,
-        evidence=[
-            "cudaMalloc, cudaFree and their kin hold the host "
-            f"{share:.0%} of each step: {counted(traced.allocations_per_step, 'call')} a step.",
-            *_causes(traced),
-        ],
-        severity="moderate",
-    )
+    # While kernels run, the wait costs nothing.
+    share = min(held, 1.0 - (recording.shares.gpu or 0.0))
+    calls = "hipMalloc and hipFree" if _on_rocm(traced) else "cudaMalloc, cudaFree and their kin"
+    told = f"{calls} hold the host {held:.0%} of each step"
+    if share < held - _ROUNDING:
+        told += f", {share:.0%} while no kernel runs"
+    told += f": {counted(traced.allocations_per_step, 'call')} a step."
+    if traced.uncached_per_step:
+        evidence = [
+            f"PyTorch's caching allocator is off: each tensor asks the driver for memory. {told}",
+            f"The allocator would not make {counted(traced.uncached_per_step, 'call')} a step (it "
+            f"asks for 2 MiB or more). The variable {OFF} turns it off: unset it.",
+        ]
+    else:
+        evidence = [told, *_causes(traced)]
+    yield Symptom(share=share, evidence=evidence, severity="moderate")
 
 
 def _causes(traced: TraceStatistics) -> list[str]:
@@ -44,16 +65,14 @@ def _causes(traced: TraceStatistics) -> list[str]:
         causes.append(
             f"{counted(retries, 'operator')} a step found memory full and gave cached blocks back "
             "to get theirs: use a smaller batch, checkpoint activations, or against fragmentation "
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+            f"set {growing(traced)}."
         )
     if releases:
         causes.append(
             f"Memory is given back outside of any operator, in {counted(releases, 'call')} a step: "
-            "remove torch.cuda.empty_cache() from the loop."
+            "if the loop calls torch.cuda.empty_cache(), remove it."
         )
-    return causes or [
-        "Where sizes vary from step to step, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    ]
+    return causes or [f"Where sizes vary from step to step, set {growing(traced)}."]
 
 
 _CALLS = {"has_device": True, "allocations_per_step": 6.0, "allocation_s": 0.01}
@@ -64,7 +83,11 @@ CHECK = CheckSpec(
     unit="% of the step in driver calls for memory",
     source="torchdoctor: a warm caching allocator calls the driver in no step",
     examine=_examine,
-    fires=[trace(**_CALLS), trace(**_CALLS, allocator_retries_per_step=2.0, releases_per_step=1.0)],
+    fires=[
+        trace(**_CALLS),
+        trace(**_CALLS, allocator_retries_per_step=2.0, releases_per_step=1.0),
+        trace(**_CALLS, uncached_per_step=4.0),
+    ],
     quiet=[
         trace(**{**_CALLS, "allocations_per_step": 0.2}),
         trace(**{**_CALLS, "allocation_s": 0.001}),

@@ -1,8 +1,9 @@
-"""Another memory allocator: one made for many threads, or segments that can grow.
+"""Another memory allocator: one that caches, one for many threads, or segments that grow.
 
 ## What it does
 On a CPU, preloads jemalloc or tcmalloc (`LD_PRELOAD`) if one is installed. On a GPU whose allocator
-asks the driver for memory within the steps, sets `PYTORCH_CUDA_ALLOC_CONF=expandable_segments`.
+asks the driver for memory within the steps, sets `PYTORCH_CUDA_ALLOC_CONF=expandable_segments`. If
+a trace shows that PyTorch's caching allocator is off, names the variable that turns it off.
 
 ## Why it helps
 On the CPU the C library's `malloc` gives large blocks back to the kernel at once, and the next step
@@ -27,6 +28,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from torchdoctor.checks.allocator_thrash import OFF, growing
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _LIBRARIES = ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
@@ -98,6 +100,16 @@ def instruction(settings: Settings, recording: Recording) -> str:
     return f"{written} {' '.join(recording.workload.command)}"
 
 
+def advice(recording: Recording) -> str:
+    """Return the variable for a trace: of a caching allocator that is off, or of segments."""
+    traced = recording.trace
+    if traced is None or not traced.has_device:
+        return FIX.permanent_form.splitlines()[0]
+    if traced.uncached_per_step:
+        return f"unset {OFF} {OFF.replace('CUDA', 'HIP')}  # then start the program as before"
+    return f"{growing(traced)} python train.py"
+
+
 FIX = FixSpec(
     file=__file__,
     name="another memory allocator",
@@ -109,6 +121,7 @@ FIX = FixSpec(
     environment=dict,
     suits=lambda trace: not trace.has_device or (trace.allocations_per_step or 0.0) >= 1.0,
     apply=apply,
+    advice=advice,
     instruction=instruction,
     example=Example(
         code="""

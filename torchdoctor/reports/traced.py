@@ -74,6 +74,7 @@ def _calls(number: float) -> str:
 
 
 def _short(name: str) -> str:
+    name = name.removeprefix("autograd::engine::evaluate_function: ")
     return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.trace.columns import Table, Trace
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, once
 from torchdoctor.trace.nesting import innermost, operator_nesting
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps, Timeline
@@ -15,9 +15,15 @@ from torchdoctor.words import RuntimeCall
 _ALLOCATION = re.compile(
     r"(?:cuda|hip)(?:Malloc|Free)(?!.*(?:Host|Async))|cuMem(?:Create|Map|Unmap|Release|SetAccess)"
 )
+_ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
 _GIVES_BACK = re.compile(r"Free|MemUnmap|MemRelease")
 _WAITS = re.compile(r"(?:cuda|hip|cu)(?:\w*Synchronize|Memcpy|Malloc|Free|Mem[A-Z])")
 _AS_WRITTEN = {"aten::_local_scalar_dense": "aten::item"}  # what the user's code says
+_EMPTY = re.compile(r"aten::(?:_?empty|resize_)")  # operators that get a tensor its memory
+_LEAST_BYTES = 2 << 20  # of what PyTorch's caching allocator asks of the driver
+_PROOF, _NEARLY_EACH = 10, 0.5
+_CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
+_ASKED, _OTHER = 1, 0  # what came before a call that frees
 _LISTED, _LOOKED_AT = 8, 24  # calls within each other count once, which changes their order
 
 
@@ -26,7 +32,7 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
     steps, table = timeline.steps, trace.runtime
     if not len(table):
         return []
-    rows = table.where(steps.index(table.start) >= 0)
+    rows = table.where(steps.inside(table) > 0)
     # Who launches a kernel is told by the operators; who waits is what is asked here.
     waits = named(trace, rows, _WAITS.match)
     inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
@@ -62,20 +68,74 @@ def _covered(table: Table, steps: Steps) -> float:
 
 
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
-    """Return fields of `TraceStatistics`: device memory that the driver was asked for or given."""
+    """Return fields of `TraceStatistics`: device memory that the driver was asked for or given.
+
+    Start-up is left out: it calls cudaFree before the first kernel, to make the context.
+    """
     steps, table = timeline.steps, trace.runtime
     if not len(table):
         return {}
-    rows = table.where((steps.index(table.start) >= 0) & named(trace, table, _ALLOCATION.match))
+    lasting = steps.inside(table)
+    kept = (lasting > 0) & named(trace, table, _ALLOCATION.match) & ~begins_context(trace)
+    rows, lasting = table.where(kept), lasting[kept]
     inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
     gives_back = named(trace, rows, _GIVES_BACK.search)
-    gave, asked = inside[gives_back], inside[~gives_back]
+    before = _call_before(trace, rows)
+    asks = ~gives_back
+    # Memory was full: the driver was asked, nothing was launched, memory given back, asked again.
     last_asked = np.full(len(trace.operators) + 1, np.iinfo(np.int64).min)  # -1: no operator
-    np.maximum.at(last_asked, asked, rows.start[~gives_back])
-    retries = np.unique(gave[rows.start[gives_back] < last_asked[gave]])
+    np.maximum.at(last_asked, inside[asks], rows.start[asks])
+    retried = gives_back & (inside >= 0) & (rows.start < last_asked[inside]) & (before == _ASKED)
+    uncached = _uncached(trace, rows, inside, asks, int((gives_back & (before == _OTHER)).sum()))
     return {
         "allocations_per_step": len(rows) / len(steps),
-        "allocation_s": float((rows.end - rows.start).sum()) / len(steps) / 1e9,
-        "allocator_retries_per_step": int((retries >= 0).sum()) / len(steps),
+        "allocation_s": float(lasting.sum()) / len(steps) / 1e9,
+        "allocator_retries_per_step": len(np.unique(inside[retried])) / len(steps),
         "releases_per_step": int((gives_back & (inside < 0)).sum()) / len(steps),
+        "uncached_per_step": uncached / len(steps),
     }
+
+
+@once
+def begins_context(trace: Trace) -> Mask:
+    """Return which driver calls make the device's context: long, and before any work of it."""
+    table, device = trace.runtime, trace.device
+    asked = table.start[named(trace, table, lambda name: _ASKS.match(name))]
+    first = min((int(times.min()) for times in (device.start, asked) if len(times)), default=0)
+    long = table.end - table.start >= _CONTEXT_NS
+    waits = named(trace, table, lambda name: "Synchronize" in name or "Memcpy" in name)
+    return (table.start < first) & long & ~waits
+
+
+def _call_before(trace: Trace, rows: Table) -> Ints:
+    """Return what each call's thread last did before it, other calls that free left out."""
+    runtime = trace.runtime
+    kind = np.full(len(trace.names), -1)
+    for number in np.unique(runtime.name).tolist():
+        name = trace.names[number]
+        kind[number] = _ASKED if _ASKS.match(name) else _OTHER if "Launch" in name else -1
+    told = runtime.where(kind[runtime.name] >= 0)
+    order = np.lexsort((told.start, told.thread))
+    span = int(max(runtime.end.max(initial=0), 0)) + 1
+    key = told.thread[order].astype(np.int64) * span + told.start[order]
+    place = np.searchsorted(key, rows.thread.astype(np.int64) * span + rows.start) - 1
+    if not len(order):
+        return np.full(len(rows), -1)
+    last = order[np.maximum(place, 0)]
+    same = (place >= 0) & (told.thread[last] == rows.thread)
+    return np.where(same, kind[told.name[last]], -1)
+
+
+def _uncached(trace: Trace, rows: Table, inside: Ints, asks: Mask, spread: int) -> int:
+    """Return the calls for a tensor's memory that PyTorch's caching allocator would not make.
+
+    It asks for 2 MiB and more. Where sizes are not recorded: nearly each tensor asks the driver,
+    and memory is given back between launches (`spread` calls), not all at once.
+    """
+    empty = named(trace, trace.operators, _EMPTY.match)
+    of_tensor = asks & (inside >= 0) & np.append(empty, False)[inside]
+    small = of_tensor & (rows["bytes"] >= 0) & (rows["bytes"] < _LEAST_BYTES)
+    if small.sum() >= _PROOF:
+        return int(small.sum())
+    each = of_tensor.sum() >= max(_PROOF, _NEARLY_EACH * empty.sum())
+    return int(of_tensor.sum()) if each and spread >= _NEARLY_EACH * of_tensor.sum() else 0

@@ -184,7 +184,7 @@ def once(function: Callable[[Trace], Found]) -> Callable[[Trace], Found]:
 _COLUMNS = {
     "operators": ("shapes", "product", "payload"),
     "annotations": ("payload",),
-    "runtime": ("correlation",),
+    "runtime": ("correlation", "bytes"),
     "device": ("kind", "correlation", "device", "stream", "bytes", "payload"),
     "spans": (),
     "python": (),

@@ -1,6 +1,7 @@
 """What the device did in the steps: kernels, tensor cores, synchronisation and copies."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     is_kernel = in_steps & (trace.device["kind"] == KERNEL)
     kernels = trace.device.where(is_kernel)
     length = kernels.end - kernels.start
-    calls = trace.runtime.where(steps.host.index(trace.runtime.start) >= 0)
-    waiting = (calls.end - calls.start)[named(trace, calls, _SYNC_CALL.match)]
+    waiting = steps.inside(trace.runtime.where(named(trace, trace.runtime, _SYNC_CALL.match)))
     matrix = named(trace, kernels, is_matrix_work)
     in_matrix = int(length[matrix].sum())
     in_tensor = int(length[matrix & named(trace, kernels, uses_tensor_cores)].sum())
@@ -44,7 +44,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "kernel_median_us": float(np.median(length)) / 1000 if len(length) else None,
         "gpu_busy_share": _busy_share(trace.device, steps),
         "sync_s": float(waiting.sum()) / count / 1e9,
-        "syncs_per_step": len(waiting) / count,
+        "syncs_per_step": int((waiting > 0).sum()) / count,
         "tensor_core_share": in_tensor / in_matrix if in_matrix else None,
     }
 
@@ -94,10 +94,11 @@ def summarise_copies(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     to_host = (sources == "device") & (targets != "device")
     pageable = to_device & (sources == "pageable")
     runtime = trace.runtime
-    counts = named(trace, runtime, COPY_CALL.match) & (steps.host.index(runtime.start) >= 0)
-    # How long each call holds the host in a copy, beyond queueing it.
-    held_ns = np.maximum(runtime.end - runtime.start - COPY_LAUNCH_NS, 0) * counts
-    held = union(runtime.start[held_ns > 0] + COPY_LAUNCH_NS, runtime.end[held_ns > 0])
+    # How long each call holds the host in a copy, beyond queueing it, within the steps.
+    lasting = np.minimum(runtime.start + COPY_LAUNCH_NS, runtime.end)
+    held_ns = steps.inside(replace(runtime, start=lasting))
+    held_ns *= named(trace, runtime, COPY_CALL.match)
+    held = union(lasting[held_ns > 0], runtime.end[held_ns > 0])
     exposed = intersect(held, timeline.exposed_intervals["runtime"])
 
     def wait_s(rows: Mask) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from torchdoctor.trace.columns import Ints, Trace
+from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, is_communication
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
 from torchdoctor.trace.threads import is_loader, is_step, named, of_fetching_thread
@@ -56,6 +56,10 @@ class Steps:
         index = np.searchsorted(self.start, times, side="right") - 1
         inside = (index >= 0) & (times < self.end[np.maximum(index, 0)])
         return np.where(inside, index, -1)
+
+    def inside(self, table: Table) -> Ints:
+        """Return how much of each row lies in the steps: a call may begin before the first one."""
+        return Intervals(self.start, self.end).covered(table.start, table.end)
 
 
 @dataclass(frozen=True)

@@ -240,6 +240,7 @@ class TraceStatistics:
     allocation_s: float | None = None  #: Host time per step in them.
     allocator_retries_per_step: float | None = None  #: Operators that had to free and ask again.
     releases_per_step: float | None = None  #: Returns of memory as by torch.cuda.empty_cache().
+    uncached_per_step: float | None = None  #: Calls that PyTorch's caching allocator never makes.
     matrix_work: MatrixWork | None = None  #: Arithmetic; null: no GPU, or no input sizes recorded.
     pointwise: PointwiseChains | None = None  #: Kernels in a row that could be one; null: no GPU.
     compilation: TracedCompilation | None = None  #: torch.compile in the steps; null: not in them.
