@@ -161,9 +161,9 @@ def test_a_caching_allocator_that_is_off_asks_for_each_tensor(size, frees, off) 
         trace.operator("aten::empty", at, at + 40)
         trace.call("hipMalloc", at + 10, at + 30)
         trace.events[-1]["args"]["bytes"] = size
+        trace.call("hipLaunchKernel", at + 42, at + 45)
         for number in range(frees):
             trace.call("hipFree", at + 50 + number, at + 51 + number)
-        trace.call("hipLaunchKernel", at + 62, at + 65)
     assert summary(trace).uncached_per_step == off
 
 

@@ -19,18 +19,7 @@ The first steps, which fill the allocator's cache: record after some steps of wa
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, trace
 from torchdoctor.words.figures import counted
 
-OFF = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _ROUNDING = 0.005
-
-
-def growing(traced: TraceStatistics) -> str:
-    """Return the variable that lets segments grow, as the recorded GPU's PyTorch reads it."""
-    maker = "HIP" if _on_rocm(traced) else "CUDA"
-    return f"PYTORCH_{maker}_ALLOC_CONF=expandable_segments:True"
-
-
-def _on_rocm(traced: TraceStatistics) -> bool:
-    return any(call.name.startswith("hip") for call in traced.runtime_calls)
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -42,37 +31,33 @@ def _examine(recording: Recording) -> Symptoms:
         return
     # While kernels run, the wait costs nothing.
     share = min(held, 1.0 - (recording.shares.gpu or 0.0))
-    calls = "hipMalloc and hipFree" if _on_rocm(traced) else "cudaMalloc, cudaFree and their kin"
-    told = f"{calls} hold the host {held:.0%} of each step"
-    if share < held - _ROUNDING:
-        told += f", {share:.0%} while no kernel runs"
-    told += f": {counted(traced.allocations_per_step, 'call')} a step."
-    if traced.uncached_per_step:
-        evidence = [
-            f"PyTorch's caching allocator is off: each tensor asks the driver for memory. {told}",
-            f"The allocator would not make {counted(traced.uncached_per_step, 'call')} a step (it "
-            f"asks for 2 MiB or more). The variable {OFF} turns it off: unset it.",
-        ]
-    else:
-        evidence = [told, *_causes(traced)]
-    yield Symptom(share=share, evidence=evidence, severity="moderate")
+    exposed = f", {share:.0%} while no kernel runs" if share < held - _ROUNDING else ""
+    told = (
+        f"Driver calls for memory (Malloc, Free) hold the host {held:.0%} of each step{exposed}: "
+        f"{counted(traced.allocations_per_step, 'call')} a step."
+    )
+    yield Symptom(share=share, evidence=[told, *_causes(traced)], severity="moderate")
 
 
 def _causes(traced: TraceStatistics) -> list[str]:
     retries, releases = traced.allocator_retries_per_step, traced.releases_per_step
+    if traced.uncached_per_step:
+        return [
+            "PyTorch's caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING): it would not "
+            f"make {counted(traced.uncached_per_step, 'call')} a step. Unset the variable."
+        ]
     causes = []
     if retries:
         causes.append(
             f"{counted(retries, 'operator')} a step found memory full and gave cached blocks back "
-            "to get theirs: use a smaller batch, checkpoint activations, or against fragmentation "
-            f"set {growing(traced)}."
+            "to get theirs: use a smaller batch, checkpoint activations, or let segments grow."
         )
     if releases:
         causes.append(
             f"Memory is given back outside of any operator, in {counted(releases, 'call')} a step: "
             "if the loop calls torch.cuda.empty_cache(), remove it."
         )
-    return causes or [f"Where sizes vary from step to step, set {growing(traced)}."]
+    return causes or ["Where sizes vary from step to step, let segments grow."]
 
 
 _CALLS = {"has_device": True, "allocations_per_step": 6.0, "allocation_s": 0.01}
@@ -82,6 +67,7 @@ CHECK = CheckSpec(
     threshold=0.02,
     unit="% of the step in driver calls for memory",
     source="torchdoctor: a warm caching allocator calls the driver in no step",
+    verdict="last",  # the cause
     examine=_examine,
     fires=[
         trace(**_CALLS),

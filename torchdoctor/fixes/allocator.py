@@ -28,12 +28,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.checks.allocator_thrash import OFF, growing
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _LIBRARIES = ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
 _FOLDERS = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib", "local/lib")
 _CUDA = "PYTORCH_CUDA_ALLOC_CONF"
+_UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 _GROWING = "expandable_segments:True"
 
 
@@ -106,8 +106,8 @@ def advice(recording: Recording) -> str:
     if traced is None or not traced.has_device:
         return FIX.permanent_form.splitlines()[0]
     if traced.uncached_per_step:
-        return f"unset {OFF} {OFF.replace('CUDA', 'HIP')}  # then start the program as before"
-    return f"{growing(traced)} python train.py"
+        return f"unset {' '.join(_UNCACHED)}\n# then start the program as before"
+    return FIX.permanent_form.splitlines()[1]
 
 
 FIX = FixSpec(

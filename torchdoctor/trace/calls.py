@@ -80,13 +80,14 @@ def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     rows, lasting = table.where(kept), lasting[kept]
     inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
     gives_back = named(trace, rows, _GIVES_BACK.search)
-    before = _call_before(trace, rows)
+    before, which = _call_before(trace, rows)
     asks = ~gives_back
     # Memory was full: the driver was asked, nothing was launched, memory given back, asked again.
     last_asked = np.full(len(trace.operators) + 1, np.iinfo(np.int64).min)  # -1: no operator
     np.maximum.at(last_asked, inside[asks], rows.start[asks])
     retried = gives_back & (inside >= 0) & (rows.start < last_asked[inside]) & (before == _ASKED)
-    uncached = _uncached(trace, rows, inside, asks, int((gives_back & (before == _OTHER)).sum()))
+    apart = len(np.unique(which[gives_back & (before == _OTHER)]))
+    uncached = _uncached(trace, rows, inside, asks, apart)
     return {
         "allocations_per_step": len(rows) / len(steps),
         "allocation_s": float(lasting.sum()) / len(steps) / 1e9,
@@ -107,8 +108,8 @@ def begins_context(trace: Trace) -> Mask:
     return (table.start < first) & long & ~waits
 
 
-def _call_before(trace: Trace, rows: Table) -> Ints:
-    """Return what each call's thread last did before it, other calls that free left out."""
+def _call_before(trace: Trace, rows: Table) -> tuple[Ints, Ints]:
+    """Return what each call's thread last did before it (launch or ask for memory), and its row."""
     runtime = trace.runtime
     kind = np.full(len(trace.names), -1)
     for number in np.unique(runtime.name).tolist():
@@ -120,17 +121,17 @@ def _call_before(trace: Trace, rows: Table) -> Ints:
     key = told.thread[order].astype(np.int64) * span + told.start[order]
     place = np.searchsorted(key, rows.thread.astype(np.int64) * span + rows.start) - 1
     if not len(order):
-        return np.full(len(rows), -1)
+        return np.full(len(rows), -1), np.full(len(rows), -1)
     last = order[np.maximum(place, 0)]
     same = (place >= 0) & (told.thread[last] == rows.thread)
-    return np.where(same, kind[told.name[last]], -1)
+    return np.where(same, kind[told.name[last]], -1), last
 
 
-def _uncached(trace: Trace, rows: Table, inside: Ints, asks: Mask, spread: int) -> int:
+def _uncached(trace: Trace, rows: Table, inside: Ints, asks: Mask, apart: int) -> int:
     """Return the calls for a tensor's memory that PyTorch's caching allocator would not make.
 
     It asks for 2 MiB and more. Where sizes are not recorded: nearly each tensor asks the driver,
-    and memory is given back between launches (`spread` calls), not all at once.
+    and memory is given back between launches (`apart` times), not all at once.
     """
     empty = named(trace, trace.operators, _EMPTY.match)
     of_tensor = asks & (inside >= 0) & np.append(empty, False)[inside]
@@ -138,4 +139,4 @@ def _uncached(trace: Trace, rows: Table, inside: Ints, asks: Mask, spread: int) 
     if small.sum() >= _PROOF:
         return int(small.sum())
     each = of_tensor.sum() >= max(_PROOF, _NEARLY_EACH * empty.sum())
-    return int(of_tensor.sum()) if each and spread >= _NEARLY_EACH * of_tensor.sum() else 0
+    return int(of_tensor.sum()) if each and apart >= _NEARLY_EACH * of_tensor.sum() else 0
