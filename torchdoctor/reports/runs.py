@@ -38,5 +38,5 @@ def _row(file: Path) -> Row:
     faster = wording.proven_faster(recommended.speedup)
     names = " + ".join(catalogue.name(fix.fix) for fix in recommended.fixes)
     gain = f"{clean(names)}: {speedup(recommended.speedup)}" if faster else "nothing yet"
-    what = program(report.workload.command, str(Path.cwd()))
-    return Row([file.parent.name, what, cause, gain], "good" if faster else "")
+    command = program(report.workload.command, str(Path.cwd()))
+    return Row([file.parent.name, command, cause, gain], "good" if faster else "")
