@@ -31,9 +31,9 @@ def faults() -> list[str]:
             for check in (*fix.treats, *fix.untried_needs)
             if check not in catalogue.checks()
         ]
-        if fix.when == "by hand" and not (fix.untried and fix.offers and fix.refusals):
-            faulty.append(f"fix {ident} is by hand and lacks untried, offers or refusals.")
-        if fix.when != "by hand" and (fix.apply is None or fix.example is None):
+        if fix.untried and not (fix.offers and fix.refusals):
+            faulty.append(f"fix {ident} is by hand and lacks offers or refusals.")
+        if not fix.untried and (fix.apply is None or fix.example is None):
             faulty.append(f"fix {ident} lacks apply or example.")
         if not 0 < len(fix.name) <= _LONGEST_NAME:
             faulty.append(f"fix {ident}: its name fits in no table.")

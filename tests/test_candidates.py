@@ -171,10 +171,10 @@ def test_a_fix_that_includes_another_goes_before_it():
 
 
 def test_what_no_run_can_apply_is_neither_tried_nor_refused_where_it_is_called_for():
-    by_hand = fix(("compute",), when="by hand", keeps="changes training")
+    by_hand = fix(("compute",), untried="It needs two.", keeps="changes training")
     chosen, refused = candidates(recording(), DIAGNOSIS, {"ddp": by_hand})
     assert (chosen, refused) == ([], []), "the report offers it"
-    elsewhere = fix(("odd-sizes",), when="by hand")
+    elsewhere = fix(("odd-sizes",), untried="It needs two.")
     chosen, refused = candidates(recording(), DIAGNOSIS, {"pad": elsewhere})
     assert chosen == []
     assert "No finding" in refused[0].reason

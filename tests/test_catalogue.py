@@ -32,7 +32,7 @@ SWAPPED = PAGE.replace("Risks\n-----", "X").replace("Sources\n-------", "Risks\n
     [
         ({"apply": None}, "lacks apply or example"),
         ({"example": None}, "lacks apply or example"),
-        ({"when": "by hand"}, "lacks untried, offers or refusals"),
+        ({"untried": "It needs another GPU."}, "lacks offers or refusals"),
         ({"p_helps": 1.0}, "is no probability"),
         ({"also_known_as": ("set-to-none",)}, "the name of several files"),
         ({"also_known_as": ("drop gradients",)}, "the name of several files"),
@@ -137,7 +137,7 @@ def test_a_threshold_from_nowhere_is_a_fault(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_fix_says_what_the_way_of_applying_it_means(ident: str) -> None:
     applied = next(x for x in catalogue.explain(ident).splitlines() if x.startswith("- Applied: "))
     assert applied.endswith(")")
-    assert len(applied) > len(f"- Applied: {catalogue.fixes()[ident].when}") + 20
+    assert len(applied) > len(f"- Applied: {catalogue.fixes()[ident].applied}") + 20
 
 
 def test_explain_names_the_nearest_id() -> None:

@@ -37,8 +37,6 @@ Nothing.
 from torchdoctor.words import CheckSpec, Symptom
 
 CHECK = CheckSpec(
-    file=__file__,
-    page=__doc__,
     branch="other",
     threshold=1,
     unit="step",
@@ -81,8 +79,6 @@ def apply(torch, settings, program):
 
 
 FIX = FixSpec(
-    file=__file__,
-    page=__doc__,
     name="made up",
     treats=("takes-steps",),
     keeps_results="exactly",

@@ -12,8 +12,8 @@ from probed_examples import Ran, run_with
 
 from torchdoctor.advice import catalogue
 
-BY_HAND = {i: fix for i, fix in catalogue.fixes().items() if fix.when == "by hand"}
-FIXES = {i: fix for i, fix in catalogue.fixes().items() if fix.when != "by hand"}
+BY_HAND = {i: fix for i, fix in catalogue.fixes().items() if fix.untried}
+FIXES = {i: fix for i, fix in catalogue.fixes().items() if not fix.untried}
 EXAMPLES = {i: fix.example for i, fix in FIXES.items() if fix.example is not None}
 NEEDS_CUDA = [i for i, example in EXAMPLES.items() if example.needs == "cuda"]
 ANYWHERE = [i for i in EXAMPLES if i not in NEEDS_CUDA]

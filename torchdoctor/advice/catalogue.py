@@ -200,7 +200,7 @@ def _fix_page(fix: FixSpec) -> str:
         "Name in reports": fix.name,
         "Treats": ", ".join(fix.treats) or "nothing that slows a step",
         "Keeps results": f"{fix.keeps_results} (risk {fix.risk}){but}",
-        "Applied": f"{fix.when} ({_APPLIED[fix.when]})",
+        "Applied": f"{fix.applied} ({_APPLIED[fix.applied]})",
         "Tried": _TRIED_APART.format(fix.training.trial) if fix.training else "",
         "Not tried in a run": fix.untried,
         "Also known as": ", ".join(fix.also_known_as),

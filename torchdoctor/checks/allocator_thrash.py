@@ -62,7 +62,6 @@ def _causes(traced: TraceStatistics) -> list[str]:
 
 _CALLS = {"has_device": True, "allocations_per_step": 6.0, "allocation_s": 0.01}
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.02,
     unit="% of the step in driver calls for memory",

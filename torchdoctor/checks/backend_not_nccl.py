@@ -45,7 +45,6 @@ _DDP = {"ident": 0, "data_parallel": "DistributedDataParallel", "device": "cuda:
 _ON_GPU = {"world_size": 4, "backend": "gloo", "models": [_DDP]}
 _TRACED = {"has_device": True, "backend": "gloo", "world_size": 2, "host_collective_s": 0.04}
 CHECK = CheckSpec(
-    file=__file__,
     branch="communication",
     threshold=0,
     unit="such process groups: any is a finding",

@@ -32,7 +32,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.5,
     unit="% of the GPU's kernels shorter than 10 us",

@@ -54,7 +54,6 @@ _LOADER = {"ident": 0, "num_workers": 4, "batches": 500, "looks": 480}
 _READY = {**_LOADER, "taken_over_s": 0.9, "awaited_s": 0.1}
 _STEPS = {"data_wait_s": 0.002, "forward_s": 0.008}
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=0.5,
     unit="% of the waits for workers begin with a batch that lies ready",

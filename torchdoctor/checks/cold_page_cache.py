@@ -80,7 +80,6 @@ _MOUNT = {
 }
 _KEPT_OPEN = {**_MOUNT, "opens": 0, "held": 1}
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=0.05,
     unit="% of the step",

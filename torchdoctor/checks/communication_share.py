@@ -43,7 +43,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="communication",
     threshold=0.20,
     unit="% of the step, exposed; moderate from 10 %",

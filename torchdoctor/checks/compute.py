@@ -36,7 +36,6 @@ def _most_expensive(traced: TraceStatistics) -> list[str]:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.5,
     unit="% of the step in large operators",

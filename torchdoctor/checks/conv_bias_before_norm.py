@@ -30,7 +30,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=1,
     unit="convolution with a bias right before a batch normalization",

@@ -37,7 +37,6 @@ _PLAIN = {"name": "aten::mkldnn_convolution", "calls_per_step": 8.0, "self_s": 0
 _TRANSPOSED = {**_PLAIN, "name": "aten::_convolution"}
 _MODEL = {"ident": 0, "conv2d": 8, "forwards": 9}
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.2,
     unit="% of the step",

@@ -32,7 +32,6 @@ _CALL = {
     "host_s": 0.004,
 }
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.01,
     unit="% of the step",

@@ -28,7 +28,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="memcpy",
     threshold=1.0,
     unit="blocking copy in each step",

@@ -30,7 +30,6 @@ def _measure(recording: Recording) -> float | None:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.30,
     unit="% of the step on the host",

@@ -28,7 +28,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 _MODEL = {"ident": 0, "conv2d": 8, "forwards": 9}
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=2,
     unit="input shapes; with more of them it is no finding",

@@ -25,7 +25,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="communication",
     threshold=0,
     unit="models in DataParallel: any is a finding",

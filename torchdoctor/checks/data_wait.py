@@ -50,7 +50,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=0.20,
     unit="% of the step; moderate from 5 %",

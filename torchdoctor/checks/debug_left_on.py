@@ -34,7 +34,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0,
     unit="debugging tools left on: any is a finding",

@@ -84,7 +84,6 @@ _DOUBLE = {
 _MADE = {"kind": "model", "name": "double", "location": {"file": "/w/train.py", "line": 9}}
 _V100 = on_gpu("Tesla V100-SXM2-16GB", compute_capability="7.0")
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.3,
     unit="% of the step in large operators",

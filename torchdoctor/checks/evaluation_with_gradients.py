@@ -33,7 +33,6 @@ def _examine(recording: Recording) -> Symptoms:
 _STEPS = {"evaluation_s": 0.004}
 _MODEL = {"ident": 0, "eval_forwards": 20}
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.05,
     unit="% of the training time in such evaluation",

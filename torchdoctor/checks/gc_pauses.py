@@ -27,7 +27,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.02,
     unit="% of the step",

@@ -43,7 +43,6 @@ _A100 = on_gpu("NVIDIA A100")
 _MODEL = {"ident": 0, "forwards": 60, "device": "cpu"}
 _ON_GPU = {**_MODEL, "device": "cuda:0"}
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=1,
     unit="GPU that the program does not use",

@@ -34,7 +34,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.50,
     unit="% of the step in which kernels run; a finding below it",

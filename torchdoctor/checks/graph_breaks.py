@@ -96,7 +96,6 @@ _ASKED = {**_PRINT, "reason": "Call to `torch._dynamo.graph_break()`"}
 _TRACED = {"compiles_per_step": 0.0, "compile_s": 0.0, "steps_with": 0, "regions_per_step": 2.0}
 _LINE = {"file": "train.py", "line": 7, "function": "forward"}
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=1,
     unit="graph break",

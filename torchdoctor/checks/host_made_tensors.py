@@ -35,7 +35,6 @@ _CALL = {
     "host_s": 0.001,
 }
 CHECK = CheckSpec(
-    file=__file__,
     branch="memcpy",
     threshold=0.01,
     unit="% of the step",

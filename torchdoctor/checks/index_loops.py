@@ -54,7 +54,6 @@ _LOOP = {
 _NEXT = {**_LOOP, "location": {"file": "/w/train.py", "line": 13, "function": "train"}}
 _SLOW = {**_LOOP, "host_s": 0.001}
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.02,
     unit="% of the step",

@@ -68,7 +68,6 @@ _LOSS_READ = {**_STACK, "leaf": "w/train.py get_batch", "text": "total += loss.i
 _CLEARED = {**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}
 _STEPS = {"boundary": {"kind": "optimizer"}, "before_forward_s": 0.006, "other_s": 0.007}
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=0.05,
     unit="% of the step",

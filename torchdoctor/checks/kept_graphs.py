@@ -39,7 +39,6 @@ def _name(graph: KeptGraph) -> str:
 
 _KEPT = {"kind": "sum", "name": "total", "nodes_per_step": 30.0}
 CHECK = CheckSpec(
-    file=__file__,
     branch="other",
     threshold=3,
     unit="graphs of earlier steps that are kept",

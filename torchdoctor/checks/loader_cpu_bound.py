@@ -45,7 +45,6 @@ def _examine(recording: Recording) -> Symptoms:
 _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.97}
 _STEPS = {"data_wait_s": 0.008, "forward_s": 0.002}
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=0.5,
     unit="% of the time of fetching is CPU time",

@@ -62,7 +62,6 @@ def _reads_nothing(recording: Recording) -> bool:
 _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.08}
 _STEPS = {"data_wait_s": 0.008, "forward_s": 0.002}
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=0.5,
     unit="% of the time of fetching is CPU time; a finding below it",

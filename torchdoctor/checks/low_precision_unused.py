@@ -47,7 +47,6 @@ _MODEL = {"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}
 _T4 = on_gpu("Tesla T4", compute_capability="7.5")
 _AMX = {"environment": {"cpu_features": ["amx_bf16"]}, **process(models=[_MODEL])}
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.3,
     unit="% of the step in large operators",

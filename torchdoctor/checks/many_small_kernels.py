@@ -75,7 +75,6 @@ _GPU = {"has_device": True, "short_kernels_share": 0.9, "gpu_busy_share": 0.1}
 _LAUNCHES = {"gpu": 0.1, "cpu": 0.5, "runtime": 0.2, "other": 0.2}
 _BLOCKED = {"gpu": 0.1, "cpu": 0.1, "runtime": 0.75, "other": 0.05}
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.5,
     unit="% of the kernels under 10 us; without a GPU, of the step around operators",

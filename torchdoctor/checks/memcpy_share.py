@@ -45,7 +45,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="memcpy",
     threshold=0.20,
     unit="% of the step, exposed; moderate from 5 %",

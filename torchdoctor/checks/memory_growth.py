@@ -35,7 +35,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 _MEMORY = {"environment": {"memory_bytes": 2**34}}
 CHECK = CheckSpec(
-    file=__file__,
     branch="other",
     threshold=0.01,
     unit="% of the machine's memory per minute",

@@ -23,7 +23,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 _GPUS = on_gpu("A100", memory_bytes=100)
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=NEARLY_FULL,
     unit="% of the GPU's memory",

@@ -60,7 +60,6 @@ def _examine(recording: Recording) -> Symptoms:
 _FILL = {"name": "aten::fill_", "calls_per_step": 8.0, "self_s": 0.02, "shapes": "[4096, 4096]"}
 _LITTLE = {**_FILL, "self_s": 1e-3}
 CHECK = CheckSpec(
-    file=__file__,
     branch="memcpy",
     threshold=0.05,
     unit="% of the step",

@@ -72,7 +72,6 @@ _PADDED = {
 }
 _NO_GAIN = {**_PADDED, "speedups": [0.98, 1.01, 1.0, 1.02]}
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=8,
     unit="elements, of which sizes are to be multiples",

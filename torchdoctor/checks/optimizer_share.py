@@ -28,7 +28,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.2,
     unit="% of the step",

@@ -22,7 +22,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="other",
     threshold=MUCH_LOAD,
     unit="% of the usable CPUs, kept busy by other programs",

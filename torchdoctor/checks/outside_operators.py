@@ -78,7 +78,6 @@ _TRACED = {"python_s": 0.097, "outside_s": 0.096}
 _PLACE = {"file": "train.py", "line": 12, "function": "main", "other_s": 0.095}
 _OUTSIDE = {"shares": {"cpu": 0.04, "other": 0.96}, "steps": None, **trace(**_TRACED)}
 CHECK = CheckSpec(
-    file=__file__,
     branch="other",
     threshold=0.10,
     unit="% of the step",

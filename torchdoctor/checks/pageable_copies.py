@@ -44,7 +44,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="memcpy",
     threshold=1.0,
     unit="pageable copy in each step",

@@ -30,7 +30,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 _CPU = {"shares": {"cpu": 1.0}}
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.3,
     unit="% of the step",

@@ -68,7 +68,6 @@ _PARTS: dict[str, Callable[[RankTime], float]] = {
 _EVEN = {"path": "t", "step_s": 0.1, "communication_exposed_s": 0.02}
 _SECOND = {**_EVEN, "rank": 1}
 CHECK = CheckSpec(
-    file=__file__,
     branch="communication",
     threshold=0.10,
     unit="% of the step that the slowest rank works longer than the mean",

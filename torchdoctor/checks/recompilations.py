@@ -124,7 +124,6 @@ def _run(**changes: object) -> dict[str, Any]:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.05,
     unit="% of the time since the first step",

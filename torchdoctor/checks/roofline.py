@@ -73,7 +73,6 @@ def _work(**changes: Any) -> dict[str, Any]:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.1,
     unit="% of the step in matrix products",

@@ -36,7 +36,6 @@ def _set(*features: str, **environment: str) -> dict[str, Any]:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0,
     unit="variables that hold back the CPU's instructions: any is a finding",

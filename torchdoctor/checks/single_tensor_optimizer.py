@@ -40,7 +40,6 @@ def _loops(optimizer: OptimizerFacts) -> bool:
 _STEPS = {"optimizer_s": 0.004}
 _ADAMW = {"ident": 0, "cls": "torch.optim.adamw.AdamW", "parameters": 200, "supports_fused": True}
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.05,
     unit="% of the step in the optimizer",

@@ -71,7 +71,6 @@ def _product(**changes: Any) -> dict[str, Any]:
 
 _ODD = {"dimension": "columns", "size": 5185, "multiple": 8}
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.05,
     unit="% of the step in such products",

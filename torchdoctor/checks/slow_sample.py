@@ -36,7 +36,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 _LOADED = process(loaders=[{"ident": 0, "batches": 500}])
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=10.0,
     unit="times the median: the 99th percentile of the time of a batch",

@@ -66,7 +66,6 @@ _MOUNT = {
 }
 _CACHED = {**_MOUNT, "warm_file_s": 1e-5}
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=0.05,
     unit="% of the step",

@@ -43,7 +43,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 _UNEVEN = {"median_s": 0.008, "mean_s": 0.01, "p99_s": 0.2}
 CHECK = CheckSpec(
-    file=__file__,
     branch="other",
     threshold=3.0,
     unit="times the median step: the 99th percentile",

@@ -31,7 +31,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=256 * 2**20,
     unit="bytes in swap (256 MiB), while CPUs wait for disks 10 % of the time",

@@ -63,7 +63,6 @@ _WAIT = {
     "host_s": 0.004,
 }
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=0.05,
     unit="% of the step",

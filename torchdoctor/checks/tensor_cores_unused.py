@@ -44,7 +44,6 @@ _V100 = on_gpu("Tesla V100-SXM2-16GB", compute_capability="7.0")
 _MODEL = {"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}
 _KERNELS = trace(has_device=True, float32_matrix_s=0.06)
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.3,
     unit="% of the step in matrix kernels",

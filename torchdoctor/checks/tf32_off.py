@@ -32,7 +32,6 @@ def _examine(recording: Recording) -> Symptoms:
 _OFF = {"matmul_tf32": False}
 _GPUS = on_gpu("A100", compute_capability="8.0")
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=8.0,
     unit="or later: the GPU's CUDA compute capability",

@@ -35,7 +35,6 @@ def _share(reason: str) -> float:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="other",
     threshold=0.2,
     unit="% of the samples",

@@ -32,7 +32,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 _CPUS = {"environment": {"usable_cpus": 2.0}}
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=1.0,
     unit="thread for each usable CPU; a finding above it",

@@ -47,7 +47,6 @@ _SOFTMAX = {"name": "aten::_softmax", "calls_per_step": 6.0, "self_s": 0.01}
 _BMM = {"name": "aten::bmm", "calls_per_step": 36.0, "self_s": 0.02}
 _FLASH = {**_SOFTMAX, "name": "aten::_scaled_dot_product_flash_attention"}
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.05,
     unit="% of the step",

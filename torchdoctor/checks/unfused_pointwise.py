@@ -63,7 +63,6 @@ def _chains(device_s: float) -> dict[str, Any]:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="gpu",
     threshold=0.10,
     unit="% of the step",

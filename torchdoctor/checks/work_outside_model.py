@@ -90,7 +90,6 @@ def _sampled(*rows: dict[str, Any], other: float = 0.3) -> dict[str, Any]:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="other",
     threshold=0.10,
     unit="% of the step",

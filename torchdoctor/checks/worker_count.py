@@ -37,7 +37,6 @@ _WORKERS = {
     **process(loaders=[{"ident": 0, "num_workers": 16, "batches": 50}]),
 }
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=1.0,
     unit="worker for each usable CPU; a finding above it",

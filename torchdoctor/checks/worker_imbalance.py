@@ -39,7 +39,6 @@ def _examine(recording: Recording) -> Symptoms:
 _LOADER = {"ident": 0, "num_workers": 4, "batches": 100, "overtaken": 40, "overtaken_s": 0.2}
 _STEPS = {"data_wait_s": 0.004}
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=0.05,
     unit="% of the step",

@@ -42,7 +42,6 @@ def _examine(recording: Recording) -> Symptoms:
 _LOADER = {"ident": 0, "num_workers": 2, "batches": 50, "iterators": 5}
 _STEPS = {"loader_start_s": 0.002}
 CHECK = CheckSpec(
-    file=__file__,
     branch="data_loader",
     threshold=0.03,
     unit="% of the step",

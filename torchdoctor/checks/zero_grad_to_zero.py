@@ -25,7 +25,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 CHECK = CheckSpec(
-    file=__file__,
     branch="cpu",
     threshold=1,
     unit="call of zero_grad(set_to_none=False)",

@@ -86,7 +86,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="recompute activations",
     treats=("memory-near-limit",),
     keeps_results="exactly",

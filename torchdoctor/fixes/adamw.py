@@ -88,7 +88,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 _ADAM = {"ident": 0, "cls": "torch.optim.adam.Adam", "steps": 60}
 
 FIX = FixSpec(
-    file=__file__,
     name="AdamW",
     keeps_results="changes training",
     refuses=refuses,

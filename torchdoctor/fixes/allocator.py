@@ -111,7 +111,6 @@ def advice(recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="another memory allocator",
     treats=("allocator-thrash", "cpu-execution"),
     keeps_results="exactly",

@@ -226,7 +226,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="read tables from Arrow files",
     treats=("data-wait", "loader-cpu-bound", "slow-storage"),
     keeps_results="exactly",

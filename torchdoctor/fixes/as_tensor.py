@@ -117,7 +117,6 @@ same values: [[1.0, 1.0], [1.0, 1.0]] torch.float32 [[0, 1, 2], [0, 1, 2]] torch
 joined by NumPy: """
 
 FIX = FixSpec(
-    file=__file__,
     name="share NumPy's memory",
     treats=("copied-arrays",),
     keeps_results="exactly",

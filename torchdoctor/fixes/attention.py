@@ -57,11 +57,9 @@ _OPERATORS = [
 _SLOW = trace(step_s=0.01, operators=_OPERATORS)
 
 FIX = FixSpec(
-    file=__file__,
     name="fused attention",
     treats=("unfused-attention",),
     keeps_results="within rounding",
-    when="by hand",
     untried="only the source tells queries, keys and mask apart; torch-compile is tried.",
     refuses=refuses,
     instruction=instruction,

@@ -79,11 +79,9 @@ def _on(name: str, gpu: float = 1.0) -> dict[str, Any]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="another GPU",
     treats=("compute",),
     keeps_results="within rounding",
-    when="by hand",
     untried="it needs the other GPU.",
     refuses=refuses,
     suits=lambda trace: False,

@@ -124,7 +124,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="channels-last",
     treats=("convolutions-nchw", "compute"),
     keeps_results="within rounding",

@@ -151,7 +151,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="no bias before batch norm",
     treats=("conv-bias-before-norm",),
     keeps_results="within rounding",

@@ -77,7 +77,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="bfloat16 products on the CPU",
     treats=("low-precision-unused", "compute"),
     keeps_results="lower precision",

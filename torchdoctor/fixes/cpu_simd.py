@@ -44,7 +44,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="all vector instructions",
     treats=("simd-capped",),
     keeps_results="within rounding",

@@ -113,7 +113,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="CPU threads",
     treats=("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load"),
     keeps_results="within rounding",

@@ -74,7 +74,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="fastest cuDNN algorithms",
     treats=("cudnn-benchmark-off", "compute"),
     keeps_results="within rounding",

@@ -188,7 +188,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="cache remote files",
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",

@@ -72,11 +72,9 @@ _WRAPPED = {"ident": 0, "data_parallel": "DataParallel", "device": "cuda:0", "fo
 _FOUR = process(models=[_WRAPPED], devices=["A"] * 4)
 
 FIX = FixSpec(
-    file=__file__,
     name="DistributedDataParallel",
     treats=("data-parallel", "gpu-left-idle"),
     keeps_results="changes training",
-    when="by hand",
     untried="a process for each GPU divides the data, which only the script can do.",
     refuses=refuses,
     instruction=instruction,

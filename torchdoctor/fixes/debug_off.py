@@ -127,7 +127,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="debugging aids off",
     treats=("debug-left-on",),
     keeps_results="exactly",

@@ -196,7 +196,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="cache decoded samples",
     treats=("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample"),
     keeps_results="exactly",

@@ -63,11 +63,9 @@ def suits(trace: TraceStatistics) -> bool:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="copy the next batch ahead",
     treats=("memcpy-share",),
     keeps_results="within rounding",
-    when="by hand",
     untried="what the loop does with a batch before it moves it stands in the source.",
     refuses=refuses,
     suits=suits,

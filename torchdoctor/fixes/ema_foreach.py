@@ -89,7 +89,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="average weights all at once",
     keeps_results="changes training",
     refuses=refuses,

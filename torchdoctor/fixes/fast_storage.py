@@ -207,7 +207,6 @@ def _pointed(word: str, source: str, copy: str) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="files on fast local storage",
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",

@@ -87,11 +87,9 @@ def _pair(**more: Any) -> dict[str, Any]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="fully sharded data parallel",
     treats=("memory-near-limit",),
     keeps_results="changes training",
-    when="by hand",
     untried="it needs a process for each GPU, and the script to say how the model is divided.",
     refuses=refuses,
     instruction=instruction,

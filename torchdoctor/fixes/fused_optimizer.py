@@ -141,7 +141,6 @@ def suits(trace: TraceStatistics) -> bool:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="fused optimizer",
     treats=("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead"),
     keeps_results="within rounding",

@@ -58,7 +58,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="fewer garbage collections",
     treats=("gc-pauses",),
     keeps_results="exactly",

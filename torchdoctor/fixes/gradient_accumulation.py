@@ -62,11 +62,9 @@ _FULL = {
 }
 
 FIX = FixSpec(
-    file=__file__,
     name="gradient accumulation",
     treats=("memory-near-limit",),
     keeps_results="changes training",
-    when="by hand",
     untried="it splits the training loop's own batch, which only its source can.",
     refuses=refuses,
     instruction=instruction,

@@ -104,7 +104,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="gradient clipping",
     also_known_as=("foreach-clip",),
     keeps_results="changes training",

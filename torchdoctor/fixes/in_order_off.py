@@ -65,7 +65,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="batches in order of completion",
     treats=("worker-imbalance",),
     keeps_results="changes training",

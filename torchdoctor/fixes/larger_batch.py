@@ -173,7 +173,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="larger batch",
     treats=("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share"),
     keeps_results="changes training",

@@ -208,7 +208,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="loader workers",
     treats=(
         "data-wait",

@@ -141,7 +141,6 @@ def _schedule(optimizer: OptimizerFacts, max_rate: float | None) -> str:
 _SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, "steps": 60}
 
 FIX = FixSpec(
-    file=__file__,
     name="learning rate schedule",
     keeps_results="changes training",
     refuses=refuses,

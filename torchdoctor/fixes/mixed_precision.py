@@ -183,7 +183,6 @@ def advice(recording: Recording) -> str | None:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="autocast",
     treats=("compute", "low-precision-unused", "tensor-cores-unused", "memory-near-limit"),
     keeps_results="lower precision",

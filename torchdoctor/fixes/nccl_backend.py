@@ -54,11 +54,9 @@ _GLOO = {
 }
 
 FIX = FixSpec(
-    file=__file__,
     name="NCCL backend",
     treats=("backend-not-nccl",),
     keeps_results="within rounding",
-    when="by hand",
     untried="NCCL needs a GPU of its own for each process, which only the script can give it.",
     refuses=refuses,
     platforms=("cuda", "rocm"),

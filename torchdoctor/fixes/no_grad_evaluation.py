@@ -120,7 +120,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="evaluation without gradients",
     treats=("evaluation-with-gradients",),
     keeps_results="exactly",

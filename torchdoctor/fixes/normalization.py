@@ -135,7 +135,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="normalization",
     also_known_as=("input-normalization", "batch-normalization"),
     keeps_results="changes training",

@@ -66,7 +66,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="one memory node",
     treats=("cpu-execution", "compute"),
     keeps_results="within rounding",

@@ -108,11 +108,9 @@ _PADDED = {
 _GPU = {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}
 
 FIX = FixSpec(
-    file=__file__,
     name="sizes in multiples of 8",
     treats=("odd-sizes", "sizes-not-multiples"),
     keeps_results="changes training",
-    when="by hand",
     untried=(
         "it gives the model other shapes, which only its source can: its products are timed alone."
     ),

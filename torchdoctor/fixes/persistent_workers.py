@@ -82,7 +82,6 @@ def _keywords(settings: Settings) -> Settings:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="persistent loader workers",
     treats=("workers-respawned", "data-wait"),
     keeps_results="within rounding",

@@ -132,7 +132,6 @@ def advice(recording: Recording) -> str | None:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="pinned memory",
     also_known_as=("non-blocking-copy",),
     treats=("memcpy-share", "pageable-copies", "copy-without-pinning"),

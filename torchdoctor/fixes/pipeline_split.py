@@ -75,11 +75,9 @@ _WHOLE = process(devices=["A", "A"], models=[_MODEL])
 _SHARDED = process(devices=["A", "A"], models=[{**_MODEL, "data_parallel": "FSDP"}])
 
 FIX = FixSpec(
-    file=__file__,
     name="pipeline stages",
     treats=("memory-near-limit",),
     keeps_results="within rounding",
-    when="by hand",
     untried="it needs a process for each GPU, and a model that is a chain of layers.",
     refuses=refuses,
     instruction=instruction,

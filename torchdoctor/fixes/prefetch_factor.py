@@ -66,7 +66,6 @@ def _keywords(settings: Settings) -> Settings:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="more batches ahead",
     treats=("data-wait", "slow-sample", "worker-imbalance"),
     keeps_results="exactly",

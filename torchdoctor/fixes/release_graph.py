@@ -98,7 +98,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="release each step's graph",
     treats=("kept-graphs",),
     keeps_results="exactly",

@@ -105,7 +105,6 @@ def advice(recording: Recording) -> str | None:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="no GPU synchronization",
     treats=("sync-in-step", "allocator-thrash"),
     keeps_results="exactly",

@@ -56,7 +56,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="drop gradients",
     treats=("zero-grad-to-zero", "memset-share"),
     keeps_results="exactly",

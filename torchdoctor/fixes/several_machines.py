@@ -76,12 +76,10 @@ _FOUR = {"models": [_WRAPPED], "devices": ["A"] * 4}
 _RUNS = process(**_FOUR, world_size=4)
 
 FIX = FixSpec(
-    file=__file__,
     name="several machines",
     also_known_as=("multi-node",),
     treats=("compute",),
     keeps_results="changes training",
-    when="by hand",
     untried="it needs the other machines.",
     refuses=refuses,
     suits=lambda trace: False,

@@ -112,11 +112,9 @@ _MODEL = {"ident": 0, "forwards": 9, "dtypes": ["float64"], "elements": 9, "floa
 _COMPLEX = {**_MODEL, "dtypes": ["complex128", "float64"]}
 
 FIX = FixSpec(
-    file=__file__,
     name="float32 instead of float64",
     treats=("double-precision", "compute", "memory-near-limit"),
     keeps_results="lower precision",
-    when="by hand",
     untried="only the source says which digits the program needs.",
     refuses=refuses,
     suits=suits,

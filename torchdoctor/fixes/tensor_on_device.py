@@ -123,7 +123,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="make tensors on the device",
     treats=("host-made-tensors",),
     keeps_results="within rounding",

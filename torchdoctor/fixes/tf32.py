@@ -87,7 +87,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="TF32 products",
     treats=("tf32-off", "compute", "low-precision-unused", "tensor-cores-unused"),
     keeps_results="lower precision",

@@ -214,7 +214,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="compiled model",
     also_known_as=("fuse-pointwise",),
     treats=(

@@ -51,11 +51,9 @@ _MODELS = [{"ident": 0, "forwards": 9}]
 _GPU = {"environment": {"gpus": [{"index": 0, "name": "NVIDIA A100"}]}}
 
 FIX = FixSpec(
-    file=__file__,
     name="train on the GPU",
     treats=("gpu-left-idle",),
     keeps_results="within rounding",
-    when="by hand",
     untried="every tensor that meets the model has to move with it, which only the script knows.",
     refuses=refuses,
     instruction=instruction,

@@ -72,11 +72,9 @@ def _seen(name: str, text: str) -> dict[str, Any]:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="whole tensors, no Python loop",
     treats=("index-loops",),
     keeps_results="within rounding",
-    when="by hand",
     untried="what a loop computes stands in the source.",
     refuses=refuses,
     suits=lambda trace: False,

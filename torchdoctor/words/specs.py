@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -54,11 +55,17 @@ class TreeQuestion:
     optional: bool = False  # the path leaves it out where nothing was measured
 
 
+def _declaring_file() -> str:
+    """Return the file of the caller's caller: an entry is declared in the file that it is."""
+    file: str = sys._getframe(2).f_globals["__file__"]
+    return file
+
+
 @dataclass(frozen=True, kw_only=True)
 class CatalogueEntry:
     """A file of the catalogue: its name is the id, its docstring the page."""
 
-    file: str
+    file: str = field(default_factory=_declaring_file)
     page: str | None = None  # None: the file's docstring
     also_known_as: tuple[str, ...] = ()  # former ids, and those that became a part of it
 
@@ -164,9 +171,8 @@ class FixSpec(SwitchSpec):
     treats: tuple[str, ...] = ()  # ids of checks
     keeps_results: Literal["exactly", "within rounding", "lower precision", "changes training"]
     keeps_but: str = ""  # what that class does not say of this fix
-    # by hand: offered as code, never run
-    when: Literal["launch", "between steps", "by hand"] = "launch"
-    untried: str = ""  # why no run applies a fix by hand: a sentence
+    when: Literal["launch", "between steps"] = "launch"
+    untried: str = ""  # why no run applies it, a sentence: it is offered as code, to apply by hand
     # Probability, judged, that it makes a program faster to which it applies: 0.5 to 0.8 where it
     # treats what was observed, 0.2 to 0.3 where it helps only if computing is the limit.
     p_helps: float = 0.35
@@ -223,9 +229,14 @@ class FixSpec(SwitchSpec):
         known = not (trace.has_device and self.platforms) or trace.platform in self.platforms
         return known and self.suits(trace)
 
+    @property
+    def applied(self) -> Literal["launch", "between steps", "by hand"]:
+        """When it is applied."""
+        return "by hand" if self.untried else self.when
+
     def offered_as_code(self, recording: Recording) -> bool:
         """Return True if no trial of its speed can apply it to this program."""
-        return self.when == "by hand" or self.training is not None or self.by_hand(recording)
+        return bool(self.untried) or self.training is not None or self.by_hand(recording)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 CEILING = CeilingSpec(
-    file=__file__,
     whole=False,  # of what the host does, it is the waiting alone
     removes="waits for values (.item() and the like)",
     branch="cpu",

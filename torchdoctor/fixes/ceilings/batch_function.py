@@ -187,7 +187,6 @@ def _is_array(value: Any) -> bool:
 
 
 CEILING = CeilingSpec(
-    file=__file__,
     whole=True,
     removes="the function that prepares its batches",
     branch="data_loader",

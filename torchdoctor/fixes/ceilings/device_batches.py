@@ -57,7 +57,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 CEILING = CeilingSpec(
-    file=__file__,
     whole=whole,
     removes="copies to the device",
     branch="memcpy",

@@ -123,7 +123,6 @@ class _Batches:
 
 
 CEILING = CeilingSpec(
-    file=__file__,
     whole=True,
     removes="its data loader",
     branch="data_loader",

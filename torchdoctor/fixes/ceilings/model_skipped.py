@@ -142,7 +142,6 @@ class _Skipped:
 
 
 CEILING = CeilingSpec(
-    file=__file__,
     whole=True,
     removes="forward, backward and updates",
     by_own_loader=True,  # its steps are as long as the loader takes
