@@ -44,11 +44,9 @@ def advice(recording: Recording) -> str | None:
 
 
 FIX = FixSpec(
-    file=__file__,
     name="batched inference",
     treats=("python-overhead", "many-small-kernels"),
     keeps_results="within rounding",
-    when="by hand",
     untried="only the program knows which inputs wait.",
     refuses=refuses,
     suits=lambda trace: trace.trains is False,
