@@ -116,6 +116,15 @@ def test_a_moderate_wait_does_not():
     assert "data-wait" in {finding.check for finding in answer.findings}
 
 
+def test_of_several_waits_of_a_gpu_the_largest_leads():
+    """A host of 33 % beside an exchange of 21 %: the answer was to communicate less."""
+    waits = of_shares(communication=0.21, gpu=0.46, cpu=0.33)
+    assert waits.bottleneck == "cpu"
+    assert of_shares(data_loader=0.4, gpu=0.25, cpu=0.35).bottleneck == "data_loader"
+    # Without a GPU what computes is no wait, however large.
+    assert of_shares(data_loader=0.25, cpu=0.75).bottleneck == "data_loader"
+
+
 def test_a_busy_gpu_goes_before_the_host():
     assert of_shares(data_loader=0.0, memcpy=0.0, gpu=0.55, cpu=0.45).bottleneck == "gpu"
 

@@ -9,7 +9,9 @@ from torchdoctor.words import Diagnosis, TraceStatistics
 from torchdoctor.words.traced import BranchReplay, WhatIf
 
 
-def said(bottleneck: str, replayed_s: float = 0.1, **without_s: float) -> str:
+def said(
+    bottleneck: str, replayed_s: float = 0.1, sentence: str = "It is slow.", **without_s: float
+) -> str:
     branches = {
         branch: BranchReplay(step_s=step_s, lowest_s=step_s) for branch, step_s in without_s.items()
     }
@@ -22,7 +24,18 @@ def said(bottleneck: str, replayed_s: float = 0.1, **without_s: float) -> str:
         branches=branches,
     )
     trace = TraceStatistics(path="t", steps=4, step_s=0.1, what_if=replay)
-    return with_replay(Diagnosis(bottleneck=bottleneck, sentence="It is slow."), trace).sentence
+    return with_replay(Diagnosis(bottleneck=bottleneck, sentence=sentence), trace).sentence
+
+
+def test_what_the_replay_denies_is_not_called_the_limit() -> None:
+    """ "It is the limit. ... hides behind something else" were two sentences of one verdict."""
+    computes = "The GPU computes 70% of each step: it is the limit."
+    assert said("gpu", gpu=0.099, cpu=0.07, sentence=computes).startswith(
+        "The GPU computes 70% of each step. By replay"
+    )
+    assert said("gpu", gpu=0.05, cpu=0.07, sentence=computes) == computes
+    # Driver calls are the host's: without them, three times as fast is a gain of its branch.
+    assert said("cpu", cpu=0.099, runtime=0.033) == "It is slow."
 
 
 def test_a_large_share_with_nothing_to_gain_is_not_left_as_the_whole_verdict() -> None:

@@ -83,7 +83,7 @@ def tree(checks: Mapping[str, CheckSpec]) -> list[CheckSpec]:
 def _walk(
     recording: Recording, checks: Mapping[str, CheckSpec]
 ) -> tuple[list[Question], str, float | None]:
-    """Return the path, and the branch of its first yes with its value."""
+    """Return the path, and the branch of the yes that leads, with its value."""
     path: list[Question] = []
     high: list[tuple[str, float | None]] = []
 
@@ -118,7 +118,22 @@ def _walk(
         threshold=_OTHER_THRESHOLD,
         source="torchdoctor: the same bound as for CPU execution",
     )
-    return (path, *high[0]) if high else (path, "none", None)
+    return (path, *_leading(high, recording)) if high else (path, "none", None)
+
+
+def _leading(
+    high: Sequence[tuple[str, float | None]], recording: Recording
+) -> tuple[str, float | None]:
+    """Return the branch that names the bottleneck: the first yes, or what a GPU waits for most.
+
+    Kernels are no wait. The host's share counts without copies that block it, which memcpy has.
+    """
+    shares, branches = recording.shares, [branch for branch, _ in high]
+    waits = high[: branches.index("gpu")] if "gpu" in branches else high
+    if shares.gpu is None or len(waits) < 2:
+        return high[0]
+    blocked = max((dict(high).get("memcpy") or 0.0) - (shares.memcpy or 0.0), 0.0)
+    return max(waits, key=lambda x: (x[1] or 0.0) - blocked * (x[0] == "cpu"))
 
 
 def _findings(

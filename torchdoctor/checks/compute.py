@@ -20,19 +20,30 @@ def _examine(recording: Recording) -> Symptoms:
     share = compute_share(recording)
     if share is None or share < CHECK.threshold:
         return
-    evidence = [f"Large operators take {share:.0%} of each step."]
-    if recording.trace is not None and (names := _most_expensive(recording.trace)):
-        evidence.append(f"The most expensive: {', '.join(names[:3])}.")
+    traced = recording.trace
+    evidence = _kernels(traced) if traced is not None else []
+    if not evidence:
+        evidence = [f"Large operators take {share:.0%} of each step."]
+        if traced is not None and traced.operators and not traced.has_device:
+            names = [operator.name for operator in traced.operators[:3]]
+            evidence.append(f"The most expensive: {', '.join(names)}.")
     yield Symptom(share=share, evidence=evidence, severity="moderate")
 
 
-def _most_expensive(traced: TraceStatistics) -> list[str]:
-    """Return operators by the time that computes: on a GPU, waiting for it is not their cost."""
-    if not traced.has_device:
-        return [operator.name for operator in traced.operators]
-    busy = [operator for operator in traced.operators if operator.device_s]
-    busy.sort(key=lambda operator: operator.device_s or 0.0, reverse=True)
-    return [operator.name for operator in busy]
+def _kernels(traced: TraceStatistics) -> list[str]:
+    """Return the kernels that take most, and how far the largest product is from its limit."""
+    if not traced.kernels or not traced.step_s:
+        return []
+    longest = (f"{x.name[:60]} ({x.device_s / traced.step_s:.0%})" for x in traced.kernels[:3])
+    evidence = [f"The longest kernels of each step: {', '.join(longest)}."]
+    products = traced.matrix_work.products[:1] if traced.matrix_work else []
+    evidence += [
+        f"The largest product, {x.operator} of {x.sizes}, computes {x.flop_per_byte:.3g} FLOP for "
+        f"each byte and reaches {x.roofline_share:.0%} of what arithmetic and memory allow."
+        for x in products
+        if x.flop_per_byte and x.roofline_share
+    ]
+    return evidence
 
 
 CHECK = CheckSpec(

@@ -77,7 +77,7 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
         return diagnosis
     gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
-    best, own = max(gains, key=lambda branch: gains[branch]), gains[diagnosis.bottleneck]
+    best, own = max(gains, key=lambda x: gains[x]), replay.gain(diagnosis.bottleneck) or 1.0
     if own >= _LITTLE or gains[best] < _MUCH:
         return diagnosis
     text = (
@@ -87,7 +87,8 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     )
     if best == "cpu" and diagnosis.bottleneck == "gpu":
         text += " The profiler slows the host down, so the last figure may be too high."
-    return replace(diagnosis, sentence=f"{diagnosis.sentence} {text}")
+    shown = diagnosis.sentence.replace(": it is the limit.", ".")
+    return replace(diagnosis, sentence=f"{shown} {text}")
 
 
 def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:

@@ -200,7 +200,7 @@ def _worth(
         return treats
     saved = 0.0
     for branch, share in shares.items():
-        gain = replay.speedup(branch) if branch is not None else None
+        gain = replay.gain(branch)
         saved += share if gain is None else min(share, max(1.0 - 1.0 / gain, 0.0))
     return (saved, *treats)
 

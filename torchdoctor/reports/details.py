@@ -45,6 +45,7 @@ _REPLACED = (
     "The first yes would name the bottleneck; what was tried says that the time is elsewhere."
 )
 _RULE = "The first yes names the bottleneck, because what comes later may hide behind it."
+_LARGEST = "The largest of the waits of the GPU that say yes names the bottleneck."
 _OVERLAP = "Most severe first; shares overlap, so they do not add up."
 # Titles of what is offered beside the recommended set, in their order, by standing.
 _OFFERED = {
@@ -76,7 +77,7 @@ def details(report: Report) -> list[Section]:
         ("Not measured", table(["fix", "", "reason"], unmeasured)),
         ("Doubts", notes([clean(doubt) for doubt in report.doubts])),
         ("How to reproduce", [Code(clean(x), "shell") for x in report.reproduce]),
-        ("Measured on", _machine(report)),
+        ("Measured on" if report.steps or not report.trace else "Recorded on", _machine(report)),
     )
 
 
@@ -98,9 +99,9 @@ def path_rule(report: Report) -> str:
     yes = [asked for asked in report.diagnosis.path if asked.answer == "yes"]
     checks = catalogue.checks().values()
     under = {check.question.text: check.branch for check in checks if check.question}
-    named = under.get(yes[0].question) if yes and report.ceiling_trials else None
+    named = under.get(yes[0].question) if yes else None
     if named is not None and named != report.diagnosis.bottleneck:
-        return _REPLACED
+        return _REPLACED if report.ceiling_trials else _LARGEST
     return _RULE if len(yes) > 1 else ""
 
 

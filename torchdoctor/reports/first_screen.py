@@ -159,7 +159,8 @@ def _not_measured(report: Report) -> list[Block]:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
         title = spec.title if spec is not None else ""
         rows.append((_name(fix), title))
-    own = replayed_gains(report).get(report.diagnosis.bottleneck)
+    replay = report.trace.what_if if report.trace and replayed_gains(report) else None
+    own = replay.gain(report.diagnosis.bottleneck) if replay else None
     worth = f"{ratio(own)}x at most, by replay of the trace" if own else ""
     if own and own < WORTH_SAYING:
         worth = "hardly any gain, by replay of the trace"

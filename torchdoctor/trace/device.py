@@ -1,6 +1,7 @@
 """What the device did in the steps: kernels, tensor cores, synchronisation and copies."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +15,17 @@ from torchdoctor.trace.kinds import (
     MEMCPY,
     is_communication,
     is_matrix_work,
+    short_name,
     uses_tensor_cores,
 )
 from torchdoctor.trace.nesting import launch_rows
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps, Timeline
+from torchdoctor.words import KernelTime
 from torchdoctor.words.intervals import exposed_in_order, intersect, union
 
 SHORT_KERNEL_NS = 10_000
+_LISTED = 8
 _SYNC_CALL = re.compile(
     r"(?:cuda|hip)(?:Stream|Device|Event|Thread)Synchronize|(?:cu|hip)(?:Stream|Ctx|Event)Synchronize"
 )
@@ -43,10 +47,26 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
         "kernel_median_us": float(np.median(length)) / 1000 if len(length) else None,
         "gpu_busy_share": _busy_share(trace.device, steps),
+        "kernels": _longest_kernels(trace, is_kernel, count),
         "sync_s": float(waiting.sum()) / count / 1e9,
         "syncs_per_step": int((waiting > 0).sum()) / count,
         "tensor_core_share": in_tensor / in_matrix if in_matrix else None,
     }
+
+
+def _longest_kernels(trace: Trace, rows: Mask, steps: int) -> list[KernelTime]:
+    names = trace.device.name[rows & ~named(trace, trace.device, is_communication)]
+    spent = device_time(trace)[rows & ~named(trace, trace.device, is_communication)]
+    calls: Counter[str] = Counter()
+    took: Counter[str] = Counter()
+    for number in np.unique(names).tolist():
+        name = short_name(trace.names[number])
+        calls[name] += int((names == number).sum())
+        took[name] += int(spent[names == number].sum())
+    return [
+        KernelTime(name=name, calls_per_step=calls[name] / steps, device_s=ns / steps / 1e9)
+        for name, ns in took.most_common(_LISTED)
+    ]
 
 
 @once

@@ -36,6 +36,8 @@ _LEFT_OUT = frozenset(
         *("collective_comm", OUR_CATEGORY),
     )
 )
+# The first argument of a template that is no number, without the places that it is in.
+_NAMED_ARGUMENT = re.compile(r"(?:[\w()-]+, )*?(?:\w+::)*([A-Za-z_]\w{3,})\b(?!::)")
 _NOTICED = 0.01  # share of all events from where on unknown ones are named
 _COPY_NAME = re.compile(r"Memcpy |Copy(?:Host|Device)To(?:Host|Device)")
 
@@ -117,6 +119,14 @@ def may_compute_float32(name: str) -> bool:
     """Return True for matrix work in no other arithmetic by its name."""
     other = kernel_kinds(name) & {"low-precision", "float64"}
     return is_matrix_work(name) and not uses_tensor_cores(name) and not other
+
+
+def short_name(name: str) -> str:
+    """Return such as "vectorized_elementwise_kernel<CUDAFunctor_add>" of a kernel's whole name."""
+    bare = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    bare, _, arguments = re.split(r"\(", bare)[0].partition("<")
+    argument = _NAMED_ARGUMENT.match(arguments)
+    return bare.rpartition("::")[2] + (f"<{argument[1]}>" if argument else "")
 
 
 def is_pointwise(name: str) -> bool:

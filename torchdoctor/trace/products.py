@@ -240,6 +240,9 @@ def _products(
         device_s = float(calls.device_ns[rows].sum()) / 1e9 / steps
         flops = sum(sizes.flops for sizes in every) / steps
         peak = sheet.peak(precision) if sheet and precision else None
+        size = _BYTES.get(precision or "")
+        intensity = every[0].flops / every[0].elements / size if size else None
+        limit = min(peak, intensity * sheet.bandwidth) if sheet and peak and intensity else None
         longest = max(rows, key=lambda row: calls.device_ns[row])
         stack = trace.products[table["product"][longest]].stack
         at = int(table.thread[longest]), int(table.start[longest])
@@ -253,6 +256,8 @@ def _products(
                 device_s=device_s,
                 peak_share=flops / peak / device_s if peak and device_s else None,
                 compute_bound=compute_bound(every[0], precision, sheet),
+                flop_per_byte=intensity,
+                roofline_share=flops / limit / device_s if limit and device_s else None,
                 uneven=uneven_sizes(every[0], precision, capability) if tensor else [],
                 location=user_frame(trace, *at, stack) if place < _LISTED else None,
             )

@@ -35,6 +35,15 @@ class Operator:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KernelTime:
+    """All kernels of one name in the steps of a trace, collectives left out."""
+
+    name: str  #: Its name, with the first of its template's arguments that is a name.
+    calls_per_step: float  #: How often a step runs it.
+    device_s: float  #: Time per step in which it runs; overlaps count once.
+
+
+@dataclass(frozen=True, kw_only=True)
 class RuntimeCall:
     """A call of the CUDA or HIP runtime or driver in the steps of a trace."""
 
@@ -97,6 +106,9 @@ class MatrixProduct:
     device_s: float  #: Time per step of the kernels that it launched.
     peak_share: float | None = None  #: Share of the dense peak while it runs; null: not known.
     compute_bound: bool | None = None  #: Arithmetic, not memory, limits it; null: not known.
+    flop_per_byte: float | None = None  #: Operations for each byte moved once; null: not known.
+    #: Share of what the data sheet's peak and memory bandwidth allow (roofline) while it runs.
+    roofline_share: float | None = None
     uneven: list[UnevenSize] = field(default_factory=list)  #: Sizes that miss the fast path.
     location: Location | None = None  #: The user's line; null: no stacks, or a backward.
 
@@ -194,6 +206,11 @@ class WhatIf:
         replayed = self.branches.get(branch)
         return self.replayed_s / replayed.step_s if replayed and replayed.step_s > 0 else None
 
+    def gain(self, branch: str | None) -> float | None:
+        """Return the speed-up without a branch of the tree, whose host makes the driver calls."""
+        costs = ("cpu", "runtime") if branch == "cpu" else (branch or "",)
+        return max(filter(None, map(self.speedup, costs)), default=None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TraceStatistics:
@@ -250,6 +267,7 @@ class TraceStatistics:
     doubts: list[str] = field(default_factory=list)  #: What of the trace cannot be trusted.
     trains: bool | None = None  #: A backward pass or an optimizer ran; null: the trace cannot say.
     has_engine: bool = False  #: A server of language models (vLLM, SGLang, ...) ran the model.
+    kernels: list[KernelTime] = field(default_factory=list)  #: The at most 8 that take most.
     platform: str | None = None  #: Whose device: cuda, rocm, xpu, mtia, hpu; null: not known.
 
     @property
