@@ -53,7 +53,8 @@ class World:
     Args:
         seed: of the program and of its noise.
         mix: "hard": 1 to 9 fixes of the catalogue; "waits": a step that waits 89 % for data, and a
-            cache that ends nearly all of it; "nothing": as "hard", and no fix gains anything.
+            cache that ends nearly all of it; "nothing": as "hard", and no fix gains anything;
+            "riders": one fix gains, four that the prior likes do neither good nor harm.
     """
 
     def __init__(self, seed: int, mix: str = "hard") -> None:
@@ -67,6 +68,8 @@ class World:
         self.fails: set[str] = set()
         if mix == "waits":
             self._make_waiting(r)
+        elif mix == "riders":
+            self._make_riders(r)
         else:
             self._make_hard(r, gains=mix != "nothing")
         self.expected_s = self.launch_s * float(r.uniform(0.9, 1.2))
@@ -140,6 +143,20 @@ class World:
                 once_s=self.once_s if compiles else 0.0,
             )
             self._add(arm, setting, part, 0.0)
+
+    def _make_riders(self, r: Random) -> None:
+        self.shares = self.observed = {"data": 0.1, "compute": 0.3, "overhead": 0.6}
+        gains = {"fused": 0.5 + 0.4 * float(r.random())}
+        for fix, where, *_ in CATALOGUE:
+            if fix in ("fused", "foreach", "allocator", "threads", "pin"):
+                arm = Arm(
+                    name=fix,
+                    fixes=frozenset([fix]),
+                    phases=frozenset([where]),
+                    p_helps=0.6,
+                    switches=fix in ("foreach", "threads"),
+                )
+                self._add(arm, None, gains.get(fix, 0.0), 0.0)
 
     def _add(self, arm: Arm, setting: int | None, removes: float, loss: float) -> None:
         share = sum(self.observed[phase] for phase in arm.phases)
@@ -314,6 +331,7 @@ def row(world: World, outcome: Outcome) -> dict[str, float]:
         "fixes": len(members),
         # Members without which the set is as fast.
         "null": sum(world.gain(members - {name}) >= got - 1e-9 for name in members),
+        "useless": sum(world.removes[name] <= 0.0 for name in members),
         "held": bool(interval and interval.low <= got <= interval.high),
         "promised": bool(interval and interval.low > got),
         "pairs": outcome.claim.pairs if outcome.claim else 0,

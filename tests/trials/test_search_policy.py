@@ -88,6 +88,23 @@ def test_a_rider_is_dropped() -> None:
     assert not alone.claims, "nothing says that the set needs all its members"
 
 
+def test_a_set_is_no_proof_of_a_member_that_was_never_measured_by_itself() -> None:
+    liked = replace(THREADS, p_helps=0.9)
+    pairs = {a_set("cache", "threads"): logs(8.0, 8.1, 8.0)}
+    assert policy([CACHE, liked], Results(pairs=pairs)).claims == []
+
+
+def test_harmless_members_that_gain_nothing_are_left_out_of_simulated_sets() -> None:
+    """One fix gains up to 2.2x; the prior likes four others that do neither good nor harm."""
+    riders = sets = 0
+    for seed in range(30):
+        world = World(seed, "riders")
+        claim = SimulatedSearch(world, 120.0).run().claim
+        sets += claim is not None
+        riders += sum(world.removes[name] == 0 for name in claim.members) if claim else 0
+    assert sets >= 25 and riders <= 1
+
+
 def test_a_member_that_has_proven_its_gain_stays() -> None:
     fused = an_arm("fused", p_helps=0.4, ceiling=2.0)
     pairs = {

@@ -17,6 +17,7 @@ from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
+    Ending,
     Overhead,
     Recommendation,
     RecommendedFix,
@@ -49,6 +50,7 @@ class RunResults:
     reproduce: list[str]  # commands
     advise_training: bool = False  # the user wants advice that changes training
     training: Sequence[TrainingTrial] = ()  # what short launches showed of it
+    ending: Ending | None = None  # of the search; None: there was none
 
 
 def assemble(run: RunResults) -> Report:
@@ -90,6 +92,7 @@ def assemble(run: RunResults) -> Report:
         trials=rows,
         training_trials=list(run.training),
         no_trials_reason=run.no_trials_reason,
+        ending=run.ending,
         noise_floor=trials.noise_floor if trials else None,
         overhead=_overhead(recording),
         steps=recording.steps,

@@ -44,6 +44,7 @@ from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
 from torchdoctor.words import (
     Diagnosis,
+    Ending,
     ProgressEvent,
     Recording,
     Refused,
@@ -120,6 +121,7 @@ class _Checkup:
     no_trials_reason: str | None = None
     interrupted: bool = False
     training: Sequence[TrainingTrial] = ()
+    ending: Ending | None = None
 
     def report(self) -> Report:
         """Go through the story; whatever interrupts it, write and return what is known."""
@@ -272,6 +274,9 @@ class _Checkup:
             ),
         )
         self.interrupted = self.trials.interrupted
+        self.ending = Ending(
+            reason=self.trials.stopped, after_s=self._elapsed(), budget_s=wanted.budget_s
+        )
         self.doubts += self.trials.doubts
         self.doubts += load_during_trials(self.recording, load.cpus())
 
@@ -322,6 +327,7 @@ class _Checkup:
             interrupted=self.interrupted,
             advise_training=self.settings.allow_training_changes,
             training=self.training,
+            ending=self.ending,
             reproduce=reproduce_commands(
                 self.recording.workload, self.settings.options(), self.folder
             ),

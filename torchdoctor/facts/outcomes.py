@@ -41,7 +41,12 @@ def replay_ceilings(what_if: WhatIf | None) -> dict[str, Ceiling | None]:
 
 
 def value_of(trial: Trial) -> float:
-    """Return what ranks a trial: the speed-up that was measured, but never more than it can be."""
+    """Return what ranks a trial: its expected speed-up, which one lucky pair does not make large.
+
+    Of a report of an earlier version: what was measured, but never more than it can be.
+    """
+    if trial.expected is not None:
+        return trial.expected
     interval = trial.speedup
     if interval is None or (trial.pairs > 1 and not says_something(interval)):
         return 1.0  # an interval from 0.1 to 3000 says nothing
@@ -51,5 +56,6 @@ def value_of(trial: Trial) -> float:
 def most_promising(trials: Sequence[Trial]) -> Trial | None:
     """Return the largest of the open trials that looked faster and do not change training."""
     unclear = [x for x in trials if x.verdict == "unclear" and x.numerics != "changed"]
+    unclear = [x for x in unclear if x.speedup is not None]
     best = max(unclear, key=value_of, default=None)
     return best if best is not None and value_of(best) > 1 + _A_LITTLE else None

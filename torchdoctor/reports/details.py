@@ -16,6 +16,7 @@ from torchdoctor.reports.document import (
 )
 from torchdoctor.reports.trial_rows import (
     TRAINING,
+    candidate_rows,
     measured,
     not_measured,
     trial_remarks,
@@ -35,6 +36,7 @@ from torchdoctor.words.figures import (
 
 A_A = "no change (A/A)"
 _TRIAL_COLUMNS = ["fix", "settings", "speed-up (95 %)", "verdict", "training", "memory", "risk"]
+_CANDIDATE_COLUMNS = ["fix", "expected", "helps", "why it was measured, or was not"]
 _TRAINING_LEGEND = (
     "training: identical = same losses; rounding = same but for rounding; "
     "seed noise = within what another seed changes; CHANGED = it learns something else"
@@ -71,6 +73,7 @@ def details(report: Report) -> list[Section]:
         (time_parts.BOUNDS_TITLE, notes(time_parts.bound_lines(report))),
         (time_parts.REPLAY_TITLE, notes(time_parts.replay_lines(report))),
         (tried, _trials(report)),
+        ("Candidates, by what they are worth", table(_CANDIDATE_COLUMNS, candidate_rows(report))),
         ("What to change", _changes(report, report.recommendation.fixes)),
         ("All together", _together(report)),
         *_offered(report),

@@ -3,6 +3,7 @@
 Only what changes a decision stands here, at most 40 lines; everything else is in the details.
 """
 
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -24,9 +25,17 @@ from torchdoctor.reports.document import (
 )
 from torchdoctor.reports.time_parts import WORTH_SAYING, replayed_gains, time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import TRAINING, figures_of, not_tried, verdict_of
-from torchdoctor.words import Interval, Note, RecommendedFix, Report, Trial
+from torchdoctor.words import (
+    NOT_WORTH_ITS_TIME,
+    Interval,
+    Note,
+    RecommendedFix,
+    Report,
+    Trial,
+)
 from torchdoctor.words.figures import (
     clean,
+    duration,
     fix_with_settings,
     memory_change,
     place,
@@ -38,6 +47,7 @@ from torchdoctor.words.figures import (
 )
 
 _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 3, 2
+_LITTLE, _MUCH = 3, 10  # percent: gains below are nothing; bounds above need more words
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME = 44  # characters of a fix with its settings
 _PLACE = 44  # characters of a path; its end says most
@@ -55,7 +65,7 @@ def screen(report: Report, folder: str) -> list[Section]:
     """Return the sections of the first screen; commands name paths from the reader's folder."""
     return sections(
         ("", [*sentences(wording.failure(report), tone="bad"), *_cause(report)]),
-        ("", [*_answer(report, folder), *_ranks(report)]),
+        ("", [*_answer(report, folder), *_ending(report), *_ranks(report)]),
         ("", _tried(report)),
         ("", _step(report)),
         ("", _beware(report)),
@@ -169,8 +179,35 @@ def _not_measured(report: Report) -> list[Block]:
     return [KeyFigures("WHAT COULD HELP, not measured", worth, rows), *sentences(more, reason)]
 
 
+def _ending(report: Report) -> list[Block]:
+    """Return how much of its time the search took, if it ended by itself."""
+    ending = report.ending
+    if ending is None or ending.reason in ("interrupted", "failed"):
+        return []
+    ended = "The time ended the search" if ending.reason == "time" else "Decided"
+    times = f"{duration(ending.after_s)} of {duration(ending.budget_s)}"
+    return sentences(f"{ended} after {times}.", tone="soft")
+
+
+def _ends_without_gain(report: Report) -> bool:
+    return report.ending is not None and report.ending.reason == "nothing to gain"
+
+
+def _nothing_to_gain(report: Report) -> list[Block]:
+    """Return the most that a fix tried may gain, and what the step consists of."""
+    tried = [trial for trial in report.trials if trial.speedup and trial.numerics != "changed"]
+    most = max([_LITTLE, *(math.ceil(100 * ((x.upper_bound or 1.0) - 1.0)) for x in tried)])
+    figure = f"No fix tried gains {most} % or more" if tried else "No fix is worth a measurement"
+    if most > _MUCH:
+        figure = f"No fix tried is likely to gain, and none gains {most} % or more"
+    parts = [f"; the step is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
+    return [KeyFigures("Nothing to gain.", f"{figure}{''.join(parts)}.")]
+
+
 def _undecided(report: Report) -> list[Block]:
     """Return what is known where no fix is proven to be faster."""
+    if _ends_without_gain(report):
+        return _nothing_to_gain(report)
     measured = [trial for trial in report.trials if trial.speedup is not None or trial.pairs]
     open_trials = [trial for trial in measured if verdict_of(trial) == "not decided"]
     more = sentences("" if report.interrupted else "More time decides it: a longer --budget.")
@@ -233,16 +270,19 @@ def _tried(report: Report) -> list[Block]:
     measured = [trial for trial in report.trials if trial.speedup is not None]
     chosen = [(fix.fix, fix.settings) for fix in recommended.fixes]
     for trial in sorted(measured, key=value_of, reverse=True):
-        rows.append(_trial_row(trial, (trial.fix, trial.settings) in chosen))
+        bounds = _ends_without_gain(report)
+        rows.append(_trial_row(trial, (trial.fix, trial.settings) in chosen, bounds))
     counts = sentences(_counts(report, max(len(rows) - _MOST_TRIALS, 0)), tone="soft")
     columns = ["tried", "speed-up", "training", "pairs", ""]
     return [*table(columns, rows[:_MOST_TRIALS]), *counts]
 
 
-def _trial_row(trial: Trial, recommended: bool) -> Row:
+def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
     verdict, figures = verdict_of(trial), figures_of(trial)
     faster = verdict == "faster"
     remark = "recommended" if recommended else "" if faster else figures
+    if bounds and trial.upper_bound is not None:
+        remark = f"{ratio(trial.upper_bound)}x at most"
     if trial.numerics == "changed" and faster:
         remark = "changes training"
     known = trial.numerics != "not-comparable" or faster
@@ -255,8 +295,11 @@ def _trial_row(trial: Trial, recommended: bool) -> Row:
 
 def _counts(report: Report, left_out: int) -> str:
     """Return how many trials are not in the table, and why; each reason is in the details."""
+    untried = [trial for trial in report.trials if not_tried(trial)]
+    unlikely = [trial for trial in untried if trial.because == NOT_WORTH_ITS_TIME]
     counts = [
-        (sum(map(not_tried, report.trials)), "did not fit into the time (a longer --budget)"),
+        (len(unlikely), "not worth their time"),
+        (len(untried) - len(unlikely), "did not fit into the time (a longer --budget)"),
         (sum(trial.verdict == "failed" for trial in report.trials), "failed"),
         (len({t.fix for t in report.trials if t.verdict == "refused"}), "do not apply"),
     ]

@@ -4,12 +4,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from torchdoctor.facts.outcomes import value_of
 from torchdoctor.words import Report, Trial
 from torchdoctor.words.figures import (
     clean,
     counted,
     duration,
     fix_with_settings,
+    percent,
+    ratio,
     says_something,
     speedup,
 )
@@ -55,7 +58,18 @@ def measured(report: Report) -> list[Trial]:
     """Return the trials that came to a result, the fastest first."""
     trials = [t for t in report.trials if t.verdict not in ("failed", "refused")]
     trials = [trial for trial in trials if not not_tried(trial)]
-    return sorted(trials, key=lambda t: -(t.speedup.estimate if t.speedup else 0.0))
+    return sorted(trials, key=value_of, reverse=True)
+
+
+def candidate_rows(report: Report) -> list[list[str]]:
+    """Return fix, expected speed-up, probability that it helps, and why it was measured or not."""
+    believed = [trial for trial in report.trials if trial.p_helps is not None]
+    rows = []
+    for trial in sorted(believed, key=value_of, reverse=True):
+        name, untried = fix_with_settings(trial.fix, trial.settings), trial.speedup is None
+        because = f"not measured: {trial.because}" if untried else trial.because or ""
+        rows.append([name, f"{ratio(trial.expected)}x", percent(trial.p_helps), clean(because)])
+    return rows
 
 
 def not_measured(report: Report) -> dict[tuple[str, str], list[str]]:

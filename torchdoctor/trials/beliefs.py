@@ -287,13 +287,12 @@ class Beliefs:
         """Return the probability that an arm changes the log speed by `delta` at most."""
         return float(self.weight @ (np.abs(self.gain_of[name]) <= delta))
 
-    def lower_bound(self, name: str) -> float:
-        """Return the log speed-up that an arm exceeds with a probability of 97.5 %."""
-        order = np.argsort(self.gain_of[name])
-        total = np.cumsum(self.weight[order])
-        return float(
-            self.gain_of[name][order][min(int(np.searchsorted(total, 0.025)), SAMPLES - 1)]
-        )
+    def quantile(self, members: Members, probability: float) -> float:
+        """Return the log speed-up that a set stays below with this probability."""
+        gain = self.gain(members)
+        order = np.argsort(gain)
+        place = int(np.searchsorted(np.cumsum(self.weight[order]), probability))
+        return float(gain[order][min(place, SAMPLES - 1)])
 
     def compete(self, name: str, rival: str) -> bool:
         """Return whether the better of two arms does what the other does."""

@@ -25,6 +25,7 @@ from torchdoctor.words import (
     TriedCeiling,
 )
 from torchdoctor.words.figures import counted
+from torchdoctor.words.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
 _MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same
@@ -51,6 +52,7 @@ class TrialResults:
     decided_by: str = "median"  # "mean" or "median" of the steps
     per_step: bool = False
     doubts: list[str] = field(default_factory=list)
+    stopped: str = "time"  # `Ending.reason`
     interrupted: bool = False
     launches: int = 0  # how many were started and ended
     patch: PatchTrial | None = None
@@ -205,8 +207,26 @@ class Judgement:
             if verdict == "faster"
             else None,
             median_speedup=compare.estimate(measured.other) if arm.alive else None,
-            p_helps=self.policy.beliefs.p_helps(*members) if len(members) == 1 else None,
+            **self._belief(members, ended),
         )
+
+    def _belief(self, members: Members, ended: str | None) -> dict[str, Any]:
+        """Return what is believed of an arm by everything that was measured."""
+        measured, beliefs = self.measured[members], self.policy.beliefs
+        arm = measured.arm
+        if not arm.alive:
+            return {"because": "refused" if arm.refused else "failed"}
+        because = "its members gain" if arm.candidate is None else arm.candidate.reason
+        if arm.further:
+            because = "a value beside those tried first"
+        return {
+            "p_helps": beliefs.p_helps(*members) if len(members) == 1 else None,
+            "expected": math.exp(beliefs.mean_gain(members)),
+            "upper_bound": math.exp(beliefs.quantile(members, 0.95)),
+            "because": because
+            if measured.differences
+            else self._why_not_measured(members, ended).removeprefix("not tried: "),
+        }
 
     def _reason(self, members: Members, ended: str | None) -> str | None:
         """Return what explains a verdict: why an arm was not measured, or is not recommended."""
@@ -241,11 +261,8 @@ class Judgement:
             return f"not tried: {ended}"
         policy = self.policy
         if ended == NO_TIME or policy.pair_s(members) > policy.prices.left_s:
-            return "not tried: the time ran out (--budget)"
-        likely = policy.beliefs.p_helps(*members)
-        return (
-            f"not tried: it helps with a probability of {likely:.0%}, which is not worth its time"
-        )
+            return f"not tried: {OUT_OF_TIME}"
+        return f"not tried: {NOT_WORTH_ITS_TIME}"
 
     def _recommendation(self, rows: Mapping[Members, Trial]) -> Recommendation:
         """Return the best set that was measured as a whole; its edits are left open."""

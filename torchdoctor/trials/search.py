@@ -46,6 +46,11 @@ _PHASES = (
     *("data_wait_s", "loader_start_s", "h2d_copy_s", "forward_s", "backward_s"),
     *("optimizer_s", "other_s", "before_forward_s", "gc_s"),
 )
+_ENDED = {
+    "time": NO_TIME,
+    "interrupted": "interrupted",
+    "failed": "the trials were stopped",
+}
 PAIR, SEEDS = "confirm", "seeds"  # phases in the log
 _NO_SEEDS = (
     "The budget left no time for launches with other seeds, which would tell whether training "
@@ -120,9 +125,8 @@ class Search:
         self._patch: Arm | None = None
         self._source_patch: SourcePatch | None = None
         self._no_patch: str | None = None
-        self._ended: str | None = None
+        self._stopped = "time"  # why the search ended
         self._beliefs: Beliefs | None = None  # of the last results
-        self._interrupted = False
         self._doubts: list[str] = []
 
     # -- the run
@@ -133,11 +137,11 @@ class Search:
             self._search_sizes()
             self._follow_policy()
         except BudgetEnded:
-            self._ended = NO_TIME
+            self._stopped = "time"
         except KeyboardInterrupt:
-            self._ended, self._interrupted = "interrupted", True
+            self._stopped = "interrupted"
         except Stopped as stop:
-            self._ended = "the trials were stopped"
+            self._stopped = "failed"
             self._doubts.append(str(stop))
         if self._patch is not None:
             self._no_patch = self._no_patch or self._ended
@@ -145,6 +149,11 @@ class Search:
             composed = self._compose_patch() is not None
             if self._no_patch is None and composed:
                 self._no_patch = self._ended or NO_TIME
+
+    @property
+    def _ended(self) -> str | None:
+        """Return why the search ended before it was done; None: it was done."""
+        return _ENDED.get(self._stopped)
 
     def _follow_policy(self) -> None:
         if not any(map(self._can_switch, self._candidates)):
@@ -154,7 +163,7 @@ class Search:
             if action.kind == "stop" and self._try_ceilings_alone():
                 action = self._policy().next()  # what they bound may be worth more, or less
             if action.kind == "stop":
-                self._ended = NO_TIME if action.reason == "time" else None
+                self._stopped = action.reason
                 return
             self._measure(action)
 
@@ -389,7 +398,8 @@ class Search:
             rows,
             launches=self._log.engine.launches,
             doubts=[*self._doubts, *rows.doubts, *self._launch_doubts()],
-            interrupted=self._interrupted,
+            stopped=self._stopped,
+            interrupted=self._stopped == "interrupted",
             patch=patch_result(self._evidence, self._patch, self._no_patch, sigma_log),
             source_patch=self._source_patch,
             ceilings=self._tried_ceilings(),

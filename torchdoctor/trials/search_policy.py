@@ -21,7 +21,7 @@ WORTH = 0.01  # log speed-up that one more edit has to gain
 LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
 ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller one is recommended
 ADDS = 0.8  # probability that a member adds, if the set without it was measured
-PROVEN = 0.95  # the same, if only the model predicts the set without it
+PROVEN = 0.95  # the same, if it was measured by itself alone
 SINGLE_GAINS = 0.95  # probability that a single arm gains, under its prior
 MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
 MOST_PAIRS = 10  # pairs that a plan looks ahead
@@ -146,14 +146,19 @@ class SearchPolicy:
             if self.beliefs.p_adds(members, name) < self._needed(members, name):
                 return False
             risky = self.beliefs.arms[name].risk >= 2
-            if risky and self.beliefs.lower_bound(name) < LEAST_OF_RISKY:
+            if risky and self.beliefs.quantile(frozenset([name]), 0.025) < LEAST_OF_RISKY:
                 return False
         return True
 
     def _needed(self, members: Members, name: str, measured: Members | None = None) -> float:
-        """Return the probability with which a member has to add; `measured`: a set that will be."""
-        without = members - {name}
-        return ADDS if without in self.results.pairs or without == measured else PROVEN
+        """Return the probability with which a member has to add; `measured`: a set that will be.
+
+        A set that holds it is no proof of a member that was never measured by itself.
+        """
+        alone, known = frozenset([name]), {measured, *self.results.pairs}
+        if members - alone in known:
+            return ADDS
+        return PROVEN if alone in known or name in self.results.blocks else math.inf
 
     # -- costs
 

@@ -213,6 +213,16 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How the search for fixes ended."""
+
+    #: nothing to gain: no measurement was worth its time; time: more of it may find more.
+    reason: Annotated[str, "decided", "nothing to gain", "time", "interrupted", "failed"]
+    after_s: float  #: Since the run began.
+    budget_s: float  #: What the run was given.
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """All that a run says. Renderers read this and compute nothing."""
 
@@ -231,6 +241,7 @@ class Report:
     trials: list[Trial] = field(default_factory=list)  #: Every fix that was tried or refused.
     training_trials: list[TrainingTrial] = field(default_factory=list)  #: Advice tried on training.
     no_trials_reason: str | None = None  #: Where nothing was tried, why.
+    ending: Ending | None = None  #: Why the search for fixes stopped; null: nothing was tried.
     recommendation: Recommendation = field(default_factory=Recommendation)  #: What to change.
     noise_floor: Interval | None = None  #: Untouched against itself (A/A); without 1: too noisy.
     overhead: Overhead = field(default_factory=Overhead)  #: What observing cost.

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 from torchdoctor.words.program import Location
 
+NOT_WORTH_ITS_TIME, OUT_OF_TIME = "not worth its time", "the time ran out"  # `Trial.because`
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
@@ -75,6 +77,9 @@ class Trial:
     break_even_steps: int | None = None  #: Steps after which the one-time cost has paid for itself.
     median_speedup: Interval | None = None  #: By whichever of mean and median does not decide.
     p_helps: float | None = None  #: Probability that it gains anything, by all that was measured.
+    expected: float | None = None  #: Expected speed-up, by all that was measured and its record.
+    upper_bound: float | None = None  #: The speed-up that it exceeds with a probability of 5 %.
+    because: str | None = None  #: Why it was measured, or was not, in a few words.
 
 
 @dataclass(frozen=True, kw_only=True)
