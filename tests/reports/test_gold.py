@@ -18,6 +18,7 @@ CASES = [
     *((f"{name}.80.txt", name, {"full": False, "width": 80}) for name in SAMPLES),
     ("loader_bound.details.txt", "loader_bound", {}),
     ("compute_bound.details.txt", "compute_bound", {}),
+    ("nothing_found.details.txt", "nothing_found", {}),
     *((f"{name}.md", name, {"format": "markdown"}) for name in ("loader_bound", "refused_heavy")),
 ]
 

@@ -298,7 +298,7 @@ def _counts(report: Report, left_out: int) -> str:
     untried = [trial for trial in report.trials if not_tried(trial)]
     unlikely = [trial for trial in untried if trial.because == NOT_WORTH_ITS_TIME]
     counts = [
-        (len(unlikely), "not worth their time"),
+        (len(unlikely), "not worth the time"),
         (len(untried) - len(unlikely), "did not fit into the time (a longer --budget)"),
         (sum(trial.verdict == "failed" for trial in report.trials), "failed"),
         (len({t.fix for t in report.trials if t.verdict == "refused"}), "do not apply"),
