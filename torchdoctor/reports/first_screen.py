@@ -182,7 +182,8 @@ def _not_measured(report: Report) -> list[Block]:
 def _ending(report: Report) -> list[Block]:
     """Return how much of its time the search took, if it ended by itself."""
     ending = report.ending
-    if ending is None or ending.reason in ("interrupted", "failed"):
+    believed = any(trial.p_helps is not None for trial in report.trials)
+    if ending is None or not believed or ending.reason in ("interrupted", "failed"):
         return []
     ended = "The time ended the search" if ending.reason == "time" else "Decided"
     times = f"{duration(ending.after_s)} of {duration(ending.budget_s)}"
@@ -190,7 +191,8 @@ def _ending(report: Report) -> list[Block]:
 
 
 def _ends_without_gain(report: Report) -> bool:
-    return report.ending is not None and report.ending.reason == "nothing to gain"
+    without = report.ending is not None and report.ending.reason == "nothing to gain"
+    return without and any(trial.p_helps is not None for trial in report.trials)
 
 
 def _nothing_to_gain(report: Report) -> list[Block]:

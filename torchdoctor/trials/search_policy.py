@@ -20,7 +20,7 @@ from torchdoctor.trials.log import SEED_LAUNCHES
 WORTH = 0.01  # log speed-up that one more edit has to gain
 LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
 ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller one is recommended
-ADDS = 0.8  # probability that a member adds, if the set without it was measured
+ADDS = 0.9  # probability that a member adds, if the set without it was measured
 PROVEN = 0.95  # the same, if it was measured by itself alone
 SINGLE_GAINS = 0.95  # probability that a single arm gains, under its prior
 MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
