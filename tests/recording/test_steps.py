@@ -373,6 +373,35 @@ def test_cycle_length():
     assert cycle_length(none, irregular) is None
 
 
+def on_gpu(step_ms: float, unknown: int = 0) -> Script:
+    """A host that runs ahead of a GPU, which comes to the end of each backward every `step_ms`.
+
+    The last rows' times on the GPU are not known yet.
+    """
+    script = plain()
+    for step, row in enumerate([r for r in script.rows if r[0] == step_log.BACKWARD_END]):
+        if step < 40 - unknown:
+            value = int(step * step_ms * 1e6)
+            script.rows.append((step_log.DEVICE, 0, row[2], value))
+    return script
+
+
+def test_a_gpus_steps_take_what_the_gpu_takes_while_the_host_runs_ahead():
+    """The host's steps take 8 ms."""
+    figures = statistics(on_gpu(160.0))
+    assert figures.median_s == pytest.approx(0.16)
+    assert figures.mean_s == pytest.approx(0.16)
+    assert phase_sum(figures) == pytest.approx(figures.mean_s)
+    assert figures.data_wait_s == 0.0
+
+
+def test_what_the_gpu_has_not_come_to_makes_no_step():
+    assert statistics(on_gpu(160.0, unknown=30)).total_steps_seen == 8
+    lost = on_gpu(160.0)
+    lost.log(step_log.DEVICE, value=-1)
+    assert statistics(lost).median_s == pytest.approx(0.008)
+
+
 def test_a_row_that_a_kill_cut_off_is_dropped(tmp_path):
     rows = np.arange(12, dtype="<i8").reshape(3, 4)
     path = tmp_path / "events-1.bin"

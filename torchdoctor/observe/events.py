@@ -99,9 +99,31 @@ class Events:
         return self.ident & _LOADER_MASK
 
 
+def _on_device_clock(rows: np.ndarray) -> np.ndarray:
+    """Return the log with the times at which the GPU came to each event, as far as these are known.
+
+    The host runs ahead of a GPU until the launch queue is full: its times tell nothing of steps.
+    """
+    marks = rows[rows[:, 0] == step_log.DEVICE]
+    rows = rows[rows[:, 0] != step_log.DEVICE]
+    if not len(marks) or (marks[:, 3] < 0).any():
+        return rows
+    at, elapsed = marks[:, 2], marks[:, 3]
+    # A GPU comes to no event before the host recorded it, and to that of an idle moment at once.
+    reached = elapsed + (at - elapsed).max()
+    rows = rows[rows[:, 2] <= at[-1]].copy()
+    after = np.searchsorted(at, rows[:, 2])
+    before = np.searchsorted(at, rows[:, 2], side="right") - 1
+    earliest = np.where(before < 0, rows[:, 2], reached[before])
+    times = np.minimum(np.maximum(rows[:, 2], earliest), reached[after])
+    rows[:, 2] = np.maximum.accumulate(times)
+    return rows
+
+
 def from_rows(rows: np.ndarray) -> Events:
     """Return the events of an int64 array of shape (n, 4), sorted by time."""
-    rows, learned_by = with_backwards(rows[np.argsort(rows[:, 2], kind="stable")])
+    rows = _on_device_clock(rows[np.argsort(rows[:, 2], kind="stable")])
+    rows, learned_by = with_backwards(rows)
     code, ident, t_ns, value = rows.T
     return Events(code=code, ident=ident, t_ns=t_ns, value=value, learned_by=learned_by)
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 
 from . import places, step_log
+from .device_log import DeviceLog
 from .hooks.model_hooks import keep_from_dynamo
 
 try:
@@ -44,15 +45,14 @@ _PHASES = {
 _BETWEEN = ("before_forward", "after_step", "after_backward")
 
 
-class MarkedLog(step_log.EventLog):
+class MarkedLog(DeviceLog):
     """A log that notes at each of the main thread's events how many operations were recorded."""
 
     def __init__(self, folder, pid, on_due, torch):
         # The calling thread's count of recorded operations; None: it cannot be known.
         self.sequence = ctypes and getattr(torch._C._autograd, "_get_sequence_nr", None)
         self.mark = (0, 0)  # number of the event, recorded operations
-        self._main = threading.main_thread().ident
-        super().__init__(folder, pid, on_due)
+        super().__init__(folder, pid, on_due, torch)
 
     def add(self, code, ident=0, value=0):
         """Append one event, as `EventLog.add`."""
@@ -203,3 +203,4 @@ def install(session):
     """Start sampling, where the plan wants it."""
     if session.plan.get("sample_stacks"):
         session.registries.append(Stacks(session))
+        session.when_device_rests.append(lambda: session.log.flush(wait=True))

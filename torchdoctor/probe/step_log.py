@@ -35,6 +35,7 @@ BLOCK_END = 21
 GRADIENT_BEGIN = 22  # torch.autograd.grad; ident: number in GRADIENT_CALLS
 GRADIENT_END = 23
 LEARNED = 24  # a batch has come of a loader (ident) whose batches are steps by the user's word
+DEVICE = 25  # the GPU came to the event of this time; value: ns since it came to the first such
 
 # Calls of torch.autograd.grad: those that end a computation, those of an outermost torch.func
 # transform, and those whose result is differentiated again (they are part of a forward).

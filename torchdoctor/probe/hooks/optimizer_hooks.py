@@ -50,15 +50,16 @@ class Optimizers:
         """Note that step() ends; return its number."""
         return self.open.pop() if self.open else self.ident(optimizer)
 
-    def saw_backward(self):
-        """Note that a backward ended; inside step(closure) it belongs to that optimizer."""
+    def backward_ended(self, enough):
+        """Note it: inside step(closure) it belongs to that optimizer. `enough`: steps tell no more.
+
+        Backwards say that something is learned, so steps need not say it too.
+        """
         if self.open:
             self._known[self.open[-1]].inside_backwards += 1
-
-    def leave(self):
-        """Stop looking at steps."""
-        self.handle.remove()
-        self.handle = None
+        if enough and self.handle is not None:
+            self.handle.remove()
+            self.handle = None
 
     def facts(self):
         """Return `optimizers` of the process facts."""

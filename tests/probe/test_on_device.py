@@ -1,0 +1,92 @@
+"""What the probe does to a program on a GPU, as the device itself counts it: a launch that is
+observed waits for nothing that the program would not wait for, and a timed one only between its
+blocks; no kernel, no copy and no memory of the device is the probe's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probed import Probed, run_plain, run_probed
+from simulated_gpu import devices
+
+from torchdoctor.observe.events import from_rows
+from torchdoctor.probe import step_log
+
+pytestmark = pytest.mark.slow
+# Six products a step of 4 ms each: the host is far ahead of the device all the time.
+SETTINGS = "kernel:mm=4000"
+STEP_S = 0.024
+SCRIPT = """
+import simulated_gpu.attach, json, torch
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.randn(LAST * 4, 16))
+model = torch.nn.Sequential(torch.nn.Linear(16, 16, bias=False), torch.nn.Linear(16, 1, bias=False))
+model = model.cuda()
+weights = torch.ones(16, 16, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, in torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True):
+    loss = model(x.to("cuda", non_blocking=True) @ weights).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    counts = simulated_gpu.attach.counts()
+    counts["memory"] = torch.cuda.memory_allocated()
+    open("counts.json", "w").write(json.dumps(counts))
+"""
+BOUNDARY = {"kind": "loader", "ident": 0, "every": 1}
+EXACT = ("kernels", "copies", "synchronisations", "mallocs", "frees", "busy_ns", "memory")
+
+
+def variables() -> dict[str, str]:
+    library = devices.environment()["SIMULATED_GPU_LIBRARY"]
+    return {
+        "PYTHONPATH": str(devices.TESTS),
+        "SIMULATED_GPU_LIBRARY": library,
+        "SIMULATED_GPU": SETTINGS,
+    }
+
+
+def train(folder: Path, steps: int, **plan: Any) -> tuple[Probed, dict[str, int]]:
+    """Run the script, with a plan under the probe; the counts of the device until its last step."""
+    (folder / "train.py").write_text(SCRIPT.replace("LAST", str(steps)))
+    if plan:
+        ended = run_probed(["train.py"], folder, folder, env=variables(), **plan)
+        assert ended.said() == []
+    else:
+        ended = run_plain(["train.py"], folder, **variables())
+    assert ended.returncode == 0, ended.stderr
+    return ended, json.loads((folder / "counts.json").read_text())
+
+
+def test_an_observed_launch_adds_nothing_to_the_device_and_knows_its_time(tmp_path: Path) -> None:
+    _, alone = train(tmp_path, 30)
+    observed, counts = train(tmp_path, 30, purpose="observe", sample_stacks=True)
+    assert {name: counts[name] for name in EXACT} == {name: alone[name] for name in EXACT}
+    rows = observed.events[observed.main_pid]
+    ends = from_rows(rows).t_ns[from_rows(rows).at(step_log.BACKWARD_END)]
+    steps_s = (ends[10:] - ends[9:-1]) / 1e9
+    assert len(ends) == 30
+    assert float(steps_s.mean()) == pytest.approx(STEP_S, rel=0.02)
+
+
+def test_a_timed_launch_waits_for_the_device_at_the_ends_of_its_blocks_alone(
+    tmp_path: Path,
+) -> None:
+    _, alone = train(tmp_path, 24)
+    (tmp_path / "channel").mkdir(exist_ok=True)
+    for turn in range(6):
+        (tmp_path / "channel" / f"go-{turn}").touch()  # it is always its turn
+    turns = {"warmup_steps": 3, "block_steps": 4, "discard_steps": 1, "block_most_s": 60.0}
+    timed, counts = train(
+        tmp_path, 24, purpose="time", phases=False, boundary=BOUNDARY, turns=turns
+    )
+    blocks, waits = timed.count(step_log.BLOCK_BEGIN), len(list(tmp_path.glob("channel/go-*")))
+    assert blocks > 1
+    # At both ends of a block and before each turn; each loss that is then read waits by itself.
+    losses = 24
+    assert counts["synchronisations"] <= 2 * blocks + waits + losses
+    assert counts["kernels"] == alone["kernels"]
+    assert counts["memory"] == alone["memory"]
