@@ -5,10 +5,10 @@ Launching an operator costs the host several microseconds whatever its size. Hun
 operators make a step of launches; a compiler fuses them into few.
 
 ## How it is measured
-On a GPU, most kernels take under 10 microseconds, and in over 30 % of the step no kernel runs while
-the host launches or runs Python. On the CPU, a step has hundreds of operators whose median is under
-50 microseconds and that together take more time than the large ones, the optimizer's loop over its
-tensors left out (single-tensor-optimizer).
+On a GPU, a step has at least 50 kernels, most take under 10 microseconds, and in over 30 % of it no
+kernel runs while the host launches or runs Python. On the CPU, a step has hundreds of operators
+whose median is under 50 microseconds and that together take more time than the large ones, the
+optimizer's loop over its tensors left out (single-tensor-optimizer).
 
 ## Not to be confused with
 Python work between operators, which a compiler removes only where it sees it.
@@ -20,6 +20,7 @@ from torchdoctor.words.figures import counted
 
 _LAUNCHING = 0.3  # share of the step
 _MOST_BUSY = 0.5  # share of the step in which kernels run
+_FEWEST_KERNELS = 50  # of a step: what fewer cost is Python, or a loop that fetches
 _MOST_MEDIAN_US, _FEWEST_CALLS = 50.0, 300  # operators of a step without a GPU
 
 
@@ -34,7 +35,7 @@ def _on_gpu(traced: TraceStatistics) -> Symptoms:
     if short is None or busy is None or short < CHECK.threshold or busy > _MOST_BUSY:
         return
     share = _launching_share(traced)
-    if share >= _LAUNCHING:
+    if share >= _LAUNCHING and (traced.kernels_per_step or 0) >= _FEWEST_KERNELS:
         evidence = (
             f"{counted(traced.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under "
             f"10 us, and the GPU is busy {busy:.0%} of the step."
@@ -71,7 +72,8 @@ def _launching_share(traced: TraceStatistics) -> float:
 
 _TINY = {"operator_median_us": 6.0, "operator_calls_per_step": 900.0}
 _CPU = {**_TINY, "python_s": 0.03, "small_operator_s": 0.06}
-_GPU = {"has_device": True, "short_kernels_share": 0.9, "gpu_busy_share": 0.1}
+_KERNELS = {"kernels_per_step": 400.0, "short_kernels_share": 0.9, "gpu_busy_share": 0.1}
+_GPU = {"has_device": True, **_KERNELS}
 _LAUNCHES = {"gpu": 0.1, "cpu": 0.5, "runtime": 0.2, "other": 0.2}
 _BLOCKED = {"gpu": 0.1, "cpu": 0.1, "runtime": 0.75, "other": 0.05}
 CHECK = CheckSpec(
@@ -84,6 +86,7 @@ CHECK = CheckSpec(
     quiet=[
         # Blocked in copies: the GPU is idle, but not for want of launches.
         trace(**_GPU, blocking_copy_s=0.07, shares=_BLOCKED),
+        trace(**{**_GPU, "kernels_per_step": 15.0}, shares=_LAUNCHES),
         trace(**{**_CPU, "operator_median_us": 400.0}),
         trace(**{**_CPU, "small_operator_s": 0.01}),
     ],

@@ -14,7 +14,7 @@ One wait at the end of a step that reads the loss now and then.
 """
 
 from torchdoctor.facts.analysed import calls_of
-from torchdoctor.facts.lookup import place
+from torchdoctor.facts.lookup import place, training_loaders
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 from torchdoctor.words.figures import counted
 
@@ -26,8 +26,10 @@ def _examine(recording: Recording) -> Symptoms:
     if traced is None or traced.sync_s is None or not traced.step_s:
         return
     blocked = (traced.sync_s + (traced.d2h_wait_s or 0.0)) / traced.step_s
-    shares = traced.shares
+    shares, loaders = traced.shares, training_loaders(recording)
     idle = (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
+    if loaders and not loaders[0].num_workers:  # the host fetches while the GPU could compute
+        idle += shares.data_loader or 0.0
     share = min(blocked, idle)
     if share < CHECK.threshold:
         return
@@ -71,6 +73,10 @@ CHECK = CheckSpec(
     fires=[
         trace(**_SYNCS, shares=_IDLE),
         {**trace(**_SYNCS, shares=_IDLE), **process(tensor_calls=[_WAIT])},
+        {
+            **trace(**_SYNCS, shares={"gpu": 0.92, "cpu": 0.04, "data_loader": 0.04}),
+            **process(loaders=[{"ident": 0, "num_workers": 0, "batches": 9}]),
+        },
     ],
     quiet=[trace(**{**_SYNCS, "sync_s": 0.001}, shares=_IDLE), trace(**_SYNCS, shares=_BUSY)],
 )

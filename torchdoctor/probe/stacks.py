@@ -6,6 +6,7 @@ preparing a batch does not. Autograd counts them per thread and the sampler is a
 asks by a pending call: the interpreter makes it in the main thread, between two instructions.
 """
 
+import ctypes
 import gc
 import itertools
 import os
@@ -17,11 +18,6 @@ from collections import Counter
 from . import places, step_log
 from .device_log import DeviceLog
 from .hooks.model_hooks import keep_from_dynamo
-
-try:
-    import ctypes
-except ImportError:  # a Python that was built without it
-    ctypes = None  # type: ignore[assignment]
 
 _INTERVAL_S = 0.005  # between two samples
 _LOST_NS = 1_000_000_000
@@ -50,7 +46,7 @@ class MarkedLog(DeviceLog):
 
     def __init__(self, folder, pid, on_due, torch):
         # The calling thread's count of recorded operations; None: it cannot be known.
-        self.sequence = ctypes and getattr(torch._C._autograd, "_get_sequence_nr", None)
+        self.sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
         self.mark = (0, 0)  # number of the event, recorded operations
         super().__init__(folder, pid, on_due, torch)
 

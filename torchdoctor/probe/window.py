@@ -27,7 +27,7 @@ class Window:
         self._every = max(int(boundary.get("every", 1)), 1)
         self._first = int(plan.get("warmup_steps") or 0)
         self._steps = int(plan.get("measure_steps") or 0)
-        self._most_s = plan.get("max_window_s")
+        self._most_s = plan.get("max_window_s") or math.inf
         self._profile = plan.get("profile")
         self._switching = Switching(session) if plan.get("switch") else None
         self._turns = Turns(session) if plan.get("turns") else None
@@ -87,8 +87,7 @@ class Window:
         elif self._began_s is not None:
             # Only mark boundaries until the window may be over.
             self._plain_until = self._first + self._steps
-            most_s = math.inf if self._most_s is None else self._began_s + self._most_s
-            self._plain_ns = most_s * 1e9
+            self._plain_ns = (self._began_s + self._most_s) * 1e9
 
     def _switch(self, number):
         log = self._session.log
@@ -105,10 +104,8 @@ class Window:
             self._finish("switch")
 
     def _is_over(self, done):
-        if done >= self._steps:
-            return True
         spent = time.perf_counter() - self._began_s
-        return self._most_s is not None and spent >= self._most_s and done >= _FEWEST_STEPS
+        return done >= self._steps or (spent >= self._most_s and done >= _FEWEST_STEPS)
 
     def _finish(self, reason):
         session = self._session

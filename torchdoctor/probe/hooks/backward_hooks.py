@@ -114,15 +114,12 @@ class BackwardPasses:
         """Note that it ended; `tensors`: what it began at, () where there is no loss."""
         session, optimizers = self._session, self._session.optimizers
         index = self._losses.keep(tensors)
-        if optimizers.handle is not None and session.learned >= _SETTLED:
-            # Backwards say that something is learned, so optimizer steps need not say it too.
-            optimizers.leave()
+        if optimizers.open or optimizers.handle is not None:
+            optimizers.backward_ended(session.learned >= _SETTLED)
         if session.sparse and session.learned >= _SETTLED:
             session.learned += 1
             return  # fetches separate iterations and watch the clock
         now = session.log.add(step_log.BACKWARD_END, 0, index)
-        if optimizers.open:
-            optimizers.saw_backward()
         session.learning(now)
 
     def around(self, old):

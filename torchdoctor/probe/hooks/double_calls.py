@@ -9,6 +9,8 @@ from .. import places
 from ..wrapping import NotedCalls
 
 _MOST_ROWS = 16
+_CASTS = ("double", "to", "type")
+_DEFAULTS = ("set_default_dtype", "set_default_tensor_type")
 
 
 class DoubleCalls:
@@ -20,14 +22,9 @@ class DoubleCalls:
         self._calls = NotedCalls(session, "double_calls")
         self.stop = self._calls.put_back
         for owner, kind, names, is_double in (
-            (torch.nn.Module, "model", ("double", "to", "type"), self._is_asked_for),
-            (torch.Tensor, "data", ("double", "to", "type"), self._is_asked_for),
-            (
-                torch,
-                "default",
-                ("set_default_dtype", "set_default_tensor_type"),
-                self._is_asked_for,
-            ),
+            (torch.nn.Module, "model", _CASTS, self._is_asked_for),
+            (torch.Tensor, "data", _CASTS, self._is_asked_for),
+            (torch, "default", _DEFAULTS, self._is_asked_for),
             (torch, "data", ("from_numpy", "as_tensor", "tensor"), self._is_made),
         ):
             for name in names:

@@ -118,9 +118,8 @@ class FileReads:
             self.note(PAGES, "%.4f %d %s" % (*cached, name))
 
     def _is_data(self, name):
-        return (
-            not name.startswith(self._foreign) and not name.endswith(_CODE) and ".so." not in name
-        )
+        code = name.endswith(_CODE) or ".so." in name
+        return not code and not name.startswith(self._foreign)
 
     def phase(self):
         """Return the letter of what the program does now."""

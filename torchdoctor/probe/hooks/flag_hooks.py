@@ -29,12 +29,7 @@ class Flags:
 
     def install(self):
         """Wrap the few functions whose call sites matter."""
-        torch, optim, profile = (
-            self._torch,
-            self._torch.optim,
-            self._torch.autograd.profiler.profile,
-        )
-        anomalies = torch.autograd.anomaly_mode
+        torch, optim, anomalies = self._torch, self._torch.optim, self._torch.autograd.anomaly_mode
         looks = [
             (torch, "set_num_threads", lambda *_: self._locate("num_threads")),
             (torch.autograd, "gradcheck", self._counting("gradcheck_calls")),
@@ -45,6 +40,7 @@ class Flags:
             (anomalies.detect_anomaly, "__init__", self._detects_anomalies),
         ]
         if self._session.plan.get("profile") is None:  # the probe's own would count as the user's
+            profile = torch.autograd.profiler.profile
             looks += [(profile, "__enter__", self._profiler_begins)]
             looks += [(profile, "__exit__", self._profiler_ends)]
         if self._session.phases:  # each hook that an iteration enters costs a timed launch

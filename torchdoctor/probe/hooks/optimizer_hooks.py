@@ -51,10 +51,7 @@ class Optimizers:
         return self.open.pop() if self.open else self.ident(optimizer)
 
     def backward_ended(self, enough):
-        """Note it: inside step(closure) it belongs to that optimizer. `enough`: steps tell no more.
-
-        Backwards say that something is learned, so steps need not say it too.
-        """
+        """Note it: inside step(closure) it is that optimizer's. `enough`: steps tell no more."""
         if self.open:
             self._known[self.open[-1]].inside_backwards += 1
         if enough and self.handle is not None:

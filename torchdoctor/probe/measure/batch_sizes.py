@@ -102,11 +102,9 @@ def _length_at(batch, lead):
 
 def _is_list_of_samples(batch):
     """Return whether its items are made alike: inputs and targets have other fields."""
-    if not isinstance(batch, (list, tuple)) or not batch:
+    if not isinstance(batch, (list, tuple)) or len({type(item) for item in batch}) != 1:
         return False
     first = batch[0]
-    if len({type(item) for item in batch}) > 1:
-        return False
     if hasattr(first, "keys"):
         return len({tuple(map(str, item.keys())) for item in batch}) == 1
     return isinstance(first, (list, tuple)) and len({len(item) for item in batch}) == 1

@@ -109,10 +109,7 @@ class TrainingFacts:
             facts["input_mean"] = sum(mean for mean, _ in self._inputs) / count
             facts["input_std"] = sum(std for _, std in self._inputs) / count
         if self._channels and len({len(means) for means, _ in self._channels}) == 1:
-            means, deviations = (_averages(rows) for rows in zip(*self._channels))  # noqa: B905
-            facts["input_channels"] = list(zip(means, deviations))  # noqa: B905 (Python 3.9)
+            columns = (zip(*rows) for rows in zip(*self._channels))  # noqa: B905 (Python 3.9)
+            averages = [[sum(x) / len(x) for x in each] for each in columns]
+            facts["input_channels"] = list(zip(*averages))  # noqa: B905
         return facts
-
-
-def _averages(rows):
-    return [sum(column) / len(column) for column in zip(*rows)]  # noqa: B905
