@@ -18,6 +18,7 @@ The trace shows the exposed time of collective kernels (NCCL, RCCL, by kernel na
 A straggler: a device that waits inside a collective for another that computes longer.
 """
 
+from torchdoctor.facts.ranks import links
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion
 
 _MODERATE = 0.10
@@ -37,9 +38,8 @@ def _measure(recording: Recording) -> float | None:
 def _examine(recording: Recording) -> Symptoms:
     share = _measure(recording)
     if share is not None and share >= _MODERATE:
-        yield Symptom(
-            share=share, evidence=f"Exposed communication takes {share:.0%} of each step."
-        )
+        told = f"Exposed communication takes {share:.0%} of each step."
+        yield Symptom(share=share, evidence=[told, *links(recording)])
 
 
 CHECK = CheckSpec(

@@ -14,6 +14,7 @@ batch.
 The time that workers take to prepare a batch: hidden behind the computation it costs nothing.
 """
 
+from torchdoctor.facts.loading import workers_told
 from torchdoctor.facts.lookup import training_loader_location
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion
 
@@ -46,6 +47,7 @@ def _examine(recording: Recording) -> Symptoms:
             f"{', '.join(parts)}, of a {steps.mean_s * 1e3:.1f} ms step (means of the observed "
             "launch)."
         )
+    evidence += filter(None, [workers_told(recording)])
     yield Symptom(share=share, evidence=evidence, location=training_loader_location(recording))
 
 

@@ -22,6 +22,7 @@ Communication that is slow by itself: then all ranks wait alike, and none of the
 
 from collections.abc import Callable
 
+from torchdoctor.facts.ranks import latest, own_s, waiting
 from torchdoctor.words import CheckSpec, RankTime, Recording, Symptom, Symptoms
 
 _NAMED = 0.01  # of the difference, from which a part of it is named
@@ -32,17 +33,18 @@ def _examine(recording: Recording) -> Symptoms:
     step_s = max((rank.step_s for rank in ranks), default=0.0)
     if len(ranks) < 2 or step_s <= 0:
         return
-    slowest = max(ranks, key=_own_s)
-    mean_s = sum(map(_own_s, ranks)) / len(ranks)
-    share = (_own_s(slowest) - mean_s) / step_s
+    slowest = latest(ranks)
+    rest = [rank for rank in ranks if rank is not slowest]
+    mean_s = sum(map(own_s, ranks)) / len(ranks)
+    share = max((own_s(slowest) - mean_s) / step_s, waiting(ranks) or 0.0)
     if share < CHECK.threshold:
         return
     evidence = [
-        f"Rank {slowest.rank} works {_own_s(slowest) * 1e3:.1f} ms of each step, the mean of "
-        f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it.",
-        "What it takes longer than the others: "
-        f"{_difference(slowest, [rank for rank in ranks if rank is not slowest])}.",
+        f"Rank {slowest.rank} works {own_s(slowest) * 1e3:.1f} ms of each step, the mean of "
+        f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it."
     ]
+    if longer := _difference(slowest, rest):
+        evidence.append(f"What it takes longer than the others: {longer}.")
     if slowest.last_share is not None and slowest.last_share > 1.0 / len(ranks):
         evidence.append(f"It comes last to {slowest.last_share:.0%} of the collectives.")
     yield Symptom(share=share, evidence=evidence)
@@ -51,19 +53,16 @@ def _examine(recording: Recording) -> Symptoms:
 def _difference(slowest: RankTime, rest: list[RankTime]) -> str:
     """Return the parts of its own time that exceed the mean of the rest, the largest first."""
     more = {name: part(slowest) - sum(map(part, rest)) / len(rest) for name, part in _PARTS.items()}
-    least = _NAMED * sum(more.values())
+    least = _NAMED * sum(max(more_s, 0.0) for more_s in more.values())
     parts = sorted(more.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} +{more_s * 1e3:.3g} ms" for name, more_s in parts if more_s >= least)
-
-
-def _own_s(rank: RankTime) -> float:
-    return rank.step_s - (rank.communication_exposed_s or 0.0)
+    named = [(name, more_s) for name, more_s in parts if more_s >= least > 0]
+    return ", ".join(f"{name} +{more_s * 1e3:.3g} ms" for name, more_s in named)
 
 
 _PARTS: dict[str, Callable[[RankTime], float]] = {
     "kernels": lambda rank: rank.kernel_s,
     "waiting for data": lambda rank: rank.data_loader_s,
-    "host and copies": lambda rank: _own_s(rank) - rank.kernel_s - rank.data_loader_s,
+    "host and copies": lambda rank: own_s(rank) - rank.kernel_s - rank.data_loader_s,
 }
 _EVEN = {"path": "t", "step_s": 0.1, "communication_exposed_s": 0.02}
 _SECOND = {**_EVEN, "rank": 1}

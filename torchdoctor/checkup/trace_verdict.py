@@ -6,6 +6,7 @@ from dataclasses import astuple, replace
 
 from torchdoctor.advice import catalogue
 from torchdoctor.words import Diagnosis, RankTime, TraceStatistics
+from torchdoctor.words.figures import seconds
 
 _UNSEEN = (
     "The host launched work on a device that was not recorded. Whether the host waited for it or "
@@ -21,6 +22,8 @@ _REPLAYED = {
     "cpu": "the host's operators, Python and launches",
     "runtime": "other driver calls",
 }
+_SKEWED = 0.1  # of a step
+_EARLIER = 0.2  # of the step: less changes no answer
 _MOSTLY = 0.5  # of the exposed time in collectives
 _RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
 _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
@@ -30,6 +33,8 @@ def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosi
     """Return the diagnosis without what the trace cannot know: steps, or a device's work."""
     if not trace.steps:
         diagnosis = _without_steps(diagnosis)
+    if (trace.earlier_work_s or 0.0) > _EARLIER * (trace.step_s or 0.0):
+        return _begun_before(diagnosis, trace)
     if all(share is None for share in astuple(trace.shares)):
         return replace(diagnosis, sentence=_NO_TIME)
     if diagnosis.bottleneck == "data_loader":
@@ -42,17 +47,34 @@ def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosi
     return diagnosis
 
 
+def _begun_before(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
+    """Return what can be said of a window that begins while earlier work is under way."""
+    waited_s, step_s = trace.earlier_work_s or 0.0, trace.step_s or 0.0
+    computing = (trace.shares.gpu or 0.0) * step_s / max(step_s - waited_s, 1e-9)
+    sentence = (
+        f"The window begins in the middle of earlier work: {trace.earlier_work_call} waits "
+        f"{seconds(waited_s)} ({waited_s / step_s:.0%} of what was recorded) for what was launched "
+        "before, which the trace does not show. What takes the time of a step cannot be told: "
+        f"record more steps. In the rest, {seconds(step_s - waited_s)}, the GPU computes "
+        f"{computing:.0%} of the time."
+    )
+    path = [replace(x, answer="not measured", value=None) for x in diagnosis.path]
+    return replace(
+        diagnosis, bottleneck="none", detail=None, sentence=sentence, path=path, findings=[]
+    )
+
+
 def with_waits(
     diagnosis: Diagnosis, trace: TraceStatistics, ranks: Sequence[RankTime]
 ) -> Diagnosis:
     """Return the diagnosis; it says so where collectives mostly wait for later ranks."""
     row = next((rank for rank in ranks if rank.path == trace.path), None)
-    exposed_s = trace.communication_exposed_s
-    if row is None or not row.wait_s or not exposed_s or not trace.step_s:
+    if row is None or row.wait_s is None or not trace.step_s:
         return diagnosis
+    exposed_s = trace.communication_exposed_s or 0.0
     waited_s = min(row.wait_s, exposed_s)
-    if waited_s < _MOSTLY * exposed_s:
-        return diagnosis
+    if not exposed_s or waited_s < _MOSTLY * exposed_s:
+        return _of_the_latest(diagnosis, row, ranks)
     share, rest = waited_s / trace.step_s, (exposed_s - waited_s) / trace.step_s
     told = (
         f"rank {row.rank} waits for the others {share:.0%} of each step, and communicates "
@@ -65,10 +87,23 @@ def with_waits(
         else f
         for f in diagnosis.findings
     ]
-    sentence = diagnosis.sentence
+    diagnosis = replace(diagnosis, findings=findings)
     if diagnosis.bottleneck == "communication":
-        sentence = f"The ranks wait for each other: {told}."
-    return replace(diagnosis, sentence=sentence, findings=findings)
+        return replace(diagnosis, sentence=f"The ranks wait for each other: {told}.")
+    return _of_the_latest(diagnosis, row, ranks)
+
+
+def _of_the_latest(diagnosis: Diagnosis, row: RankTime, ranks: Sequence[RankTime]) -> Diagnosis:
+    """Return the diagnosis of the rank that comes last; it says first how long others wait."""
+    most = max(ranks, key=lambda rank: (rank.wait_s or 0.0) / rank.step_s if rank.step_s else 0.0)
+    if not most.wait_s or most.wait_s < _SKEWED * most.step_s:
+        return diagnosis
+    told = (
+        f"The ranks wait for rank {row.rank}, which comes last to {row.last_share or 0.0:.0%} of "
+        f"the collectives: rank {most.rank} waits {seconds(most.wait_s)} of its "
+        f"{seconds(most.step_s)} step. The exchange itself takes {seconds(row.exchange_s or 0.0)}."
+    )
+    return replace(diagnosis, sentence=f"{told} On rank {row.rank}: {diagnosis.sentence}")
 
 
 def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:

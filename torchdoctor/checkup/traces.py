@@ -19,13 +19,16 @@ from torchdoctor.checkup.trace_verdict import (
     with_waits,
 )
 from torchdoctor.facts.outcomes import replay_ceilings
+from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
 from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.clocks import Alignment, Unaligned, align
 from torchdoctor.trace.ranks import STDIN, RankTrace, read_ranks
+from torchdoctor.trace.start_up import STARTS_UP
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
+    Gpu,
     RankTime,
     Recommendation,
     RecommendedFix,
@@ -65,19 +68,21 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     copies = {os.path.realpath(rank.statistics.path) for rank in ranks}
     if annotated is not None and os.path.realpath(annotated) in copies:
         raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
-    chosen = slowest(ranks)
+    longest_s = max(rank.statistics.step_s or 0.0 for rank in ranks)
+    aligned = align([rank.collectives for rank in ranks], longest_s)
+    rows = rank_times(ranks, aligned)
+    chosen = slowest(ranks, rows)
     trace = chosen.statistics
-    aligned = align([rank.collectives for rank in ranks], trace.step_s or 0.0)
     # A leading dash would make a source an option.
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
     command = ["torchdoctor", "diagnose", *named]
     cwd = str(Path.cwd())
     recording = Recording(
         workload=Workload(command=command, cwd=cwd),
-        environment=chosen.environment,
+        environment=replace(chosen.environment, gpus=_gpus(ranks if rows else [chosen])),
         trace=trace,
         shares=trace.shares,
-        ranks=rank_times(ranks, aligned),
+        ranks=rows,
     )
     fixes = catalogue.fixes()
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
@@ -108,11 +113,20 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     )
 
 
-def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
-    """Return the rank that others wait for: the longest step without waits in collectives."""
+def slowest(ranks: Sequence[RankTrace], rows: Sequence[RankTime] = ()) -> RankTrace:
+    """Return the rank that others wait for; of several jobs, the one that works longest."""
+    if rows:
+        last = latest(rows)
+        return next(rank for rank in ranks if rank.statistics.path == last.path)
     figures = [rank.statistics for rank in ranks]
     own_s = [(x.step_s or 0.0) - (x.communication_exposed_s or 0.0) for x in figures]
     return ranks[own_s.index(max(own_s))]
+
+
+def _gpus(ranks: Sequence[RankTrace]) -> list[Gpu]:
+    """Return the GPUs of all ranks, of each rank once."""
+    by_rank = {rank.statistics.path if rank.rank is None else rank.rank: rank for rank in ranks}
+    return [gpu for rank in by_rank.values() for gpu in rank.environment.gpus]
 
 
 def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
@@ -145,6 +159,7 @@ def rank_times(
                 wait_s=aligned.wait_s[number],
                 last_share=aligned.last_share[number],
                 clock_offset_s=aligned.offset_s[number],
+                exchange_s=aligned.exchange_s,
             )
         rows.append(row)
     return rows
@@ -207,7 +222,8 @@ def _worth(
 
 def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     """Return what is missing for a firm answer: steps, or ranks."""
-    sentences, steps, world = [], chosen.statistics.steps, chosen.world_size
+    steps, world = chosen.statistics.steps, chosen.world_size
+    sentences = [doubt for doubt in chosen.statistics.doubts if doubt.startswith(STARTS_UP)]
     if 0 < steps < _FEW_STEPS:
         counted = "one step" if steps == 1 else f"{steps} steps"
         sentences.append(f"The trace holds {counted}: too few to tell usual from unusual steps.")

@@ -116,3 +116,16 @@ def workers_that_keep_up(recording: Recording, loader: LoaderFacts) -> int:
     # Workers that the model waits for are busy all the time: n workers, one batch a step.
     preparing = loader.num_workers * steps.mean_s if loader.num_workers else steps.data_wait_s
     return max(math.ceil(preparing / computing - _WHOLE), 1)
+
+
+def workers_told(recording: Recording) -> str | None:
+    """Return what a trace shows of the loader's workers; None: it shows none."""
+    workers = recording.trace.loader_workers if recording.trace is not None else None
+    if not workers:
+        return None
+    if workers < 0:
+        return "The loader has worker processes already, which do not keep up."
+    return (
+        f"The loader has worker processes already, {workers} by its waits (one long wait every "
+        f"{workers} batches), and they do not keep up."
+    )

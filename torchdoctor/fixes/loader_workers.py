@@ -38,6 +38,7 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, without_workers
 from torchdoctor.facts import loading
+from torchdoctor.facts.loading import workers_told
 from torchdoctor.facts.lookup import (
     loader_cpu_share,
     loader_target,
@@ -182,6 +183,14 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 def advice(recording: Recording) -> str:
     """Return code for traces, which tell neither the machine's cores nor what the dataset does."""
+    workers = recording.trace.loader_workers if recording.trace is not None else None
+    if workers:
+        number = 2 * workers if workers > 0 else "..."
+        return (
+            f"# {workers_told(recording)}\n"
+            f"loader = DataLoader(..., num_workers={number})  # more, if cores are free\n"
+            "# If none are free, make each batch cheaper to prepare."
+        )
     return (
         "loader = DataLoader(..., num_workers=4)\n"
         "# 4 is only where to start: the trace does not hold the machine's cores. "

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.outcomes import most_promising, value_of
+from torchdoctor.facts.ranks import latest, own_s
 from torchdoctor.reports import wording
 from torchdoctor.reports.document import (
     Bars,
@@ -38,6 +39,7 @@ from torchdoctor.words.figures import (
     duration,
     fix_with_settings,
     memory_change,
+    percent,
     place,
     quantity,
     ratio,
@@ -249,12 +251,14 @@ def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> l
 
 def _ranks(report: Report) -> list[Block]:
     """Return one sentence on several ranks: which works longest, and how long others wait."""
-    own = {x.rank: x.step_s - (x.communication_exposed_s or 0.0) for x in report.ranks}
-    if not own:
+    ranks = report.ranks
+    if not ranks:
         return []
-    slowest = max(own, key=lambda rank: own[rank])
-    text = f"{len(own)} ranks: rank {slowest} works longest by itself ({seconds(own[slowest])})"
-    waits = [rank.wait_s for rank in report.ranks if rank.wait_s is not None]
+    last = latest(ranks)
+    text = f"{len(ranks)} ranks: rank {last.rank} works {seconds(own_s(last))} by itself"
+    if last.last_share:
+        text += f" and comes last to {percent(last.last_share)} of the collectives"
+    waits = [rank.wait_s for rank in ranks if rank.wait_s is not None]
     if waits:
         text += f"; others wait up to {seconds(max(waits))} a step for it in collectives"
     return sentences(f"{text}.")

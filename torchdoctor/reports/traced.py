@@ -23,6 +23,7 @@ def lines(report: Report) -> list[tuple[str, list[str]]]:
         stacks = "Where the host is while no device works, by the trace's Python stacks"
         parts += [
             (f"{stacks}, {of}", _place_lines(trace, trace.step_s)),
+            (f"Collectives, {of}", _collective_lines(report, trace)),
             (f"Driver calls that hold the host, {of}", call_lines(trace, trace.step_s)),
             (
                 f"The most expensive operators, {of}{profiled}",
@@ -49,6 +50,19 @@ def rank_lines(report: Report) -> list[str]:
         if rank.data_loader_s >= _WORTH * rank.step_s:
             parts.append(f"waits for data {seconds(rank.data_loader_s)}")
         lines.append(f"rank {rank.rank}: {whole}{seconds(rank.step_s)} ({', '.join(parts)})")
+    return lines
+
+
+def _collective_lines(report: Report, trace: TraceStatistics) -> list[str]:
+    """Return what each kind of collective takes, moves and reaches."""
+    lines = []
+    for kind in trace.collectives[:_MOST]:
+        parts = [seconds(kind.device_s), _calls(kind.calls_per_step)]
+        if kind.bytes_per_step is not None:
+            parts.append(f"{kind.bytes_per_step / 1e6:.3g} MB")
+        if kind.best_bytes_per_s is not None:
+            parts.append(f"at best {kind.best_bytes_per_s / 1e9:.3g} GB/s (bus bandwidth)")
+        lines.append(f"{kind.kind}: {', '.join(parts)}")
     return lines
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.trace.columns import Ints, Mask, Table, Trace, once
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace
 from torchdoctor.trace.nesting import innermost, operator_nesting
+from torchdoctor.trace.start_up import ASKS, begins_context
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps, Timeline
 from torchdoctor.words import RuntimeCall
@@ -15,14 +16,12 @@ from torchdoctor.words import RuntimeCall
 _ALLOCATION = re.compile(
     r"(?:cuda|hip)(?:Malloc|Free)(?!.*(?:Host|Async))|cuMem(?:Create|Map|Unmap|Release|SetAccess)"
 )
-_ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
 _GIVES_BACK = re.compile(r"Free|MemUnmap|MemRelease")
 _WAITS = re.compile(r"(?:cuda|hip|cu)(?:\w*Synchronize|Memcpy|Malloc|Free|Mem[A-Z])")
 _AS_WRITTEN = {"aten::_local_scalar_dense": "aten::item"}  # what the user's code says
 _EMPTY = re.compile(r"aten::(?:_?empty|resize_)")  # operators that get a tensor its memory
 _LEAST_BYTES = 2 << 20  # of what PyTorch's caching allocator asks of the driver
 _PROOF, _NEARLY_EACH = 10, 0.5
-_CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
 _ASKED, _OTHER = 1, 0  # what came before a call that frees
 _LISTED, _LOOKED_AT = 8, 24  # calls within each other count once, which changes their order
 
@@ -97,24 +96,13 @@ def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-@once
-def begins_context(trace: Trace) -> Mask:
-    """Return which driver calls make the device's context: long, and before any work of it."""
-    table, device = trace.runtime, trace.device
-    asked = table.start[named(trace, table, lambda name: _ASKS.match(name))]
-    first = min((int(times.min()) for times in (device.start, asked) if len(times)), default=0)
-    long = table.end - table.start >= _CONTEXT_NS
-    waits = named(trace, table, lambda name: "Synchronize" in name or "Memcpy" in name)
-    return (table.start < first) & long & ~waits
-
-
 def _call_before(trace: Trace, rows: Table) -> tuple[Ints, Ints]:
     """Return what each call's thread last did before it (launch or ask for memory), and its row."""
     runtime = trace.runtime
     kind = np.full(len(trace.names), -1)
     for number in np.unique(runtime.name).tolist():
         name = trace.names[number]
-        kind[number] = _ASKED if _ASKS.match(name) else _OTHER if "Launch" in name else -1
+        kind[number] = _ASKED if ASKS.match(name) else _OTHER if "Launch" in name else -1
     told = runtime.where(kind[runtime.name] >= 0)
     order = np.lexsort((told.start, told.thread))
     span = int(max(runtime.end.max(initial=0), 0)) + 1

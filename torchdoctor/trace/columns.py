@@ -185,7 +185,7 @@ _COLUMNS = {
     "operators": ("shapes", "product", "payload"),
     "annotations": ("payload",),
     "runtime": ("correlation", "bytes"),
-    "device": ("kind", "correlation", "device", "stream", "bytes", "payload"),
+    "device": ("kind", "correlation", "device", "stream", "bytes", "payload", "group"),
     "spans": (),
     "python": (),
 }
@@ -259,6 +259,10 @@ class Columns:
                 columns[name] = self._shape_numbers(args)
             elif name == "product":
                 columns[name] = self._product_numbers(events, args)
+            elif name == "group":  # the ranks that communicate, as text among the names
+                groups = [bytes(arg.group).decode() for arg in args]
+                numbers = [self.names[group] if group else -1 for group in groups]
+                columns[name] = np.array(numbers, dtype=np.int32)
             elif name == "kind":
                 columns[name] = np.full(len(args), kind, dtype=np.int8)
             else:

@@ -44,6 +44,7 @@ class SliceArgs(msgspec.Struct, gc=False):
     sent: msgspec.Raw = msgspec.field(default=_ABSENT, name="In msg nelems")
     received: msgspec.Raw = msgspec.field(default=_ABSENT, name="Out msg nelems")
     dtype: msgspec.Raw = _ABSENT
+    group: msgspec.Raw = msgspec.field(default=_ABSENT, name="Process Group Ranks")
 
 
 class Slice(msgspec.Struct, gc=False, tag_field="ph", tag="X"):

@@ -11,13 +11,15 @@ from torchdoctor.trace.metadata import dictionary, whole_number
 from torchdoctor.trace.nesting import innermost, launch_rows, nest
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps, Timeline
-from torchdoctor.words.traced import GradientExchange
+from torchdoctor.words.traced import CollectiveKind, GradientExchange
 
 _KINDS = {
     "all-reduce": re.compile(r"all_?reduce", re.IGNORECASE),
     "reduce-scatter": re.compile(r"reduce_?scatter", re.IGNORECASE),
     "all-gather": re.compile(r"all_?gather", re.IGNORECASE),
     "broadcast": re.compile(r"broadcast", re.IGNORECASE),
+    "all-to-all": re.compile(r"all_?to_?all|ep::.*(?:dispatch|combine)", re.IGNORECASE),
+    "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^" + ACCUMULATED)
 _LARGE_BYTES = 1 << 20  # of a collective whose time is the links' and not the latency
@@ -25,18 +27,21 @@ _NEARLY_ALL = 0.99  # of the gradients must have a size
 
 
 @dataclass(frozen=True)
-class _Collectives:
+class CollectiveCalls:
     """Those that began in the steps, in order of time; `payload` is -1 where it is not known."""
 
+    row: Ints  # of the device's events
     step: Ints
     length_ns: Ints
     kind: list[str]
     payload: Ints
 
     def of(self, *kinds: str) -> Mask:
+        """Return which are of these kinds."""
         return np.array([kind in kinds for kind in self.kind], dtype=bool)
 
     def bytes(self, rows: Mask) -> float:
+        """Return what these exchange, as far as it is known."""
         return float(np.maximum(self.payload[rows], 0).sum())
 
 
@@ -48,7 +53,7 @@ def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | No
     backward_s = _backward_s(trace, steps)
     if backward_s is None:
         return None
-    exchanged = _collectives(trace, steps)
+    exchanged = collective_calls(trace, steps)
     reduced, scattered = exchanged.of("all-reduce"), exchanged.of("reduce-scatter")
     sharded = exchanged.bytes(scattered) > exchanged.bytes(reduced)
     kind, rows = ("reduce-scatter", scattered) if sharded else ("all-reduce", reduced)
@@ -95,7 +100,26 @@ def _backward_s(trace: Trace, steps: Steps) -> float | None:
     return float(spans.sum()) / len(steps) / 1e9 if len(spans) else None
 
 
-def _collectives(trace: Trace, steps: Steps) -> _Collectives:
+def collective_kinds(trace: Trace, timeline: Timeline) -> list[CollectiveKind]:
+    """Return what each kind of collective costs and reaches, the costliest first."""
+    calls, count = collective_calls(trace, timeline.steps), len(timeline.steps)
+    ranks = whole_number(dictionary(trace.metadata.get("distributedInfo")).get("world_size"))
+    kinds = []
+    for kind in sorted(set(calls.kind)):
+        rows = calls.of(kind)
+        kinds.append(
+            CollectiveKind(
+                kind=kind,
+                calls_per_step=int(rows.sum()) / count,
+                device_s=calls.length_ns[rows].sum() / count / 1e9,
+                bytes_per_step=calls.bytes(rows) / count or None,
+                best_bytes_per_s=_bandwidths(calls, rows, ranks or 1, kind)[1],
+            )
+        )
+    return sorted(kinds, key=lambda kind: -kind.device_s)
+
+
+def collective_calls(trace: Trace, steps: Steps) -> CollectiveCalls:
     """Return the collective kernels; older ones have name and size in the host's range alone."""
     device = trace.device
     rows = np.flatnonzero((device["kind"] == KERNEL) & named(trace, device, is_communication))
@@ -114,7 +138,7 @@ def _collectives(trace: Trace, steps: Steps) -> _Collectives:
             if payload[at] < 0:
                 payload[at] = ranges["payload"][call]
         kind.append(_kind(names))
-    return _Collectives(index, device.end[rows] - device.start[rows], kind, payload)
+    return CollectiveCalls(rows, index, device.end[rows] - device.start[rows], kind, payload)
 
 
 def _kind(names: list[str]) -> str:
@@ -136,7 +160,7 @@ def _accumulated(trace: Trace, steps: Steps) -> float:
     return float(np.maximum(payload, 0).sum())
 
 
-def _last(exchanged: _Collectives, rows: Mask) -> float | None:
+def _last(exchanged: CollectiveCalls, rows: Mask) -> float | None:
     """Return the mean bytes of the collective that begins last in its step."""
     last = {int(exchanged.step[row]): row for row in np.flatnonzero(rows)}
     sizes = [int(exchanged.payload[row]) for row in last.values()]
@@ -144,7 +168,7 @@ def _last(exchanged: _Collectives, rows: Mask) -> float | None:
 
 
 def _bandwidths(
-    exchanged: _Collectives, rows: Mask, ranks: int, kind: str
+    exchanged: CollectiveCalls, rows: Mask, ranks: int, kind: str
 ) -> tuple[float | None, float | None]:
     """Return the bus bandwidth of all together, and of the fastest large one; None: not known."""
     large = rows & (exchanged.payload >= _LARGE_BYTES) & (exchanged.length_ns > 0)

@@ -5,15 +5,18 @@ from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.compilation import pointwise_chains, traced_compilation
 from torchdoctor.trace.device import summarise_copies, summarise_device
 from torchdoctor.trace.doubts import device_missing, doubts_about
-from torchdoctor.trace.exchange import gradient_exchange
+from torchdoctor.trace.exchange import collective_kinds, gradient_exchange
+from torchdoctor.trace.loaders import loading
 from torchdoctor.trace.metadata import backend_of
 from torchdoctor.trace.operators import summarise_operators
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
 from torchdoctor.trace.program import has_engine, platform, trains
 from torchdoctor.trace.python import python_places
+from torchdoctor.trace.start_up import earlier_work
 from torchdoctor.trace.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.trace.what_if import what_if
 from torchdoctor.words import Shares, TraceStatistics
+from torchdoctor.words.intervals import Intervals
 
 
 def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
@@ -31,6 +34,8 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         shares = Shares(**{branch: timeline.share(branch) for branch in (*BRANCHES, "other")})
         fields |= summarise_device(trace, timeline) | summarise_copies(trace, timeline)
         fields["float32_matrix_s"] = float32_matrix_s(trace, timeline)
+        earlier_s, call = earlier_work(trace, Intervals(steps.start[:1], steps.end[:1]))
+        fields |= {"earlier_work_s": earlier_s / count, "earlier_work_call": call or None}
     if trace.has_device or len(timeline.collectives):
         total = timeline.collectives.covered(steps.start, steps.end).sum()
         exposed = timeline.exposed["communication"].sum()
@@ -50,12 +55,14 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         compilation=traced_compilation(trace, timeline),
         python_places=python_places(trace, timeline),
         exchange=gradient_exchange(trace, timeline),
+        collectives=collective_kinds(trace, timeline),
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],
         trains=trains(trace),
         has_engine=has_engine(trace),
         platform=platform(trace),
         **backend_of(trace, timeline),
+        **loading(trace, timeline),
         **fields,
     )
 

@@ -27,6 +27,11 @@ def is_step(name: str) -> bool:
     return name.startswith("ProfilerStep#")
 
 
+def is_optimizer(name: str) -> bool:
+    """Return True for the annotation of an optimizer's step."""
+    return name.startswith("Optimizer.step#")
+
+
 def is_loader(name: str) -> bool:
     """Return True for the annotation of a wait for the next batch."""
     return (
@@ -49,7 +54,7 @@ def fetching_threads(trace: Trace) -> NDArray[np.bool_]:
     loading = threads_of(trace, is_loader)
     if not loading.any():
         return loading
-    for wanted in (is_step, lambda name: name.startswith("Optimizer.step#")):
+    for wanted in (is_step, is_optimizer):
         stepping = threads_of(trace, wanted)
         if stepping.any():
             return loading & ~stepping

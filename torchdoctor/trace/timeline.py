@@ -14,14 +14,20 @@ import numpy as np
 from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, is_communication
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
-from torchdoctor.trace.threads import is_loader, is_step, named, of_fetching_thread
-from torchdoctor.words.figures import counted
+from torchdoctor.trace.start_up import start_up
+from torchdoctor.trace.threads import (
+    is_loader,
+    is_optimizer,
+    is_step,
+    named,
+    of_fetching_thread,
+)
 from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
 BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader", "cpu")
-_LONG_CALL, _LONG_CALL_NS = 0.05, 50_000_000  # of the trace; and in any case
+_FEWEST_MARKS = 10  # of optimizers: of fewer, the first ones are the program's start
 _OVERLAP = 0.1  # of a step mark's length: so far the next one may begin in it
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
 HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
@@ -90,7 +96,10 @@ class Timeline:
 
 
 def find_steps(trace: Trace) -> Steps:
-    """Return the steps by the profiler's marks, each ended by the last device event of it."""
+    """Return the steps by the profiler's marks, each ended by the last device event of it.
+
+    Without these, optimizers' marks divide the trace, if there are enough of them.
+    """
     marks = [table.where(named(trace, table, is_step)) for table in trace.ranges]
     start = np.concatenate([mark.start for mark in marks])
     end = np.concatenate([mark.end for mark in marks])
@@ -103,7 +112,7 @@ def find_steps(trace: Trace) -> Steps:
             rows.append(row)
             ended[int(name[row])] = int(end[row])
     if not rows:
-        return _whole_trace(trace)
+        return _by_optimizer(trace) or _whole_trace(trace)
     kept: list[int] = []
     free = -np.inf
     for row in sorted(rows, key=lambda row: end[row]):  # so that none around several others is kept
@@ -120,34 +129,38 @@ def find_steps(trace: Trace) -> Steps:
     return replace(steps, doubts=[doubt, *steps.doubts])
 
 
+def _by_optimizer(trace: Trace) -> Steps | None:
+    """Return steps from the end of one mark of an optimizer to the next; None: too few marks."""
+    marks = [table.where(named(trace, table, is_optimizer)) for table in trace.ranges]
+    start = np.sort(np.concatenate([mark.start for mark in marks]))
+    end = np.sort(np.concatenate([mark.end for mark in marks]))
+    if len(start) < _FEWEST_MARKS:
+        return None
+    gap = start[1:] - end[:-1]
+    border = end[np.append(gap >= _OVERLAP * gap.mean(), True)]  # several optimizers in a row: one
+    if len(border) < _FEWEST_MARKS:
+        return None
+    doubt = (
+        f"The profiler marked no steps: {len(border)} marks of Optimizer.step divide the trace "
+        f"into {len(border) - 1}, each from the end of one mark to the end of the next."
+    )
+    steps = _with_device_work(trace, border[:-1], border[1:])
+    return replace(steps, doubts=[doubt, *_whole_trace(trace).doubts[1:], *steps.doubts])
+
+
 def _whole_trace(trace: Trace) -> Steps:
     host = [table for table in (trace.operators, trace.annotations, trace.runtime) if len(table)]
     tables = host or [table for table in (trace.device, trace.spans) if len(table)]
-    start = np.array([min((int(table.start.min()) for table in tables), default=0)])
-    end = np.array([max((int(t.end.max()) for t in (*tables, trace.device) if len(t)), default=0)])
+    begin = min((int(table.start.min()) for table in tables), default=0)
+    last = max((int(t.end.max()) for t in (*tables, trace.device) if len(t)), default=0)
     doubt = (
         "The trace has no step annotation (torch.profiler writes one where it has a `schedule` and "
         "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
         "is meant."
     )
-    doubts = [doubt, *_start_up(trace, int((end - start)[0]))]
-    return Steps(start, end, start, end, known=False, doubts=doubts)
-
-
-def _start_up(trace: Trace, length_ns: int) -> list[str]:
-    """Return a doubt if single driver calls take as long as start-up, which no step repeats."""
-    runtime = trace.runtime
-    lasting = runtime.end - runtime.start
-    long = np.flatnonzero((lasting >= _LONG_CALL * length_ns) & (lasting >= _LONG_CALL_NS))
-    if not len(long):
-        return []
-    names = ", ".join(sorted({trace.names[name] for name in runtime.name[long]}))
-    total_ns = runtime.spans(long).total
-    return [
-        f"{counted(len(long), 'call')} ({names}) {'hold' if len(long) > 1 else 'holds'} the host "
-        f"for {total_ns / 1e6:.0f} ms, {total_ns / length_ns:.0%} of the trace, as start-up does: "
-        "if it is no part of training, record after a few steps (`schedule=` with wait and warmup)."
-    ]
+    begin, doubts = start_up(trace, begin, last)
+    start, end = np.array([begin]), np.array([last])
+    return Steps(start, end, start, end, known=False, doubts=[doubt, *doubts])
 
 
 def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:

@@ -175,6 +175,17 @@ class GradientExchange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CollectiveKind:
+    """Collectives of one kind on the device; means per step."""
+
+    kind: str  #: all-reduce, all-to-all, broadcast and so on.
+    calls_per_step: float  #: How often a step makes one.
+    device_s: float  #: Time per step in them, the waits for other ranks included.
+    bytes_per_step: float | None = None  #: Bytes that they exchange; null: not recorded.
+    best_bytes_per_s: float | None = None  #: Bus bandwidth of the fastest of at least 1 MiB.
+
+
+@dataclass(frozen=True, kw_only=True)
 class BranchReplay:
     """A step without one of its costs."""
 
@@ -240,6 +251,9 @@ class TraceStatistics:
     d2h_wait_s: float | None = None  #: Time per step that the host is blocked in those.
     blocking_copy_s: float | None = None  #: Time per step that the host is blocked in copy calls.
     blocking_copy_exposed_s: float | None = None  #: Of that, while neither kernels nor copies run.
+    earlier_work_s: float | None = None  #: Per step: a wait for work of before the window.
+    earlier_work_call: str | None = None  #: The call that waits for it; null: none.
+    loader_workers: int | None = None  #: Of the loader; 0: none, -1: some; null: no loader.
     sync_s: float | None = None  #: Time per step that the host is blocked in synchronisation.
     syncs_per_step: float | None = None  #: Synchronising calls per step.
     tensor_core_share: float | None = None  #: Share of matrix kernels' time on tensor cores.
@@ -263,6 +277,7 @@ class TraceStatistics:
     compilation: TracedCompilation | None = None  #: torch.compile in the steps; null: not in them.
     python_places: list[PythonPlace] = field(default_factory=list)  #: At most 5, the costliest.
     what_if: WhatIf | None = None  #: The trace replayed without each of its costs; null: not done.
+    collectives: list[CollectiveKind] = field(default_factory=list)  #: By kind, costliest first.
     exchange: GradientExchange | None = None  #: Of gradients; null: no GPU, steps or backward pass.
     doubts: list[str] = field(default_factory=list)  #: What of the trace cannot be trusted.
     trains: bool | None = None  #: A backward pass or an optimizer ran; null: the trace cannot say.
@@ -289,4 +304,5 @@ class RankTime:
     data_loader_s: float = 0.0  #: Exposed time per step that it waits for data.
     wait_s: float | None = None  #: Per step until the last rank comes; null: clocks not aligned.
     last_share: float | None = None  #: Share of the collectives it came to last; null: the same.
+    exchange_s: float | None = None  #: Per step in collectives after the last rank; null: the same.
     clock_offset_s: float | None = None  #: Its clock less the first rank's; null: the same.

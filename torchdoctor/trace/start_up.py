@@ -1,0 +1,72 @@
+"""Where a window begins too early or too late: CUDA's start-up in it, or earlier work before it."""
+
+import re
+
+import numpy as np
+
+from torchdoctor.trace.columns import Mask, Trace, once
+from torchdoctor.trace.threads import is_optimizer, named
+from torchdoctor.words.figures import counted, seconds
+from torchdoctor.words.intervals import Intervals
+
+STARTS_UP = "CUDA starts up"
+ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
+_WAITS = re.compile(r"Synchronize|Memcpy")
+_MEMORY = re.compile(r"Free|Malloc|cuMem")  # may wait for the device, in a warm program too
+_CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
+_LONG_NS, _LONG = 50_000_000, 0.05  # of the trace: less is not worth leaving out
+_IDLE = 0.9  # of a call: what waits for the device sees it work
+_WAIT_NS = 1_000_000
+
+
+@once
+def begins_context(trace: Trace) -> Mask:
+    """Return which driver calls make the device's context: long, and before any work of it."""
+    table, device = trace.runtime, trace.device
+    asked = table.start[named(trace, table, ASKS.match)]
+    first = min((int(times.min()) for times in (device.start, asked) if len(times)), default=0)
+    long = table.end - table.start >= _CONTEXT_NS
+    return (table.start < first) & long & ~named(trace, table, _WAITS.search)
+
+
+def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
+    """Return where the window begins without CUDA's start-up, and a sentence if that is later.
+
+    Start-up is what makes the context, and other long calls while the device does nothing. A step
+    that it lies in goes with it, where optimizers mark the ends of steps.
+    """
+    table = trace.runtime
+    lasting = table.end - table.start
+    idle = lasting - trace.device.spans().covered(table.start, table.end) >= _IDLE * lasting
+    loads = (lasting >= _LONG_NS) & idle & ~named(trace, table, _WAITS.search)
+    rows = begins_context(trace) | (loads & ~named(trace, table, _MEMORY.search))
+    total = table.spans(rows).total
+    if not rows.any() or total < max(_LONG * (end - start), _LONG_NS):
+        return start, []
+    until = int(table.end[rows].max())
+    steps = np.concatenate([t.end[named(trace, t, is_optimizer)] for t in trace.ranges])
+    if len(steps) > 1 and steps.min() > until:
+        until = int(steps.min())
+    if (trace.device.start >= until).sum() < len(trace.device) / 2:
+        return start, []
+    names = ", ".join(sorted({trace.names[name] for name in table.name[rows]}))
+    return until, [
+        f"{STARTS_UP} in the trace: {counted(int(rows.sum()), 'call')} ({names}) held the host "
+        f"for {seconds(total / 1e9)}. The first {seconds((until - start) / 1e9)} of the trace are "
+        "left out."
+    ]
+
+
+def earlier_work(trace: Trace, steps: Intervals) -> tuple[float, str]:
+    """Return how long the first wait of the window is for work launched before it; and its call.
+
+    While it waits, the device runs nothing that was recorded.
+    """
+    table = trace.runtime
+    waits = named(trace, table, _WAITS.search) & (table.end - table.start >= _WAIT_NS)
+    if not waits.any():
+        return 0.0, ""
+    row = np.flatnonzero(waits)[table.start[waits].argmin()]
+    start, end = table.start[[row]], table.end[[row]]
+    idle = steps.covered(start, end) - trace.device.spans().covered(start, end)
+    return float(idle[0]) / 1e9, trace.names[table.name[row]]
