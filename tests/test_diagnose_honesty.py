@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from compared_pairs import synthetic
+from synthetic_traces import TraceBuilder
 
 from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.reports.wording import step_time
@@ -118,3 +119,35 @@ def test_median_and_mean_of_the_step_are_named_where_they_differ(
         assert "mean 1.60 ms (shares, findings and bounds are of the mean)" in text
     else:
         assert text.startswith("Median step 1.00 ms (") and "mean" not in text
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_wait_for_work_of_before_the_window_is_no_copy(tmp_path: Path, launched: bool) -> None:
+    """Memory copies held up 98 % of the trace: 256 bytes, which waited for what ran before."""
+    trace = TraceBuilder()
+    if launched:
+        launch = trace.call("hipLaunchKernel", 0, 10)
+        trace.kernel("Cijk_Ailk_Bljk_SB_MT64x64x8", 20, 99_000, launch)
+    copy = trace.call("hipMemcpyWithStream", 30, 99_020)
+    trace.copy("DtoH (Device -> Host)", 99_010, 99_015, copy, bytes=256)
+    launch = trace.call("hipLaunchKernel", 99_030, 99_040)
+    trace.kernel("Cijk_Ailk_Bljk_SB_MT64x64x8", 99_050, 100_000, launch)
+    diagnosis = trace_checkup([str(written(tmp_path, trace))]).diagnosis
+    assert ("in the middle of earlier work" in diagnosis.sentence) is not launched
+    assert diagnosis.bottleneck == ("gpu" if launched else "none")
+
+
+def test_a_loader_that_has_workers_is_not_told_to_use_workers(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    for number in range(16):
+        at, waits = 1000.0 * number, 10 if number % 4 else 900
+        trace.step(number, at, at + 1000)
+        trace.slice("user_annotation", name, at, at + waits)
+        trace.operator("aten::mm", at + waits, at + 990)
+    report = trace_checkup([str(written(tmp_path, trace))])
+    [offered] = [x for x in report.recommendation.also_offered if x.fix == "loader-workers"]
+    assert "num_workers=8" in (offered.instruction or "")
+    assert "has worker processes already, 4 by its waits" in " ".join(
+        line for finding in report.diagnosis.findings for line in finding.evidence
+    )

@@ -88,6 +88,29 @@ def test_traces_that_do_not_belong_together_are_not_aligned() -> None:
     assert aligned(rank_trace(0, kernel=broadcast), rank_trace(0, kernel=broadcast)) is None
 
 
+@pytest.mark.parametrize(
+    "kernel", ["ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)", "void dpsk::ep::dispatch<8>(x)"]
+)
+def test_waits_are_aligned_in_all_to_all_as_well(kernel: str) -> None:
+    """Only all-reduces were compared, and a rank that waits for nobody was named the slowest."""
+    found = aligned(rank_trace(0, kernel=kernel), rank_trace(100, clock=40.0, kernel=kernel))
+    assert found is not None
+    assert found.wait_s == pytest.approx([200e-6, 0], abs=1e-6)
+    assert found.exchange_s == pytest.approx(100e-6, abs=1e-6)
+    assert found.last_share == [0, 1]
+
+
+def test_groups_that_not_all_ranks_are_in_are_not_compared() -> None:
+    traces = [rank_trace(0), rank_trace(100)]
+    for rank, trace in enumerate(traces):
+        for event in trace.events:
+            if event["name"] == REDUCE and event["ts"] % 1000 < 600:
+                event["args"]["Process Group Ranks"] = f"[{rank}, {rank + 2}]"
+    found = aligned(*traces)
+    assert found is not None
+    assert found.collectives == 4
+
+
 def test_without_steps_nothing_is_aligned() -> None:
     trace = rank_trace(0)
     trace.events = [e for e in trace.events if not e["name"].startswith("ProfilerStep")]

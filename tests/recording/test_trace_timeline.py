@@ -203,3 +203,32 @@ def test_thousands_of_operator_names_are_not_asked_whether_they_are_kernels() ->
 
     assert named(trace, trace.device, is_sgemm).sum() == 3
     assert len(asked) == len(set(asked)) == len(set(trace.device.name.tolist()))
+
+
+def optimized(marks: int, begins: float) -> TraceBuilder:
+    """Marks of an optimizer 1 ms apart, a kernel in each; cudaFree makes the context before."""
+    trace = TraceBuilder()
+    trace.call("cudaFree", 0, begins - 1000)
+    for number in range(marks):
+        at = begins + 1000.0 * number
+        launch = trace.call("cudaLaunchKernel", at + 10, at + 15)
+        trace.kernel("ampere_sgemm_128x64_nn", at + 100, at + 600, launch)
+        trace.slice("user_annotation", "Optimizer.step#SGD.step", at + 900, at + 1000)
+    return trace
+
+
+def test_marks_of_an_optimizer_divide_a_trace_without_steps() -> None:
+    steps = timeline(optimized(30, 2000)).steps
+    assert steps.known
+    assert len(steps) == 29
+    assert (steps.end - steps.start == 1_000_000).all()
+    assert "30 marks of Optimizer.step" in steps.doubts[0]
+
+
+def test_the_start_of_cuda_is_left_out_where_steps_are_unknown() -> None:
+    """The first fix was another memory allocator."""
+    steps = timeline(optimized(3, 200_000)).steps
+    assert not steps.known
+    assert steps.total == 2_000_000  # without the step that it lies in
+    assert "CUDA starts up" in steps.doubts[1]
+    assert timeline(optimized(3, 2000)).steps.total == 5_000_000
