@@ -37,8 +37,8 @@ lint: $(VENV)/.dev
 	$(BIN)/python tools/size.py
 
 docs: $(VENV)/.installed
-	$(BIN)/python -m torchdoctor.advice.catalogue docs
-	$(BIN)/python -m torchdoctor.words.record_schema docs
+	$(BIN)/python tools/catalogue_pages.py docs
+	$(BIN)/python tools/record_schema.py docs
 
 clean:
 	rm -rf $(VENV) build dist

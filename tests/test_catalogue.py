@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import catalogue_pages
 import pytest
 from catalogue_faults import faults
 
@@ -158,7 +159,7 @@ def test_the_tree_asks_its_questions_in_order_and_holds_every_check_once() -> No
 
 
 def test_the_catalogue_is_for_users_and_explains_its_columns() -> None:
-    pages = catalogue.pages()
+    pages = catalogue_pages.pages()
     index = pages["catalogue.md"]
     assert "pytest" not in index
     assert ".py::" not in index
@@ -171,7 +172,7 @@ def test_branches_say_that_those_of_the_gpu_count_as_cpu_without_one() -> None:
     assert "- Branch of the tree: gpu; without a GPU: cpu\n" in catalogue.explain("compute")
     assert (
         "| [compute](checks/compute.md) | gpu; without a GPU: cpu |"
-        in catalogue.pages()["catalogue.md"]
+        in catalogue_pages.pages()["catalogue.md"]
     )
 
 
@@ -221,7 +222,7 @@ def test_explain_answers_for_what_became_a_part_of_another(former: str, ident: s
 
 
 def test_the_pages_in_docs_are_those_of_the_files() -> None:
-    pages = catalogue.pages()
+    pages = catalogue_pages.pages()
     for name, text in pages.items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, f"make docs: {name} is old"
     found = {f"{kind}/{p.name}" for kind in ("checks", "fixes") for p in (DOCS / kind).glob("*")}
@@ -231,7 +232,7 @@ def test_the_pages_in_docs_are_those_of_the_files() -> None:
 def test_writing_the_pages_takes_stale_ones_away(tmp_path: Path) -> None:
     (tmp_path / "fixes").mkdir()
     (tmp_path / "fixes" / "gone.md").write_text("old")
-    assert catalogue.main([str(tmp_path)]) == 0
+    assert catalogue_pages.main([str(tmp_path)]) == 0
     assert not (tmp_path / "fixes" / "gone.md").exists()
     assert (tmp_path / "fixes" / "tf32.md").read_text().startswith("# tf32 (fix): ")
-    assert catalogue.main([]) == 2
+    assert catalogue_pages.main([]) == 2

@@ -1,12 +1,56 @@
 """torchdoctor: why is this PyTorch training slow, what should change, and how much does it gain.
 
-The command line is the product; in a training script only `torchdoctor.step()` is of use.
+`run` and `report` are the commands for scripts and notebooks. In a training script only `step` is
+of use.
 """
+
+from __future__ import annotations
 
 import sys
 
+# Training scripts import this file: what the other functions need is imported inside them.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from torchdoctor.reports.notebook import PythonReport
+
 __version__ = "0.1.0"
-__all__ = ["__version__", "step"]
+__all__ = ["__version__", "report", "run", "step"]
+
+
+def run(command: str | Iterable[str | Path], **options: object) -> PythonReport:
+    """Measure a training program as `torchdoctor run` does, and return its report.
+
+    Args:
+        command: the script with its arguments, as a line or as words; or any other command.
+        options: those of `torchdoctor run --help`, with an underscore for a hyphen: budget="2m",
+            fixes=["loader-workers"], no_fixes=True.
+
+    Returns:
+        The report, typed as report.json is. A notebook shows the first screen of its page;
+        `trials_frame()` and `steps_frame()` give pandas frames.
+
+    Raises:
+        torchdoctor.words.errors.TorchdoctorError: where the command ends with another exit code
+            than 0, with the same sentence and that `exit_code`. If the program was measured before
+            that, `torchdoctor.report()` has the report.
+    """
+    from torchdoctor.cli import python
+
+    return python.run(command, options)
+
+
+def report(path: str | Path | None = None) -> PythonReport:
+    """Return the report of a run folder or of a report.json; by default of the newest run here.
+
+    Raises:
+        torchdoctor.words.errors.UsageError: there is no report.
+    """
+    from torchdoctor.cli import python
+
+    return python.report(path)
 
 
 def step(samples: int | None = None) -> None:

@@ -104,7 +104,7 @@ def test_the_page_is_opened_where_there_is_a_desktop(tmp_path, monkeypatch) -> N
     (tmp_path / "report.html").write_text("<!doctype html>")
     none = CliRunner().invoke(app, ["report", str(tmp_path), "--open"])
     assert isinstance(none.exception, UsageError)
-    assert str(none.exception).startswith("There is no desktop here that could open the page")
+    assert str(none.exception).startswith("There is no desktop here that could open ")
     assert str(tmp_path / "report.html") in str(none.exception)
     opened: list[str] = []
     monkeypatch.setenv("DISPLAY", ":0")

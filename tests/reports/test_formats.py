@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from record_schema import report_schema
 from samples import SAMPLES
 
 from torchdoctor.reports.formats import rendered
@@ -14,7 +15,6 @@ from torchdoctor.reports.progress import line
 from torchdoctor.words import Location, ProgressEvent
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import decode_report, encode, read_report
-from torchdoctor.words.record_schema import report_schema
 
 REPORTS = [pytest.param(make(), id=name) for name, make in SAMPLES.items()]
 SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
@@ -124,6 +124,27 @@ def test_sarif_places_are_uris_and_lines(file, uri) -> None:
     place = result["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == uri
     assert place["region"] == {"startLine": 7}
+
+
+def test_sarif_names_files_from_the_top_of_the_repository(tmp_path) -> None:
+    """Code scanning opened nothing where the program had been started in a folder below."""
+    (tmp_path / ".git").mkdir()
+    script = tmp_path / "jobs" / "train.py"
+    script.parent.mkdir()
+    script.write_text("import torch\nloader = DataLoader(d)\n")
+    report = SAMPLES["loader_bound"]()
+    finding = replace(report.diagnosis.findings[0], location=Location(file=str(script), line=2))
+    report = replace(
+        report,
+        workload=replace(report.workload, cwd=str(script.parent)),
+        diagnosis=replace(report.diagnosis, findings=[finding]),
+    )
+    [run] = json.loads(rendered(report, "sarif"))["runs"]
+    place = run["results"][0]["locations"][0]["physicalLocation"]
+    base = run["originalUriBaseIds"][place["artifactLocation"]["uriBaseId"]]["uri"]
+    assert place["artifactLocation"]["uri"] == "jobs/train.py"
+    opened = Path((base + place["artifactLocation"]["uri"]).removeprefix("file://"))
+    assert "DataLoader" in opened.read_text().splitlines()[place["region"]["startLine"] - 1]
 
 
 @pytest.mark.parametrize("report", REPORTS)

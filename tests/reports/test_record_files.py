@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from record_schema import SCHEMAS, report_page
 from samples import CPU_MACHINE, between, loader_bound
 
 from torchdoctor import words as records
@@ -24,7 +25,6 @@ from torchdoctor.words.record_files import (
     write_record,
     write_recording,
 )
-from torchdoctor.words.record_schema import SCHEMAS, report_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -168,7 +168,10 @@ def test_the_schemas_in_docs_are_current(name: str) -> None:
 
 
 def test_the_page_in_docs_is_current() -> None:
-    assert (DOCS / "report.md").read_text(encoding="utf-8") == report_page()
+    assert (DOCS / "report.md").read_text(encoding="utf-8") == report_page(
+        (DOCS / "report.example.json").read_text(encoding="utf-8")
+    )
+    assert (DOCS / "report.example.json").read_bytes() == encode(loader_bound())
 
 
 def test_a_report_is_rendered_without_torch() -> None:

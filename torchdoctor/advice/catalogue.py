@@ -1,14 +1,12 @@
 """The check and fix files: found, validated, and shown as pages.
 
-The folders are the registry; nothing is registered elsewhere. `python -m
-torchdoctor.advice.catalogue docs` writes docs/checks, docs/fixes and docs/catalogue.md.
+The folders are the registry; nothing is registered elsewhere.
 """
 
 import difflib
 import functools
 import importlib
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -16,32 +14,7 @@ from typing import TypeVar
 from torchdoctor.words import BRANCHES, CatalogueEntry, CeilingSpec, CheckSpec, FixSpec
 from torchdoctor.words.errors import UsageError
 
-_WITHOUT_GPU = "gpu; without a GPU: cpu"
-_CHECKS = f"""\
-# Catalogue
-
-Generated from the check and fix files.
-
-## Checks
-
-"Branch": the question of the decision tree that the check answers (`torchdoctor explain --tree`).
-"{_WITHOUT_GPU}": without a GPU the check counts below the branch cpu. "Treated by": fixes that
-torchdoctor offers, and tries if a run can; if there is none, the page of the check says what to do.
-
-| check | branch | treated by |
-| --- | --- | --- |"""
-_FIXES = """
-## Fixes
-
-"Keeps results" says what a fix does to the program's results, and the risk is that as a number:
-
-- 0, exactly: the same results, bit by bit, where the program is deterministic.
-- 1, within rounding: the same mathematics in another order or with other random numbers.
-- 2, lower precision: numbers with fewer digits; losses are compared.
-- 3, changes training: another batch, optimizer or model; only with `--allow-training-changes`.
-
-| fix | what | keeps results | risk |
-| --- | --- | --- | --- |"""
+WITHOUT_GPU = "gpu; without a GPU: cpu"
 TITLES_AT = 29  # column of the titles in `listing`
 _APPLIED = {
     "launch": "as the program starts, before its own code creates what the fix changes",
@@ -159,26 +132,20 @@ def tree() -> str:
         for ident, check in checks().items():
             if branch == check.branch:
                 lines.append(f"  {ident}: {check.title}")
-                treating = ", ".join(_treating(ident))
-                lines += [f"      treated by {treating}"] * bool(treating)
+                by = ", ".join(treating(ident))
+                lines += [f"      treated by {by}"] * bool(by)
     lines.append("Then: monitor and re-evaluate (the trials), finalize (the ranked table).")
     return "\n".join(lines)
 
 
-def pages() -> dict[str, str]:
-    """Return every generated page by its path below docs/."""
-    texts = {f"checks/{ident}.md": _markdown(ident) for ident in checks()}
-    texts |= {f"fixes/{ident}.md": _markdown(ident) for ident in fixes()}
-    return {**texts, "catalogue.md": _index()}
-
-
-def _treating(check: str) -> list[str]:
+def treating(check: str) -> list[str]:
     """Return the ids of the fixes that treat a check."""
     return [ident for ident, fix in fixes().items() if check in fix.treats]
 
 
-def _branch(check: CheckSpec) -> str:
-    return _WITHOUT_GPU if check.branch == "gpu" else check.branch
+def branch_of(check: CheckSpec) -> str:
+    """Return the branch of the tree that a check counts below."""
+    return WITHOUT_GPU if check.branch == "gpu" else check.branch
 
 
 def _check_page(check: CheckSpec) -> str:
@@ -186,10 +153,10 @@ def _check_page(check: CheckSpec) -> str:
     addresses = ", ".join(url for name, url in _PUBLISHED.items() if name in check.source)
     source = re.sub("^torchdoctor", "torchdoctor's own", check.source)
     facts = {
-        "Branch of the tree": _branch(check),
+        "Branch of the tree": branch_of(check),
         "Threshold": f"{check.threshold * factor:.9g} {check.unit}",
         "Source of the threshold": f"{source} ({addresses})" if addresses else source,
-        "Treated by": ", ".join(_treating(check.ident)) or "no fix of torchdoctor (see What to do)",
+        "Treated by": ", ".join(treating(check.ident)) or "no fix of torchdoctor (see What to do)",
     }
     return _page(f"{check.ident} (check): {check.text}", facts)
 
@@ -211,40 +178,3 @@ def _fix_page(fix: FixSpec) -> str:
 def _page(text: str, facts: dict[str, str]) -> str:
     lines = [f"- {name}: {fact}" for name, fact in facts.items() if fact]
     return "\n".join([text, "", "Facts", "-----", *lines])
-
-
-def _markdown(ident: str) -> str:
-    first, rest = explain(ident).split("\n", 1)
-    return f"# {first}\n{rest}\n"
-
-
-def _index() -> str:
-    lines = [_CHECKS]
-    for ident, check in checks().items():
-        treating = ", ".join(f"[{fix}](fixes/{fix}.md)" for fix in _treating(ident))
-        lines.append(f"| [{ident}](checks/{ident}.md) | {_branch(check)} | {treating} |")
-    lines.append(_FIXES)
-    for ident, fix in fixes().items():
-        name, kept = f"[{ident}](fixes/{ident}.md)", f"{fix.keeps_results} | {fix.risk}"
-        lines.append(f"| {name} | {fix.title} | {kept} |")
-    return "\n".join(lines) + "\n"
-
-
-def main(arguments: list[str]) -> int:
-    """Write the pages into a folder, usually docs."""
-    if len(arguments) != 1:
-        print("usage: python -m torchdoctor.advice.catalogue FOLDER", file=sys.stderr)
-        return 2
-    folder = Path(arguments[0])
-    written = pages()
-    for kind in ("checks", "fixes"):
-        (folder / kind).mkdir(parents=True, exist_ok=True)
-        for page in (folder / kind).glob("*.md"):
-            page.unlink()  # some are of checks and fixes that are gone
-    for name, text in written.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -178,13 +178,14 @@ def _write_files(report: GateReport, files: Files) -> None:
     from torchdoctor.reports import markdown
     from torchdoctor.words.record_files import write_record, write_text
 
-    page = markdown.render(formats.document(report))
+    document = formats.document(report)
     for kind, path in files.items():
         try:
             if path is not None and kind == "gate result":
                 write_record(report, path)
             elif path is not None:
-                write_text(page if kind == "Markdown" else formats.junit(report), path)
+                text = markdown.render(document) if kind == "Markdown" else formats.junit(report)
+                write_text(text, path)
         except UsageError as error:
             typer.echo(f"torchdoctor: {error}", err=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -192,7 +193,7 @@ def _write_files(report: GateReport, files: Files) -> None:
         return
     try:
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(page)
+            file.write(markdown.render(document, details=False))
     except OSError as error:
         reason = error.strerror or error
         typer.echo(f"torchdoctor: the step summary {summary} was not written ({reason}).", err=True)

@@ -131,8 +131,8 @@ def _check_folder(folder: Path) -> None:
         ) from error
 
 
-def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bool) -> None:
-    """Write the report to the files that were asked for, show it, and hand it to TensorBoard."""
+def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bool | None) -> None:
+    """Write the report to its files and to TensorBoard; show it, unless `details` is None."""
     from torchdoctor.reports.formats import rendered, show
     from torchdoctor.words.record_files import write_record, write_text
 
@@ -141,7 +141,8 @@ def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bo
         write_record(report, json)
     if html is not None:
         write_text(rendered(report, "html"), html)
-    show(report, details)
+    if details is not None:
+        show(report, details)
     if tensorboard is not None:
         from torchdoctor.reports.tensorboard.write import write_tensorboard
 

@@ -7,6 +7,7 @@ import typer
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import ids, parse_duration
 from torchdoctor.cli.outputs import check_written, hand_out
+from torchdoctor.words.errors import Interrupted
 
 HELP = (
     "Observe a training program, diagnose it, try fixes on it, and rank them as measured.\n\n"
@@ -32,6 +33,7 @@ _TrainingChanges = Annotated[
 
 
 def run(
+    context: typer.Context,
     command: arguments.Command,
     budget: arguments.Budget = "5m",
     json: arguments.Json = None,
@@ -53,7 +55,7 @@ def run(
     quiet: arguments.Quiet = False,
     details: arguments.Details = False,
 ) -> None:
-    """Observe, diagnose, try fixes, rank."""
+    """Observe, diagnose, try fixes, rank. The context's `obj` gets the report if no screen does."""
     from torchdoctor.checkup.run import checkup
     from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.workload import workload_of
@@ -80,8 +82,10 @@ def run(
     workload = workload_of(command, python=python)
     with Progress(quiet=quiet) as progress:
         report = checkup(workload, settings, progress=progress.update)
-    hand_out(report, files, tensorboard, details)
+    hand_out(report, files, tensorboard, details if context.obj is None else None)
+    if context.obj is not None:
+        context.obj(report)
     if report.interrupted:
-        raise typer.Exit(130)
+        raise Interrupted("interrupted: the report is of what was measured until then.")
     if report.failure is not None:
         raise program_failed(report.failure)

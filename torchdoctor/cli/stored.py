@@ -38,12 +38,8 @@ _Open = Annotated[bool, typer.Option("--open", help="Open the report's page in a
 _List = Annotated[bool, typer.Option("--list", help="List the runs of this folder.")]
 _Apply = Annotated[bool, typer.Option("--apply", help="Change the files, and say what changed.")]
 _Undo = Annotated[bool, typer.Option("--undo", help="Take back what --apply changed, exactly.")]
-_Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Apply it to files with uncommitted changes, or changed since the run."
-    ),
-]
+_FORCE = "Apply it to files with uncommitted changes too, or changed since the run."
+_Force = Annotated[bool, typer.Option("--force", help=_FORCE)]
 
 
 def report_file(named: Path | None) -> Path:
@@ -108,8 +104,7 @@ def _open(report: Report, path: Path) -> None:
     desktop = desktop or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
     if not desktop or not webbrowser.open(page.as_uri()):
         raise UsageError(
-            f"There is no desktop here that could open the page: copy {page} to a machine with a "
-            "browser, and open it there."
+            f"There is no desktop here that could open {page}: copy it to a machine with a browser."
         )
     typer.echo(f"Opened {page}.")
 

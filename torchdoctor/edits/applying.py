@@ -55,8 +55,6 @@ def changes(diff: str, folder: str, force: bool = False) -> Changes:
             before = read_source(path)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"Cannot patch {path}: {error}.") from error
-        if ids is not None and ids[2] == blob_id(before):
-            raise UsageError(f"{path} is patched already: torchdoctor patch --undo takes it back.")
         same = ids is not None and ids[1] == blob_id(before)
         for refused, why in (
             (not same, "was changed since the run: measure it again"),
@@ -77,14 +75,10 @@ def changes(diff: str, folder: str, force: bool = False) -> Changes:
 
 
 def apply(made: Changes, record: Path) -> None:
-    """Write the files, and into the record what `undo` needs, which of an older patch is kept."""
-    kept = _read(record)
-    for path, change in made.items():
-        older = kept.get(path)
-        continued = older is not None and older.after == change.before
-        before = older.before if older is not None and continued else change.before
-        kept[path] = FileChange(before=before, after=change.after)
-    write_atomically(record, msgspec.json.encode(kept))
+    """Write the files, and into the record what `undo` needs; UsageError if it is in use."""
+    if record.exists():
+        raise UsageError("A patch of this run is applied: torchdoctor patch --undo takes it back.")
+    write_atomically(record, msgspec.json.encode(made))
     for path, change in made.items():
         write_atomically(path, change.after.encode())
 
@@ -95,9 +89,13 @@ def undo(record: Path) -> list[str]:
     Raises:
         UsageError: nothing was applied, or a file was changed since.
     """
-    applied = _read(record)
-    if not applied:
-        raise UsageError("No patch of this run was applied with torchdoctor patch --apply.")
+    try:
+        applied = msgspec.json.decode(record.read_bytes(), type=Changes)
+    except FileNotFoundError as error:
+        none = "No patch of this run was applied with torchdoctor patch --apply."
+        raise UsageError(none) from error
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"Cannot read {record}: {error}. Remove it to go on.") from error
     for path, change in applied.items():
         if not Path(path).is_file() or read_source(Path(path)) not in (change.before, change.after):
             raise UsageError(
@@ -108,15 +106,6 @@ def undo(record: Path) -> list[str]:
         write_atomically(path, change.before.encode())
     record.unlink()
     return list(applied)
-
-
-def _read(record: Path) -> Changes:
-    try:
-        return msgspec.json.decode(record.read_bytes(), type=Changes)
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"Cannot read {record}: {error}. Remove it to go on.") from error
 
 
 def _name(part: str) -> str:

@@ -14,6 +14,7 @@ from torchdoctor.words.record_files import encode
 
 FORMATS = ("terminal", "html", "markdown", "json", "sarif")
 _LEVELS = {"high": "warning", "moderate": "warning", "advice": "note"}
+_BASE = "SRCROOT"  # GitHub's name for the top of the repository
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -84,12 +85,17 @@ def sarif(report: Report) -> str:
         for ident in dict.fromkeys(finding.check for finding in findings)
     ]
     driver = {"name": "torchdoctor", "version": report.torchdoctor_version or "0", "rules": rules}
-    results = [_result(finding, report.workload.cwd) for finding in findings]
-    run = {"tool": {"driver": driver}, "results": results}
+    cwd = Path(report.workload.cwd)
+    # Code scanning reads paths from the top of the repository, others from the base.
+    top = next((x for x in (cwd, *cwd.parents) if (x / ".git").exists()), cwd)
+    results = [_result(finding, str(top)) for finding in findings]
+    run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
+    if top.is_absolute():
+        run["originalUriBaseIds"] = {_BASE: {"uri": f"{top.as_uri()}/"}}
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _result(finding: Finding, cwd: str) -> dict[str, Any]:
+def _result(finding: Finding, top: str) -> dict[str, Any]:
     text = clean(" ".join(finding.evidence)) or finding.check
     result: dict[str, Any] = {
         "ruleId": finding.check,
@@ -99,9 +105,10 @@ def _result(finding: Finding, cwd: str) -> dict[str, Any]:
         "properties": {"severity": finding.severity, "share_of_step": finding.share_of_step},
     }
     if finding.location is not None:
-        path = PurePath(relative(finding.location.file, cwd))
+        path = PurePath(relative(finding.location.file, top))
+        named = {"uri": quote(str(path)), "uriBaseId": _BASE}
         place = {
-            "artifactLocation": {"uri": path.as_uri() if path.is_absolute() else quote(str(path))},
+            "artifactLocation": {"uri": path.as_uri()} if path.is_absolute() else named,
             "region": {"startLine": max(finding.location.line, 1)},
         }
         result["locations"] = [{"physicalLocation": place}]

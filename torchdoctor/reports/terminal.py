@@ -66,6 +66,7 @@ def render(
         highlight=False,
         emoji=False,
         legacy_windows=False,
+        force_jupyter=False,  # or a notebook shows each line by itself
     )
     heading = Text(document.title, style="bold")
     heading.append(f" · {document.subject}" if document.subject else "", style="not bold")

@@ -1,6 +1,6 @@
 """The JSON Schemas of all files that are written, and the page of report.json, from the types.
 
-`python -m torchdoctor.words.record_schema docs` writes them. The meaning of a field is its `#:`
+`python tools/record_schema.py docs` writes them. The meaning of a field is its `#:`
 comment.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from torchdoctor import words as records
-from torchdoctor.words import BRANCHES, Report, comparison, gate
+from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Report, comparison, gate
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.gate import GateReport
 
@@ -44,7 +44,9 @@ def _schema(whole: type, title: str) -> dict[str, Any]:
             properties[name]["description"] = meaning
         definition |= {"properties": properties, "required": list(properties)}
     schema["$defs"][whole.__name__]["properties"]["schema_version"]["pattern"] = r"^1\.\d+$"
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    kind = f"urn:torchdoctor:{whole.__name__.lower()}:{SCHEMA_VERSION}"
+    return {**head, "$id": kind, **schema}
 
 
 def field_meanings(kind: type) -> dict[str, str]:
@@ -74,8 +76,17 @@ def _type_words(field: dict[str, Any]) -> str:
     return str(field.get("type", "any"))
 
 
-def report_page() -> str:
-    """Return the page docs/report.md: every field of report.json with its type and meaning."""
+def _filled(value: Any) -> Any:
+    """Return JSON without what is null or empty."""
+    if isinstance(value, dict):
+        pairs = ((name, _filled(entry)) for name, entry in value.items())
+        return {name: entry for name, entry in pairs if entry not in (None, [], {}, "")}
+    return [_filled(entry) for entry in value] if isinstance(value, list) else value
+
+
+def report_page(example: str) -> str:
+    """Return docs/report.md: an example, and every field of report.json with type and meaning."""
+    shown = json.dumps(_filled(json.loads(example)), indent=1, ensure_ascii=False)
     lines = [
         "# report.json",
         "",
@@ -83,7 +94,8 @@ def report_page() -> str:
         "below is always there; null means *not measured*, never zero. Within schema 1.x fields",
         "are only added, so pass over those that you do not know. NaN and infinity never appear.",
         "Units stand in the names: `_s` seconds, `_bytes`, `_share` 0 to 1. The same as a schema:",
-        "[report.schema.json](report.schema.json).",
+        f"[report.schema.json](report.schema.json), version {SCHEMA_VERSION}.",
+        "[An example](#an-example) stands at the end.",
     ]
     for kind, definition in report_schema()["$defs"].items():
         summary = " ".join(definition.get("description", "").split())
@@ -92,7 +104,8 @@ def report_page() -> str:
             choices = ", ".join(f"`{value}`" for value in field.get("enum", []))
             meaning = field["description"] + (f" One of {choices}." if choices else "")
             lines.append(f"| `{name}` | {_type_words(field)} | {meaning} |")
-    return "\n".join(lines) + "\n"
+    told = "[report.example.json](report.example.json), here without what is null or empty:"
+    return "\n".join([*lines, "", "## An example", "", told, "", f"```json\n{shown}\n```", ""])
 
 
 SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -105,13 +118,14 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
 def main(arguments: list[str]) -> int:
     """Write the schemas and the page into a folder, usually docs."""
     if len(arguments) != 1:
-        print("usage: python -m torchdoctor.words.record_schema FOLDER", file=sys.stderr)
+        print("usage: record_schema.py FOLDER", file=sys.stderr)
         return 2
     folder = Path(arguments[0])
     for name, schema in SCHEMAS.items():
         text = json.dumps(schema(), indent=2) + "\n"
         (folder / f"{name}.schema.json").write_text(text, encoding="utf-8")
-    (folder / "report.md").write_text(report_page(), encoding="utf-8")
+    example = (folder / "report.example.json").read_text(encoding="utf-8")
+    (folder / "report.md").write_text(report_page(example), encoding="utf-8")
     return 0
 
 

@@ -1,0 +1,46 @@
+"""`torchdoctor.run` and `torchdoctor.report`: the commands, which hand their report to Python."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import typer
+
+from torchdoctor.cli.front import app
+from torchdoctor.cli.stored import report_file
+from torchdoctor.reports.notebook import PythonReport, in_python
+from torchdoctor.words import Report
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.record_files import read_report
+
+# typer exports no name for the error of which this is one kind.
+_UNUSABLE: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def run(command: str | Iterable[str | Path], options: Mapping[str, object]) -> PythonReport:
+    """Return the report of `torchdoctor run`; the package's `run` describes it."""
+    words = shlex.split(command) if isinstance(command, str) else map(str, command)
+    parser = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    reports: list[Report] = []
+    try:
+        words = [*_words(options), "--", *words]
+        parser.invoke(parser.make_context("run", words, obj=reports.append))
+    except _UNUSABLE as error:
+        raise UsageError(error.format_message()) from error  # type: ignore[attr-defined]
+    return in_python(reports[0])
+
+
+def report(path: str | Path | None) -> PythonReport:
+    """Return a stored report; the package's `report` describes it."""
+    return in_python(read_report(report_file(None if path is None else Path(path))))
+
+
+def _words(options: Mapping[str, object]) -> list[str]:
+    """Return options of Python as the command line has them: no_fixes=True is --no-fixes."""
+    words = []
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        listed = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+        if value is not None and value is not False:
+            words.append(option if value is True else f"{option}={listed}")
+    return words
