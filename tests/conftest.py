@@ -109,3 +109,4 @@ def no_compile_cache_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCHDOCTOR_COMPILE_CACHE", "0")

@@ -48,7 +48,7 @@ def environment(python: str | None, program: ProcessFacts | None = None) -> Envi
 
     Its interpreter (None: ours) is asked for its torch; what the probe saw inside it comes first.
     """
-    asked = _ask(python or sys.executable)
+    asked = versions(python or sys.executable)
     with nvml.session() as gpus:
         devices = gpus.describe() if gpus is not None else []
         driver = gpus.driver() if gpus is not None else None
@@ -75,7 +75,8 @@ def environment(python: str | None, program: ProcessFacts | None = None) -> Envi
     )
 
 
-def _ask(python: str) -> dict[str, Any]:
+def versions(python: str) -> dict[str, Any]:
+    """Return the versions of an interpreter and of its torch and CUDA; empty: it does not start."""
     try:
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "timeout": _ASK_TIMEOUT_S}
         answer = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, **options)

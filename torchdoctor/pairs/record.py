@@ -10,6 +10,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from torchdoctor.launch import compile_cache
 from torchdoctor.launch.launch import LaunchResult, Program, launch
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import writing
@@ -38,6 +39,10 @@ from torchdoctor.words import Boundary, LaunchTiming, StorageFacts, SwitchedLaun
 from torchdoctor.words.errors import NoStepFound
 
 _PROFILED_STEPS = 4
+_COMPILED_BEFORE = (
+    "Code that torch.compile made in an earlier run of this program was used again, so compiling "
+    f"took no longer than at a second start ({compile_cache.LIMIT}=0 compiles anew)."
+)
 _OBSERVED = LaunchSpec(name="observe")
 
 
@@ -68,9 +73,12 @@ class Recorder:
         self.doubts: list[str] = []
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
-        self._compile_cache = folder / "compile-cache"
+        kept = compile_cache.kept_folder(workload)
+        self._compile_cache = kept or folder / "compile-cache"
         with writing(folder):
             self._compile_cache.mkdir(parents=True, exist_ok=True)
+            if any(self._compile_cache.iterdir()):
+                self.doubts.append(_COMPILED_BEFORE)
         self._program = Program(
             workload=workload,
             sandbox=sandbox,
@@ -81,7 +89,8 @@ class Recorder:
 
     def close(self) -> None:
         """Remove what only further launches would have needed."""
-        shutil.rmtree(self._compile_cache, ignore_errors=True)
+        shutil.rmtree(self.folder / "compile-cache", ignore_errors=True)
+        compile_cache.remove_oldest()
 
     def observe(
         self,
