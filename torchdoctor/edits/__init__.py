@@ -81,10 +81,9 @@ class DecoratorEdit(LineEdit):
 class WithEdit(LineEdit):
     """Put statements under a context manager.
 
-    From the statement at `line`, which calls `callee` (an expression: `model`, `self.net`, or a
-    function's name), up to the last one before the statement at `before` that this one needs, in
-    the innermost block that holds both. "{device}" in `context` stands for the type of the device:
-    the program's own name for it, or else `device`.
+    From the statement at `line`, which calls `callee` (`model`, `self.net`, or a function's name),
+    up to the last one that the statement at `before` needs, in the innermost block that holds both.
+    "{device}" in `context` becomes the program's own name for the device's type, or `device`.
     """
 
     callee: str
@@ -110,8 +109,7 @@ class BeforeLoopEdit(LineEdit):
 class ScaledStepEdit(LineEdit):
     """`loss.backward()` at `line` and the optimizer's step after it go through `scaler`.
 
-    `scaler` must be no name of the module's. Both statements stand in one block, so that there is
-    one step for each backward pass; what lies between them sees unscaled gradients.
+    `scaler` is no name of the module's. What lies between the two sees unscaled gradients.
     """
 
     scaler: str
@@ -146,10 +144,8 @@ class OnDeviceEdit(LineEdit):
 class DetachEdit(LineEdit):
     """What the statement at `line` adds to `name`, or appends to it, without its graph.
 
-    Not where a backward pass of the same function, or for an attribute of the same file, goes
-    through `name`, or what comes of it.
-    With `from_item`: `total += loss.item()` -> `total += loss.detach()`, where nothing in that
-    function needs a Python number of it.
+    Not where a backward pass goes through `name`. With `from_item`: `total += loss.item()` becomes
+    `total += loss.detach()`, where nothing in that function needs a Python number of it.
     """
 
     name: str

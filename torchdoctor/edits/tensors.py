@@ -154,10 +154,7 @@ def detached(program: Program, edit: DetachEdit) -> cst.Module | None:
 
 
 def _from_item(
-    program: Program,
-    scope: cst.Module | cst.FunctionDef,
-    line: cst.SimpleStatementLine,
-    name: str,
+    program: Program, scope: cst.Module | cst.FunctionDef, line: cst.SimpleStatementLine, name: str
 ) -> cst.Module | None:
     """Change `total += loss.item()` to `total += loss.detach()`, where a tensor does as well."""
     syntax = Syntax(line)

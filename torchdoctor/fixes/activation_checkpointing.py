@@ -7,9 +7,8 @@ again in the backward pass. Blocks with batch normalization are left alone, beca
 would be updated twice.
 
 ## Why it helps
-It saves memory, not time: of a block only its input stays. The step takes up to a third longer. The
-memory it frees allows a larger batch or a deeper model, which may more than pay for it; the table
-shows both figures.
+It saves memory, not time: of a block only its input stays, and a step takes up to a third longer.
+The memory it frees allows a larger batch or a deeper model, which may more than pay for it.
 
 ## Risks
 None for the result: random numbers (dropout) are replayed. Blocks with side effects of their own

@@ -9,16 +9,15 @@ Answers `torch.tensor(array)` from the array's own memory if nothing else holds 
 is ten to a hundred times as slow as `numpy.array` of the list.
 
 ## Risks
-Values and types are the same. Tensor and array share memory: code that writes to the array later
-writes to the tensor too. The trial shares only arrays that nothing else holds.
+Code that writes to the array later writes to the tensor too. The trial shares only arrays that
+nothing else holds.
 
 ## Make it permanent
     x = torch.as_tensor(array)                    # or torch.from_numpy(array)
     x = torch.as_tensor(np.array(list_of_arrays)) # of a list
 
 ## Sources
-- PyTorch documentation, torch.as_tensor and torch.from_numpy:
-  https://docs.pytorch.org/docs/stable/generated/torch.as_tensor.html
+- PyTorch, torch.as_tensor: https://docs.pytorch.org/docs/stable/generated/torch.as_tensor.html
 """
 
 import sys

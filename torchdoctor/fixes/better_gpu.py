@@ -6,8 +6,7 @@ step on others: between what their memory bandwidth and what their arithmetic gi
 
 ## Why it helps
 Once the GPU is busy and computes in low precision, a faster one is what remains. Kernels that move
-data gain with the bandwidth, matrix products with the arithmetic; the rest of the step gains
-nothing. That gives a range, before anybody pays for the hardware.
+data gain with the bandwidth, matrix products with the arithmetic, the rest of the step nothing.
 
 ## Risks
 It is a model: two figures of data sheets and the share of the step in kernels. Rent one by the hour

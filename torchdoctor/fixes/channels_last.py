@@ -20,8 +20,6 @@ make a model slower. Code that calls `.view()` on an activation may fail and nee
 ## Sources
 - PyTorch tutorial, "Channels Last Memory Format in PyTorch":
   https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
-- PyTorch blog, "Accelerating PyTorch Vision Models with Channels Last on CPU":
-  https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/
 """
 
 import itertools
@@ -157,9 +155,7 @@ print("weights:", weight.is_contiguous(memory_format=torch.channels_last), "inpu
 held = optimizer.param_groups[0]["params"][0]
 print("trained:", not torch.equal(weight, before), "same parameter:", weight is held)
 """,
-        without="""weights: False inputs: {False}
-trained: True same parameter: True""",
-        with_fix="""weights: True inputs: {True}
-trained: True same parameter: True""",
+        without="weights: False inputs: {False}\ntrained: True same parameter: True",
+        with_fix="weights: True inputs: {True}\ntrained: True same parameter: True",
     ),
 )

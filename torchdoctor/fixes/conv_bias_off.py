@@ -21,8 +21,7 @@ not cancel it, and is left alone.
 ## Sources
 - PyTorch Performance Tuning Guide, "Disable bias for convolutions directly followed by a batch
   norm": https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
-  Covariate Shift", 2015 (section 3.2): https://arxiv.org/abs/1502.03167
+- Ioffe and Szegedy, Batch Normalization (section 3.2): https://arxiv.org/abs/1502.03167
 """
 
 import weakref
@@ -178,9 +177,7 @@ net.eval()
 print("biases:", net[0].bias is not None, net[2].bias is not None)
 print("loss %.2f evaluation %.2f" % (loss.item(), net(data.tensors[0]).square().mean().item()))
 """,
-        without="""biases: True True
-loss 1.23 evaluation 0.04""",
-        with_fix="""biases: False True
-loss 1.23 evaluation 0.04""",
+        without="biases: True True\nloss 1.23 evaluation 0.04",
+        with_fix="biases: False True\nloss 1.23 evaluation 0.04",
     ),
 )

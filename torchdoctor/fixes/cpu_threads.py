@@ -20,8 +20,6 @@ depends on the machine: set it from the outside (`OMP_NUM_THREADS`) if the progr
 ## Sources
 - PyTorch documentation, "CPU threading and TorchScript inference" (intra-op threads):
   https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
-- PyTorch Performance Tuning Guide, "Utilize OpenMP":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 import os

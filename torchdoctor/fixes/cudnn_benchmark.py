@@ -6,8 +6,7 @@ shape, cuDNN then times its algorithms once and uses the fastest from there on.
 
 ## Why it helps
 cuDNN has several algorithms for a convolution, and which one is fastest depends on sizes, strides,
-data type and GPU. Without the switch a heuristic chooses. A measured choice pays in every later
-step, as long as the shapes stay the same.
+data type and GPU. Without the switch a heuristic chooses.
 
 ## Risks
 The chosen algorithm may round differently, and may differ from run to run. Every new input shape
@@ -18,11 +17,8 @@ memory. It does not go together with `torch.use_deterministic_algorithms`.
     torch.backends.cudnn.benchmark = True      # near the beginning of the script
 
 ## Sources
-- PyTorch Performance Tuning Guide, "Enable cuDNN auto-tuner":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch Tuning Guide, cuDNN: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - PyTorch, torch.backends.cudnn.benchmark: https://docs.pytorch.org/docs/stable/backends.html
-- Chetlur et al., "cuDNN: Efficient Primitives for Deep Learning", 2014:
-  https://arxiv.org/abs/1410.0759
 """
 
 from typing import Any

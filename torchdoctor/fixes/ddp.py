@@ -34,10 +34,8 @@ rank 0 alone.
     # at the end: dist.destroy_process_group()
 
 ## Sources
-- PyTorch documentation, DataParallel ("it is recommended to use DistributedDataParallel"):
-  https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
-- PyTorch tutorial, Multi GPU training with DDP:
-  https://docs.pytorch.org/tutorials/beginner/ddp_series_multigpu.html
+- PyTorch, DataParallel: https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
+- PyTorch, Multi GPU with DDP: https://docs.pytorch.org/tutorials/beginner/ddp_series_multigpu.html
 """
 
 from torchdoctor.facts.scaling import comment_lines, scaling

@@ -19,11 +19,9 @@ NaN still shows it. Code that reads the profiler's results finds none in the tri
     unset CUDA_LAUNCH_BLOCKING TORCH_DISTRIBUTED_DEBUG
 
 ## Sources
-- PyTorch Performance Tuning Guide, "Disable debugging APIs":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - PyTorch, Anomaly detection: https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
-- PyTorch documentation, CUDA environment variables:
-  https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
+- PyTorch, CUDA variables: https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
 """
 
 import os
@@ -166,9 +164,7 @@ print("anomaly:", torch.is_anomaly_enabled(), inside)
 print("gradcheck ran:", bool(calls), "profiling:", recording)
 """,
         settings={"off": ["anomaly", "gradcheck", "profiler"]},
-        without="""anomaly: True True
-gradcheck ran: True profiling: True""",
-        with_fix="""anomaly: False False
-gradcheck ran: False profiling: False""",
+        without="anomaly: True True\ngradcheck ran: True profiling: True",
+        with_fix="anomaly: False False\ngradcheck ran: False profiling: False",
     ),
 )

@@ -24,9 +24,7 @@ first epoch cannot show a gain: there the fix is offered as code.
     # With workers: persistent_workers=True, or each epoch's workers begin with no samples.
 
 ## Sources
-- PyTorch documentation, torch.utils.data, "Map-style datasets":
-  https://docs.pytorch.org/docs/stable/data.html#map-style-datasets
-- TensorFlow, `dataset.cache()`: https://www.tensorflow.org/guide/data_performance#caching
+- PyTorch, Map-style datasets: https://docs.pytorch.org/docs/stable/data.html#map-style-datasets
 """
 
 import math

@@ -9,8 +9,7 @@ A copy on the stream of the kernels waits for its turn among them. On a stream o
 beside them: GPUs have engines for copies that compute nothing.
 
 ## Risks
-One more batch lies in the GPU's memory. A batch must not be written to before its copy is done,
-which record_stream in the class sees to.
+One more batch lies in the GPU's memory.
 
 ## Make it permanent
     class Prefetched:
@@ -32,8 +31,7 @@ which record_stream in the class sees to.
                 yield ready
 
 ## Sources
-- PyTorch documentation, CUDA semantics, "CUDA streams":
-  https://docs.pytorch.org/docs/stable/notes/cuda.html
+- PyTorch, CUDA semantics, "CUDA streams": https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
 from torchdoctor.facts.lookup import place, training_loader_location

@@ -7,8 +7,7 @@ if the function is a moving average with a constant decay. A loop over parameter
 writes itself is not recognized.
 
 ## Why it helps
-avg_fn is called for every parameter: a few small kernels for each, after every step. multi_avg_fn
-updates all of them in a handful of kernels.
+avg_fn launches a few small kernels for every parameter, multi_avg_fn a handful for all together.
 
 ## Risks
 The averages round differently in the last bit. An averaged model often does better, but it is a
@@ -20,8 +19,7 @@ second copy of the weights in memory, and evaluation has to use it.
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))
 
 ## Sources
-- PyTorch documentation, torch.optim, "Weight Averaging (SWA and EMA)":
-  https://docs.pytorch.org/docs/stable/optim.html
+- PyTorch, torch.optim, "Weight Averaging": https://docs.pytorch.org/docs/stable/optim.html
 """
 
 from typing import Any

@@ -1,8 +1,7 @@
 """Divide the model among the GPUs: fully sharded data parallel.
 
 ## What it does
-Nothing at run time. If memory is short and there are several GPUs, the fix gives the lines and the
-command.
+Nothing at run time. If memory is short on several GPUs, it gives the lines and the command.
 
 ## Why it helps
 DistributedDataParallel keeps the whole model, its gradients and the optimizer's state on every GPU.
@@ -40,8 +39,7 @@ need torch.distributed.checkpoint. Make the optimizer afterwards, of the sharded
     # at the end: dist.destroy_process_group()
 
 ## Sources
-- PyTorch tutorial, Getting Started with Fully Sharded Data Parallel (FSDP2):
-  https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html
+- PyTorch, FSDP2 tutorial: https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html
 """
 
 import json
@@ -51,7 +49,7 @@ from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
-from torchdoctor.words import FixSpec, Recording, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
 
 
 def refuses(recording: Recording) -> str | None:
@@ -77,8 +75,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
     return "\n".join([divided, *comment_lines(scaling(recording), "shards"), lines])
 
 
-_GPU = {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}
-_FULL = {"environment": _GPU, "sensors": {"gpu_memory_peak_bytes": 95}}
+_FULL = {**on_gpu("A100", memory_bytes=100), "sensors": {"gpu_memory_peak_bytes": 95}}
 _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9}
 
 

@@ -19,8 +19,7 @@ The same formula with another order of rounding: results agree to the last digit
     optimizer = torch.optim.AdamW(..., fused=True)   # or the class that you use
 
 ## Sources
-- PyTorch documentation, torch.optim (table of for-loop, foreach and fused implementations):
-  https://docs.pytorch.org/docs/stable/optim.html
+- PyTorch, torch.optim (table of implementations): https://docs.pytorch.org/docs/stable/optim.html
 """
 
 from typing import Any

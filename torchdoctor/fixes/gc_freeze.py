@@ -16,15 +16,12 @@ objects hold, tensors included. The report shows the memory.
 
 ## Make it permanent
     import gc
-
     gc.collect()
-    gc.freeze()                    # right before the training loop
+    gc.freeze()  # right before the training loop
     gc.set_threshold(50_000, 20, 20)
 
 ## Sources
 - Python documentation, gc.freeze and gc.set_threshold: https://docs.python.org/3/library/gc.html
-- Instagram Engineering, "Copy-on-write friendly Python garbage collection", 2017:
-  https://instagram-engineering.com/copy-on-write-friendly-python-garbage-collection-ad6ed5233ddf
 """
 
 import gc

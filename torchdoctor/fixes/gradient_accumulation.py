@@ -22,15 +22,12 @@ be divided by the number of batches. One large batch, where it fits, is faster.
             optimizer.zero_grad()
 
 ## Sources
-- PyTorch documentation, Automatic Mixed Precision examples, "Gradient accumulation":
-  https://docs.pytorch.org/docs/stable/notes/amp_examples.html
-- Hugging Face documentation, Performing gradient accumulation:
-  https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
+- PyTorch, "Gradient accumulation": https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 """
 
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import FixSpec, Recording, Settings
+from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
 
 
 def refuses(recording: Recording) -> str | None:
@@ -56,9 +53,9 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 _FULL = {
-    "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
+    **on_gpu("A100", memory_bytes=100),
     "sensors": {"gpu_memory_peak_bytes": 95},
-    "processes": [{"pid": 1, "loaders": [{"ident": 0, "batch_size": 64, "batches": 9}]}],
+    **process(loaders=[{"ident": 0, "batch_size": 64, "batches": 9}]),
 }
 
 FIX = FixSpec(

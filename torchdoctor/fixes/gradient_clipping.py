@@ -22,16 +22,15 @@ the gradients have to be unscaled first. error_if_nonfinite waits for the GPU.
 ## Sources
 - PyTorch documentation, clip_grad_norm_:
   https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
-- Pascanu et al., On the difficulty of training recurrent neural networks:
-  https://arxiv.org/abs/1211.5063
-- Seetharaman et al., AutoClip (a bound from the percentiles of the norms seen):
-  https://arxiv.org/abs/2007.14469
+- Pascanu et al., Difficulty of training recurrent networks: https://arxiv.org/abs/1211.5063
+- Seetharaman et al., AutoClip (a bound from percentiles of norms): https://arxiv.org/abs/2007.14469
 """
 
 import math
 from typing import Any
 
-from torchdoctor.words import Example, FixSpec, Recording, Settings, TrainingAdvice, process
+from torchdoctor.words import Example, FixSpec, Recording, Settings, quantile
+from torchdoctor.words.specs import TrainingAdvice, process
 
 _SPIKE = 10.0  # times the median norm
 _FEWEST = 4
@@ -58,13 +57,7 @@ def _usual(norms: list[float]) -> list[float]:
 def settings(recording: Recording) -> list[Settings]:
     """Return the bound: a percentile of the norms that are no spikes."""
     usual = _usual(recording.main.gradient_norms)
-    return [{"max_norm": float(f"{_quantile(usual, _PERCENTILE):.2g}")}] if usual else []
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    below, part = divmod(share * (len(ordered) - 1), 1)
-    low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
-    return low + part * (high - low)
+    return [{"max_norm": float(f"{quantile(usual, _PERCENTILE):.2g}")}] if usual else []
 
 
 def untriable(recording: Recording) -> str | None:
@@ -97,7 +90,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
     usual, listed = _usual(norms), ", ".join(f"{norm:.2g}" for norm in norms)
     lines = [f"# norms at consecutive steps: {listed}"]
     if usual:
-        median, bound = (f"{_quantile(usual, share):.2g}" for share in (0.5, _PERCENTILE))
+        median, bound = (f"{quantile(usual, share):.2g}" for share in (0.5, _PERCENTILE))
         lines.append(f"# without spikes: median {median}, 90th percentile {bound}")
     call = f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={bound})"
     return "\n".join([*lines, f"{call}  # between backward and step"])

@@ -16,8 +16,7 @@ are mixed otherwise. `prefetch-factor` evens out smaller differences in order.
     loader = DataLoader(..., in_order=False)
 
 ## Sources
-- PyTorch documentation, torch.utils.data.DataLoader, `in_order`:
-  https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+- PyTorch, DataLoader: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
 import re

@@ -11,8 +11,7 @@ divided by the scale as soon as a backward pass has ended, so that clipping sees
 
 ## Why it helps
 Tensor cores, and the AMX and AVX-512 BF16 units of newer processors, multiply 16-bit numbers
-several times as fast as float32. Activations take half the memory, so memory-bound work is faster
-too. bfloat16 has the exponent range of float32 and needs no gradient scaler.
+several times as fast as float32. Activations take half the memory, which speeds up the rest too.
 
 ## Risks
 bfloat16 has 8 significant bits instead of 24, float16 has 11 and overflows above 65504: losses
@@ -38,11 +37,8 @@ and with `dtype=torch.float16`, in place of `loss.backward()` and `optimizer.ste
 ## Sources
 - PyTorch documentation, Automatic Mixed Precision package, torch.amp (which operators are cast,
   and gradient scaling): https://docs.pytorch.org/docs/stable/amp.html
-- PyTorch documentation, Automatic Mixed Precision examples:
-  https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 - Micikevicius et al., "Mixed Precision Training", ICLR 2018: https://arxiv.org/abs/1710.03740
-- Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019:
-  https://arxiv.org/abs/1905.12322
+- Kalamkar et al., A Study of BFLOAT16 for Training, 2019: https://arxiv.org/abs/1905.12322
 """
 
 from typing import Any

@@ -17,8 +17,7 @@ order, so losses differ by rounding. There is no NCCL on Windows.
     dist.init_process_group(backend="cpu:gloo,cuda:nccl")
 
 ## Sources
-- PyTorch documentation, torch.distributed, "Which backend to use?":
-  https://docs.pytorch.org/docs/stable/distributed.html
+- PyTorch, "Which backend to use?": https://docs.pytorch.org/docs/stable/distributed.html
 - NVIDIA documentation, NCCL: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/overview.html
 """
 

@@ -20,10 +20,7 @@ output of the evaluation afterwards would fail.
         ...
 
 ## Sources
-- PyTorch documentation, Autograd mechanics, "Locally disabling gradient computation":
-  https://docs.pytorch.org/docs/stable/notes/autograd.html
-- PyTorch Performance Tuning Guide, "Disable gradient calculation for validation or inference":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch, Autograd mechanics: https://docs.pytorch.org/docs/stable/notes/autograd.html
 """
 
 import weakref

@@ -11,16 +11,14 @@ at about half the speed. Linux gives a page to the node of the thread that write
 moves threads about afterwards, so that an unbound program reads from afar.
 
 ## Risks
-Sums are split among fewer threads, so they round differently. With all nodes' cores at work a
-single process may be faster unbound: the trial decides.
+Sums are split among fewer threads, so they round differently.
 
 ## Make it permanent
     numactl --cpunodebind=0 --membind=0 python train.py
     torchrun --numa-binding=node ... train.py      # torch 2.8 and later, several ranks
 
 ## Sources
-- PyTorch Performance Tuning Guide, "Utilize Non-Uniform Memory Access (NUMA) Controls":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch Tuning Guide, NUMA: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 import os

@@ -29,7 +29,7 @@ from torchdoctor.checks import odd_sizes, sizes_not_multiples
 from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import FixSpec, Recording, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
 
 _NAMED = 3
 
@@ -105,7 +105,7 @@ _PADDED = {
     "alone_s": 0.004,
     "speedups": [1.3, 1.32, 1.29, 1.33],
 }
-_GPU = {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}
+_GPU = on_gpu("A100", compute_capability="8.0")
 
 FIX = FixSpec(
     name="sizes in multiples of 8",
@@ -119,7 +119,7 @@ FIX = FixSpec(
     advice=advice,
     instruction=instruction,
     offers=[
-        ({**process(models=[_MODEL]), "environment": _GPU}, "768 -> 50304"),
+        ({**process(models=[_MODEL]), **_GPU}, "768 -> 50304"),
         (
             process(models=[_MODEL], padded_products=[_PADDED]),
             "columns 50257 -> 50304: 1.31x (1.28 to 1.34) measured alone",

@@ -5,9 +5,8 @@ Sets `persistent_workers=True` of the training DataLoader. If it has no workers 
 short, workers and their persistence are tried together.
 
 ## Why it helps
-Starting a worker takes milliseconds (fork) to seconds (spawn), and the first batch of each epoch
-waits until the queues are filled. Persistent workers also keep what the dataset has opened and
-cached.
+Starting a worker takes milliseconds (fork) to seconds (spawn), and each epoch's first batch waits
+for it. Persistent workers also keep what the dataset has opened and cached.
 
 ## Risks
 Samples and their order stay the same. What the training process changes in the dataset between
@@ -18,8 +17,7 @@ random augmentation draws other numbers. Their memory stays in use between epoch
     loader = DataLoader(..., persistent_workers=True)
 
 ## Sources
-- PyTorch documentation, torch.utils.data.DataLoader, `persistent_workers`:
-  https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+- PyTorch, DataLoader: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
 from typing import Any

@@ -23,8 +23,6 @@ swapped out, and pinning takes a thread of the training process.
 ## Sources
 - PyTorch tutorial, "A guide on good usage of non_blocking and pin_memory() in PyTorch":
   https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
-- NVIDIA, "How to Optimize Data Transfers in CUDA C/C++":
-  https://developer.nvidia.com/blog/how-optimize-data-transfers-cuda-cc/
 """
 
 import functools

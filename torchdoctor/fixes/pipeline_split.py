@@ -47,13 +47,12 @@ layers, and every batch divisible by the number of microbatches (drop_last=True)
     # at the end: dist.destroy_process_group()
 
 ## Sources
-- PyTorch documentation, Pipeline Parallelism:
-  https://docs.pytorch.org/docs/stable/distributed.pipelining.html
+- PyTorch, Pipeline Parallelism: https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
 
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
-from torchdoctor.words import FixSpec, Recording, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
 
 
 def refuses(recording: Recording) -> str | None:
@@ -68,8 +67,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
     return with_own_command(FIX.permanent_form, recording)
 
 
-_GPU = {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}
-_FULL = {"environment": _GPU, "sensors": {"gpu_memory_peak_bytes": 95}}
+_FULL = {**on_gpu("A100", memory_bytes=100), "sensors": {"gpu_memory_peak_bytes": 95}}
 _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9}
 _WHOLE = process(devices=["A", "A"], models=[_MODEL])
 _SHARDED = process(devices=["A", "A"], models=[{**_MODEL, "data_parallel": "FSDP"}])

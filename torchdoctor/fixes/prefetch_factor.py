@@ -1,8 +1,7 @@
 """Let each loader worker prepare more batches ahead.
 
 ## What it does
-Raises `prefetch_factor` of the training DataLoader, the number of batches that each worker may
-have ready or in preparation, from its default of 2.
+Raises `prefetch_factor` of the training DataLoader: the batches that each worker may be ahead.
 
 ## Why it helps
 A queue evens out batches that take unequally long, such as those with one large image or cold file.
@@ -16,8 +15,7 @@ None for the result: the same batches in the same order. Memory: up to `prefetch
     loader = DataLoader(..., prefetch_factor=4)
 
 ## Sources
-- PyTorch documentation, torch.utils.data.DataLoader, `prefetch_factor`:
-  https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+- PyTorch, DataLoader: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
 from typing import Any

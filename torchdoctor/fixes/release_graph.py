@@ -127,9 +127,7 @@ print("sums:", float(total), float(kept))
 print("graphs kept:", total.requires_grad, kept.requires_grad, "elsewhere:", other.requires_grad)
 """,
         settings={"lines": [["example.py", 9], ["example.py", 10]]},
-        without="""sums: 3.0 3.0
-graphs kept: True True elsewhere: True""",
-        with_fix="""sums: 3.0 3.0
-graphs kept: False False elsewhere: True""",
+        without="sums: 3.0 3.0\ngraphs kept: True True elsewhere: True",
+        with_fix="sums: 3.0 3.0\ngraphs kept: False False elsewhere: True",
     ),
 )

@@ -20,8 +20,7 @@ removed `synchronize` no longer mean anything.
         print(total.item())
 
 ## Sources
-- PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 import re

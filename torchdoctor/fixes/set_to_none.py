@@ -19,8 +19,6 @@ momentum and weight decay would have moved it. Code that reads `parameter.grad` 
 ## Sources
 - PyTorch documentation, torch.optim.Optimizer.zero_grad:
   https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
-- PyTorch recipe, "Zeroing out gradients in PyTorch":
-  https://docs.pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html
 """
 
 from typing import Any
@@ -83,9 +81,7 @@ print("gradient:", model.bias.grad)
 model(torch.ones(2, 4)).sum().backward()
 print("and then:", model.bias.grad)
 """,
-        without="""gradient: tensor([0.])
-and then: tensor([2.])""",
-        with_fix="""gradient: None
-and then: tensor([2.])""",
+        without="gradient: tensor([0.])\nand then: tensor([2.])",
+        with_fix="gradient: None\nand then: tensor([2.])",
     ),
 )

@@ -32,8 +32,7 @@ may have to follow.
         --rdzv-endpoint "$host:29500" train.py
 
 ## Sources
-- PyTorch documentation, torchrun (multi-node training, c10d rendezvous):
-  https://docs.pytorch.org/docs/stable/elastic/run.html
+- PyTorch, torchrun (c10d rendezvous): https://docs.pytorch.org/docs/stable/elastic/run.html
 - Slurm documentation, sbatch and srun:
   https://slurm.schedmd.com/sbatch.html
   https://slurm.schedmd.com/srun.html

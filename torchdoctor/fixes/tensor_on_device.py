@@ -11,16 +11,14 @@ tensor on the device is one short kernel.
 
 ## Risks
 Random tensors are left alone: a device's random numbers differ. `arange` and `linspace` of floating
-point may differ in the last bit. Code between the two lines that needs the tensor on the CPU
-(`.numpy()`) would fail; the trial shows that.
+point may differ in the last bit. Code between the two lines that needs it on the CPU would fail.
 
 ## Make it permanent
     mask = torch.zeros(n, device=device)       # instead of torch.zeros(n).to(device)
     weights = weights.to(device)               # once, before the loop
 
 ## Sources
-- PyTorch Performance Tuning Guide, "Create tensors directly on the target device":
-  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 import os

@@ -7,7 +7,7 @@ convolutions only.
 ## Why it helps
 From the Ampere generation on, tensor cores multiply numbers in TF32: the 8 exponent bits of
 float32 with 10 bits of mantissa, accumulated in float32. On an A100 that is up to 156 TFLOPS
-against 19.5 of plain float32. Nothing else changes: tensors stay float32, and no code is touched.
+against 19.5 of plain float32. Tensors stay float32.
 
 ## Risks
 Each product is rounded to 10 bits of mantissa (float32 has 23): relative errors near 1e-3 in a
@@ -19,8 +19,7 @@ in the same process may be. It does nothing for work that runs in bfloat16 or fl
     torch.backends.cudnn.allow_tf32 = True          # the default
 
 ## Sources
-- PyTorch documentation, CUDA semantics, "TensorFloat-32 (TF32) on Ampere (and later) devices":
-  https://docs.pytorch.org/docs/stable/notes/cuda.html
+- PyTorch, CUDA semantics, TensorFloat-32: https://docs.pytorch.org/docs/stable/notes/cuda.html
 - NVIDIA A100 Tensor Core GPU Architecture, white paper:
   https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
 """

@@ -38,8 +38,7 @@ on the GPU Triton. A small model on a CPU can become slower.
 - PyTorch documentation, torch.compiler: https://docs.pytorch.org/docs/stable/torch.compiler.html
 - PyTorch tutorial, Reducing torch.compile cold start compilation time with regional compilation:
   https://docs.pytorch.org/tutorials/recipes/regional_compilation.html
-- PyTorch documentation, Dynamic shapes (recompilation, mark_dynamic):
-  https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
+- PyTorch, Dynamic shapes: https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
 - Ansel et al., "PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode
   Transformation and Graph Compilation", ASPLOS 2024: https://doi.org/10.1145/3620665.3640366
 """
@@ -252,9 +251,7 @@ import torch._dynamo
 print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """,
         settings={"mode": "default"},
-        without="""compiled: False still a Linear
-graphs: 0""",
-        with_fix="""compiled: True still a Linear
-graphs: 1""",
+        without="compiled: False still a Linear\ngraphs: 0",
+        with_fix="compiled: True still a Linear\ngraphs: 1",
     ),
 )

@@ -5,8 +5,7 @@ Nothing at run time. Where the model is on the CPU and the machine has a GPU, it
 the model is moved once, each batch in the loop. Where torch was built without CUDA it says so.
 
 ## Why it helps
-A data centre GPU multiplies matrices ten to a hundred times as fast as the CPU beside it, and its
-memory is ten times as fast.
+A data centre GPU multiplies matrices ten to a hundred times as fast as the CPU beside it.
 
 ## Risks
 Sums are formed in another order, and random numbers of a GPU differ. Very small models are as fast
@@ -19,12 +18,11 @@ on the CPU, because each operator costs a kernel launch.
         x, y = x.to(device), y.to(device)
 
 ## Sources
-- PyTorch documentation, CUDA semantics:
-  https://docs.pytorch.org/docs/stable/notes/cuda.html
+- PyTorch, CUDA semantics: https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
 from torchdoctor.facts.lookup import place, training_models
-from torchdoctor.words import FixSpec, Recording, Settings, process
+from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
 
 
 def refuses(recording: Recording) -> str | None:
@@ -48,7 +46,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 _MODELS = [{"ident": 0, "forwards": 9}]
-_GPU = {"environment": {"gpus": [{"index": 0, "name": "NVIDIA A100"}]}}
+_GPU = on_gpu("NVIDIA A100")
 
 FIX = FixSpec(
     name="train on the GPU",

@@ -1,8 +1,7 @@
 """Work on whole tensors in place of a Python loop over their elements.
 
 ## What it does
-Names the loops that read or write tensors element by element, and what to write in their place:
-one operator over the whole tensor. It is offered, never tried.
+Names the loops that read or write tensors element by element, and the operators to write instead.
 
 ## Why it helps
 Each turn of such a loop dispatches an operator or reads a value back, which takes microseconds
@@ -20,8 +19,7 @@ computes both sides. Where a turn needs the result of the one before it, the loo
     values = x.tolist()                            # was: [x[i].item() for i in range(n)]
 
 ## Sources
-- PyTorch documentation, "torch.where":
-  https://docs.pytorch.org/docs/stable/generated/torch.where.html
+- PyTorch, torch.where: https://docs.pytorch.org/docs/stable/generated/torch.where.html
 """
 
 from typing import Any

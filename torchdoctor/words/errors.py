@@ -21,12 +21,7 @@ class UsageError(TorchdoctorError, slug="usage", exit_code=2):
 
 
 class NoTrace(UsageError):
-    """A file is no trace that can be read.
-
-    Args:
-        what: what is wrong with which file, for where others beside it are read all the same.
-        advice: what to do.
-    """
+    """A file is no trace that can be read; others beside it may be read all the same."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}: {advice}.")
@@ -37,12 +32,7 @@ class NoTrace(UsageError):
 
 
 class ProgramFailed(TorchdoctorError, slug="program-failed", exit_code=3):
-    """The user's program ended with an error, before it could be measured or afterwards.
-
-    Args:
-        message: one sentence.
-        program_exit_code: what the program itself exited with (negative: killed by that signal).
-    """
+    """The user's program failed; `program_exit_code` is its own (negative: killed by a signal)."""
 
     def __init__(self, message: str, program_exit_code: int | None = None) -> None:
         super().__init__(message)

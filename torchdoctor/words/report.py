@@ -1,6 +1,6 @@
 """The report of a run: diagnosis, baseline, prediction, and the whole of report.json."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -71,6 +71,13 @@ class Diagnosis:
     findings: list[Finding] = field(default_factory=list)
 
 
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of ascending figures (at least one), as numpy gives it."""
+    below, part = divmod(share * (len(ordered) - 1), 1)
+    low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
+    return low + part * (high - low)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
     """Time of one training iteration in seconds, over the measured window."""
@@ -83,18 +90,12 @@ class StepTime:
 
     @classmethod
     def of(cls, times_s: Iterable[float]) -> "StepTime":
-        """Return the statistics of these times (at least one), with quantiles as numpy's are."""
+        """Return the statistics of these times (at least one)."""
         ordered = sorted(times_s)
-
-        def quantile(share: float) -> float:
-            below, part = divmod(share * (len(ordered) - 1), 1)
-            low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
-            return low + part * (high - low)
-
         return cls(
-            median=quantile(0.5),
-            p10=quantile(0.1),
-            p90=quantile(0.9),
+            median=quantile(ordered, 0.5),
+            p10=quantile(ordered, 0.1),
+            p90=quantile(ordered, 0.9),
             steps=len(ordered),
             mean=sum(ordered) / len(ordered),
         )
