@@ -48,9 +48,8 @@ class KeywordEdit(LineEdit):
 class DropKeywordEdit(LineEdit):
     """Take one argument away from a call, where it is given.
 
-    Not where its value is computed from the value of `unless`, another argument of the call:
-    `persistent_workers=args.workers > 0`. `position`: where it stands when it is given by position.
-    `only_literal`: not made where the program decides the value, as in `foreach=args.foreach`.
+    Not where its value is computed from that of `unless`: `persistent_workers=args.workers > 0`.
+    `position`: as in KeywordEdit. `only_literal`: not where the program decides the value.
     """
 
     callee: str
@@ -96,8 +95,7 @@ class WithEdit(LineEdit):
 class BeforeLoopEdit(LineEdit):
     """Insert a statement before the outermost loop around `line` that does not assign `name`.
 
-    It may be a `for` of its own, whose name is no other of the module's. Without a loop in that
-    function: before the statement itself, unless `needs_loop`.
+    Without a loop in that function: before the statement itself, unless `needs_loop`.
     """
 
     statement: str

@@ -6,8 +6,7 @@ tried for the same finding. It gives the call to write, and the switch of the fr
 
 ## Why it helps
 Written as two products and a softmax, attention writes a matrix of sequence by sequence to memory,
-for every head, and reads it again. The fused kernels keep it in registers: time and memory no
-longer grow with the square of the sequence in memory traffic.
+for every head, and reads it again. The fused kernels keep it in registers.
 
 ## Risks
 Sums are formed in another order. A mask has to be given as attn_mask or is_causal. Code that wants

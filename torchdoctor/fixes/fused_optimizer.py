@@ -2,8 +2,7 @@
 
 ## What it does
 Constructs the optimizer with `fused=True` if its class has a fused implementation (Adam, AdamW,
-SGD, Adagrad), or else with `foreach=True`, which handles all tensors together, one operation at a
-time.
+SGD, Adagrad), or else with `foreach=True`, which handles all tensors together.
 
 ## Why it helps
 The plain implementation calls about ten small operators for each parameter: a model with 200

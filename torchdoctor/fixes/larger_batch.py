@@ -16,8 +16,7 @@ This is other training: fewer steps an epoch, less noise in each gradient, and u
 learning rate. Up to a critical batch size, larger batches need about the same number of samples;
 beyond it, additional samples are wasted. The gradient noise scale, which torchdoctor estimates with
 an interval, says where that is. Multiply the learning rate by the same factor (SGD) or its square
-root (Adam), warm it up, and judge by the validation loss. Batch normalization sees other
-statistics.
+root (Adam), warm it up, and judge by the validation loss.
 
 ## Make it permanent
     # It changes training: fewer steps an epoch, each with less noise.

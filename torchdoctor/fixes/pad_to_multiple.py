@@ -12,8 +12,7 @@ sizes well and mostly gains nothing.
 
 ## Risks
 The model has other shapes: checkpoints do not load without change, and initial random weights
-differ. Unused classes of a vocabulary have to stay unused (mask their logits, or never give them as
-targets).
+differ. Unused classes of a vocabulary have to stay unused (mask their logits).
 
 ## Make it permanent
     size = 8 * -(-size // 8)           # 50257 -> 50264; 64 on A100 and later: 50304

@@ -10,8 +10,7 @@ that keeps them can only be changed in the source: a trial has no way to know it
 Memory grows until the program is killed; Python's garbage collector and the allocator slow down.
 
 ## Risks
-None for a sum or list that is only looked at. Code that differentiates the sum later needs the
-graph, and would fail with a clear error.
+Code that differentiates the sum later needs the graph, and would fail with a clear error.
 
 ## Make it permanent
     total += loss.detach()        # stays on the device; total.item() once at the end
