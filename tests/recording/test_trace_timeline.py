@@ -230,5 +230,5 @@ def test_the_start_of_cuda_is_left_out_where_steps_are_unknown() -> None:
     steps = timeline(optimized(3, 200_000)).steps
     assert not steps.known
     assert steps.total == 2_000_000  # without the step that it lies in
-    assert "CUDA starts up" in steps.doubts[1]
+    assert "CUDA's start-up" in steps.doubts[1]
     assert timeline(optimized(3, 2000)).steps.total == 5_000_000

@@ -59,7 +59,8 @@ def _collective_lines(report: Report, trace: TraceStatistics) -> list[str]:
     for kind in trace.collectives[:_MOST]:
         parts = [seconds(kind.device_s), _calls(kind.calls_per_step)]
         if kind.bytes_per_step is not None:
-            parts.append(f"{kind.bytes_per_step / 1e6:.3g} MB")
+            moved = kind.bytes_per_step
+            parts.append(f"{moved / 1e9:.3g} GB" if moved >= 1e9 else f"{moved / 1e6:.3g} MB")
         if kind.best_bytes_per_s is not None:
             parts.append(f"at best {kind.best_bytes_per_s / 1e9:.3g} GB/s (bus bandwidth)")
         lines.append(f"{kind.kind}: {', '.join(parts)}")

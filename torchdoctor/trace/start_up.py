@@ -9,7 +9,7 @@ from torchdoctor.trace.threads import is_optimizer, named
 from torchdoctor.words.figures import counted, seconds
 from torchdoctor.words.intervals import Intervals
 
-STARTS_UP = "CUDA starts up"
+STARTS_UP = "CUDA's start-up"
 ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
 _WAITS = re.compile(r"Synchronize|Memcpy")
 _MEMORY = re.compile(r"Free|Malloc|cuMem")  # may wait for the device, in a warm program too
@@ -51,9 +51,9 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
         return start, _long_calls(trace, start, end)
     names = ", ".join(sorted({trace.names[name] for name in table.name[rows]}))
     return until, [
-        f"{STARTS_UP} in the trace: {counted(int(rows.sum()), 'call')} ({names}) held the host "
-        f"for {seconds(total / 1e9)}. The first {seconds((until - start) / 1e9)} of the trace are "
-        "left out.",
+        f"{STARTS_UP} lies in the trace: {counted(int(rows.sum()), 'call')} ({names}) held the "
+        f"host for {seconds(total / 1e9)}. The first {seconds((until - start) / 1e9)} of the trace "
+        "are left out.",
         *_long_calls(trace, until, end),
     ]
 
