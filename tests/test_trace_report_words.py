@@ -233,8 +233,8 @@ def test_a_single_event_has_its_verb(tmp_path: Path) -> None:
 
 def test_a_trace_has_no_launches_that_alternate(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
+    from torchdoctor.reports.run_columns import Measured
     from torchdoctor.reports.tensorboard.images import write_images
-    from torchdoctor.reports.tensorboard.scalars import Measured
 
     report = of_steps(tmp_path, 1, 1, 1, 1)
     writer = Mock()

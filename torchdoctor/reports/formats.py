@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from torchdoctor.reports import details, first_screen, html, markdown, terminal, wording
 from torchdoctor.reports.document import Document
+from torchdoctor.reports.pictures import pictures
 from torchdoctor.words import Finding, Report
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, duration, relative
@@ -64,7 +65,7 @@ def rendered(
         case "sarif":
             return sarif(report)
         case "html":
-            return html.render(document(report, folder))
+            return html.render(document(report, folder), pictures(report))
         case "markdown":
             return markdown.render(document(report, folder), full)
         case "terminal":

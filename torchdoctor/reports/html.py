@@ -1,45 +1,79 @@
-"""A document as one HTML file: nothing is loaded from elsewhere, light and dark."""
+"""A document and its pictures as one HTML file: nothing is loaded from elsewhere.
 
+The style, the script that draws the pictures, and the library that draws curves stand in `page/`.
+"""
+
+import json
+from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from torchdoctor.reports import document as blocks
 from torchdoctor.reports.document import Block, Document, Section
+from torchdoctor.reports.pictures import Picture
 from torchdoctor.words import Note
-from torchdoctor.words.figures import clean
+from torchdoctor.words.figures import clean, says_something
 
-_STYLE = """
-:root{color-scheme:light dark;--line:#8884;--soft:#8882;--good:#1a7f37;--bad:#b35900}
-@media(prefers-color-scheme:dark){:root{--good:#4ac26b;--bad:#e09b3d}}
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:1rem;letter-spacing:.05em;opacity:.8}
-h2{font-size:1.05rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
-table{border-collapse:collapse;width:100%}
-th,td{text-align:left;padding:.3rem .8rem .3rem 0;vertical-align:top}
-th{font-weight:600;border-bottom:1px solid var(--line)}
-.strong,.good,.bad{font-weight:600}.good{color:var(--good)}.bad{color:var(--bad)}
-section:first-of-type p.strong,p.good{font-size:1.35rem;line-height:1.35}
-.bar{display:flex;height:1.4rem;border-radius:.3rem;overflow:hidden;margin:.5rem 0}
-.key{display:inline-block;width:.8rem;height:.8rem;border-radius:.2rem;margin-right:.4rem}
-ul.legend{list-style:none;padding:0}
-pre{background:var(--soft);padding:.8rem;overflow-x:auto;border-radius:.3rem}
-.soft{opacity:.75;font-size:.9rem}
-.data_loader{background:#d1495b}.memcpy{background:#edae49}.memset{background:#f4d35e}
-.communication{background:#9b5de5}.gpu{background:#43aa8b}.runtime{background:#4d9de0}
-.cpu{background:#30638e}.other{background:#9a9a9a}
-"""
+_FOLDER = Path(__file__).parent / "page"
+# The browser itself refuses to load anything.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+_COMMAND = "   "  # between words and the command that they introduce
 
 
-def render(document: Document) -> str:
+def render(document: Document, pictures: Sequence[Picture] = ()) -> str:
     """Return the document as a complete HTML page."""
-    head = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>torchdoctor: {_text(document.summary)}</title><style>{_STYLE}</style></head><body>"
+    subject = f"<span>{_text(document.subject)}</span>" if document.subject else ""
+    drawn = [picture for picture in pictures if picture.drawn is not None]
+    links = [(picture.key, picture.title) for picture in drawn]
+    links += [("details", "All figures and conditions")] if document.details else []
+    contents = "".join(f'<li><a href="#{key}">{_text(title)}</a></li>' for key, title in links)
+    left_out = [
+        f"<li><b>{_text(picture.title)}:</b> {_text(picture.missing)}</li>"
+        for picture in pictures
+        if picture.drawn is None
+    ]
+    body = [
+        f"<header><h1>{_text(document.title)}</h1>{subject}</header>",
+        '<main><div id="answer">',
+        *map(_section, document.screen),
+        "</div>",
+        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>' if links else "",
+        *map(_figure, drawn),
+        f'<ul class="missing" id="left-out">{"".join(left_out)}</ul>' if left_out else "",
+        f'<div id="details"><h2>{links[-1][1]}</h2>' if document.details else "<div>",
+        *map(_folded, document.details),
+        "</div></main>",
+    ]
+    figures = json.dumps({picture.key: picture.drawn for picture in drawn}).replace("<", "\\u003c")
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            f"<title>torchdoctor: {_text(document.summary)}</title>",
+            f"<style>{_file('uPlot.min.css')}{_file('page.css')}</style></head><body>",
+            *filter(None, body),
+            f'<script type="application/json" id="figures">{figures}</script>',
+            f"<script>{_file('uPlot.iife.min.js')}</script>" if drawn else "",
+            f"<script>{_file('page.js')}</script></body></html>\n",
+        ]
     )
-    heading = " · ".join(part for part in (document.title, document.subject) if part)
-    body = ["<main>", f"<h1>{_text(heading)}</h1>"]
-    body += [_section(section) for section in (*document.screen, *document.details)]
-    return head + "\n".join([*body, "</main>"]) + "</body></html>\n"
+
+
+def _file(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _figure(picture: Picture) -> str:
+    return (
+        f'<figure id="{picture.key}"><h2>{_text(picture.title)}</h2><div class="drawing"></div>'
+        f"<figcaption>{_text(picture.caption)}</figcaption></figure>"
+    )
+
+
+def _folded(section: Section) -> str:
+    inner = "\n".join(map(_written, section.blocks))
+    return f"<details><summary>{_text(section.title)}</summary>{inner}</details>"
 
 
 def _section(section: Section) -> str:
@@ -58,26 +92,42 @@ def _class(tone: str) -> str:
 def _written(block: Block) -> str:
     match block:
         case blocks.Sentence():
-            return f"<p{_class(block.tone)}>{_text(block.text)}</p>"
+            words, _, command = block.text.partition(_COMMAND)
+            shown = f" <code>{_text(command.strip())}</code>" if command else ""
+            return f"<p{_class(block.tone)}>{_text(words)}{shown}</p>"
         case Note():
             beware = "<b>Beware:</b> " if block.severity == "beware" else ""
-            return f"<ul><li>{beware}{_text(block.sentence)}</li></ul>"
+            return f"<ul{_class(block.severity)}><li>{beware}{_text(block.sentence)}</li></ul>"
         case blocks.KeyFigures():
-            rows = "".join(f"<li>{_text(' '.join(row))}</li>" for row in block.rows)
-            title = _text(f"{block.title} {block.figure}".strip())
-            return f"<p{_class(block.tone)}>{title}</p>" + (f"<ul>{rows}</ul>" if rows else "")
+            rows = "".join(f"<dt>{_text(name)}</dt><dd>{_text(x)}</dd>" for name, x in block.rows)
+            title = f"<b>{_text(block.title)}</b> <span>{_text(block.figure)}</span>"
+            rows = f"<dl>{rows}</dl>" if rows else ""
+            return f'<div class="key-figures {escape(block.tone)}"><p>{title}</p>{rows}</div>'
         case blocks.Table():
-            head = "".join(f'<th scope="col">{_text(name)}</th>' for name in block.columns)
-            rows = "".join(
-                f"<tr{_class(row.tone)}>"
-                f"{''.join(f'<td>{_text(cell)}</td>' for cell in row.cells)}</tr>"
-                for row in block.rows
-            )
-            return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+            return _table(block)
         case blocks.Bars():
             return _bars(block)
         case blocks.Code():
-            return f"<pre><code>{_text(block.text)}</code></pre>"
+            language = escape(block.language)
+            return f'<pre class="{language}" tabindex="0"><code>{_text(block.text)}</code></pre>'
+
+
+def _table(block: blocks.Table) -> str:
+    marked = any(row.interval is not None for row in block.rows)
+    columns = [f'<th scope="col">{_text(name)}</th>' for name in block.columns]
+    if marked:
+        columns.insert(2, "<th></th>")
+    rows = ""
+    for row in block.rows:
+        cells = [f"<td>{_text(cell)}</td>" for cell in row.cells]
+        if marked:
+            ends, drawn = "", row.interval
+            if drawn is not None and says_something(drawn):
+                ends = f' data-interval="{drawn.low} {drawn.estimate} {drawn.high}"'
+            cells.insert(2, f'<td class="mark"{ends}></td>')
+        rows += f"<tr{_class(row.tone)}>{''.join(cells)}</tr>"
+    head = f"<thead><tr>{''.join(columns)}</tr></thead>"
+    return f'<div class="wide" tabindex="0"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
 def _bars(block: blocks.Bars) -> str:

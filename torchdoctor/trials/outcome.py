@@ -201,6 +201,7 @@ class Judgement:
             cost_s=arm.cost_s,
             reason=arm.refused or arm.failed or self._reason(members, ended),
             pairs=len(measured.differences),
+            pair_speedups=[math.exp(difference) for difference in measured.differences],
             setup_s=setup_s,
             details=_details(arm),
             break_even_steps=_break_even(measured, setup_s, untouched)

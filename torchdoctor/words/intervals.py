@@ -103,3 +103,10 @@ def exposed_in_order(start: Ints, end: Ints) -> Ints:
     result: Ints = np.empty_like(added)
     result[order] = added
     return result
+
+
+def without_gaps(intervals: Intervals, gap: int) -> Intervals:
+    """Return the intervals joined across gaps of at most this length."""
+    new = np.concatenate(([True], intervals.start[1:] - intervals.end[:-1] > gap))
+    last = np.concatenate((new[1:], [True]))
+    return Intervals(intervals.start[new], intervals.end[last])

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.observe.step_lanes import StepLanes, lanes_of_events, lanes_of_trace
+from torchdoctor.observe.step_lanes import StepLanes, lanes_of_events
+from torchdoctor.reports.run_columns import Measured, profiled_lanes
 from torchdoctor.reports.tensorboard.event_file import EventFile
-from torchdoctor.reports.tensorboard.scalars import Measured, trace_files
-from torchdoctor.trace.reader import read_trace
 from torchdoctor.words import Report
-from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import seconds
-from torchdoctor.words.intervals import Intervals
+from torchdoctor.words.intervals import without_gaps
 
 NO_LIBRARY = (
     "The images are left out, because matplotlib cannot be imported: "
@@ -62,7 +60,7 @@ def write_images(writer: EventFile, report: Report, measured: Measured) -> list[
         told = "The training process, not profiled: each moment belongs to one phase."
         if lanes is not None:
             _draw_lanes(writer, lanes, "timeline/steps", "the untouched program", told)
-    profiled = _profiled(report)
+    profiled = profiled_lanes(report)
     if profiled is not None:
         told = "Host and devices: what overlaps ran at once. The profiler slows the host."
         _draw_lanes(writer, profiled, "timeline/profiled_steps", "the profiler's trace", told)
@@ -84,17 +82,6 @@ def write_images(writer: EventFile, report: Report, measured: Measured) -> list[
     return []
 
 
-def _profiled(report: Report) -> StepLanes | None:
-    """Return steps of the trace that the report's shares are of; None if it cannot be read."""
-    for path in trace_files(report) if report.trace is not None else []:
-        if report.trace is not None and str(path) == report.trace.path:
-            try:
-                return lanes_of_trace(read_trace(path))
-            except UsageError:
-                return None
-    return None
-
-
 def _draw_lanes(writer: EventFile, lanes: StepLanes, tag: str, program: str, told: str) -> None:
     """Draw a row for each lane over a few steps; dashed lines where a step begins."""
     whole = int(lanes.edges[-1])
@@ -105,7 +92,7 @@ def _draw_lanes(writer: EventFile, lanes: StepLanes, tag: str, program: str, tol
     described = f"{told} {_SHARES}"
     with _axes(writer, tag, described, 1.5 + 0.42 * len(lanes.lanes), title) as axes:
         for row, (label, lane) in enumerate(lanes.lanes.items()):
-            drawn = _merged(lane, whole)
+            drawn = without_gaps(lane, int(whole * _NARROWEST))
             spans = zip(drawn.start * scale, (drawn.end - drawn.start) * scale, strict=True)
             axes.broken_barh(list(spans), (row - 0.38, 0.76), color=_LANES[label], linewidth=0)
         names = [f"{label}  {lane.total / whole:.0%}" for label, lane in lanes.lanes.items()]
@@ -159,11 +146,3 @@ def _axes(
         canvas.print_png(png)
         width, height_px = canvas.get_width_height()
         writer.image(tag, png.getvalue(), width, height_px, description)
-
-
-def _merged(lane: Intervals, whole: int) -> Intervals:
-    """Return a lane without gaps that nobody could see: there may be 100,000 kernels."""
-    gap = int(whole * _NARROWEST)
-    new = np.concatenate(([True], lane.start[1:] - lane.end[:-1] > gap))
-    last = np.concatenate((new[1:], [True]))
-    return Intervals(lane.start[new], lane.end[last])

@@ -13,15 +13,10 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 from torchdoctor.reports import markdown
 from torchdoctor.reports.details import A_A
 from torchdoctor.reports.formats import document
+from torchdoctor.reports.run_columns import read_measured, trace_files
 from torchdoctor.reports.tensorboard.event_file import EventFile
 from torchdoctor.reports.tensorboard.images import write_images
-from torchdoctor.reports.tensorboard.scalars import (
-    read_measured,
-    trace_files,
-    write_figures,
-    write_launches,
-    write_observed,
-)
+from torchdoctor.reports.tensorboard.scalars import write_figures, write_launches, write_observed
 from torchdoctor.reports.trial_rows import TRAINING
 from torchdoctor.words import Interval, Report
 from torchdoctor.words.errors import UsageError

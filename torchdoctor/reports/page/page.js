@@ -1,0 +1,306 @@
+"use strict";
+// Draws the pictures from the figures of the report; see pictures.py for what each holds.
+const figures = JSON.parse(document.getElementById("figures").textContent);
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const percent = (part) => `${(100 * part).toFixed(3)}%`;
+
+function made(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {}))
+    if (value !== null && value !== undefined && value !== "") node.setAttribute(name, value);
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+const h = (tag, attributes, ...children) => made(document.createElement(tag), attributes, children);
+const s = (tag, attributes, ...children) =>
+  made(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+
+// Figures with the digits that help.
+const digits = (value) => value.toLocaleString("en", { maximumSignificantDigits: 3, useGrouping: false });
+function seconds(value) {
+  const [scale, unit] = value >= 1 ? [1, "s"] : value >= 1e-3 ? [1e3, "ms"] : [1e6, "us"];
+  return `${digits(value * scale)} ${unit}`;
+}
+
+// A row of a chart: a label, what is drawn, and a text.
+function row(label, drawn, text, tone) {
+  return h("div", { class: `row ${tone || ""}` }, h("span", { class: "label" }, label), drawn, h("span", { class: "value" }, text));
+}
+function stacked(parts, most) {
+  const spans = parts.map((part) =>
+    h("span", { class: part.key, style: `width:${percent(part.s / most)}`, title: `${part.label}: ${part.text || seconds(part.s)}` }));
+  return h("div", { class: "track" }, ...spans);
+}
+function legend(parts) {
+  const items = parts.map((part) => h("li", {}, h("span", { class: `key ${part.key}` }), part.label));
+  return h("ul", { class: "legend" }, ...items);
+}
+
+// Speed-ups on one logarithmic axis; an interval that bounds nothing is cut at its ends.
+function axisOf(intervals) {
+  const ends = intervals.flat().map((ratio) => Math.min(Math.max(ratio, 1 / 20), 40));
+  const low = Math.min(...ends, 0.9) / 1.04, high = Math.max(...ends, 1.1) * 1.04;
+  const at = (ratio) => Math.min(Math.max(Math.log(ratio / low) / Math.log(high / low), 0), 1);
+  const all = [0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 40];
+  const ticks = [1];
+  for (const tick of all.filter((value) => value > low && value < high))
+    if (ticks.every((other) => Math.abs(at(other) - at(tick)) > 0.085)) ticks.push(tick);
+  return { at, ticks };
+}
+function interval(axis, [low, middle, high], y, tone) {
+  const parts = [s("line", { class: "whisker", x1: percent(axis.at(low)), x2: percent(axis.at(high)), y1: y, y2: y })];
+  for (const end of [low, high])
+    parts.push(s("line", { class: "whisker", x1: percent(axis.at(end)), x2: percent(axis.at(end)), y1: y - 4, y2: y + 4 }));
+  parts.push(s("circle", { class: tone ? `point ${tone}-fill` : "point", cx: percent(axis.at(middle)), cy: y, r: 5 }));
+  return parts;
+}
+
+const drawings = {
+  time(box, { rows }) {
+    const most = Math.max(...rows.map((bar) => bar.high || bar.s));
+    for (const bar of rows) {
+      const parts = bar.parts
+        ? bar.parts.map((part) => ({ ...part, s: part.share * bar.s }))
+        : [{ key: bar.good ? "good-fill" : "plain", label: bar.label, s: bar.s }];
+      const track = stacked(parts, most);
+      if (bar.low && bar.high)
+        track.append(h("i", { class: "whisker", style: `left:${percent(bar.low / most)};width:${percent((bar.high - bar.low) / most)}`, title: `95 % interval ${seconds(bar.low)} to ${seconds(bar.high)}` }));
+      box.append(row(bar.label, track, bar.text, bar.good ? "good" : ""));
+    }
+    const shares = rows[0].parts.map((part) => ({ ...part, label: `${digits(100 * part.share)} % ${part.label}` }));
+    box.append(legend(shares));
+  },
+
+  trials(box, { rows, floor }) {
+    const axis = axisOf([...rows.map((trial) => trial.interval), ...(floor ? [floor] : [])]);
+    const grid = () => [
+      floor && s("rect", { class: "band", x: percent(axis.at(floor[0])), width: percent(axis.at(floor[2]) - axis.at(floor[0])), y: 0, height: 34 }),
+      ...axis.ticks.map((tick) => s("line", { class: tick === 1 ? "one" : "grid", x1: percent(axis.at(tick)), x2: percent(axis.at(tick)), y1: 0, y2: 34 })),
+    ];
+    for (const trial of rows) {
+      const pairs = trial.pairs.map((ratio) => s("circle", { class: "pair", cx: percent(axis.at(ratio)), cy: 26, r: 2.5 }));
+      const drawn = s("svg", { height: 34, class: "forest" }, ...grid(), ...pairs, ...interval(axis, trial.interval, 14, trial.tone));
+      box.append(row(trial.label, drawn, trial.text, trial.tone));
+    }
+    const names = axis.ticks.map((tick) => s("text", { class: "soft", x: percent(axis.at(tick)), y: 15, "text-anchor": "middle" }, `${tick}x`));
+    box.append(row("", s("svg", { height: 20, class: "forest" }, ...names), "slower ← 1x → faster"));
+  },
+
+  steps(box, drawn) {
+    const marked = Object.entries(drawn.marks).filter(([, rows]) => rows.length);
+    const values = [drawn.x, drawn.y, ...marked.map(([, rows]) => {
+      const only = new Array(drawn.y.length).fill(null);
+      for (const at of rows) only[at] = drawn.y[at];
+      return only;
+    })];
+    const series = [{ label: "since the first step", value: (_, value) => (value === null ? "" : `${digits(value)} s`) }, dots("step", "--accent", 4)];
+    const tones = ["--bad", "--communication", "--data_loader"];
+    marked.forEach(([name], at) => series.push(dots(name, tones[at % tones.length], 7)));
+    curve(box, "time of a step (ms)", values, series, 260, { warm: drawn.warm, log: Math.max(...drawn.y) > 6 * drawn.median });
+    box.append(h("p", { class: "panel-name" }, "How many steps took how long"));
+    const most = Math.max(...drawn.counts), wide = 1 / drawn.counts.length;
+    const bars = drawn.counts.map((count, at) =>
+      s("rect", { class: "plain", x: percent(at * wide), width: percent(wide * 0.9), y: 90 - 86 * (count / most), height: 86 * (count / most) },
+        s("title", {}, `${count} steps of ${digits(drawn.edges[at])} to ${digits(drawn.edges[at + 1])} ms`)));
+    const [low, high] = [drawn.edges[0], drawn.edges[drawn.edges.length - 1]];
+    const middle = percent((drawn.median - low) / (high - low));
+    bars.push(s("line", { class: "edge", x1: middle, x2: middle, y1: 0, y2: 90 }));
+    bars.push(s("text", { class: "soft", x: middle, y: 106, "text-anchor": "middle" }, `median ${digits(drawn.median)} ms`));
+    box.append(s("svg", { height: 112, class: "histogram" }, ...bars));
+    box.append(h("p", { class: "ends" }, h("span", {}, `${digits(low)} ms`), h("span", {}, `${digits(high)} ms${drawn.cut ? " and more" : ""}`)));
+  },
+
+  resources(box, { panels }) {
+    const tones = ["--accent", "--gpu", "--memcpy", "--communication", "--data_loader"];
+    for (const panel of panels) {
+      // One column of times for all series of a panel: uPlot joins tables with gaps.
+      const joined = uPlot.join(panel.series.map((line) => [line.x, line.y]));
+      const lines = panel.series.map((line, at) => ({
+        label: line.label, stroke: () => colour(tones[at % tones.length]), width: 1.6, spanGaps: true, points: { show: false },
+        value: (_, value) => (value === null || value === undefined ? "" : `${digits(value)} ${panel.unit.split(" ")[0]}`),
+      }));
+      const series = [{ label: "since the first step", value: (_, value) => (value === null ? "" : `${digits(value)} s`) }, ...lines];
+      curve(box, `${panel.series.map((line) => line.label).join(", ")} (${panel.unit})`, joined, series, 130, { zero: true });
+    }
+  },
+
+  timeline(box, drawn) {
+    const view = { from: 0, to: drawn.whole };
+    const area = h("div", {});
+    const tones = { "waiting for data": "data_loader", "copies to device": "memcpy", copies: "memcpy", forward: "runtime", "forward and other": "runtime", backward: "cpu", optimizer: "communication", "GPU kernels": "gpu", collectives: "waits" };
+    function redraw() {
+      const length = view.to - view.from, at = (time) => (time - view.from) / length;
+      area.replaceChildren();
+      for (const lane of drawn.lanes) {
+        const spans = lane.spans.filter(([begin, long]) => begin + long > view.from && begin < view.to).map(([begin, long]) => {
+          const from = Math.max(at(begin), 0), to = Math.min(at(begin + long), 1);
+          return s("rect", { class: tones[lane.label] || "other", x: percent(from), width: percent(Math.max(to - from, 0.0008)), y: 4, height: 20 },
+            s("title", {}, `${lane.label}: ${seconds(long / 1e9)}, ${seconds(begin / 1e9)} after the first of these steps began`));
+        });
+        area.append(row(lane.label, s("svg", { height: 28, class: "forest" }, ...edges(at, 28), ...spans), `${lane.share} of the time`));
+      }
+      const names = drawn.edges.slice(0, -1).map((edge, number) => [edge, `step ${drawn.first + number}`]).filter(([edge]) => at(edge) >= 0 && at(edge) < 0.93);
+      const labels = names.map(([edge, name]) => s("text", { class: "soft", x: percent(at(edge)), y: 14, dx: 3 }, name));
+      area.append(row("", s("svg", { height: 18, class: "forest" }, ...labels), `${seconds(length / 1e9)} shown`));
+    }
+    const edges = (at, height) => drawn.edges.map((edge) => s("line", { class: "edge", x1: percent(at(edge)), x2: percent(at(edge)), y1: 0, y2: height }));
+    const within = (from, to) => {
+      const long = Math.min(Math.max(to - from, drawn.whole / 1000), drawn.whole);
+      view.from = Math.min(Math.max(from, 0), drawn.whole - long);
+      view.to = view.from + long;
+      redraw();
+    };
+    box.append(tools("the timeline", view, within, () => within(0, drawn.whole)), area);
+    redraw();
+    if (drawn.trace)
+      box.append(h("p", { class: "soft" }, "Every event: open ", h("a", { href: encodeURI(drawn.trace) }, "the trace"), " in ", h("a", { href: "https://ui.perfetto.dev" }, "ui.perfetto.dev"), "."));
+  },
+
+  operators(box, { rows }) {
+    const most = Math.max(...rows.map((bar) => bar.s));
+    for (const bar of rows) box.append(row(bar.label, stacked([{ key: "plain", label: bar.label, s: bar.s }], most), bar.text));
+  },
+
+  tree(box, { rows }) {
+    const list = h("ol", { class: "tree" });
+    for (const asked of rows) {
+      const most = asked.most || Math.max(asked.value, asked.threshold) * 1.25 || 1;
+      const known = asked.value !== null;
+      const meter = h("div", { class: "meter", role: "img", "aria-label": `${asked.text}, threshold ${asked.limit}` },
+        h("span", { style: `width:${percent(Math.min((asked.value || 0) / most, 1))}` }), h("i", { style: `left:${percent((asked.threshold || 0) / most)}` }));
+      const chips = asked.checks.map((below) => h("li", { class: below.named ? "named" : "" }, below.check));
+      const yes = asked.answer === "yes";
+      list.append(h("li", { class: `${yes ? "yes" : ""} ${asked.named ? "named" : ""}`, "data-mark": yes ? "✓" : "–" },
+        h("div", { class: "question" }, h("b", {}, asked.question), h("span", {}, known ? `${asked.answer}: ${asked.text}, threshold ${asked.limit}` : asked.answer)),
+        known ? meter : null, h("div", { class: "soft" }, asked.metric),
+        chips.length ? h("ul", { class: "chips", "aria-label": "What was found below this question" }, ...chips) : null));
+    }
+    box.append(list);
+  },
+
+  ranks(box, { rows }) {
+    const total = (rank) => rank.parts.reduce((sum, part) => sum + part.s, 0);
+    const most = Math.max(...rows.map(total));
+    for (const rank of rows) box.append(row(rank.label, stacked(rank.parts, most), rank.text));
+    const kinds = new Map(rows.flatMap((rank) => rank.parts).map((part) => [part.key, part]));
+    box.append(legend([...kinds.values()]));
+  },
+
+  source(box, { lines, patch, proven }) {
+    for (const line of lines) {
+      const code = line.code.map(([number, text]) =>
+        h("span", { class: number === line.line ? "hot" : "", style: `--share:${percent(line.share)}` }, h("span", { class: "number" }, number), text));
+      box.append(h("div", { class: "line" },
+        h("div", { class: "place" }, h("code", {}, line.place + (line.function ? `  ${line.function}` : "")), h("span", {}, line.text)),
+        line.code.some(([, text]) => text) ? h("pre", { tabindex: 0 }, ...code) : null));
+    }
+    if (!patch) return;
+    const told = proven ? "The recommended change, as a diff of the source" : "A change that could help; its gain is not proven";
+    box.append(h("h3", {}, told), h("pre", { class: "diff", tabindex: 0 }, h("code", {}, patch)));
+  },
+};
+
+// Buttons that move a view of time; the pictures of one clock move together.
+function tools(of, view, show, all) {
+  const zoom = (factor) => {
+    const middle = (view.from + view.to) / 2, half = ((view.to - view.from) / 2) * factor;
+    show(middle - half, middle + half);
+  };
+  const move = (part) => show(view.from + part * (view.to - view.from), view.to + part * (view.to - view.from));
+  const button = (text, label, act) => {
+    const made = h("button", { type: "button", "aria-label": `${label} ${of}` }, text);
+    made.addEventListener("click", act);
+    return made;
+  };
+  return h("div", { class: "tools", role: "group", "aria-label": `Zoom ${of}` },
+    button("Zoom in", "Zoom into", () => zoom(0.5)), button("Zoom out", "Zoom out of", () => zoom(2)),
+    button("←", "Earlier in", () => move(-0.3)), button("→", "Later in", () => move(0.3)), button("All", "All of", all));
+}
+
+const clock = { plots: [], from: 0, to: 0, first: 0, last: 0 };
+function showClock(from, to) {
+  const long = Math.min(to - from, clock.last - clock.first);
+  clock.from = Math.min(Math.max(from, clock.first), clock.last - long);
+  clock.to = clock.from + long;
+  for (const plot of clock.plots) plot.setScale("x", { min: clock.from, max: clock.to });
+}
+const dots = (label, tone, size) => ({
+  label, stroke: () => colour(tone), paths: () => null, points: { show: true, size, fill: () => colour(tone), stroke: () => colour(tone) },
+  value: (_, value) => (value === null || value === undefined ? "" : `${digits(value)} ms`),
+});
+
+function curve(box, name, values, series, height, { warm, log, zero }) {
+  if (!clock.plots.length) {
+    [clock.from, clock.to] = [Math.min(0, values[0][0]), values[0][values[0].length - 1]];
+    [clock.first, clock.last] = [clock.from, clock.to];
+  }
+  if (!box.querySelector(".tools")) box.append(tools("this picture", clock, showClock, () => showClock(clock.first, clock.last)));
+  box.append(h("p", { class: "panel-name" }, name));
+  const place = h("div", { class: "curve", role: "img", "aria-label": name });
+  box.append(place);
+  const axis = { stroke: () => colour("--soft"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { stroke: () => colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
+  const plot = new uPlot({
+    width: place.clientWidth, height, series,
+    scales: { x: { time: false, min: clock.from, max: clock.to }, y: { distr: log ? 3 : 1, range: zero ? (_, low, high) => [0, Math.max(high * 1.08, 1e-3)] : undefined } },
+    axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => `${digits(tick)} s`) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : digits(tick))) }],
+    cursor: { sync: { key: "clock" }, drag: { x: true, y: false, setScale: false } },
+    hooks: {
+      drawClear: [(drawn) => {
+        if (!warm) return;
+        const end = Math.min(drawn.valToPos(warm, "x", true), drawn.bbox.left + drawn.bbox.width);
+        drawn.ctx.fillStyle = colour("--shade");
+        if (end > drawn.bbox.left) drawn.ctx.fillRect(drawn.bbox.left, drawn.bbox.top, end - drawn.bbox.left, drawn.bbox.height);
+      }],
+      setSelect: [(drawn) => {
+        if (drawn.select.width < 4) return;
+        showClock(drawn.posToVal(drawn.select.left, "x"), drawn.posToVal(drawn.select.left + drawn.select.width, "x"));
+        drawn.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      }],
+    },
+  }, values, place);
+  clock.plots.push(plot);
+}
+
+for (const [key, drawn] of Object.entries(figures)) {
+  const box = document.querySelector(`#${key} .drawing`);
+  drawings[key](box, drawn);
+}
+
+// Canvases know nothing of styles: they are drawn again where the colours or the width change.
+const repaint = () => clock.plots.forEach((plot) => plot.redraw(false));
+for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", repaint);
+addEventListener("resize", () => clock.plots.forEach((plot) => plot.setSize({ width: plot.root.parentElement.clientWidth, height: plot.height })));
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => (part.open = true)));
+
+// Intervals in tables, on one axis for each table.
+for (const table of document.querySelectorAll("table")) {
+  const cells = [...table.querySelectorAll("[data-interval]")].map((cell) => [cell, cell.dataset.interval.split(" ").map(Number)]);
+  if (!cells.length) continue;
+  const axis = axisOf(cells.map(([, ends]) => ends));
+  for (const [cell, ends] of cells) {
+    const one = s("line", { class: "one", x1: percent(axis.at(1)), x2: percent(axis.at(1)), y1: 0, y2: 20 });
+    cell.append(s("svg", { height: 20, class: "forest", role: "img", "aria-label": `interval ${ends[0].toFixed(2)} to ${ends[2].toFixed(2)}` }, one, ...interval(axis, ends, 10, "")));
+  }
+}
+
+// Lines of a diff in their colours, and a button that copies for all that is to be copied.
+for (const code of document.querySelectorAll("pre.diff code")) {
+  const tone = (line) => (/^(@@|\+\+\+|---)/.test(line) ? "at" : line[0] === "+" ? "add" : line[0] === "-" ? "del" : "");
+  code.copied = code.textContent;
+  code.replaceChildren(...code.textContent.replace(/\n$/, "").split("\n").map((line) => h("span", { class: tone(line) }, line || " ")));
+}
+for (const code of document.querySelectorAll("pre.diff code, pre.shell code, pre.python code, p code")) {
+  const button = h("button", { type: "button", class: "copy", "aria-label": "Copy these lines" }, "Copy");
+  const text = code.copied || code.textContent;
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {  // a page of a file has no clipboard in some browsers: select it, for Ctrl-C
+      getSelection().selectAllChildren(code);
+    }
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  const block = code.parentElement;
+  if (block.tagName === "PRE") block.before(h("div", { class: "tools copying" }, button));
+  else code.after(" ", button);
+}

@@ -1,0 +1,146 @@
+"""What a run folder still holds of the raw columns of its launches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.machine.sensor_columns import SensorColumns
+from torchdoctor.observe.events import Events, read_channel
+from torchdoctor.observe.step_finding import boundary_rows, training_processes
+from torchdoctor.observe.step_lanes import StepLanes, lanes_of_trace
+from torchdoctor.observe.steps import count_samples
+from torchdoctor.pairs.launch_timing import main_process, measured_windows
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.words import Boundary, Report
+from torchdoctor.words.errors import UsageError
+
+_MOST_RATES = 100  # points of samples per second in one launch
+
+Edges = NDArray[np.int64]  # times in ns of the boundaries of a launch's steps, shape (steps + 1,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """The observing launch: the untouched program from its first step on.
+
+    rows: of `events` (the main trainer's) that begin a step.
+    rates: (time in ns, samples per second of all trainers together), of several steps each.
+    """
+
+    events: Events
+    rows: NDArray[np.int64]
+    rates: list[tuple[int, float]]
+    sensors: SensorColumns | None
+
+    @property
+    def edges(self) -> Edges:
+        """Return the times of the steps' boundaries."""
+        return self.events.t_ns[self.rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Launches of a run folder by kind: "observed", "baseline" and "recommended"."""
+
+    observed: Observed | None = None
+    kinds: dict[str, list[Edges]] = field(default_factory=dict)
+
+    def steps(self, kind: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return when the steps of a kind ended (ns), and the seconds that each took."""
+        launches = self.kinds[kind]
+        ends_ns = np.concatenate([edges[1:] for edges in launches])
+        return ends_ns, np.concatenate([np.diff(edges) for edges in launches]) / 1e9
+
+
+def read_measured(report: Report) -> Measured:
+    """Return the launches of a report's run; what is not there, or damaged, is left out."""
+    if not report.run_folder or report.steps is None:
+        return Measured()
+    chosen = {fix.fix: fix.settings for fix in report.recommendation.fixes}
+    observed, kinds = None, dict[str, list[Edges]](observed=[], baseline=[], recommended=[])
+    for folder in sorted((Path(report.run_folder) / "launches").glob("*")):
+        plan = _plan(folder)
+        if plan.get("purpose") == "observe" and observed is None:
+            observed = _observed(folder, report.steps.boundary)
+            kinds["observed"] = [observed.edges] if observed is not None else []
+        if plan.get("purpose") != "time":
+            continue
+        events, facts, _ = read_channel(folder / "channel")
+        windows = measured_windows(events)
+        if (main := main_process(windows, events, facts)) is None:
+            continue
+        edges = events[main].t_ns[windows[main]]
+        if folder.name.partition("-")[2] == "baseline":
+            kinds["baseline"].append(edges)
+        if chosen and {fix["id"]: fix["settings"] for fix in plan.get("fixes", [])} == chosen:
+            kinds["recommended"].append(edges)
+    return Measured(
+        observed=observed, kinds={kind: timed for kind, timed in kinds.items() if timed}
+    )
+
+
+def _plan(folder: Path) -> dict[str, Any]:
+    try:
+        plan = msgspec.json.decode((folder / "plan.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def _observed(folder: Path, boundary: Boundary) -> Observed | None:
+    events, facts, _ = read_channel(folder / "channel")
+    trainers = [events[pid] for pid in training_processes(events, facts)]
+    rows = [boundary_rows(trainer, boundary) for trainer in trainers]
+    if not rows or len(rows[0]) < 2:
+        return None
+    try:
+        sensors = SensorColumns.load(folder / "sensors.npz")
+    except (OSError, ValueError, KeyError):
+        sensors = None
+    rates = _rates(trainers, rows, boundary)
+    return Observed(events=trainers[0], rows=rows[0], rates=rates, sensors=sensors)
+
+
+def _rates(
+    trainers: Sequence[Events], rows: Sequence[Edges], boundary: Boundary
+) -> list[tuple[int, float]]:
+    """Return samples per second; empty where batches have no size."""
+    steps = min(len(edges) for edges in rows) - 1
+    chunk = max(1, -(-steps // _MOST_RATES))
+    loader = boundary.ident if boundary.kind == "loader" else None
+    rates = []
+    for first in range(0, steps - chunk + 1, chunk):
+        total = 0.0
+        for events, edges in zip(trainers, rows, strict=True):
+            begin, end = int(edges[first]), int(edges[first + chunk])
+            samples = count_samples(events, begin, end, loader)
+            seconds = float(events.t_ns[end] - events.t_ns[begin]) / 1e9
+            if samples is None or seconds <= 0:
+                return []
+            total += samples / seconds
+        rates.append((int(trainers[0].t_ns[rows[0][first + chunk]]), total))
+    return rates
+
+
+def trace_files(report: Report) -> list[Path]:
+    """Return the traces that the report is about, one for each rank, if still there."""
+    if report.run_folder:
+        return sorted(Path(report.run_folder).glob("launches/*/channel/trace-*.json.gz"))
+    named = [rank.path for rank in report.ranks] or ([report.trace.path] if report.trace else [])
+    return [path for path in map(Path, named) if path.is_file()]
+
+
+def profiled_lanes(report: Report) -> StepLanes | None:
+    """Return steps of the trace that the report's shares are of; None if it cannot be read."""
+    for path in trace_files(report) if report.trace is not None else []:
+        if report.trace is not None and str(path) == report.trace.path:
+            try:
+                return lanes_of_trace(read_trace(path))
+            except UsageError:
+                return None
+    return None
