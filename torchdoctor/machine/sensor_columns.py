@@ -255,8 +255,8 @@ def sensor_curves(columns: SensorColumns) -> dict[str, tuple[Columns, Columns]]:
     """Return wall times (Unix, s) and values of the whole launch's curves; without NaN.
 
     `utilization/program_cpus` counts CPUs, the other `utilization/...` are 0 to 1, of the usable
-    CPUs or of one GPU; `memory/...` is GB (1e9 bytes). GPUs are those that the program computes
-    on, else all.
+    CPUs or of one GPU; `memory/...` is GB (1e9 bytes), `disk/...` MB a second of the
+    program. GPUs are those that the program computes on, else all.
     """
     if not len(columns.wall_offset_ns):
         return {}
@@ -266,6 +266,8 @@ def sensor_curves(columns: SensorColumns) -> dict[str, tuple[Columns, Columns]]:
         "utilization/cpu": (times, np.minimum(used / max(cpus, 1.0), 1.0)),
         "utilization/program_cpus": _curve_of_rate(columns.process_t_ns, columns.tree_cpu_s),
         "memory/process_tree_GB": (columns.process_t_ns, columns.rss_bytes / 1e9),
+        "disk/read_MB_per_s": _curve_of_rate(columns.process_t_ns, columns.read_bytes / 1e6),
+        "disk/written_MB_per_s": _curve_of_rate(columns.process_t_ns, columns.write_bytes / 1e6),
     }
     devices = range(columns.gpu_utilization.shape[1])
     ours = [device for device in devices if columns.gpu_ours[device] > 0] or list(devices)
@@ -283,6 +285,7 @@ def sensor_curves(columns: SensorColumns) -> dict[str, tuple[Columns, Columns]]:
 
 def _curve_of_rate(t_ns: Times, cumulative: Columns) -> tuple[Times, Columns]:
     """Return moments half a second apart, and the increase per second up to each of them."""
+    t_ns = t_ns[: len(cumulative)]  # a column may not have been recorded
     chosen = list(range(min(len(t_ns), 1)))
     for row, at in enumerate(t_ns.tolist()):
         if at - t_ns[chosen[-1]] >= _RATE_INTERVAL_NS:

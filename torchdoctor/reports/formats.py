@@ -11,8 +11,9 @@ from torchdoctor.reports.pictures import pictures
 from torchdoctor.words import Finding, Report
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, duration, relative
-from torchdoctor.words.record_files import encode
+from torchdoctor.words.record_files import encode, write_text
 
+PAGE_NAME = "report.html"  # in the run folder
 FORMATS = ("terminal", "html", "markdown", "json", "sarif")
 _LEVELS = {"high": "warning", "moderate": "warning", "advice": "note"}
 _BASE = "SRCROOT"  # GitHub's name for the top of the repository
@@ -28,13 +29,14 @@ def document(report: Report, folder: str = "") -> Document:
     ]
     run = relative(report.run_folder, folder) if report.run_folder else ""
     command = f"torchdoctor report {run}" if run else "the same command with"
+    page = f"{run}/{PAGE_NAME}" if (Path(report.run_folder or "") / PAGE_NAME).is_file() else ""
     return Document(
         title="torchdoctor",
         subject=" · ".join(filter(None, subject)),
         summary=wording.first_sentence(clean(report.diagnosis.sentence.strip())),
         screen=first_screen.screen(report, folder),
         details=details.details(report),
-        hint=f"details: {command} --details",
+        hint=f"details: {command} --details" + (f" · page: {page}" if page else ""),
     )
 
 
@@ -71,6 +73,19 @@ def rendered(
         case "terminal":
             return terminal.render(document(report, folder), width, full)
     raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
+
+
+def write_page(report: Report) -> Path | None:
+    """Write the page into the run's folder and return its path; None: there is no such folder.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    if not report.run_folder or not Path(report.run_folder).is_dir():
+        return None
+    path = Path(report.run_folder) / PAGE_NAME
+    write_text(rendered(report, "html", folder=str(Path.cwd())), path)
+    return path
 
 
 def show(report: Report, full: bool = False) -> None:

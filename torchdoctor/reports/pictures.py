@@ -81,11 +81,13 @@ def pictures(report: Report) -> list[Picture]:
 
 def _time(report: Report) -> Picture:
     title, time = "Where a step's time goes", report.baseline.step_time_s
-    step_s = time.deciding if time else report.trace.step_s if report.trace else None
+    step_s = time.median if time else report.trace.step_s if report.trace else None
     bars = time_bars(report)
     if not bars or not step_s:
         return Picture(key="time", title=title, missing="No share of the step was measured.")
-    parts = [{"key": bar.key, "label": bar.label, "share": bar.share} for bar in bars]
+    parts = [
+        {"key": bar.key, "label": f"{bar.text} {bar.label}", "share": bar.share} for bar in bars
+    ]
     rows: list[dict[str, Any]] = [{"label": "the step as it is", "s": step_s, "parts": parts}]
     for ceiling in report.ceiling_trials:
         if ceiling.whole and ceiling.decided and ceiling.speedup is not None:
@@ -125,7 +127,7 @@ def _trials(report: Report) -> Picture:
         verdict = verdict_of(trial)
         rows.append(
             {
-                "label": fix_with_settings(trial.fix, trial.settings),
+                "label": fix_with_settings(catalogue.name(trial.fix), trial.settings),
                 "text": f"{figures_of(trial)}, {verdict}",
                 "tone": {"faster": "good", "slower": "bad"}.get(verdict, ""),
                 "pairs": trial.pair_speedups,
@@ -254,8 +256,13 @@ def _curves(
     sensors: SensorColumns,
 ) -> dict[tuple[str, str], tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return (unit of its panel, label) -> wall times in seconds, values."""
-    units = {"utilization": ("% busy", 100.0), "memory": ("GB", 1.0), "disk": ("MB/s", 1e-6)}
-    names = {"cpu": "usable CPUs", "process_tree_GB": "the program's memory"}
+    units = {"utilization": ("% busy", 100.0), "memory": ("GB", 1.0), "disk": ("MB/s", 1.0)}
+    names = {
+        "cpu": "usable CPUs",
+        "process_tree_GB": "the program's memory",
+        "read_MB_per_s": "read from disk",
+        "written_MB_per_s": "written to disk",
+    }
     curves = {}
     for name, (at_s, values) in sensor_curves(sensors).items():
         group, _, label = name.partition("/")

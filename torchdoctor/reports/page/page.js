@@ -66,8 +66,7 @@ const drawings = {
         track.append(h("i", { class: "whisker", style: `left:${percent(bar.low / most)};width:${percent((bar.high - bar.low) / most)}`, title: `95 % interval ${seconds(bar.low)} to ${seconds(bar.high)}` }));
       box.append(row(bar.label, track, bar.text, bar.good ? "good" : ""));
     }
-    const shares = rows[0].parts.map((part) => ({ ...part, label: `${digits(100 * part.share)} % ${part.label}` }));
-    box.append(legend(shares));
+    box.append(legend(rows[0].parts));
   },
 
   trials(box, { rows, floor }) {
