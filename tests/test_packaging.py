@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -50,3 +51,5 @@ def test_what_is_built_installs_and_explains(kind: str, built: Path, tmp_path: P
     where = "import torchdoctor; print(torchdoctor.__file__)"
     assert run(str(python), "-c", where, cwd=tmp_path).startswith(str(packages))
     assert (packages / "torchdoctor" / "py.typed").is_file()
+    page = packages / "torchdoctor" / "reports" / "page"
+    assert {"page.js", "page.css", "uPlot.iife.min.js", "uPlot.LICENSE"} <= set(os.listdir(page))

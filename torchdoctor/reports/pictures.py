@@ -5,7 +5,7 @@ A picture whose figures are missing has the reason instead. `page/page.js` draws
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.outcomes import value_of
-from torchdoctor.machine.sensor_columns import SensorColumns, sensor_curves
+from torchdoctor.machine.sensor_columns import sensor_curves
 from torchdoctor.observe.evaluation import evaluation_mask
 from torchdoctor.observe.phases import step_numbers
-from torchdoctor.observe.step_lanes import StepLanes, lanes_of_events
+from torchdoctor.observe.step_lanes import lanes_of_events
 from torchdoctor.probe import step_log
 from torchdoctor.reports.run_columns import (
     Measured,
@@ -27,14 +27,13 @@ from torchdoctor.reports.run_columns import (
 )
 from torchdoctor.reports.time_parts import replayed_gains, time_bars
 from torchdoctor.reports.trial_rows import figures_of, measured, verdict_of
-from torchdoctor.words import Operator, Question, RankTime, Recording, Report
+from torchdoctor.words import Report, TraceStatistics
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import (
     SHARE_LABELS,
     clean,
     fix_with_settings,
     percent,
-    quantity,
     relative,
     seconds,
     speedup,
@@ -66,17 +65,18 @@ class Picture:
 def pictures(report: Report) -> list[Picture]:
     """Return the pictures of a report, in the order of the page."""
     columns = read_measured(report)
-    made = [
+    trace = report.trace
+    return [
         _time(report),
         _trials(report),
         _steps(report, columns),
         _resources(report, columns.observed),
         _timeline(report, columns.observed),
+        *([_operators(trace)] if trace is not None and trace.operators else []),
         _tree(report),
         _ranks(report),
         _source(report),
     ]
-    return made if report.steps is not None else [*made[:5], _operators(report), *made[5:]]
 
 
 def _time(report: Report) -> Picture:
@@ -110,8 +110,6 @@ def _time(report: Report) -> Picture:
     caption = f"The largest part of the step is {first.label} with {first.text}."
     if len(rows) > 1 + (together is not None):
         caption += f" The bars below show the step without one of its costs, {how}."
-    for row in rows:
-        row["text"] = seconds(row["s"])
     return Picture(key="time", title=title, caption=caption, drawn={"rows": rows})
 
 
@@ -121,31 +119,24 @@ def _trials(report: Report) -> Picture:
     if not tried:
         reason = report.no_trials_reason or "No fix was measured."
         return Picture(key="trials", title=title, missing=clean(reason))
-    rows = []
-    for trial in sorted(tried, key=value_of, reverse=True):
-        assert trial.speedup is not None
-        verdict = verdict_of(trial)
-        rows.append(
-            {
-                "label": fix_with_settings(catalogue.name(trial.fix), trial.settings),
-                "text": f"{figures_of(trial)}, {verdict}",
-                "tone": {"faster": "good", "slower": "bad"}.get(verdict, ""),
-                "pairs": trial.pair_speedups,
-                "interval": _ends(trial.speedup),
-            }
-        )
+    rows = [
+        {
+            "label": fix_with_settings(catalogue.name(trial.fix), trial.settings),
+            "figures": figures_of(trial),
+            "verdict": verdict_of(trial),
+            "pairs": trial.pair_speedups,
+            "interval": trial.speedup and asdict(trial.speedup),
+        }
+        for trial in sorted(tried, key=value_of, reverse=True)
+    ]
     floor = report.noise_floor
     caption = "A fix is proven faster if its whole interval lies to the right of 1."
     if any(row["pairs"] for row in rows):
         caption += " Each small dot is one pair."
     if floor is not None:
         caption += f" The band is the untouched program against itself: {speedup(floor)}."
-    drawn = {"rows": rows, "floor": _ends(floor) if floor is not None else None}
+    drawn = {"rows": rows, "floor": floor and asdict(floor)}
     return Picture(key="trials", title=title, caption=caption, drawn=drawn)
-
-
-def _ends(interval: Any) -> list[float]:
-    return [interval.low, interval.estimate, interval.high]
 
 
 def _steps(report: Report, columns: Measured) -> Picture:
@@ -232,47 +223,21 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
 
 def _resources(report: Report, launch: Observed | None) -> Picture:
     key, title = "resources", "Processors, memory and disk under the steps"
-    curves = {} if launch is None or launch.sensors is None else _curves(launch.sensors)
-    if launch is None or launch.sensors is None or not curves:
-        reason = "A trace holds no measurements of the machine."
-        if report.steps is not None:
-            reason = "The run folder holds no measurements of the machine."
+    sensors = launch.sensors if launch is not None else None
+    curves = sensor_curves(sensors) if sensors is not None else {}
+    if launch is None or sensors is None or not curves:
+        of = "run folder" if report.steps is not None else "trace"
+        reason = f"The {of} holds no measurements of the machine over time."
         return Picture(key=key, title=title, missing=reason)
-    start_s = (int(launch.edges[0]) + int(launch.sensors.wall_offset_ns[0])) / 1e9
-    panels: dict[str, list[dict[str, Any]]] = {}
-    for (panel, label), (at_s, values) in curves.items():
+    start_s = (int(launch.edges[0]) + int(sensors.wall_offset_ns[0])) / 1e9
+    drawn = {}
+    for name, (at_s, values) in curves.items():
         kept = thinned(values, _MOST_SAMPLES)
-        series = {"x": _rounded(at_s[kept] - start_s), "y": _rounded(values[kept])}
-        panels.setdefault(panel, []).append({"label": label, **series})
+        drawn[name] = {"x": _rounded(at_s[kept] - start_s), "y": _rounded(values[kept])}
     busy = report.sensors.cpu_share
-    caption = "All pictures of this clock begin with the first step, so that peaks can be compared."
-    if busy is not None:
-        caption = f"The usable CPUs were busy for {percent(busy)} of the time. {caption}"
-    drawn = {"panels": [{"unit": unit, "series": lines} for unit, lines in panels.items()]}
-    return Picture(key=key, title=title, caption=f"{caption} {_NETWORK}", drawn=drawn)
-
-
-def _curves(
-    sensors: SensorColumns,
-) -> dict[tuple[str, str], tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return (unit of its panel, label) -> wall times in seconds, values."""
-    units = {"utilization": ("% busy", 100.0), "memory": ("GB", 1.0), "disk": ("MB/s", 1.0)}
-    names = {
-        "cpu": "usable CPUs",
-        "process_tree_GB": "the program's memory",
-        "read_MB_per_s": "read from disk",
-        "written_MB_per_s": "written to disk",
-    }
-    curves = {}
-    for name, (at_s, values) in sensor_curves(sensors).items():
-        group, _, label = name.partition("/")
-        unit, scale = units[group]
-        if label != "program_cpus" and len(values):
-            told = names.get(
-                label, label.removesuffix("_GB").replace("_", " ").replace("gpu", "GPU")
-            )
-            curves[unit, told] = at_s, values * scale
-    return curves
+    caption = f"The usable CPUs were busy for {percent(busy)} of the time. " if busy else ""
+    caption += f"The clock is that of the steps above, so that peaks can be compared. {_NETWORK}"
+    return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
 def _timeline(report: Report, launch: Observed | None) -> Picture:
@@ -287,9 +252,13 @@ def _timeline(report: Report, launch: Observed | None) -> Picture:
     whole = int(lanes.edges[-1])
     covered = {label: lane.total / whole for label, lane in lanes.lanes.items()}
     longest = max(covered, key=lambda label: covered[label], default="")
-    caption = f"{_which(lanes)} of {of}."
+    last = lanes.first + len(lanes.edges) - 2
+    steps = f"Step {last}" if last == lanes.first else f"Steps {lanes.first} to {last}"
+    caption = f"{steps if lanes.steps_known else 'All'} of {of}."
     if longest:
         caption += f" {longest.capitalize()} covers {percent(covered[longest])} of this time."
+    gap = int(whole * _NARROWEST)
+    shown = {label: without_gaps(lane, gap) for label, lane in lanes.lanes.items()}
     path = report.trace.path if report.trace else ""
     there = path and Path(path).is_file()
     drawn = {
@@ -297,48 +266,31 @@ def _timeline(report: Report, launch: Observed | None) -> Picture:
         "first": lanes.first,
         "whole": whole,
         "lanes": [
-            {"label": label, "share": percent(covered[label]), "spans": _spans(lane, whole)}
-            for label, lane in lanes.lanes.items()
+            {
+                "label": label,
+                "share": percent(covered[label]),
+                "from": lane.start.tolist(),
+                "to": lane.end.tolist(),
+            }
+            for label, lane in shown.items()
         ],
         "trace": relative(path, report.run_folder or "") if there else None,
     }
     return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
-def _which(lanes: StepLanes) -> str:
-    last = lanes.first + len(lanes.edges) - 2
-    steps = f"Step {last}" if last == lanes.first else f"Steps {lanes.first} to {last}"
-    return steps if lanes.steps_known else "All"
-
-
-def _spans(lane: Any, whole: int) -> list[list[int]]:
-    """Return (beginning, length) in ns of what a lane covers."""
-    drawn = without_gaps(lane, int(whole * _NARROWEST))
-    return np.stack([drawn.start, drawn.end - drawn.start], axis=1).tolist()  # type: ignore[no-any-return]
-
-
-def _operators(report: Report) -> Picture:
-    key, title, trace = "operators", "The operators and kernels that take most", report.trace
-    if trace is None or not trace.operators or not trace.step_s:
-        return Picture(key=key, title=title, missing="The trace names no operator.")
-    where = "device" if trace.has_device else "host"
-
-    def cost_s(operator: Operator) -> float:
-        return (operator.device_s or 0.0) if trace.has_device else operator.self_s
-
-    chosen = sorted(trace.operators, key=cost_s, reverse=True)[:_MOST_BARS]
-    rows = [
-        {
-            "label": clean(operator.name),
-            "s": cost_s(operator),
-            "text": f"{seconds(cost_s(operator))}, {quantity(operator.calls_per_step, 'calls')}",
-        }
-        for operator in chosen
-        if cost_s(operator) > 0
+def _operators(trace: TraceStatistics) -> Picture:
+    key, title = "operators", "The operators and kernels that take most"
+    device = trace.has_device
+    cost_s = {x: (x.device_s or 0.0) if device else x.self_s for x in trace.operators}
+    rows: list[dict[str, Any]] = [
+        {"label": clean(operator.name), "s": spent, "calls": operator.calls_per_step}
+        for operator, spent in sorted(cost_s.items(), key=lambda row: -row[1])[:_MOST_BARS]
     ]
-    if not rows:
-        return Picture(key=key, title=title, missing="No operator of the trace took any time.")
-    caption = f"{rows[0]['label']} takes most of the {where}'s time: {rows[0]['text']} per step."
+    where = "device" if device else "host"
+    caption = (
+        f"{rows[0]['label']} takes most of the {where}'s time: {seconds(rows[0]['s'])} a step."
+    )
     return Picture(key=key, title=title, caption=caption, drawn={"rows": rows})
 
 
@@ -348,36 +300,17 @@ def _tree(report: Report) -> Picture:
         return Picture(key=key, title=title, missing="No question of the tree was asked.")
     checks = catalogue.checks()
     branches = {check.question.text: check.branch for check in checks.values() if check.question}
-    found = [(finding, checks.get(finding.check)) for finding in diagnosis.findings]
-    rows = []
-    for asked in diagnosis.path:
-        branch = branches.get(asked.question, "")
-        below = [
-            {"check": finding.check, "named": finding.check == diagnosis.detail}
-            for finding, check in found
-            if check is not None and check.branch == branch
-        ]
-        named = bool(branch) and branch == diagnosis.bottleneck
-        rows.append({**_node(asked), "named": named, "checks": below})
-    ends = [row["question"] for row in rows if row["named"]]
-    caption = "Questions are asked from the top; each bar has its threshold as a line."
+    below: dict[str, list[str]] = {}
+    for finding in diagnosis.findings:
+        if finding.check in checks:  # a report may name a check of another version
+            below.setdefault(checks[finding.check].branch, []).append(finding.check)
+    asked = [(question, branches.get(question.question, "")) for question in diagnosis.path]
+    rows = [{**asdict(x), "branch": branch, "checks": below.get(branch, [])} for x, branch in asked]
+    caption = "Questions are asked from the top; a mark in each bar is the threshold."
+    ends = [question.question for question, branch in asked if branch == diagnosis.bottleneck]
     caption += f" The path ends at “{ends[0]}”." if ends else " No answer names a bottleneck."
-    return Picture(key=key, title=title, caption=caption, drawn={"rows": rows})
-
-
-def _node(asked: Question) -> dict[str, Any]:
-    known = asked.value is not None and asked.threshold is not None
-    figure = f"{quantity(asked.value, asked.unit, asked.threshold)}" if known else asked.answer
-    return {
-        "question": clean(asked.question),
-        "answer": asked.answer,
-        "metric": clean(asked.metric),
-        "value": asked.value if known else None,
-        "threshold": asked.threshold,
-        "text": figure,
-        "limit": quantity(asked.threshold, asked.unit) if known else "",
-        "most": 1.0 if asked.unit == "share" else None,
-    }
+    drawn = {"rows": rows, "bottleneck": diagnosis.bottleneck, "detail": diagnosis.detail}
+    return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
 def _ranks(report: Report) -> Picture:
@@ -385,11 +318,6 @@ def _ranks(report: Report) -> Picture:
     if not report.ranks:
         reason = "One process trained, so there are no ranks to compare."
         return Picture(key=key, title=title, missing=reason)
-    rows = []
-    for rank in report.ranks:
-        last = f", last to {percent(rank.last_share)} of collectives" if rank.last_share else ""
-        text = f"{seconds(rank.step_s)}{last}"
-        rows.append({"label": f"rank {rank.rank}", "parts": _rank_parts(rank), "text": text})
     own = {rank.rank: rank.step_s - (rank.communication_exposed_s or 0.0) for rank in report.ranks}
     slowest = max(own, key=lambda rank: own[rank])
     caption = f"Rank {slowest} works longest by itself ({seconds(own[slowest])} of a step)."
@@ -397,117 +325,65 @@ def _ranks(report: Report) -> Picture:
     if waits:
         waiting = max(waits, key=lambda rank: waits[rank])
         caption += f" Rank {waiting} waits longest for others: {seconds(waits[waiting])} a step."
-    return Picture(key=key, title=title, caption=caption, drawn={"rows": rows})
-
-
-def _rank_parts(rank: RankTime) -> list[dict[str, Any]]:
-    exposed = rank.communication_exposed_s or 0.0
-    waits = min(rank.wait_s or 0.0, exposed)
-    own = max(rank.step_s - exposed - rank.data_loader_s - rank.kernel_s, 0.0)
-    parts = {
-        ("gpu", "kernels"): rank.kernel_s,
-        ("cpu", "other work of its own"): own,
-        ("data_loader", "waits for data"): rank.data_loader_s,
-        ("communication", "collectives"): exposed - waits,
-        ("waits", "waits for other ranks"): waits,
-    }
-    return [{"key": key, "label": label, "s": s} for (key, label), s in parts.items() if s > 0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Line:
-    file: str
-    line: int
-    function: str
-    share: float
-    doing: str
-    text: str = ""
-    around: list[tuple[int, str]] = field(default_factory=list)
-
-
-def _source(report: Report) -> Picture:
-    key, title = "source", "The lines that cost time, and the change"
-    rows = [line for line in _lines(report) if line.share >= _LEAST_SHARE][:_MOST_LINES]
-    fixes = report.recommendation.fixes or report.recommendation.also_offered
-    patch = report.recommendation.patch or next((fix.edit for fix in fixes if fix.edit), None)
-    if not rows and not patch:
-        reason = "No line of the program's own source was sampled, and no source edit was made."
-        return Picture(key=key, title=title, missing=reason)
-    caption = "No line of the source was sampled; the change is ready to be copied."
-    if rows:
-        name = f"{Path(rows[0].file).name}:{rows[0].line}"
-        caption = f"The program spends {percent(rows[0].share)} of its time in {name}."
-        caption += " Below the lines stands the change, ready to be copied." if patch else ""
-    lines = [
-        {
-            "place": f"{relative(clean(line.file), report.workload.cwd)}:{line.line}",
-            "function": clean(line.function),
-            "share": line.share,
-            "text": f"{percent(line.share)} {line.doing}".strip(),
-            "code": [[at, clean(text)] for at, text in line.around] or [[line.line, line.text]],
-            "line": line.line,
-        }
-        for line in rows
-    ]
-    proven = bool(report.recommendation.patch)
-    drawn = {"lines": lines, "patch": clean(patch) if patch else None, "proven": proven}
+    drawn = {"ranks": [asdict(rank) for rank in report.ranks]}
     return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
-def _lines(report: Report) -> list[_Line]:
-    """Return the program's own lines with their share of the time, the most expensive first."""
+def _source(report: Report) -> Picture:
+    key, title, recommended = (
+        "source",
+        "The lines that cost time, and the change",
+        report.recommendation,
+    )
+    lines = sorted(_lines(report), key=lambda line: -line["share"])[:_MOST_LINES]
+    lines = [line for line in lines if line["share"] >= _LEAST_SHARE]
+    fixes = recommended.fixes or recommended.also_offered
+    patch = recommended.patch or next((fix.edit for fix in fixes if fix.edit), None)
+    if not lines and not patch:
+        reason = "No line of the program's own source was sampled, and no source edit was made."
+        return Picture(key=key, title=title, missing=reason)
+    for line in lines:
+        line["code"] = _around(line["file"], line["line"], line["text"])
+        line["place"] = f"{relative(clean(line['file']), report.workload.cwd)}:{line['line']}"
+    caption = "The change is ready to be copied."
+    if lines:
+        first = f"{Path(lines[0]['file']).name}:{lines[0]['line']}"
+        also = " Below the lines stands the change, ready to be copied." if patch else ""
+        caption = f"The program spends {percent(lines[0]['share'])} of its time in {first}.{also}"
+    drawn = {"lines": lines, "patch": patch and clean(patch), "proven": bool(recommended.patch)}
+    return Picture(key=key, title=title, caption=caption, drawn=drawn)
+
+
+def _lines(report: Report) -> list[dict[str, Any]]:
+    """Return the program's own lines with their share of the time: of samples, or of a trace."""
+    trace = report.trace
     if report.steps is None:
-        trace = report.trace
-        whole = trace.step_s if trace else None
+        told = "of a step, while no device works"
         return [
-            _Line(
-                file=place.file,
-                line=place.line,
-                function=place.function,
-                share=place.total_s / whole,
-                doing="of a step, while no device works",
-            )
+            {**asdict(place), "share": place.total_s / trace.step_s, "text": "", "told": told}
             for place in (trace.python_places if trace else [])
-            if whole
+            if trace and trace.step_s
         ]
     try:
-        recording = read_recording(Path(report.run_folder or "") / RECORDING_NAME)
+        stacks = read_recording(Path(report.run_folder or "") / RECORDING_NAME).main.stacks
     except UsageError:
         return []
-    return _sampled(recording)
-
-
-def _sampled(recording: Recording) -> list[_Line]:
-    stacks = recording.main.stacks
-    total = sum(row.count for row in stacks)
-    groups: dict[tuple[str, int], list[Any]] = {}
-    for row in stacks:
-        groups.setdefault((row.location.file, row.location.line), []).append(row)
-    lines = []
-    for (file, number), rows in groups.items():
-        most = max(rows, key=lambda row: row.count)
-        share = sum(row.count for row in rows) / total
-        lines.append(
-            _Line(
-                file=file,
-                line=number,
-                function=most.location.function or "",
-                share=share,
-                doing=f"of the samples, mostly in {most.leaf.split(' ')[-1]}" if most.leaf else "",
-                text=most.text,
-                around=_around(file, number, most.text) if share >= _LEAST_SHARE else [],
-            )
-        )
-    return sorted(lines, key=lambda line: -line.share)
+    lines: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in sorted(stacks, key=lambda row: -row.count):
+        told = f"of the samples, mostly in {row.leaf.rpartition(' ')[2]}".removesuffix(" in ")
+        line = {**asdict(row.location), "share": 0.0, "text": row.text, "told": told}
+        line = lines.setdefault((row.location.file, row.location.line), line)
+        line["share"] += row.count / sum(row.count for row in stacks)
+    return list(lines.values())
 
 
 def _around(file: str, number: int, text: str) -> list[tuple[int, str]]:
-    """Return the lines around one, where the file still is as it was sampled."""
+    """Return a line with those around it, where the file still is as it was sampled."""
     try:
         source = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return []
-    if not 0 < number <= len(source) or source[number - 1].strip() != text.strip():
-        return []
+        source = []
+    if not text or not 0 < number <= len(source) or source[number - 1].strip() != text.strip():
+        return [(number, clean(text))]
     first = max(number - _AROUND, 1)
-    return list(enumerate(source[first - 1 : number + _AROUND], first))
+    return list(enumerate(map(clean, source[first - 1 : number + _AROUND]), first))

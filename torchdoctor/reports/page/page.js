@@ -46,6 +46,7 @@ function axisOf(intervals) {
     if (ticks.every((other) => Math.abs(at(other) - at(tick)) > 0.085)) ticks.push(tick);
   return { at, ticks };
 }
+const ends = ({ low, estimate, high }) => [low, estimate, high];
 function interval(axis, [low, middle, high], y, tone) {
   const parts = [s("line", { class: "whisker", x1: percent(axis.at(low)), x2: percent(axis.at(high)), y1: y, y2: y })];
   for (const end of [low, high])
@@ -64,21 +65,22 @@ const drawings = {
       const track = stacked(parts, most);
       if (bar.low && bar.high)
         track.append(h("i", { class: "whisker", style: `left:${percent(bar.low / most)};width:${percent((bar.high - bar.low) / most)}`, title: `95 % interval ${seconds(bar.low)} to ${seconds(bar.high)}` }));
-      box.append(row(bar.label, track, bar.text, bar.good ? "good" : ""));
+      box.append(row(bar.label, track, seconds(bar.s), bar.good ? "good" : ""));
     }
     box.append(legend(rows[0].parts));
   },
 
   trials(box, { rows, floor }) {
-    const axis = axisOf([...rows.map((trial) => trial.interval), ...(floor ? [floor] : [])]);
+    const axis = axisOf([...rows.map((trial) => ends(trial.interval)), ...(floor ? [ends(floor)] : [])]);
     const grid = () => [
-      floor && s("rect", { class: "band", x: percent(axis.at(floor[0])), width: percent(axis.at(floor[2]) - axis.at(floor[0])), y: 0, height: 34 }),
+      floor && s("rect", { class: "band", x: percent(axis.at(floor.low)), width: percent(axis.at(floor.high) - axis.at(floor.low)), y: 0, height: 34 }),
       ...axis.ticks.map((tick) => s("line", { class: tick === 1 ? "one" : "grid", x1: percent(axis.at(tick)), x2: percent(axis.at(tick)), y1: 0, y2: 34 })),
     ];
     for (const trial of rows) {
-      const pairs = trial.pairs.map((ratio) => s("circle", { class: "pair", cx: percent(axis.at(ratio)), cy: 26, r: 2.5 }));
-      const drawn = s("svg", { height: 34, class: "forest" }, ...grid(), ...pairs, ...interval(axis, trial.interval, 14, trial.tone));
-      box.append(row(trial.label, drawn, trial.text, trial.tone));
+      const tone = { faster: "good", slower: "bad" }[trial.verdict] || "";
+      const pairs = trial.pairs.map((ratio) => s("circle", { class: "pair", cx: percent(axis.at(ratio)), cy: 27, r: 2.5 }));
+      const drawn = s("svg", { height: 34, class: "forest" }, ...grid(), ...pairs, ...interval(axis, ends(trial.interval), 14, tone));
+      box.append(row(trial.label, drawn, `${trial.figures}, ${trial.verdict}`, tone));
     }
     const names = axis.ticks.map((tick) => s("text", { class: "soft", x: percent(axis.at(tick)), y: 15, "text-anchor": "middle" }, `${tick}x`));
     box.append(row("", s("svg", { height: 20, class: "forest" }, ...names), "slower ← 1x → faster"));
@@ -91,7 +93,7 @@ const drawings = {
       for (const at of rows) only[at] = drawn.y[at];
       return only;
     })];
-    const series = [{ label: "since the first step", value: (_, value) => (value === null ? "" : `${digits(value)} s`) }, dots("step", "--accent", 4)];
+    const series = [since, dots("step", "--accent", 4)];
     const tones = ["--bad", "--communication", "--data_loader"];
     marked.forEach(([name], at) => series.push(dots(name, tones[at % tones.length], 7)));
     curve(box, "time of a step (ms)", values, series, 260, { warm: drawn.warm, log: Math.max(...drawn.y) > 6 * drawn.median });
@@ -108,17 +110,21 @@ const drawings = {
     box.append(h("p", { class: "ends" }, h("span", {}, `${digits(low)} ms`), h("span", {}, `${digits(high)} ms${drawn.cut ? " and more" : ""}`)));
   },
 
-  resources(box, { panels }) {
+  resources(box, curves) {
     const tones = ["--accent", "--gpu", "--memcpy", "--communication", "--data_loader"];
-    for (const panel of panels) {
+    const named = { cpu: "usable CPUs", process_tree_GB: "the program's memory", read_MB_per_s: "read from disk", written_MB_per_s: "written to disk" };
+    const units = { utilization: ["% busy", 100], memory: ["GB", 1], disk: ["MB/s", 1] };
+    for (const [group, [unit, scale]] of Object.entries(units)) {
+      const lines = Object.entries(curves).filter(([name]) => name.startsWith(group) && !name.endsWith("program_cpus"));
+      if (!lines.length) continue;
+      const labels = lines.map(([name]) => name.split("/")[1]).map((name) => named[name] || name.replace("_GB", "").replace("gpu", "GPU").replace("_", " "));
       // One column of times for all series of a panel: uPlot joins tables with gaps.
-      const joined = uPlot.join(panel.series.map((line) => [line.x, line.y]));
-      const lines = panel.series.map((line, at) => ({
-        label: line.label, stroke: () => colour(tones[at % tones.length]), width: 1.6, spanGaps: true, points: { show: false },
-        value: (_, value) => (value === null || value === undefined ? "" : `${digits(value)} ${panel.unit.split(" ")[0]}`),
+      const joined = uPlot.join(lines.map(([, line]) => [line.x, line.y.map((value) => value * scale)]));
+      const series = labels.map((label, at) => ({
+        label, stroke: () => colour(tones[at % tones.length]), width: 1.6, spanGaps: true, points: { show: false },
+        value: (_, value) => (value === null || value === undefined ? "" : `${digits(value)} ${unit.split(" ")[0]}`),
       }));
-      const series = [{ label: "since the first step", value: (_, value) => (value === null ? "" : `${digits(value)} s`) }, ...lines];
-      curve(box, `${panel.series.map((line) => line.label).join(", ")} (${panel.unit})`, joined, series, 130, { zero: true });
+      curve(box, `${labels.join(", ")} (${unit})`, joined, [since, ...series], 130, { zero: true });
     }
   },
 
@@ -130,7 +136,7 @@ const drawings = {
       const length = view.to - view.from, at = (time) => (time - view.from) / length;
       area.replaceChildren();
       for (const lane of drawn.lanes) {
-        const spans = lane.spans.filter(([begin, long]) => begin + long > view.from && begin < view.to).map(([begin, long]) => {
+        const spans = lane.from.map((begin, span) => [begin, lane.to[span] - begin]).filter(([begin, long]) => begin + long > view.from && begin < view.to).map(([begin, long]) => {
           const from = Math.max(at(begin), 0), to = Math.min(at(begin + long), 1);
           return s("rect", { class: tones[lane.label] || "other", x: percent(from), width: percent(Math.max(to - from, 0.0008)), y: 4, height: 20 },
             s("title", {}, `${lane.label}: ${seconds(long / 1e9)}, ${seconds(begin / 1e9)} after the first of these steps began`));
@@ -156,32 +162,46 @@ const drawings = {
 
   operators(box, { rows }) {
     const most = Math.max(...rows.map((bar) => bar.s));
-    for (const bar of rows) box.append(row(bar.label, stacked([{ key: "plain", label: bar.label, s: bar.s }], most), bar.text));
+    for (const bar of rows) box.append(row(bar.label, stacked([{ key: "plain", label: bar.label, s: bar.s }], most), `${seconds(bar.s)}, ${digits(bar.calls)} call${bar.calls === 1 ? "" : "s"}`));
   },
 
-  tree(box, { rows }) {
+  tree(box, { rows, bottleneck, detail }) {
     const list = h("ol", { class: "tree" });
     for (const asked of rows) {
-      const most = asked.most || Math.max(asked.value, asked.threshold) * 1.25 || 1;
-      const known = asked.value !== null;
-      const meter = h("div", { class: "meter", role: "img", "aria-label": `${asked.text}, threshold ${asked.limit}` },
-        h("span", { style: `width:${percent(Math.min((asked.value || 0) / most, 1))}` }), h("i", { style: `left:${percent((asked.threshold || 0) / most)}` }));
-      const chips = asked.checks.map((below) => h("li", { class: below.named ? "named" : "" }, below.check));
-      const yes = asked.answer === "yes";
-      list.append(h("li", { class: `${yes ? "yes" : ""} ${asked.named ? "named" : ""}`, "data-mark": yes ? "✓" : "–" },
-        h("div", { class: "question" }, h("b", {}, asked.question), h("span", {}, known ? `${asked.answer}: ${asked.text}, threshold ${asked.limit}` : asked.answer)),
-        known ? meter : null, h("div", { class: "soft" }, asked.metric),
+      const known = asked.value !== null && asked.threshold !== null;
+      const share = asked.unit === "share";
+      const told = (value) => (share ? `${digits(100 * value)} %` : `${digits(value)} ${asked.unit}`);
+      const most = share ? 1 : Math.max(asked.value, asked.threshold) * 1.25 || 1;
+      const meter = known && h("div", { class: "meter", role: "img", "aria-label": `${told(asked.value)}, threshold ${told(asked.threshold)}` },
+        h("span", { style: `width:${percent(Math.min(asked.value / most, 1))}` }), h("i", { style: `left:${percent(asked.threshold / most)}` }));
+      const chips = asked.checks.map((check) => h("li", { class: check === detail ? "named" : "" }, check));
+      const yes = asked.answer === "yes", named = asked.branch === bottleneck;
+      list.append(h("li", { class: `${yes ? "yes" : ""} ${named ? "named" : ""}`, "data-mark": yes ? "✓" : "–" },
+        h("div", { class: "question" }, h("b", {}, asked.question), h("span", {}, known ? `${asked.answer}: ${told(asked.value)}, threshold ${told(asked.threshold)}` : asked.answer)),
+        meter || null, h("div", { class: "soft" }, asked.metric),
         chips.length ? h("ul", { class: "chips", "aria-label": "What was found below this question" }, ...chips) : null));
     }
     box.append(list);
   },
 
-  ranks(box, { rows }) {
-    const total = (rank) => rank.parts.reduce((sum, part) => sum + part.s, 0);
-    const most = Math.max(...rows.map(total));
-    for (const rank of rows) box.append(row(rank.label, stacked(rank.parts, most), rank.text));
-    const kinds = new Map(rows.flatMap((rank) => rank.parts).map((part) => [part.key, part]));
-    box.append(legend([...kinds.values()]));
+  ranks(box, { ranks }) {
+    const rows = ranks.map((rank) => {
+      const exposed = rank.communication_exposed_s || 0, waits = Math.min(rank.wait_s || 0, exposed);
+      const parts = [
+        { key: "gpu", label: "kernels", s: rank.kernel_s },
+        { key: "cpu", label: "other work of its own", s: Math.max(rank.step_s - exposed - rank.data_loader_s - rank.kernel_s, 0) },
+        { key: "data_loader", label: "waits for data", s: rank.data_loader_s },
+        { key: "communication", label: "collectives", s: exposed - waits },
+        { key: "waits", label: "waits for other ranks", s: waits },
+      ];
+      return { rank, parts: parts.filter((part) => part.s > 0) };
+    });
+    const most = Math.max(...ranks.map((rank) => rank.step_s));
+    for (const { rank, parts } of rows) {
+      const last = rank.last_share ? `, last to ${Math.round(100 * rank.last_share)} % of collectives` : "";
+      box.append(row(`rank ${rank.rank}`, stacked(parts, most), seconds(rank.step_s) + last));
+    }
+    box.append(legend([...new Map(rows.flatMap(({ parts }) => parts).map((part) => [part.key, part])).values()]));
   },
 
   source(box, { lines, patch, proven }) {
@@ -189,7 +209,7 @@ const drawings = {
       const code = line.code.map(([number, text]) =>
         h("span", { class: number === line.line ? "hot" : "", style: `--share:${percent(line.share)}` }, h("span", { class: "number" }, number), text));
       box.append(h("div", { class: "line" },
-        h("div", { class: "place" }, h("code", {}, line.place + (line.function ? `  ${line.function}` : "")), h("span", {}, line.text)),
+        h("div", { class: "place" }, h("code", {}, line.place + (line.function ? `  ${line.function}` : "")), h("span", {}, `${digits(100 * line.share)} % ${line.told}`)),
         line.code.some(([, text]) => text) ? h("pre", { tabindex: 0 }, ...code) : null));
     }
     if (!patch) return;
@@ -215,6 +235,7 @@ function tools(of, view, show, all) {
     button("←", "Earlier in", () => move(-0.3)), button("→", "Later in", () => move(0.3)), button("All", "All of", all));
 }
 
+const since = { label: "since the first step", value: (_, value) => (value === null ? "" : `${digits(value)} s`) };
 const clock = { plots: [], from: 0, to: 0, first: 0, last: 0 };
 function showClock(from, to) {
   const long = Math.min(to - from, clock.last - clock.first);
