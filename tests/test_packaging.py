@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import sysconfig
@@ -52,4 +51,6 @@ def test_what_is_built_installs_and_explains(kind: str, built: Path, tmp_path: P
     assert run(str(python), "-c", where, cwd=tmp_path).startswith(str(packages))
     assert (packages / "torchdoctor" / "py.typed").is_file()
     page = packages / "torchdoctor" / "reports" / "page"
-    assert {"page.js", "page.css", "uPlot.iife.min.js", "uPlot.LICENSE"} <= set(os.listdir(page))
+    assert {"page.js", "page.css", "uPlot.iife.min.js", "uPlot.LICENSE"} <= {
+        x.name for x in page.iterdir()
+    }
