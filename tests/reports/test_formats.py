@@ -82,7 +82,8 @@ def test_html_escapes_what_the_program_is_called() -> None:
     report = replace(report, doubts=[evil])
     assert evil in report.diagnosis.findings[0].location.file
     page = rendered(report, "html")
-    assert "<script>" not in page
+    assert "<script>alert" not in page
+    assert "alert(1)</script>" not in page  # nor does it end the script that it is data of
     assert page.count("&lt;script&gt;") > 5
 
 
