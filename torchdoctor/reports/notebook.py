@@ -9,7 +9,7 @@ from typing import Any
 from torchdoctor.advice import catalogue
 from torchdoctor.reports import html
 from torchdoctor.reports.formats import document, rendered
-from torchdoctor.reports.tensorboard.scalars import read_measured
+from torchdoctor.reports.run_columns import read_measured
 from torchdoctor.words import Report, Trial
 
 _STEP_COLUMNS = ("launches", "launch", "step", "ended_s", "step_s")
