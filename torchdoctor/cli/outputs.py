@@ -133,18 +133,13 @@ def _check_folder(folder: Path) -> None:
 
 def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bool | None) -> None:
     """Write the page, the report's files and TensorBoard's; show it, unless `details` is None."""
-    from torchdoctor.reports.formats import rendered, show, write_page
-    from torchdoctor.words.record_files import write_record, write_text
+    from torchdoctor.reports.formats import show, write_page
+    from torchdoctor.words.record_files import write_record
 
     json, html = files["report"], files["HTML page"]
     if json is not None:
         write_record(report, json)
-    if html is not None:
-        write_text(rendered(report, "html", folder=str(Path.cwd())), html)
-    try:
-        write_page(report)
-    except UsageError as error:  # what was measured is shown all the same
-        typer.echo(f"torchdoctor: {error}", err=True)
+    write_page(report, html)
     if details is not None:
         show(report, details)
     if tensorboard is not None:

@@ -1,5 +1,6 @@
 """A report in each of its formats."""
 
+import contextlib
 import json
 from pathlib import Path, PurePath
 from typing import Any
@@ -75,17 +76,21 @@ def rendered(
     raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
 
 
-def write_page(report: Report) -> Path | None:
-    """Write the page into the run's folder and return its path; None: there is no such folder.
+def write_page(report: Report, copy: Path | None = None) -> None:
+    """Write the page into the run's folder, where there is one, and to `copy`.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: `copy` cannot be written. A run's folder that is full or gone is no error.
     """
-    if not report.run_folder or not Path(report.run_folder).is_dir():
-        return None
-    path = Path(report.run_folder) / PAGE_NAME
-    write_text(rendered(report, "html", folder=str(Path.cwd())), path)
-    return path
+    folder = Path(report.run_folder) if report.run_folder else None
+    if copy is None and (folder is None or not folder.is_dir()):
+        return
+    page = rendered(report, "html", folder=str(Path.cwd()))
+    if folder is not None and folder.is_dir():
+        with contextlib.suppress(UsageError):  # what was measured is shown all the same
+            write_text(page, folder / PAGE_NAME)
+    if copy is not None:
+        write_text(page, copy)
 
 
 def show(report: Report, full: bool = False) -> None:
