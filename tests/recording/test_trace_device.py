@@ -87,6 +87,17 @@ def test_synchronisation_by_hip_and_driver_names() -> None:
     assert found.sync_s == pytest.approx(20e-6)
 
 
+def test_a_wait_is_worth_what_follows_it() -> None:
+    """A third of the step went into waits after which nothing but the step's end came."""
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    trace.kernel("k", 10, 500, trace.call("cudaLaunchKernel", 0, 5))
+    trace.call("cudaStreamSynchronize", 10, 505)  # 95 us pass until the next kernel
+    trace.kernel("k", 600, 960, trace.call("cudaLaunchKernel", 590, 595))
+    trace.call("cudaDeviceSynchronize", 600, 970)  # 30 us until the step ends
+    assert statistics(trace).after_sync_s == pytest.approx(125e-6)
+
+
 def test_graph_launches_without_kernels_are_said() -> None:
     trace = every_branch()
     trace.call("cudaGraphLaunch", 900, 910)

@@ -114,6 +114,38 @@ def test_frames_of_libraries_take_no_memory() -> None:
     assert not any("module.py" in name for name in read.names)
 
 
+def preprocessing(*inside: tuple[str, float, float]) -> TraceBuilder:
+    """100 ms: 70 of them in the user's `answer`, which calls a library, then one kernel."""
+    trace = TraceBuilder()
+    trace.step(0, 0, 100_000)
+    frame(trace, "serve.py(8): answer", 0, 99_000)
+    frame(trace, "transformers/pipelines/base.py(5): __call__", 10, 70_000)
+    for name, start, end in inside:
+        frame(trace, name, start, end)
+    trace.operator("aten::mm", 70_000, 71_000)
+    trace.kernel("gemm_kernel", 71_000, 99_000, trace.call("cudaLaunchKernel", 70_100, 70_200))
+    return trace
+
+
+def test_a_library_that_computes_in_python_is_the_hosts_work_with_its_place(tmp_path: Path) -> None:
+    """58 % of a step was "other", though its stacks were in the trace."""
+    resize = "transformers/image.py(235): preprocess", 20, 55_000
+    trace = preprocessing(resize, ("cv2/video.py(3): decode", 55_000, 69_900))
+    (tmp_path / "t.json").write_bytes(trace.text())
+    report = trace_checkup([str(tmp_path / "t.json")])
+    assert (report.diagnosis.bottleneck, report.diagnosis.detail) == ("cpu", "outside-operators")
+    assert "71% of the step: preprocess at transformers/image.py:235 (55%), decode at cv2/" in (
+        report.diagnosis.sentence
+    )
+    assert "called from answer at serve.py:8" in report.diagnosis.sentence
+
+
+def test_a_sleep_is_no_work_of_python(tmp_path: Path) -> None:
+    trace = preprocessing(("<built-in function sleep>", 30, 69_000))
+    (tmp_path / "t.json").write_bytes(trace.text())
+    assert trace_checkup([str(tmp_path / "t.json")]).diagnosis.bottleneck == "other"
+
+
 def test_other_threads_frames_are_not_the_loops() -> None:
     trace = one_step()
     trace.slice("python_function", "monitor.py(3): run", 0, 1000, tid=99)

@@ -166,7 +166,9 @@ def detail_of(
         # Without a GPU the CPU computes: what is asked of the GPU's arithmetic is asked of it.
         return "cpu" if branch == "gpu" and not on_gpu else branch
 
-    below = [f for f in findings if branch_of(f.check) == bottleneck]
+    # Python of the program itself is the host's work, where stacks say that it did not wait.
+    branches = {bottleneck, "other"} if bottleneck == "cpu" and on_gpu else {bottleneck}
+    below = [f for f in findings if branch_of(f.check) in branches]
     specific = [f for f in below if checks[f.check].question is None]
     if not specific:
         return below[0].check if below else None

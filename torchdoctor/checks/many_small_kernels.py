@@ -38,7 +38,7 @@ def _on_gpu(traced: TraceStatistics) -> Symptoms:
     if share >= _LAUNCHING and (traced.kernels_per_step or 0) >= _FEWEST_KERNELS:
         evidence = (
             f"{counted(traced.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under "
-            f"10 us, and the GPU is busy {busy:.0%} of the step."
+            f"10 us, and the GPU computes {traced.shares.gpu or busy:.0%} of the step."
         )
         yield Symptom(share=share, evidence=evidence, severity="high")
 

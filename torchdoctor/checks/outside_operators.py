@@ -12,19 +12,30 @@ whole tensors. `torchdoctor run` of the program names the lines by their stacks.
 ## How it is measured
 The check adds up stretches of the trace of at least half a millisecond in which no operator, driver
 call, loader or collective runs, and on a GPU no kernel. If the trace has stacks
-(`with_stack=True`), the finding names your functions in that time.
+(`with_stack=True`), the finding names your functions in that time and what they call longest.
 
 ## Not to be confused with
 The microseconds of Python and dispatch between operators (python-overhead). A program that
 `torchdoctor run` observes has stacks of its own instead (work-outside-model).
 """
 
-from torchdoctor.words import CheckSpec, Location, PythonPlace, Recording, Symptom, Symptoms, trace
+from torchdoctor.facts.lookup import working_python_s
+from torchdoctor.words import (
+    CheckSpec,
+    Location,
+    PythonCall,
+    PythonPlace,
+    Recording,
+    Symptom,
+    Symptoms,
+    trace,
+)
 
 _HIGH = 0.30
 _NAMED = 3
 _SCRIPT = "<module>"
 _LITTLE = 0.01  # of the step: a place that holds less is not named
+_MOSTLY = 0.5  # of that time: so much of it works, by the stacks, and does not wait
 _EXPLAINED = 0.25  # of that time: places that hold less of it do not explain it
 
 
@@ -38,8 +49,19 @@ def _examine(recording: Recording) -> Symptoms:
     places = _explaining(traced.python_places, share, traced.step_s)
     evidence, location = [f"{share:.0%} of the step lies in no operator."], None
     if places:
-        named = (f"{_name(place)} ({place.other_s / traced.step_s:.0%})" for place in places)
-        evidence.append(f"It passes in {', '.join(named)}, what is called from there included.")
+        named = ", ".join(
+            f"{_name(place)} ({place.other_s / traced.step_s:.0%})" for place in places
+        )
+        evidence.append(f"It passes in {named}, what is called from there included.")
+        if traced.has_device and working_python_s(traced) >= _MOSTLY * share * traced.step_s:
+            calls = (f"{_name(x)} ({x.host_s / traced.step_s:.0%})" for x in places[0].calls)
+            where = ", ".join(list(calls)[:_NAMED]) or named
+            evidence = [
+                f"Python outside any operator takes {share:.0%} of the step: {where}.",
+                *([f"It is called from {named}."] if where != named else []),
+                "Do it in other processes (workers of a DataLoader) or ahead of the model, while "
+                "the GPU computes.",
+            ]
         if (top := places[0]).function != _SCRIPT:
             location = Location(file=top.file, line=top.line, function=top.function)
     else:
@@ -67,7 +89,7 @@ def _explaining(places: list[PythonPlace], share: float, step_s: float) -> list[
     return named if explained_s >= _EXPLAINED * share * step_s else []
 
 
-def _name(place: PythonPlace) -> str:
+def _name(place: PythonPlace | PythonCall) -> str:
     # Of a script's own level the trace holds only the line that ran as the recording began.
     if place.function == _SCRIPT:
         return f"{place.file} outside its functions"

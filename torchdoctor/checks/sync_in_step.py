@@ -31,6 +31,8 @@ def _examine(recording: Recording) -> Symptoms:
     if loaders and not loaders[0].num_workers:  # the host fetches while the GPU could compute
         idle += shares.data_loader or 0.0
     share = min(blocked, idle)
+    if traced.after_sync_s is not None:
+        share = min(share, traced.after_sync_s / traced.step_s)
     if share < CHECK.threshold:
         return
     waits = []
@@ -78,5 +80,9 @@ CHECK = CheckSpec(
             **process(loaders=[{"ident": 0, "num_workers": 0, "batches": 9}]),
         },
     ],
-    quiet=[trace(**{**_SYNCS, "sync_s": 0.001}, shares=_IDLE), trace(**_SYNCS, shares=_BUSY)],
+    quiet=[
+        trace(**{**_SYNCS, "sync_s": 0.001}, shares=_IDLE),
+        trace(**_SYNCS, shares=_BUSY),
+        trace(**_SYNCS, after_sync_s=0.001, shares=_IDLE),  # hardly anything follows the waits
+    ],
 )

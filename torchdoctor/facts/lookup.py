@@ -223,18 +223,26 @@ def overhead_share(recording: Recording) -> float | None:
     share = (trace.linking_s + (trace.small_operator_s or 0.0)) / trace.step_s
     if recording.shares.cpu is None:
         return share
-    return min(share, recording.shares.cpu + exposed_python(recording.trace, recording.shares))
+    # Python that stacks name is none that links operators.
+    other_s = (recording.shares.other or 0.0) * trace.step_s - working_python_s(trace)
+    linking_s = min(max(other_s, 0.0), trace.linking_s) if trace.has_device else 0.0
+    return min(share, recording.shares.cpu + linking_s / trace.step_s)
 
 
 def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:
     """Return the part of `Shares.other`, with a GPU, that is Python between operators.
 
-    Long stretches in no operator stay there: the program may as well have slept.
+    Long stretches in no operator stay there, as the program may have slept, unless stacks tell.
     """
     other = shares.other
     if trace is None or not trace.has_device or not trace.step_s or other is None:
         return 0.0
-    return min(other, trace.linking_s / trace.step_s)
+    return min(other, max(trace.linking_s, working_python_s(trace)) / trace.step_s)
+
+
+def working_python_s(trace: TraceStatistics) -> float:
+    """Return the seconds of a step in which Python works while no device does, by its stacks."""
+    return sum(max(place.other_s - place.waiting_s, 0.0) for place in trace.python_places)
 
 
 def updates_one_by_one(optimizer: OptimizerFacts) -> bool:

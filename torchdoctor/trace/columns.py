@@ -87,6 +87,7 @@ Mask = NDArray[np.bool_]
 Found = TypeVar("Found")
 _LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
 _FURTHEST_US = 4e15  # from the first event, 127 years: what is further no int64 of ns holds
+_LONG_FRAME_US = 1000  # a library's frame so long is kept: what a user's line waits for is named
 _NO_ARGS = SliceArgs()
 
 
@@ -148,7 +149,7 @@ class Trace:
     runtime: Table
     device: Table
     spans: Table
-    python: Table  # the user's frames of Python, where stacks were recorded
+    python: Table  # the user's frames of Python, and long ones of libraries, if stacks are recorded
     cut_off: bool = False  # reading ended before the file did, or the file before its events
     annotated: bool = False  # a copy of a trace, with tracks of `trace_annotate`
     categories: frozenset[str] = frozenset()  # of all events
@@ -202,7 +203,7 @@ class Columns:
         self.unknown: Counter[str] = Counter()  # events by category
         self._parts: dict[str, list[dict[str, NDArray[Any]]]] = defaultdict(list)
         self._table_of: dict[str, str | None] = {}
-        # Frames outnumber all other events, and nobody asks for those of libraries.
+        # Frames outnumber all other events, and nobody asks for short ones of libraries.
         self._is_users = functools.cache(is_users)
 
     def add(self, slices: Iterable[Slice]) -> None:
@@ -216,7 +217,8 @@ class Columns:
                 self._table_of[category] = table_of(category)
             table = self._table_of[category]
             if table == "python":
-                events = [event for event in events if self._is_users(event.name)]
+                is_kept = self._is_users
+                events = [x for x in events if x.dur >= _LONG_FRAME_US or is_kept(x.name)]
             if table is not None:
                 self._add_events(table, events)
             elif not is_left_out(category):

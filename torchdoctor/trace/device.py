@@ -48,10 +48,31 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "kernel_median_us": float(np.median(length)) / 1000 if len(length) else None,
         "gpu_busy_share": _busy_share(trace.device, steps),
         "kernels": _longest_kernels(trace, is_kernel, count),
+        "after_sync_s": _idle_after_waits(trace, steps) / count / 1e9,
         "sync_s": float(waiting.sum()) / count / 1e9,
         "syncs_per_step": int((waiting > 0).sum()) / count,
         "tensor_core_share": in_tensor / in_matrix if in_matrix else None,
     }
+
+
+def _idle_after_waits(trace: Trace, steps: Steps) -> int:
+    """Return the ns that the device idles after waits of the host, and no longer than each was.
+
+    Without such a wait the host would have come that much earlier to its next launch.
+    """
+    runtime, device = trace.runtime, trace.device
+    waits = named(trace, runtime, _SYNC_CALL.match)
+    to_host = (copy_sides(trace, device)[1] != "device") & (device["kind"] == MEMCPY)
+    call = launch_rows(trace)[to_host]
+    waits[call[call >= 0]] = True
+    waits &= steps.index(runtime.start) >= 0
+    start, end = runtime.start[waits], runtime.end[waits]
+    begins = np.append(np.sort(device.start), np.iinfo(np.int64).max)
+    following = np.minimum(
+        begins[np.searchsorted(begins, end)], steps.end[np.maximum(steps.index(start), 0)]
+    )
+    idle = np.where(device.spans().contain(end), 0, np.maximum(following - end, 0))
+    return int(np.minimum(idle, end - start).sum())
 
 
 def _longest_kernels(trace: Trace, rows: Mask, steps: int) -> list[KernelTime]:

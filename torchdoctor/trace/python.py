@@ -3,6 +3,8 @@
 What runs in a library counts for the nearest caller in the user's code: that line can be changed.
 """
 
+import re
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -10,21 +12,28 @@ from numpy.typing import NDArray
 from torchdoctor.facts.stacks import FRAME, is_users
 from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.nesting import nest
-from torchdoctor.trace.threads import main_thread
+from torchdoctor.trace.threads import main_thread, named
 from torchdoctor.trace.timeline import Timeline
-from torchdoctor.words import Location, PythonPlace
-from torchdoctor.words.intervals import Intervals
+from torchdoctor.words import Location, PythonCall, PythonPlace
+from torchdoctor.words.intervals import Intervals, intersect
 
 HOST_BRANCHES = ("runtime", "data_loader", "cpu", "other")
 _LISTED = 5
 _WORTH = 0.01  # of the step
+_NEARLY_ALL, _NAMED = 0.95, 0.1  # of the time of the function that calls
+_WAITS = re.compile(
+    r"<(?:built-in )?(?:function|method) '?(?:sleep|select|e?poll|recv|acquire|wait|read|accept"
+    r"|connect|getaddrinfo|fsync)|.*threading\.py\(\d+\): wait"
+)
 
 
 def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
     """Return the places that take most exposed host time, at most five; [] without stacks."""
-    table = trace.python.where(trace.python.thread == main_thread(trace))
+    frames = trace.python.where(trace.python.thread == main_thread(trace))
+    table = frames.where(named(trace, frames, is_users))
     if not len(table):
         return []
+    calls = _Calls(trace, frames, timeline)
     parent, steps = nest(table).parent, len(timeline.steps)
     by_branch = {}
     for branch in HOST_BRANCHES:
@@ -42,10 +51,61 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
                 file=match["file"],
                 line=int(match["line"]),
                 function=match["function"],
+                waiting_s=calls.waiting_s(name),
+                calls=calls.longest(name),
                 **{f"{branch}_s": float(spent[name]) for branch, spent in by_branch.items()},
             )
         )
     return places
+
+
+class _Calls:
+    """What functions of the user's call, by the exposed time of Python outside any operator."""
+
+    def __init__(self, trace: Trace, frames: Table, timeline: Timeline) -> None:
+        self.names, self.frames, self.parent = trace.names, frames, nest(frames).parent
+        self.steps = len(timeline.steps)
+        exposed = timeline.exposed_intervals["other"]
+        self.spent_ns = exposed.covered(frames.start, frames.end)
+        waits = named(trace, frames, _WAITS.match)
+        self.waited = intersect(frames.spans(waits), exposed)
+
+    def waiting_s(self, name: int) -> float:
+        """Return what of a function's time passes in sleeps, locks, input and output, per step."""
+        own = self.frames.spans(self.frames.name == name)
+        return float(intersect(own, self.waited).total) / self.steps / 1e9
+
+    def longest(self, name: int) -> list[PythonCall]:
+        """Return the functions among which most of the time of one is divided, longest first."""
+        rows = self._single(np.flatnonzero(self.frames.name == name))
+        least = _NAMED * self.spent_ns[rows].sum()
+        parts = [x for x in self._called(rows) if self.spent_ns[x].sum() >= max(least, 1)]
+        calls = []
+        for part in map(self._single, parts or [rows]):
+            match = FRAME.fullmatch(self.names[self.frames.name[part[0]]])
+            if match is not None:
+                host_s = float(self.spent_ns[part].sum()) / self.steps / 1e9
+                file, line, function = match["file"], int(match["line"]), match["function"]
+                calls.append(PythonCall(file=file, line=line, function=function, host_s=host_s))
+        return calls[:_LISTED]
+
+    def _called(self, rows: Ints) -> list[Ints]:
+        """Return the frames right inside others, by their function; the longest first."""
+        inside = np.flatnonzero(np.isin(self.parent, rows))
+        names = self.frames.name[inside]
+        groups = [inside[names == name] for name in np.unique(names)]
+        return sorted(groups, key=lambda group: -int(self.spent_ns[group].sum()))
+
+    def _single(self, rows: Ints) -> Ints:
+        """Return the innermost function of a file that nearly all of the time passes in."""
+        for group in self._called(rows)[:1]:
+            is_file = FRAME.fullmatch(self.names[self.frames.name[group[0]]])
+            if (
+                is_file
+                and self.spent_ns[group].sum() >= _NEARLY_ALL * self.spent_ns[rows].sum() > 0
+            ):
+                return self._single(group)
+        return rows
 
 
 def user_frame(trace: Trace, thread: int, time: int, stack: bytes) -> Location | None:

@@ -56,6 +56,16 @@ class RuntimeCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PythonCall:
+    """A function that a place of the user's calls, often a library's, and its exposed time."""
+
+    file: str  #: The file as the trace names it.
+    line: int  #: Where the function begins.
+    function: str  #: Its name.
+    host_s: float  #: Exposed time per step in it, and in what it calls, outside any operator.
+
+
+@dataclass(frozen=True, kw_only=True)
 class PythonPlace:
     """A function of the user's, and the exposed host time per step in it and its libraries."""
 
@@ -66,6 +76,8 @@ class PythonPlace:
     data_loader_s: float = 0.0  #: The same of waiting for data.
     cpu_s: float = 0.0  #: The same of operators on the CPU.
     other_s: float = 0.0  #: The same of Python alone.
+    waiting_s: float = 0.0  #: Of that, in sleeps, locks, input and output.
+    calls: list[PythonCall] = field(default_factory=list)  #: Which functions it calls take most.
 
     @property
     def total_s(self) -> float:
@@ -254,6 +266,9 @@ class TraceStatistics:
     earlier_work_s: float | None = None  #: Per step: a wait for work of before the window.
     earlier_work_call: str | None = None  #: The call that waits for it; null: none.
     loader_workers: int | None = None  #: Of the loader; 0: none, -1: some; null: no loader.
+    #: Per step: what the GPU idles after synchronisations and copies to the host, their length at
+    #: most.
+    after_sync_s: float | None = None
     sync_s: float | None = None  #: Time per step that the host is blocked in synchronisation.
     syncs_per_step: float | None = None  #: Synchronising calls per step.
     tensor_core_share: float | None = None  #: Share of matrix kernels' time on tensor cores.
