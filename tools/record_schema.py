@@ -19,6 +19,7 @@ from torchdoctor import words as records
 from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Report, comparison, gate
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.gate import GateReport
+from torchdoctor.words.record_files import read_report, write_record
 
 _TYPES = {**vars(records), **vars(gate), **vars(comparison)}
 
@@ -124,8 +125,10 @@ def main(arguments: list[str]) -> int:
     for name, schema in SCHEMAS.items():
         text = json.dumps(schema(), indent=2) + "\n"
         (folder / f"{name}.schema.json").write_text(text, encoding="utf-8")
-    example = (folder / "report.example.json").read_text(encoding="utf-8")
-    (folder / "report.md").write_text(report_page(example), encoding="utf-8")
+    example = folder / "report.example.json"
+    write_record(read_report(example), example)  # with the fields that were added since
+    page = report_page(example.read_text(encoding="utf-8"))
+    (folder / "report.md").write_text(page, encoding="utf-8")
     return 0
 
 

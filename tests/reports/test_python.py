@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -18,6 +19,8 @@ from torchdoctor.reports.notebook import in_python
 from torchdoctor.words import ProgramFailure, Report
 from torchdoctor.words.errors import Interrupted, ProgramFailed, UsageError
 from torchdoctor.words.record_files import encode, write_record
+
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 
 
 def test_a_training_script_that_imports_it_waits_for_nothing() -> None:
@@ -136,3 +139,25 @@ def test_a_stored_report_is_read(tmp_path, monkeypatch) -> None:
     run.mkdir(parents=True)
     write_record(SAMPLES["nothing_found"](), run / "report.json")
     assert torchdoctor.report() == torchdoctor.report(run) == torchdoctor.report(str(run))
+
+
+CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+CELLS = [cell for cell in CELLS if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_is_executed() -> None:
+    """After a change: jupyter nbconvert --to notebook --execute --inplace docs/notebook.ipynb."""
+    kinds = [output["output_type"] for cell in CELLS for output in cell["outputs"]]
+    assert "error" not in kinds and kinds.count("execute_result") == 5
+    assert [cell["execution_count"] for cell in CELLS] == [*range(1, len(CELLS) + 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("trials")
+def test_the_notebook_runs(tmp_path) -> None:
+    code = "\n".join("".join(cell["source"]) for cell in CELLS).replace('"5m"', '"30s"')
+    ran = subprocess.run(
+        [sys.executable, "-"], input=code, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("2 ")
