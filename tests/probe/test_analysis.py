@@ -299,24 +299,32 @@ for x in loader:
 
 
 @pytest.mark.parametrize(
-    ("sample", "expected"),
+    ("sample", "expected", "draws"),
     [
-        ("return torch.tensor([float(index)])", None),
-        ("return torch.tensor([random.random()])", "random numbers"),
-        ("self.asked += 1; return torch.tensor([float(self.asked)])", "another sample"),
-        ("return torch.tensor([time.time_ns() % 1000000 / 1e6])", "another sample"),
+        ("return torch.tensor([float(index)])", None, False),
+        ("return torch.tensor([random.random()])", "random numbers", True),
+        ("self.asked += 1; return torch.tensor([float(self.asked)])", "another sample", False),
+        ("return torch.tensor([time.time_ns() % 1000000 / 1e6])", "another sample", False),
     ],
 )
 def test_whether_samples_stay_the_same_is_seen_within_the_first_epoch(
-    sample: str, expected: str | None, tmp_path: Path
+    sample: str, expected: str | None, draws: bool, tmp_path: Path
 ) -> None:
     facts, _ = analysed("", tmp_path, EPOCH.replace("SAMPLE", sample))
     found = facts["sample_check"]
-    assert found["same"] == (expected is None)
+    assert (found["same"], found["draws_random"]) == (expected is None, draws)
     if expected is None:
         assert found["samples"] == 8
     else:
         assert expected in found["reason"]
+
+
+def test_random_numbers_of_the_collate_function_are_seen(tmp_path: Path) -> None:
+    program = EPOCH.replace("SAMPLE", "return torch.tensor([float(index)])")
+    drawing = "lambda samples: torch.stack(samples) + torch.rand(1)"
+    program = program.replace("DataLoader(data, ", f"DataLoader(data, collate_fn={drawing}, ")
+    facts, _ = analysed("", tmp_path, program)
+    assert facts["sample_check"]["same"] and facts["sample_check"]["draws_random"]
 
 
 def test_a_part_of_a_data_set_is_looked_at_as_well(tmp_path: Path) -> None:

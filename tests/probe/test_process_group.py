@@ -51,7 +51,6 @@ def test_the_backend_and_the_line_that_makes_the_group_are_seen(tmp_path: Path) 
     assert ran.said() == []
     facts = msgspec.convert(ran.main, type=ProcessFacts)
     assert facts.backend == "gloo" and facts.world_size == 1
-    assert [model.exchange_backend for model in facts.models] == ["gloo"]
     assert facts.backend_location == Location(file=str(script), line=LINE, function="set_up")
     of_trace = summarise(read_trace(trace))
     assert (of_trace.backend, of_trace.world_size) == ("gloo", 1)

@@ -8,8 +8,8 @@ sends it from there and copies it back: each exchange waits for both copies, and
 ## How it is measured
 torchdoctor reads the backend of the process group from torch, or from the trace
 (`distributedInfo`), where a model on a CUDA device is wrapped in DistributedDataParallel or FSDP
-and the job has several processes. A wrapper's own group counts before the default group. In a trace
-the share is the time of collectives on the host in which no kernel runs.
+and the job has several processes. In a trace the share is the time of collectives on the host in
+which no kernel runs.
 
 ## Not to be confused with
 Exchange that is slow with NCCL (communication-share), and gloo between processes that train on
@@ -62,7 +62,6 @@ CHECK = CheckSpec(
         # A sweep, or gloo for barriers: no gradients are exchanged.
         process(**{**_ON_GPU, "models": [{"ident": 0, "device": "cuda:0"}]}),
         # The default group is gloo's, the wrapper has a group of NCCL.
-        process(**{**_ON_GPU, "models": [{**_DDP, "exchange_backend": "nccl"}]}),
         # On CPUs gloo is right.
         process(**{**_ON_GPU, "models": [{"ident": 0, "device": "cpu"}]}),
         {"processes": [], **trace(**{**_TRACED, "has_device": False})},

@@ -126,8 +126,7 @@ def backend_by_host(recording: Recording) -> str | None:
     traced = ((trace.backend if trace is not None else None) or "").lower()
     if "nccl" in traced:
         return None
-    own = next((model.exchange_backend for model in models if model.exchange_backend), None)
-    backend = (own or recording.main.backend or traced).lower()
+    backend = (recording.main.backend or traced).lower()
     kinds = dict(part.split(":", 1) for part in backend.split(",") if ":" in part)
     used = kinds.get("cuda", "" if kinds else backend)
     return used if used in _THROUGH_HOST else None

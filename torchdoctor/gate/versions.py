@@ -8,24 +8,22 @@ name that folder, or the new version would be compared with itself.
 
 import contextlib
 import functools
-import json
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Contents
+from torchdoctor.machine.environment import ask_interpreter
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
 _MOST_CONTENT_BYTES = 256 << 20
 _ABSENT, _LINK, _SUBMODULE = "000000", "120000", "160000"  # modes in git's trees
-_ASK_TIMEOUT_S = 60.0
 # What an interpreter imports from, but for its own folders: .pth files, and the finders that
 # setuptools writes for editable installs.
 _ASK = """
@@ -159,7 +157,8 @@ def elsewhere(reference: Reference) -> tuple[LaunchSpec, list[str]]:
     _link_the_rest(reference)
     _own_repository(reference)
     workload, doubts = reference.workload, []
-    imported = _imported_from(workload)
+    python = workload.python
+    imported = None if python is None else ask_interpreter(python, _ASK, workload.cwd)
     if imported is None:
         doubts.append(
             "Which folders the reference's interpreter imports from is not known: an editable "
@@ -196,21 +195,6 @@ def _moved_argument(reference: Reference, word: str) -> str:
         if Path(value).is_absolute() and Path(value).exists():
             value = _moved(reference, value)
     return f"{option}{equal}{value}"
-
-
-def _imported_from(workload: Workload) -> Sequence[str] | None:
-    """Return folders beside the interpreter's own that it imports from; None: not known."""
-    if workload.python is None:
-        return None
-    try:
-        ended = subprocess.run(
-            [workload.python, "-c", _ASK], cwd=workload.cwd, stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=_ASK_TIMEOUT_S, check=True,
-        )  # fmt: skip
-        folders = json.loads(ended.stdout.splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None
-    return [str(path) for path in folders]
 
 
 def _link_the_rest(reference: Reference) -> None:

@@ -77,12 +77,19 @@ def environment(python: str | None, program: ProcessFacts | None = None) -> Envi
 
 def versions(python: str) -> dict[str, Any]:
     """Return the versions of an interpreter and of its torch and CUDA; empty: it does not start."""
+    return ask_interpreter(python, _ASK) or {}
+
+
+def ask_interpreter(python: str, code: str, cwd: str | None = None) -> Any:
+    """Return what the last line that this code prints says as JSON; None: it cannot be asked."""
     try:
-        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "timeout": _ASK_TIMEOUT_S}
-        answer = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, **options)
-        return dict(json.loads(answer.stdout.splitlines()[-1]))
+        ended = subprocess.run(
+            [python, "-c", code], cwd=cwd, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=_ASK_TIMEOUT_S, check=True,
+        )  # fmt: skip
+        return json.loads(ended.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return {}
+        return None
 
 
 def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, list[str]]:

@@ -45,6 +45,11 @@ def reading(read: Callable[[], T]) -> T | None:
         return None
 
 
+def _figure(read: Callable[[], float]) -> float:
+    value = reading(read)
+    return math.nan if value is None else float(value)
+
+
 @contextlib.contextmanager
 def session() -> Iterator[Nvml | None]:
     """Yield NVML while it is open; None on a machine without an NVIDIA driver."""
@@ -69,16 +74,16 @@ class Nvml:
 
     def read(self, name: str, device: Any) -> float:
         """Return one of `READINGS`; NaN: it is not supported."""
-        value = reading(partial(READINGS[name], device))
-        return math.nan if value is None else float(value)
+        return _figure(partial(READINGS[name], device))
 
-    def pcie_bytes_per_s(self, device: Any) -> tuple[float, float] | None:
+    def pcie_bytes_per_s(self, device: Any) -> tuple[float, float]:
         """Return bytes per second to and from the GPU; takes 40 ms, for which the driver waits."""
         read = partial(pynvml.nvmlDeviceGetPcieThroughput, device)
         # The driver speaks of KB/s.
-        received = reading(lambda: read(pynvml.NVML_PCIE_UTIL_RX_BYTES) * 1024.0)
-        sent = reading(lambda: read(pynvml.NVML_PCIE_UTIL_TX_BYTES) * 1024.0)
-        return None if received is None or sent is None else (received, sent)
+        return (
+            _figure(lambda: read(pynvml.NVML_PCIE_UTIL_RX_BYTES) * 1024.0),
+            _figure(lambda: read(pynvml.NVML_PCIE_UTIL_TX_BYTES) * 1024.0),
+        )
 
     def processes(self, device: Any) -> set[int] | None:
         """Return pids that compute on it, as the driver sees them."""

@@ -6,7 +6,7 @@ Nothing of a file is changed, and pages that were cached before are cached again
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -71,26 +71,13 @@ def measure(paths: Sequence[str], most_s: float) -> tuple[list[Reading], list[Re
     return cold, warm
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
-    try:
-        descriptor = os.open(path, flags | getattr(os, "O_NOATIME", 0))
-    except PermissionError:  # somebody else's file
-        descriptor = os.open(path, flags)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _read(path: str, until: float) -> Reading:
     began = time.perf_counter()
-    with _opened(path) as descriptor:
-        count = len(os.read(descriptor, _FIRST_BYTES))
+    with Path(path).open("rb", buffering=0) as file:
+        count = len(file.read(_FIRST_BYTES))
         first_s = time.perf_counter() - began
         while count < _MOST_BYTES:
-            chunk = len(os.read(descriptor, _CHUNK_BYTES))
+            chunk = len(file.read(_CHUNK_BYTES))
             count += chunk
             if not chunk or time.perf_counter() > until:
                 break
@@ -98,8 +85,8 @@ def _read(path: str, until: float) -> Reading:
 
 
 def _drop(path: str) -> None:
-    with _opened(path) as descriptor:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    with Path(path).open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _cached_share(path: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,9 @@ Times = NDArray[np.int64]
 
 _STEADY = 0.25  # of the mean rise: what grows with each step rises by as much in each quarter
 _RATE_INTERVAL_NS = 500_000_000  # the system counts CPU time in hundredths of a second
-
-
-def _times() -> Times:
-    return np.zeros(0, dtype=np.int64)
-
-
-def _column() -> Columns:
-    return np.zeros(0, dtype=np.float64)
-
-
-def _table() -> Columns:
-    return np.zeros((0, 0), dtype=np.float64)
+_times: Callable[[], Times] = partial(np.array, (), dtype=np.int64)
+_column = partial(np.zeros, 0)
+_table = partial(np.zeros, (0, 0))
 
 
 @dataclass(frozen=True, kw_only=True)

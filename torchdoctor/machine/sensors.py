@@ -93,11 +93,11 @@ class Sensors:
             while not last:
                 last = self._ending.is_set()
                 now = time.monotonic()
-                if machine.due(now) or last:
+                if last or now >= machine.next_s:
                     self._read_machine(gpus)
                     machine.spent(now)
                 now = time.monotonic()
-                if processes is not None and (tree.due(now) or last):
+                if processes is not None and (last or now >= tree.next_s):
                     with_pcie = gpus is not None and len(self._trees) % _PCIE_EVERY == 0
                     self._read_tree(processes, gpus, with_pcie)
                     # The driver sleeps while it counts PCIe traffic: time, but not ours.
@@ -121,8 +121,7 @@ class Sensors:
         tree = processes.read()
         if tree is None:
             return
-        traffic = self._pcie(gpus) if gpus and with_pcie else None
-        received, sent = traffic or (math.nan, math.nan)
+        received, sent = self._pcie(gpus) if gpus and with_pcie else (math.nan, math.nan)
         self._trees.append(
             {
                 **tree,
@@ -144,10 +143,10 @@ class Sensors:
         strangers = sum(len(running - alive) for running in known.values())
         return float(strangers) if known else math.nan
 
-    def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float] | None:
+    def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float]:
         """Return traffic of one of the program's devices; it takes too long to ask every one."""
-        devices = sorted(self._ours) or list(range(len(gpus.devices)))
-        return gpus.pcie_bytes_per_s(gpus.devices[devices[0]]) if devices else None
+        devices = [gpus.devices[index] for index in sorted(self._ours)] or gpus.devices
+        return gpus.pcie_bytes_per_s(devices[0]) if devices else (math.nan, math.nan)
 
 
 class _Pace:
@@ -156,9 +155,6 @@ class _Pace:
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self.next_s = 0.0
-
-    def due(self, now_s: float) -> bool:
-        return now_s >= self.next_s
 
     def spent(self, began_s: float, free: bool = False) -> None:
         cost = 0.0 if free else (time.monotonic() - began_s) / COST_SHARE

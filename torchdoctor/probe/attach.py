@@ -63,6 +63,5 @@ def explicit_step(samples=None):
         return
     value = step_log.UNKNOWN_SIZE if samples is None else int(samples)
     now = session.log.add(step_log.EXPLICIT_STEP, 0, value)
-    session.explicit_steps = True
     session.window.event("explicit", 0)
     session.learning(now)

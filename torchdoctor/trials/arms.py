@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.lookup import training_loaders
 from torchdoctor.launch.launch_spec import BASELINE, LaunchSpec
 from torchdoctor.trials.arm_specs import ArmSpecs, label
 from torchdoctor.trials.numerics import RISKS
@@ -80,16 +79,16 @@ class FixFacts:
 
 def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
     """Return the facts of a fix for this program."""
-    loaders, checks = training_loaders(recording), catalogue.checks()
+    check, checks = recording.main.sample_check, catalogue.checks()
     values = fix.ladder(recording) if fix.refuses(recording) is None else None
     return FixFacts(
         keeps_results=fix.keeps_results,
         includes=frozenset(fix.includes(recording)),
         phases=frozenset(fix.phases),
-        branches=frozenset(checks[check].branch for check in fix.treats),
+        branches=frozenset(checks[ident].branch for ident in fix.treats),
         ladder=None if values is None else Ladder(**values),
         how=Preparation(
-            draws_random=loaders[0].draws_random if loaders else None,
+            draws_random=None if check is None else check.draws_random,
             elsewhere=fix.prepares_elsewhere,
             reorders=fix.reorders,
         ),

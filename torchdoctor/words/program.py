@@ -42,7 +42,6 @@ class Compilation:
 
     graphs: int = 0
     compile_s: float = 0.0
-    graph_breaks: int = 0
     breaks: list[CompileReason] = field(default_factory=list)  # by count, at most 8
     recompiles: int = 0  # further versions of what was compiled before
     recompile_reasons: list[CompileReason] = field(default_factory=list)  # by count, at most 8
@@ -118,7 +117,6 @@ class LoaderFacts:
     sample_cpu_share: float | None = None  # of a fetch (num_workers=0), in a CPU's queue included
     sample_queue_share: float | None = None  # of that the queue; None: the system does not count it
     sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
-    draws_random: bool | None = None  # while the first ones were prepared; None: not seen (workers)
     dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
     no_second: str | None = None  # why no second loader over its data can run beside it
 
@@ -189,7 +187,6 @@ class ModelFacts:
     odd_sizes: list[str] = field(default_factory=list)  # large layers, not multiples of 8
     compiled: bool = False
     data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
-    exchange_backend: str | None = None  # of the wrapper's group; None: not known
     input_shapes: list[str] = field(default_factory=list)  # distinct, at most 8
     forwards: int = 0
     eval_forwards: int = 0  # self.training is False
@@ -296,6 +293,7 @@ class SampleCheck:
     samples: int = 0  # that were asked for twice
     same: bool = False
     reason: str | None = None  # why not
+    draws_random: bool = False  # preparing them draws random numbers, or may
     sample_s: float | None = None  # median time of making one, in the training process
 
 
@@ -333,7 +331,6 @@ class ProcessFacts:
     first_step_s: float | None = None
     peak_memory_bytes: int | None = None  # RSS high-water mark of the process
     peak_gpu_memory_bytes: int | None = None
-    explicit_steps: bool = False
     loaders: list[LoaderFacts] = field(default_factory=list)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     models: list[ModelFacts] = field(default_factory=list)

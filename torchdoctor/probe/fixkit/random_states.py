@@ -1,7 +1,6 @@
 """States of random generators: the global ones, and those that an object holds."""
 
 import itertools
-import pickle
 import random
 import sys
 
@@ -61,13 +60,3 @@ def _held(value):
     if isinstance(value, dict):
         return itertools.islice(value.values(), _MOST_ITEMS)
     return getattr(value, "__dict__", {}).values()
-
-
-def generator_state(generator):
-    """Return the state of one of `held_generators`, to be compared."""
-    if hasattr(generator, "bit_generator"):
-        return pickle.dumps(generator.bit_generator.state)
-    if hasattr(generator, "getstate"):
-        return pickle.dumps(generator.getstate())
-    state = generator.get_state()
-    return bytes(state.numpy()) if hasattr(state, "numpy") else pickle.dumps(state)

@@ -5,7 +5,7 @@ by the version that torch counts.
 """
 
 import copy
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 _DEEPEST = 8
@@ -16,9 +16,10 @@ class Replayed:
 
     def __init__(self, torch, batch):
         self._torch = torch
-        self._batch = self._rebuilt(batch, 0)
         self.tensors = []
+        self._same = {}  # what a copy of the batch holds itself: tensors and arrays, by id
         self._find(batch, 0)
+        self._batch = self._copied(batch)
         self._versions = [tensor._version for tensor in self.tensors]
         self.shapes = [tuple(tensor.shape) for tensor in self.tensors]
 
@@ -28,7 +29,10 @@ class Replayed:
 
     def again(self):
         """Return the batch: the same tensors in new containers."""
-        return self._rebuilt(self._batch, 0)
+        return self._copied(self._batch)
+
+    def _copied(self, batch):
+        return copy.deepcopy(batch, dict(self._same))
 
     def is_longer_than(self, other):
         """Compare first dimensions alone; None: the shapes differ otherwise, or not at all."""
@@ -40,34 +44,18 @@ class Replayed:
         [(ours, theirs)] = lengths
         return None if ours == theirs else ours > theirs
 
-    def _rebuilt(self, value, depth):
-        kind = type(value)
-        if isinstance(value, (self._torch.Tensor, *_PLAIN)) or depth > _DEEPEST:
-            return value
-        if isinstance(value, tuple):
-            parts = [self._rebuilt(part, depth + 1) for part in value]
-            if kind is tuple:
-                return tuple(parts)
-            return kind(*parts) if hasattr(value, "_fields") else value
-        if kind.__module__ == "numpy":
-            return value
-        new = copy.copy(value)
-        if isinstance(value, MutableMapping):
-            for key in list(value):
-                new[key] = self._rebuilt(value[key], depth + 1)
-        elif isinstance(value, list):
-            new[:] = [self._rebuilt(part, depth + 1) for part in value]
-        return new
-
     def _find(self, value, depth):
-        if isinstance(value, self._torch.Tensor):
+        is_tensor = isinstance(value, self._torch.Tensor)
+        if is_tensor:
             self.tensors.append(value)
-        if isinstance(value, (self._torch.Tensor, *_PLAIN)) or depth > _DEEPEST:
+        if is_tensor or type(value).__module__ == "numpy":
+            self._same[id(value)] = value
+            return
+        if isinstance(value, _PLAIN) or depth > _DEEPEST:
             return
         if isinstance(value, Mapping):
             value = value.values()
         elif not isinstance(value, (list, tuple)):
-            plain = type(value).__module__ == "numpy"
-            value = () if plain else list(getattr(value, "__dict__", {}).values())
+            value = list(getattr(value, "__dict__", {}).values())
         for part in value:
             self._find(part, depth + 1)

@@ -26,6 +26,7 @@ class SampleCache:
         self._samples = {}
         self._asked_twice = self._to_check = 0
         self.on = True
+        self.draws_random = False  # or holds a generator, as far as was seen
 
     def new_pass(self):
         """Note that an epoch begins: what is kept may have become wrong."""
@@ -60,10 +61,12 @@ class SampleCache:
     def _ask_twice(self, dataset, index, sample, before):
         torch = self._torch
         if not self._asked_twice and held_generators(leaves(dataset, torch), torch, _DEPTH):
+            self.draws_random = True
             raise NotKeptError("The data set holds a random generator.")
         self._asked_twice += 1
         after = global_states(torch)
         if not same_states(before, after):
+            self.draws_random = True
             raise NotKeptError(
                 "The data set draws random numbers: its samples may differ each time."
             )

@@ -186,14 +186,9 @@ class CompileFacts:
         if not details.get("graphs") and not details.get("breaks"):
             return {}
         known = ("graphs", "compile_s", "recompiles", "gave_up")
-        breaks, count = _users(details.get("breaks")), details.get("graph_breaks", 0)
-        # Of torch's total, those that our own frames cause are none of the program's.
-        if len(breaks) < len(details.get("breaks") or ()):
-            count = sum(row["count"] for row in breaks)
         compilation = {
             **{name: details[name] for name in known if name in details},
-            "breaks": breaks,
-            "graph_breaks": count,
+            "breaks": _users(details.get("breaks")),
             "recompile_reasons": _users(details.get("recompile_reasons"), own_only=True),
         }
         if begun is not None:

@@ -8,7 +8,7 @@ import time
 import weakref
 
 from .. import places, step_log, wrapping
-from ..measure import loader_facts, loader_order, sample_check
+from ..measure import loader_facts, loader_order
 from ..measure.nested import Fingerprints
 
 _CPU_TIMED = 20  # fetches
@@ -54,7 +54,6 @@ class Loaders:
         if session.phases:
             in_order = getattr(iterator, "_in_order", True)
             iterator._torchdoctor_overtaken = loader_order.Overtaken(known, in_order)
-            sample_check.watch_draws(session, known, iterator)
 
     def left(self, iterator):
         """Return batches until the epoch ends, answered ones counted; None: nobody can say."""

@@ -59,7 +59,6 @@ def _of_process(session):
         "first_step_s": None if first_step_s is None else first_step_s - session.stood_still_s,
         "peak_memory_bytes": _peak_memory(),
         "peak_gpu_memory_bytes": cuda.max_memory_allocated() if initialized else None,
-        "explicit_steps": session.explicit_steps,
         "flags": session.flags.facts(),
         "fixes": [program.facts() for program in session.all_programs()],
         "backend": backend,

@@ -12,7 +12,7 @@ from .nested import innermost, nested_bytes, shapes
 _MOST_SHAPES = 8
 _COUNTED = (
     *("iterators", "batches", "samples", "overtaken", "overtaken_s", "looks", "taken_over_s"),
-    *("awaited_s", "draws_random"),
+    "awaited_s",
 )
 
 
@@ -27,7 +27,6 @@ class Known:
         # `loader_order` counts these.
         self.overtaken = self.looks = 0
         self.overtaken_s = self.taken_over_s = self.awaited_s = 0.0
-        self.draws_random, self.looked_at = None, 0  # `sample_check`
         self._walls, self._cpus, self._queued, self._sizes, self._shapes = [], [], [], [], []
         self.writes = dataset_writes.of(loader.dataset) if closely else []
         self.batch_bytes = 0  # of the largest of the first batches

@@ -54,7 +54,6 @@ def describe(module):
             for m in modules
         ),
         "data_parallel": _data_parallel(modules),
-        "exchange_backend": _told(None, _exchange_backend, modules),
     }
 
 
@@ -69,17 +68,6 @@ def _data_parallel(modules):
     """Return the first of the wrappers that divide data or weights among devices, or None."""
     names = (cls.__name__ for module in modules for cls in type(module).__mro__)
     return next((_PARALLEL[name] for name in names if name in _PARALLEL), None)
-
-
-def _exchange_backend(modules):
-    """Return the backend of the group that a wrapper was given, maybe not the default one."""
-    for module in modules:
-        group = getattr(module, "process_group", None)
-        if group is not None and _data_parallel([module]) is not None:
-            # Not get_backend: it forgets groups that the program has ended.
-            device = next(module.parameters()).device
-            return str(group._get_backend(device).name()).lower()
-    return None
 
 
 def repeated_blocks(modules):
