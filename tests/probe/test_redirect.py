@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
@@ -186,19 +184,3 @@ def test_loader_workers_read_what_was_written(context: str, tmp_path: Path) -> N
     project = make_project(tmp_path / "project", code)
     run = run_redirected(project, tmp_path)
     assert (run.returncode, run.stdout) == (0, "[[2.5, 2.5], [2.5, 2.5]] 4\n"), run.stderr
-
-
-def test_what_got_past_is_named(tmp_path: Path) -> None:
-    code = """
-        import subprocess, _io
-        _io.FileIO("past.txt", "w").write(b"1")
-        subprocess.run(["true"])
-    """
-    project = make_project(tmp_path / "project", code)
-    (tmp_path / "scratch").mkdir()
-    run = run_probed(
-        ["train.py"], project, tmp_path, redirect={"scratch": str(tmp_path / "scratch")}
-    )
-    assert run.returncode == 0, run.stderr
-    escaped = json.loads(next((tmp_path / "channel").glob("escaped-*.json")).read_text())
-    assert escaped == [os.path.realpath(project / "past.txt"), "program: true"]

@@ -12,7 +12,6 @@ import psutil
 import pytest
 from launching import launch_script
 
-from torchdoctor.launch.escaped_writes import named_by_probe
 from torchdoctor.launch.launch import Program, launch
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.running_launch import no_interrupts
@@ -348,19 +347,6 @@ def test_a_write_that_is_not_held_back_is_named(project):
         result = launch_script(project, source_with_child, sandbox)
     assert str(project / "from-a-child") in result.escaped_writes
     assert str(project / "kept") not in result.escaped_writes
-
-
-def test_another_program_that_a_redirected_one_started_is_a_doubt(project):
-    source = "import subprocess; subprocess.run(['touch', 'from-a-child'])"
-    with Sandbox.choose("redirect") as sandbox:
-        result = launch_script(project, source, sandbox)
-    assert any("touch" in doubt for doubt in result.doubts)
-
-
-def test_what_the_probe_saw_escape_is_read_even_when_a_file_is_damaged(tmp_path):
-    (tmp_path / "escaped-1.json").write_text('["/home/me/.cache/x", "program: nvcc"]')
-    (tmp_path / "escaped-2.json").write_text('["/home/me/')
-    assert named_by_probe(tmp_path) == (["/home/me/.cache/x"], ["nvcc"])
 
 
 @pytest.mark.parametrize("mode", ["overlay", "redirect"])

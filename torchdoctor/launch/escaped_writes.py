@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 LOOK_AT_MOST = 20_000
 LOOK_AT_MOST_S = 2.0
@@ -69,18 +67,6 @@ def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
             whole = False
         whole = whole and entry is not None
     return Snapshot(files=files, whole=whole)
-
-
-def named_by_probe(channel: Path) -> tuple[list[str], list[str]]:
-    """Return paths written outside the redirection and programs started, as the probe saw them."""
-    entries: set[str] = set()
-    for file in channel.glob("escaped-*.json"):
-        try:
-            entries |= set(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue
-    programs = {entry for entry in entries if entry.startswith("program: ")}
-    return sorted(entries - programs), sorted(x.removeprefix("program: ") for x in programs)
 
 
 def escape_doubt(escaped: Collection[str], mode: str) -> list[str]:

@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -193,9 +192,6 @@ class _Watch:
                 self.program.sandbox.discard(started)
         self._refuse(started)
         code = started.code() if ended == "exited" else None
-        escaped, programs = escaped_writes.named_by_probe(channel)
-        if files is not None:
-            escaped += self._snapshot().changed_since(files)
         return LaunchResult(
             ended=ended,
             exit_code=code,
@@ -203,8 +199,8 @@ class _Watch:
             channel=channel,
             output_file=output_file,
             output_tail=_tail(output_file, None if ended == "exited" else said_bytes),
-            escaped_writes=sorted(set(escaped)),
-            doubts=_doubts(clean, programs),
+            escaped_writes=self._snapshot().changed_since(files) if files is not None else [],
+            doubts=[] if clean else ["A process of the program could not be ended."],
             sensors=columns,
             began_s=begin,
         )
@@ -244,16 +240,6 @@ class _Watch:
                 f"The sandbox for the program could not be set up: {started.failure}. "
                 "Try again, or run with --no-sandbox."
             )
-
-
-def _doubts(clean: bool, programs: Sequence[str]) -> list[str]:
-    doubts = [] if clean else ["A process of the program could not be ended."]
-    if programs:
-        doubts.append(
-            f"It started {', '.join(programs)}, and what another program writes cannot be held "
-            "back by redirection."
-        )
-    return doubts
 
 
 def _stopped(sensors: Sensors | None, folder: Path) -> SensorColumns | None:

@@ -1,8 +1,7 @@
 """The fallback sandbox: Python's and torch's writers go to a scratch folder and read back from it.
 
 Used where the kernel offers no overlay. Writes by C++ libraries and by other programs get past
-it; those that Python can see are named in `escaped-<pid>.json`. Loaded by path on its own, before
-the program's first line.
+it. Loaded by path on its own, before the program's first line.
 
 A path's *upper* is scratch/<absolute path>. What was removed is remembered by a mark below
 scratch/.gone, on disk because the program's children share the layer. A mark stays for good: the
@@ -13,7 +12,6 @@ import builtins
 import errno
 import functools
 import io
-import json
 import os
 import shutil
 import stat
@@ -25,23 +23,17 @@ _FIRST = ("file", "path", "src")  # names of the first argument, where it is giv
 _FOLDER_DESCRIPTORS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
 _MOST_LINKS = 40  # one after the other; a loop of links ends there, as in the kernel
 _SYSTEM = ("/dev", "/proc", "/sys")
-_MOST_ESCAPED = 200
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _WRITERS_IN_C = (  # of torch and safetensors: which argument is a path, and whether it is written
     *(("save", 1, "f", True), ("load", 0, "f", False)),
     *(("serialize_file", 1, "filename", True), ("safe_open", 0, "filename", False)),
 )
-_AUDITED = {  # audit events, and which of their arguments are paths that change
-    **dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "sqlite3.connect"), (0,)),
-    "os.rename": (0, 1),
-}
 
 
 def install(scratch, direct, watch):
     """Redirect all writes of this process to `scratch`, a folder that the launch's processes share.
 
-    `direct`: folders that are written directly, the probe's own channel first. `watch`: calls back
-    when libraries are imported.
+    `direct`: folders that are written directly. `watch`: calls back when libraries are imported.
     """
     layer = _Layer(scratch, direct)
     # The import system writes these by functions that nobody can redirect.
@@ -49,7 +41,6 @@ def install(scratch, direct, watch):
     # Compilers are other programs and must find what they are told to compile.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(layer.scratch, ".inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", os.path.join(layer.scratch, ".triton"))
-    sys.addaudithook(_Escapes(layer, direct[0]).hook)
     for names, change, follow in _CHANGES:
         for name in names.split():
             _replace(layer, os, name, change, follow)
@@ -464,58 +455,6 @@ class _Entries(list):
         self.clear()
 
     close = list.clear
-
-
-class _Escapes:
-    """Names what got past the redirection, as far as Python's audit events tell.
-
-    `escaped-<pid>.json` is a list of paths that were written outside the layer, and "program: NAME"
-    for other programs that were started (a Python has the probe itself).
-    """
-
-    def __init__(self, layer, channel):
-        self._layer, self._channel = layer, channel
-        self._escaped = []
-        os.register_at_fork(after_in_child=self._escaped.clear)
-
-    def hook(self, event, args):
-        """Hear an audit event; one that raises would forbid the program what it does."""
-        try:
-            if event == "subprocess.Popen":
-                name = os.path.basename(os.fsdecode(args[0] or ""))
-                if not self._layer.busy and not name.startswith("python"):
-                    self._note(f"program: {name}")
-            elif event == "open":
-                if isinstance(args[2], int) and args[2] & (_WRITING | os.O_APPEND):
-                    self._check(args[0])
-            else:
-                for position in _AUDITED.get(event, ()):
-                    self._check(args[position])
-        except Exception:
-            return
-
-    def _check(self, path):
-        if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path) not in (
-            "",
-            ":memory:",
-        ):
-            with self._layer:
-                full = self._layer.name(os.fsdecode(path))
-                if not self._layer.is_exempt(full):
-                    self._note(full)
-
-    def _note(self, text):
-        if text in self._escaped or len(self._escaped) >= _MOST_ESCAPED:
-            return
-        self._escaped.append(text)
-        path = os.path.join(self._channel, f"escaped-{os.getpid()}.json")
-        with self._layer:
-            try:
-                with open(path + ".part", "w", encoding="utf-8") as file:
-                    json.dump(self._escaped, file)
-                os.replace(path + ".part", path)
-            except OSError:
-                pass  # the channel is gone: the launch is over
 
 
 def _mapped(layer, path, write, keep=False):
