@@ -87,7 +87,6 @@ def write_plan(folder: Path, **changes: Any) -> Path:
         "seed_offset": 0,
         "profile": None,
         "sample_stacks": False,
-        "stack_interval_s": 0.005,
         "fingerprint_batches": 0,
     }
     path = folder / "plan.json"

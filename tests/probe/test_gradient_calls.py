@@ -226,7 +226,7 @@ for epoch in range(3):
         optimizer.zero_grad(); (forces(x) - y).square().mean().backward(); optimizer.step()
 """
     (tmp_path / "train.py").write_text(SETUP + loop)
-    run = run_probed(["train.py"], tmp_path, tmp_path, sample_stacks=True, stack_interval_s=0.001)
+    run = run_probed(["train.py"], tmp_path, tmp_path, sample_stacks=True)
     assert run.returncode == 0, run.stderr
     assert run.said() == []
     assert run.count(step_log.GRADIENT_BEGIN) == run.count(step_log.GRADIENT_END) == 24

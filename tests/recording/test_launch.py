@@ -79,7 +79,7 @@ def stop_after(text):
 )
 def test_the_exit_code_is_the_programs_own(sandbox, project, source, code):
     result = launch_script(project, source, sandbox)
-    assert (result.ended, result.exit_code, result.oom_killed) == ("exited", code, False)
+    assert (result.ended, result.exit_code) == ("exited", code)
 
 
 def test_the_traceback_is_the_programs_own(sandbox, project):
@@ -110,18 +110,6 @@ def test_output_of_both_kinds_is_kept_in_order(sandbox, project):
         "err",
         "2",
     ]
-
-
-def test_what_a_program_prints_while_it_is_ended_is_left_out(sandbox, project):
-    source = (
-        "import signal, sys, time\n"
-        "def farewell(*_): print('killed!', flush=True); sys.exit(1)\n"
-        "signal.signal(signal.SIGTERM, farewell)\n"
-        "print('ready', flush=True); time.sleep(600)\n"
-    )
-    result = launch_script(project, source, sandbox, poll=stop_after("ready"))
-    assert result.output_tail == "ready\n"
-    assert "killed!" in result.output_file.read_text()
 
 
 def test_standard_input_is_replayed_and_empty_where_there_is_none(sandbox, project, tmp_path):
@@ -377,8 +365,8 @@ def test_a_redirecting_launch_tells_the_probe_where(project, tmp_path):
     with Sandbox.choose("redirect") as sandbox:
         assert launch_script(project, source, sandbox).output_tail == "True\n"
     with Sandbox.choose("none") as sandbox:
-        source = source.replace("os.path.isdir(plan['redirect']['scratch'])", "plan['redirect']")
-        assert launch_script(project, source, sandbox).output_tail == "None\n"
+        source = source.replace("os.path.isdir(plan['redirect']['scratch'])", "'redirect' in plan")
+        assert launch_script(project, source, sandbox).output_tail == "False\n"
 
 
 def test_a_command_that_cannot_be_started_is_a_usage_error(sandbox, tmp_path):

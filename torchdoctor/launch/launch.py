@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from torchdoctor.launch import escaped_writes, shared_memory
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.running_launch import (
-    STOP_GRACE_S,
     Poll,
     RunningLaunch,
     WindowDone,
@@ -185,7 +184,7 @@ class _Watch:
                 # What a program prints while it is being ended is not its own story.
                 said_bytes = output_file.stat().st_size
                 held = shared_memory.mapped(x.pid for x in tree.now()) if open_to_writes else set()
-                clean = end(running, tree, grace_s=0.0 if ended == "exited" else STOP_GRACE_S)
+                clean = end(running, tree)
                 started.read_status()
                 if open_to_writes:
                     shared_memory.remove_left(segments, tree.every_pid, held)

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from torchdoctor.launch.started import Started
 from torchdoctor.machine import processes
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from torchdoctor.machine.sensors import Sensors
 
 POLL_INTERVAL_S = 0.08
-STOP_GRACE_S = 0.3  # between SIGTERM and SIGKILL; nothing that the program does then is kept
 END_WITHIN_S = 30.0
 LAST_WAIT_S = 3.0  # for other training processes, once the first one is done
 _LEAST_FREE_BYTES = 4096
@@ -103,18 +100,13 @@ def _check_disk(channel: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(channel))
 
 
-def end(running: RunningLaunch, tree: processes.Tree, grace_s: float) -> bool:
-    """End every process of the launch. True: none is left."""
+def end(running: RunningLaunch, tree: processes.Tree) -> bool:
+    """End every process of the launch, at once: nothing that it does now is kept. True: all are."""
     started = running.started
     started.read_status()
     if started.init_pid is None:
-        clean = tree.end(grace_s)
+        clean = tree.end()
         return started.wait_s(END_WITHIN_S) and clean
-    root = running.root_pid if started.popen.poll() is None and grace_s > 0 else None
-    if root is not None:
-        with contextlib.suppress(psutil.Error):
-            psutil.Process(root).terminate()
-            processes.wait_until(lambda: started.popen.poll() is not None, grace_s)
     if started.popen.poll() is None:
         # The kernel ends all other processes of the namespace before the entry's wait returns.
         processes.kill_quietly(started.init_pid)

@@ -1,16 +1,15 @@
-"""All the processes of a launch: found, told to end, and ended."""
+"""All the processes of a launch: found, and ended."""
 
 import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-_ROUNDS = 20  # of killing, against programs that start new processes meanwhile
+_END_WITHIN_S = 10.0
 
 
 def inner_pid(pid: int) -> int:
@@ -74,25 +73,18 @@ class Tree:
                     strays.append(process)
         return strays
 
-    def end(self, grace_s: float) -> bool:
-        """End them all: SIGTERM to the root, then SIGKILL to every one. True: none is left."""
-        root = self._root
-        if root is not None and grace_s > 0:
-            self.now()
-            with contextlib.suppress(psutil.Error):
-                root.terminate()
-            wait_until(lambda: not _lives(root), grace_s)
-        left: list[psutil.Process] = []
-        for _ in range(_ROUNDS):
+    def end(self) -> bool:
+        """Kill them all, and those that are started meanwhile. True: none is left."""
+        deadline = time.monotonic() + _END_WITHIN_S
+        while True:
             self._add(self.strays())
             left = self.now()
-            if not left:
-                return True
+            if not left or time.monotonic() > deadline:
+                return not left
             for process in left:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            wait_until(lambda: not any(map(_lives, left)), 0.5)  # noqa: B023 - called at once
-        return not any(map(_lives, left))
+            time.sleep(0.02)
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -100,16 +92,6 @@ def _lives(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
-
-
-def wait_until(done: Callable[[], bool], seconds: float, interval_s: float = 0.02) -> bool:
-    """Return whether `done()` became true within that time."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(interval_s)
-    return True
 
 
 def kill_quietly(pid: int) -> None:

@@ -89,9 +89,6 @@ def install(session):
     _wrap_iter(session, loaders, data.DataLoader)
     iterators = data.dataloader._BaseDataLoaderIter
     wrapping.wrap(iterators, "__next__", _Fetches(session, loaders).around)
-    # Python resolves next(iterator) through `next` too in torch's own class body.
-    if "next" in iterators.__dict__:
-        iterators.next = iterators.__next__
     if session.phases:  # not in launches that are timed
         loader_order.install(session, data.dataloader._MultiProcessingDataLoaderIter)
 

@@ -114,9 +114,7 @@ def _describe(optimizer):
 
 def install(session):
     """Register the global step hooks; wrap construction where a fix wants it."""
-    torch = session.torch
-    optimizers = session.optimizers
-    base = torch.optim.Optimizer
+    optimizers, base = session.optimizers, session.torch.optim.Optimizer
 
     @session.guarded
     def made(optimizer):
@@ -133,33 +131,29 @@ def install(session):
     window, add, models = session.window, session.log.add, session.models
     bounds, phases = window.kind == "optimizer", session.phases
 
-    def begin(optimizer, args, kwargs):
-        try:
-            if session.on:
-                if models.open_contexts or session.programs:
-                    models.leave_contexts()
-                    session.tell("step")
-                ident = optimizers.begin(optimizer)
-                if phases:
-                    add(step_log.OPTIMIZER_BEGIN, ident)
-        except Exception as error:
-            session.fail("optimizer", error)
+    @session.guarded
+    def step_begins(optimizer, args, kwargs):
+        if session.on:
+            if models.open_contexts or session.programs:
+                models.leave_contexts()
+                session.tell("step")
+            ident = optimizers.begin(optimizer)
+            if phases:
+                add(step_log.OPTIMIZER_BEGIN, ident)
 
-    def end(optimizer, args, kwargs):
-        try:
-            if session.on:
-                ident = optimizers.end(optimizer)
-                session.learning(add(step_log.OPTIMIZER_END, ident))
-                if bounds:
-                    window.event("optimizer", ident)
-        except Exception as error:
-            session.fail("optimizer", error)
+    @session.guarded
+    def step_ended(optimizer, args, kwargs):
+        if session.on:
+            ident = optimizers.end(optimizer)
+            session.learning(add(step_log.OPTIMIZER_END, ident))
+            if bounds:
+                window.event("optimizer", ident)
 
     hooks = sys.modules[base.__module__]
-    if session.phases or session.programs:
-        hooks.register_optimizer_step_pre_hook(begin)
-    handle = hooks.register_optimizer_step_post_hook(end)
-    if not (session.phases or session.programs or bounds):
+    if phases or session.programs:
+        hooks.register_optimizer_step_pre_hook(step_begins)
+    handle = hooks.register_optimizer_step_post_hook(step_ended)
+    if not (phases or session.programs or bounds):
         optimizers.handle = handle
     if any("optimizer" in program.functions for program in session.programs):
         for cls in _subclasses(base):
