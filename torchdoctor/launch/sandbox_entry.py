@@ -10,7 +10,6 @@ its own environment, byte for byte. What happens is told as JSON lines on the fi
 
 import base64
 import ctypes
-import errno
 import json
 import os
 import shutil
@@ -141,10 +140,6 @@ class Root:
         bits = sum(FLAGS[flag] for flag in flags)
         try:
             mount("overlay", target, "overlay", bits, f"{options},{extra}")
-        except OSError as error:
-            if self.userns or error.errno != errno.EINVAL:
-                raise
-            mount("overlay", target, "overlay", bits, options)
         finally:
             if descriptor is not None:
                 os.close(descriptor)

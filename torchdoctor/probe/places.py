@@ -50,11 +50,17 @@ def text_at(location):
     return linecache.getline(location["file"], location["line"]).strip()[:_LONGEST_LINE]
 
 
+def users_frames(frame):
+    """Yield the frames of the user's own code at and above `frame`, the innermost first."""
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
 def users_frame(frame):
     """Return the innermost frame of the user's own code at or above `frame`, or None."""
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
+    return next(users_frames(frame), None)
 
 
 def here():
@@ -105,16 +111,11 @@ def names_of(value):
     The innermost line of the user's code and the outermost one that has a name for the value, as
     `words.Binding` or None, and the number of user's frames above the holder's.
     """
-    frame = users_frame(sys._getframe(1))
-    call = _binding(frame, value) if frame is not None else None
-    holder, depth = None, 0
-    while frame is not None:
-        depth += 1
-        binding = _binding(frame, value)
-        if binding is not None:
-            holder, depth = binding, 0
-        frame = users_frame(frame.f_back)
-    return call, holder, depth if holder is not None else None
+    bindings = [_binding(frame, value) for frame in users_frames(sys._getframe(1))]
+    named = [number for number, binding in enumerate(bindings) if binding is not None]
+    if not named:
+        return None, None, None
+    return bindings[0], bindings[named[-1]], len(bindings) - 1 - named[-1]
 
 
 def _binding(frame, value):

@@ -6,7 +6,7 @@ import sys
 import time
 
 from . import stacks, step_log
-from .fixkit.fix_files import load_fixes
+from .fixkit.fix_files import load_fix
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
 from .hooks.backward_hooks import Passes
 from .measure import facts
@@ -75,9 +75,9 @@ class Session:
 
     def load_fixes(self):
         """Load and apply the plan's fixes; the user's code has not run yet."""
-        self.programs = load_fixes(self, self.plan.get("fixes") or [])
+        self.programs = [load_fix(self, entry) for entry in self.plan.get("fixes") or ()]
         for entries in (self.plan.get("switch") or {}).get("arms", ()):
-            self.arms.append(load_fixes(self, entries, switched=True))
+            self.arms.append([load_fix(self, entry, switched=True) for entry in entries])
 
     def all_programs(self):
         """Return every fix of the plan, switched on or not; those of `arms` in their order."""

@@ -45,12 +45,8 @@ def execute(file, name):
     return module
 
 
-def load_fixes(session, entries, switched=False):
-    """Load each fix of the plan by its path and apply it; return a list of `Program`."""
-    return [_load(session, entry, switched) for entry in entries]
-
-
-def _load(session, entry, switched):
+def load_fix(session, entry, switched=False):
+    """Load a fix of the plan by its path and apply it; return its `Program`."""
     program = Program(
         session.torch,
         entry["id"],

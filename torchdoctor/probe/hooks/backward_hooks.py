@@ -6,6 +6,7 @@
 import os
 import sys
 from array import array
+from itertools import islice
 
 from .. import places, step_log, wrapping
 from . import gradient_hooks
@@ -207,11 +208,7 @@ class Passes:
 
 def _lines(frame):
     """Return the lines of the user's code that led here, the innermost first."""
-    locations = []
-    while frame is not None and len(locations) < _DEEPEST:
-        locations.append(places.of_frame(frame))
-        frame = places.users_frame(frame.f_back)
-    return locations
+    return list(map(places.of_frame, islice(places.users_frames(frame), _DEEPEST)))
 
 
 def _library(frame):

@@ -23,7 +23,7 @@ class Flags:
     def __init__(self, session):
         self._session, self._torch = session, session.torch
         self._counts = dict.fromkeys(_COUNTED, 0)
-        self._locations = dict.fromkeys((*_LOCATED, "backend"))
+        self.locations = dict.fromkeys((*_LOCATED, "backend"))
         self._anomaly = self._grad_scaler = False
         self._profilers_on = 0
 
@@ -61,8 +61,8 @@ class Flags:
         self._counts[name] += 1
 
     def _locate(self, name):
-        if self._locations[name] is None:
-            self._locations[name] = places.here()
+        if self.locations[name] is None:
+            self.locations[name] = places.here()
 
     def _averages(self, *args, **kwargs):
         # Its own default goes through all tensors at once; a function of the user's, one by one.
@@ -96,10 +96,6 @@ class Flags:
     def _profiler_ends(self, *_):
         self._profilers_on = max(self._profilers_on - 1, 0)
 
-    def backend_location(self):
-        """Return the line that joined the process group, or None."""
-        return self._locations["backend"]
-
     def facts(self):
         """Return `flags` of the process facts."""
         session, torch, backends = self._session, self._torch, self._torch.backends
@@ -117,7 +113,7 @@ class Flags:
             "gradient_location": session.gradient_location,
             "retain_graph": session.retain_graph,
             "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
-            **{name + "_location": self._locations[name] for name in _LOCATED},
+            **{name + "_location": self.locations[name] for name in _LOCATED},
             **self._counts,
         }
 

@@ -63,7 +63,7 @@ class KeptGraphs:
         if not self.on:
             return
         self.on = False
-        frame = places.users_frame(sys._getframe(1))
+        frames = list(places.users_frames(sys._getframe(1)))
         tensor_class = self._torch.Tensor
         tensors = [x for x in gc.get_objects() if issubclass(type(x), tensor_class)]
         held = [tensor for tensor in tensors if _graph_of(tensor) is not None]
@@ -72,7 +72,7 @@ class KeptGraphs:
             marks = (n.metadata.get(_MARK, self.step) for n in _reachable([tensor.grad_fn]))
             old = [step for step in marks if step < self.step - 1]
             if old:
-                name, kind, where = self._holder(frame, tensor, held)
+                name, kind, where = self._holder(frames, tensor, held)
                 steps, _ = holders.setdefault((name, kind), ([], where))
                 steps += old
         for (name, kind), (steps, where) in holders.items():
@@ -82,9 +82,9 @@ class KeptGraphs:
                 row["text"] = places.text_at(where)
                 self._rows.append(row)
 
-    def _holder(self, frame, tensor, held):
+    def _holder(self, frames, tensor, held):
         """Return the name that holds it in a user's frame, "sum" or "collection", and the line."""
-        while frame is not None:
+        for frame in frames:
             name = places.name_of(frame, tensor)
             if name is not None:
                 return name, "sum", self._summed.get(tensor)
@@ -93,7 +93,6 @@ class KeptGraphs:
                 name = places.name_of(frame, owner) if collection else None
                 if name is not None:
                     return name, "collection", _line_that_keeps(frame, name)
-            frame = places.users_frame(frame.f_back)
         return None, "unknown", None
 
     def facts(self):

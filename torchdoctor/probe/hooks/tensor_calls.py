@@ -56,7 +56,7 @@ class TensorCalls:
         self._session, self._torch = session, session.torch
         self._rows = {}
         self._made = TensorNotes()  # a tensor made here -> (name, its line)
-        self._moved = {}  # (file, line) -> `TensorNotes` of the last tensor and its version
+        self._moved = {}  # (file, line) -> weak reference to the last tensor, and its version
         self._last = {}  # key of a row -> (step, when its last call had been noted)
         self._noted = NotedCalls(session, "tensor_calls")
         self._leave_mode = None
@@ -145,11 +145,10 @@ class TensorCalls:
             return
         key = (here["file"], here["line"])
         last = self._moved.get(key)
-        if last is not None and last.get(source) == source._version:
+        if last is not None and last[0]() is source and last[1] == source._version:
             sure = users is call.caller
             self._add("moved-again", call.name, here, _bytes(source), took, sure)
-        self._moved[key] = TensorNotes()
-        self._moved[key].put(source, source._version)
+        self._moved[key] = weakref.ref(source), source._version
 
     def _note_wait(self, call):
         name, caller, took, size = call.name, call.caller, call.took_ns, 0

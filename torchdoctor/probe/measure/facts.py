@@ -62,7 +62,7 @@ def _of_process(session):
         "flags": session.flags.facts(),
         "fixes": [program.facts() for program in session.all_programs()],
         "backend": backend,
-        "backend_location": session.flags.backend_location(),
+        "backend_location": session.flags.locations["backend"],
         "seeded_by_program": session.seeded_by_program,
         "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
         "sources": loaded_sources(),
