@@ -9,12 +9,7 @@ from torchdoctor.words import Interval, Report
 from torchdoctor.words.comparison import Difference
 from torchdoctor.words.figures import counted, seconds
 
-_LAUNCHERS = (  # modules that start the program which the command names further on
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "accelerate.commands.launch",
-    "deepspeed.launcher.runner",
-)
+_LAUNCHERS = ("torch", "accelerate", "deepspeed")  # packages: their modules start a program
 OTHER_BATCH = "another batch size"
 _OTHERWISE = 1.2  # times as long: its milliseconds do not add up to the step that is compared
 
@@ -85,9 +80,9 @@ def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> lis
 
 def script_name(command: Sequence[str]) -> str:
     """Return the script's file name or the module; the program where there is none."""
-    for number, word in enumerate(command):
-        if word == "-m" and number + 1 < len(command) and command[number + 1] not in _LAUNCHERS:
-            return command[number + 1]
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        if word == "-m" and following and following.partition(".")[0] not in _LAUNCHERS:
+            return following
         if word.endswith(".py"):
             return PurePath(word).name
     return PurePath(command[0]).name if command else ""

@@ -72,12 +72,8 @@ def state(
     """Return the word for the step time's row: "ok" only if pairs could have shown the tolerance.
 
     `ratio` is new / reference, None below two pairs; `mean` that of the mean step, where typical
-    steps decide.
-
-    Returns:
-        "worse", "ok", "not measured"; of a pass that proves little "perhaps slower" (no change lies
-        outside the interval, and more than is accepted within it; or the mean step is slower) or
-        "not seen well enough".
+    steps decide. A pass that proves little is "perhaps slower" (no change lies outside the
+    interval, or the mean step is slower) or "not seen well enough".
     """
     if verdict != "not slower":
         return "worse" if verdict == "slower" else "not measured"

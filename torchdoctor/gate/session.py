@@ -82,10 +82,9 @@ class GateSession:
     def observe(self, arm: LaunchSpec, message: str, *, may_fail: bool = False) -> Observation:
         """Tell of a version and observe it in a launch of its own.
 
-        If it may not fail, a failure after enough steps is an error too, for it is no pass.
-
         Raises:
-            ProgramFailed, NoStepFound, TimedOut: of the program.
+            ProgramFailed, NoStepFound, TimedOut: of the program; also after enough steps, unless
+                it may fail.
             KeyboardInterrupt: also where Ctrl-C came after enough steps.
         """
         self.say("observe", message)

@@ -119,9 +119,8 @@ def stored_report(
 ) -> GateReport:
     """Return verdict, sentence and rows; the caller adds what was run, and where.
 
-    Raises:
-        Inconclusive: the size of a batch is known then or now only, or the stored launches differ
-            so much that they can prove nothing.
+    Raises Inconclusive: the size of a batch is known then or now only, or the stored launches
+    differ so much that they can prove nothing.
     """
     before, by = stored.baseline.launches_s, stored.baseline.launches_by or "median"
     per_step, then = is_per_step(timings), stored.baseline.launches_per

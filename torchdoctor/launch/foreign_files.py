@@ -1,9 +1,8 @@
 """Files of other owners, which an ordinary user's sandbox cannot copy up.
 
-In a user namespace with one id, the kernel refuses (EOVERFLOW) to copy anything up that belongs
-to another user or group, also where its permissions let us write. Whatever is made in a folder
-copies the folder up. So such folders, and files that are not too large, are put into the layer
-beforehand.
+In a user namespace with one id, the kernel refuses (EOVERFLOW) to copy up what belongs to another
+user or group, also the folder in which something is made. So folders, and files that are not too
+large, are put into the layer beforehand.
 """
 
 import contextlib
@@ -25,9 +24,7 @@ USUAL = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "XDG_RUNTI
 def foreign_files(interest: tuple[str, ...]) -> frozenset[str]:
     """Return folders and files to put into the layers, as absolute paths.
 
-    Args:
-        interest: files or folders where the program may want to write. The folders above each
-            are looked at, and all that lies below those that are folders, within bounds.
+    `interest`: where the program may want to write; what is above and below is looked at.
     """
     usual = [path for name in USUAL if (path := os.environ.get(name))]
     named = [os.path.realpath(path) for path in interest]

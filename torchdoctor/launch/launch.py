@@ -263,10 +263,8 @@ def child_environment(
 ) -> dict[str, str]:
     """Return the user's environment with what a launch needs, and no other change.
 
-    The probe stands in front of the path, trackers are offline (their files go to `trackers`, which
-    is thrown away), torch.compile's cache is where the next launch finds it, and strings are hashed
-    by one seed, so that a set of labels has the same order in every launch (unless the user chose
-    otherwise).
+    Trackers are offline, and their files go to `trackers`. Strings are hashed by one seed, unless
+    the user chose another: a set of labels has the same order in every launch.
     """
     user = dict(os.environ)
     user["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROBE), user.get("PYTHONPATH")]))

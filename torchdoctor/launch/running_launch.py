@@ -122,16 +122,15 @@ def no_interrupts() -> Iterator[None]:
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda number, frame: came.append(number))
-        for name in ("SIGINT", "SIGTERM", "SIGHUP")
-        if (number := getattr(signal, name, None)) is not None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in came[:1]:
-        signal.raise_signal(number)
+    if came:
+        signal.raise_signal(came[0])
 
 
 class WindowDone:

@@ -75,7 +75,9 @@ class Program:
 
         self.set_reason(self.reason or "No DataLoader that it could change was made.")
         if self.switched and with_second:
-            second_loader.add(self, change)
+            if self.second_loader is None:
+                self.second_loader = second_loader.SecondLoader(self)
+            self.second_loader.functions.append(change)
             return
         self._only_from_the_start()
         self._at("loader", change)

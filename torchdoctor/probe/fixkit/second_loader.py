@@ -25,13 +25,6 @@ _NO_BATCH = object()
 _MOST_WAITS = 4, 20  # iterations that are waited for: times the queue's length, and beside that
 
 
-def add(program, function):
-    """Do what `Program.before_loader` promises, for a fix that is switched in a running program."""
-    if program.second_loader is None:
-        program.second_loader = SecondLoader(program)
-    program.second_loader.functions.append(function)
-
-
 class SecondLoader:
     """The second loader of one fix; made when it is switched on for the first time."""
 

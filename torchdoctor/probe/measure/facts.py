@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import sys
 import time
 
@@ -79,10 +80,6 @@ def _integer(name):
 
 
 def _peak_memory():
-    try:
-        import resource
-    except ImportError:
-        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
