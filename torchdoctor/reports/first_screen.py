@@ -26,14 +26,7 @@ from torchdoctor.reports.document import (
 )
 from torchdoctor.reports.time_parts import WORTH_SAYING, replayed_gains, time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import TRAINING, figures_of, not_tried, verdict_of
-from torchdoctor.words import (
-    NOT_WORTH_ITS_TIME,
-    Interval,
-    Note,
-    RecommendedFix,
-    Report,
-    Trial,
-)
+from torchdoctor.words import NOT_WORTH_ITS_TIME, Interval, Note, RecommendedFix, Report, Trial
 from torchdoctor.words.figures import (
     clean,
     duration,
@@ -49,7 +42,7 @@ from torchdoctor.words.figures import (
 )
 
 _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 3, 2
-_LITTLE, _MUCH = 3, 10  # percent: gains below are nothing; bounds above need more words
+_LITTLE = 3  # percent: gains below are nothing
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME = 44  # characters of a fix with its settings
 _PLACE = 44  # characters of a path; its end says most
@@ -202,8 +195,6 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     tried = [trial for trial in report.trials if trial.speedup and trial.numerics != "changed"]
     most = max([_LITTLE, *(math.ceil(100 * ((x.upper_bound or 1.0) - 1.0)) for x in tried)])
     figure = f"No fix tried gains {most} % or more" if tried else "No fix is worth a measurement"
-    if most > _MUCH:
-        figure = f"No fix tried is likely to gain, and none gains {most} % or more"
     parts = [f"; the step is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
     return [KeyFigures("Nothing to gain.", f"{figure}{''.join(parts)}.")]
 

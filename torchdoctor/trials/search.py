@@ -46,11 +46,7 @@ _PHASES = (
     *("data_wait_s", "loader_start_s", "h2d_copy_s", "forward_s", "backward_s"),
     *("optimizer_s", "other_s", "before_forward_s", "gc_s"),
 )
-_ENDED = {
-    "time": NO_TIME,
-    "interrupted": "interrupted",
-    "failed": "the trials were stopped",
-}
+_ENDED = {"time": NO_TIME, "interrupted": "interrupted", "failed": "the trials were stopped"}
 PAIR, SEEDS = "confirm", "seeds"  # phases in the log
 _NO_SEEDS = (
     "The budget left no time for launches with other seeds, which would tell whether training "
