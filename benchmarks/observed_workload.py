@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from torchdoctor.words import Candidate, Interval, Pair, Recording
 from torchdoctor.words.errors import Inconclusive
 from torchdoctor.words.specs import FixSpec
 
+os.environ["TORCHDOCTOR_COMPILE_CACHE"] = "0"  # each run compiles as a first one does
 _SIDE_BY_SIDE = 8  # pairs of both results with the untouched program
 _TOGETHER = 0.3  # of the exhaustive search's time: for the best together
 
