@@ -109,7 +109,7 @@ def _time(report: Report) -> Picture:
     first = bars[0]
     caption = f"The largest part of the step is {first.label} with {first.text}."
     if len(rows) > 1 + (together is not None):
-        caption += f" The bars below show the step without one of its costs, {how}."
+        caption += f" The other bars show the step without one of its costs, {how}."
     return Picture(key="time", title=title, caption=caption, drawn={"rows": rows})
 
 
@@ -156,8 +156,9 @@ def _steps(report: Report, columns: Measured) -> Picture:
         return Picture(key=key, title=title, missing=reason)
     kept = thinned(step_s, _MOST_STEPS, [np.flatnonzero(mark) for mark in marks.values()])
     top = float(np.percentile(step_s, _HIGHEST))
-    counts, edges = np.histogram(np.minimum(step_s, top), bins=_BINS)
     median = float(np.median(step_s))
+    reach = min(float(step_s.min()), 0.95 * median), max(top, 1.05 * median)  # all may be the same
+    counts, edges = np.histogram(np.minimum(step_s, top), bins=_BINS, range=reach)
     warmup = min(report.steps.warmup_steps if report.steps else 0, len(step_s))
     told = [f"{mark.sum():,} {name}" for name, mark in marks.items() if mark.any()]
     caption = f"The median of {len(step_s):,} steps is {seconds(median)}"
@@ -256,7 +257,7 @@ def _timeline(report: Report, launch: Observed | None) -> Picture:
     steps = f"Step {last}" if last == lanes.first else f"Steps {lanes.first} to {last}"
     caption = f"{steps if lanes.steps_known else 'All'} of {of}."
     if longest:
-        caption += f" {longest.capitalize()} covers {percent(covered[longest])} of this time."
+        caption += f" The longest lane, {longest}, covers {percent(covered[longest])} of this time."
     gap = int(whole * _NARROWEST)
     shown = {label: without_gaps(lane, gap) for label, lane in lanes.lanes.items()}
     path = report.trace.path if report.trace else ""
