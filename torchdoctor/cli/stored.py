@@ -140,7 +140,7 @@ def patch(
     else:
         diff, folder, lines = _of_fixes(read, file, asked, apply)
     if apply and diff:
-        made = applying.changes(diff, folder, force)
+        made = applying.changes(diff, folder, record, force)
         applying.apply(made, record)
         lines = [*(f"Changed {path}, as above." for path in made), _TAKE_BACK, *lines]
     # As the files are: the terminal's encoding may lack what stands in them.

@@ -36,18 +36,21 @@ class FileChange:
 Changes = dict[str, FileChange]  # by path
 
 
-def changes(diff: str, folder: str, force: bool = False) -> Changes:
+def changes(diff: str, folder: str, record: Path, force: bool = False) -> Changes:
     """Return what a diff makes of the files in the folder; nothing is written.
 
     Args:
         diff: as `edits.diff` makes it.
         folder: that its names are relative to.
+        record: of `apply`; it is there as long as a patch is applied.
         force: also change files with uncommitted changes, or changed since the run, as long as
             the lines that the patch changes are there, once.
 
     Raises:
         UsageError: a file is not to be changed; the sentence says why.
     """
+    if record.exists():
+        raise UsageError("A patch of this run is applied: torchdoctor patch --undo takes it back.")
     made: Changes = {}
     for part in _FILE.split(diff)[1:]:
         path, ids = Path(folder, _name(part)), _IDS.search(part)
@@ -75,9 +78,7 @@ def changes(diff: str, folder: str, force: bool = False) -> Changes:
 
 
 def apply(made: Changes, record: Path) -> None:
-    """Write the files, and into the record what `undo` needs; UsageError if it is in use."""
-    if record.exists():
-        raise UsageError("A patch of this run is applied: torchdoctor patch --undo takes it back.")
+    """Write the files, and into the record what `undo` needs."""
     write_atomically(record, msgspec.json.encode(made))
     for path, change in made.items():
         write_atomically(path, change.after.encode())
