@@ -3,8 +3,7 @@
 ## What it does
 Runs each block that the model repeats (a transformer's layers, a residual network's blocks) under
 `torch.utils.checkpoint`: its inner activations are dropped after the forward pass and computed
-again in the backward pass. Blocks with batch normalization are left alone, because their statistics
-would be updated twice.
+again in the backward pass. Batch normalization would count twice: blocks with it are left alone.
 
 ## Why it helps
 It saves memory, not time: of a block only its input stays, and a step takes up to a third longer.

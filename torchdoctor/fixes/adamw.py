@@ -6,8 +6,7 @@ decay is taken off the weights before each step, as AdamW does, and losses are c
 
 ## Why it helps
 Adam adds its weight decay to the gradient and divides both by the gradient's scale: weights with
-large gradients hardly decay. AdamW takes the decay off the weights themselves. Models usually
-generalise better with it.
+large gradients hardly decay. AdamW decays the weights themselves, which usually generalises better.
 
 ## Risks
 The best weight decay is another one, usually larger (0.01 to 0.1); the trial keeps the program's.

@@ -9,8 +9,7 @@ Answers `torch.tensor(array)` from the array's own memory if nothing else holds 
 is ten to a hundred times as slow as `numpy.array` of the list.
 
 ## Risks
-Code that writes to the array later writes to the tensor too. The trial shares only arrays that
-nothing else holds.
+Code that writes to the array later writes to the tensor too; the trial shares none held elsewhere.
 
 ## Make it permanent
     x = torch.as_tensor(array)                    # or torch.from_numpy(array)

@@ -9,8 +9,7 @@ Once the GPU is busy and computes in low precision, a faster one is what remains
 data gain with the bandwidth, matrix products with the arithmetic, the rest of the step nothing.
 
 ## Risks
-It is a model: two figures of data sheets and the share of the step in kernels. Rent one by the hour
-and measure before buying.
+It is a model of two figures of data sheets. Rent one by the hour and measure before buying.
 
 ## Make it permanent
     torchdoctor run train.py        # on both machines, then

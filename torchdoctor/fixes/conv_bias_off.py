@@ -12,8 +12,7 @@ a small kernel, and one more tensor for the optimizer in each layer.
 
 ## Risks
 The bias cancels up to rounding. Checkpoints lack its key: an older one loads with `strict=False`,
-and then the running mean holds the old bias. A normalization in evaluation mode while training does
-not cancel it, and is left alone.
+and then the running mean holds the old bias.
 
 ## Make it permanent
     nn.Conv2d(64, 128, kernel_size=3, bias=False), nn.BatchNorm2d(128)

@@ -1,8 +1,7 @@
 """Let operators use all vector instructions that the CPU has.
 
 ## What it does
-Takes `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` out of the launch's environment, where they ask
-for less than the CPU has.
+Unsets `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` if they ask for less than the CPU has.
 
 ## Why it helps
 AVX-512 computes sixteen numbers of 32 bits in one instruction, AVX2 eight, and the default code

@@ -12,8 +12,7 @@ From the second epoch on, a file costs one question to the server (has it change
 ## Risks
 The same bytes: each read asks for size, time, ETag or generation of the file, and a changed one is
 downloaded anew, whole, which is more than a program needs that reads a small part of it. The cache
-takes disk. Readers in C (`pyarrow.fs`, `h5py`) and fsspec's `cat`, `get` and asynchronous methods
-are not redirected.
+takes disk. Readers in C (`pyarrow.fs`, `h5py`), `cat`, `get` and async methods are not redirected.
 
 ## Make it permanent
     fsspec.open("simplecache::s3://bucket/key", simplecache={"cache_storage": "/local/cache"})

@@ -11,8 +11,7 @@ process for each GPU and exchanges gradients while the backward pass still runs.
 
 ## Risks
 Every process loads its own share of the data (DistributedSampler), so one step sees as many batches
-as there are GPUs: the learning rate may have to follow. Checkpoints and logs should be written by
-rank 0 alone.
+as there are GPUs: the learning rate may have to follow. Rank 0 alone should write checkpoints.
 
 ## Make it permanent
     # torchrun --standalone --nproc-per-node 8 train.py

@@ -6,8 +6,7 @@ worker, and answers later uses with a fresh copy. Samples that differ from use t
 kept: eight are made twice and compared byte by byte, in each further epoch four more.
 
 ## Why it helps
-Reading, decoding and resizing give the same result in each epoch. If the decoded samples fit into
-memory, that work is needed once.
+Reading, decoding and resizing give the same in each epoch: if memory holds it, once is enough.
 
 ## Risks
 None for the samples: if a comparison fails, the cache is switched off for good. The decoded samples

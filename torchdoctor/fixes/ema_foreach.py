@@ -3,8 +3,7 @@
 ## What it does
 If a torch.optim.swa_utils.AveragedModel has an averaging function of its own (avg_fn), the fix
 gives the one that handles all tensors together. In a trial launch it takes that function's place,
-if the function is a moving average with a constant decay. A loop over parameters that the program
-writes itself is not recognized.
+if it is a moving average with a constant decay. The program's own loops are not recognized.
 
 ## Why it helps
 avg_fn launches a few small kernels for every parameter, multi_avg_fn a handful for all together.

@@ -1,9 +1,8 @@
 """Evaluate without recording gradients.
 
 ## What it does
-Runs the forward pass of a module in evaluation mode under `torch.no_grad()`. A module is left alone
-if a gradient flows back into its evaluation output (frozen batch normalization, a perceptual loss),
-or if its inputs need gradients.
+Runs the forward pass of a module in evaluation mode under `torch.no_grad()`, unless its inputs need
+gradients or one flows back into its output (frozen batch normalization, a perceptual loss).
 
 ## Why it helps
 With gradients on, autograd builds a graph and keeps every activation for a backward pass that an

@@ -2,8 +2,7 @@
 
 ## What it does
 Binds the process to the CPUs of one NUMA node when torch is imported, with as many threads as that
-node has cores. Several ranks of a job are spread over the nodes by their local rank. Loader workers
-inherit the binding.
+node has cores. Ranks are spread over the nodes by their local rank; loader workers follow them.
 
 ## Why it helps
 A machine with several sockets (or several memory nodes in one) reaches the memory of another node

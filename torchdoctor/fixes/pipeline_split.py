@@ -1,8 +1,7 @@
 """Cut the model into stages, one for each GPU, that work on parts of the batch in turn.
 
 ## What it does
-Nothing at run time. Where the model is sharded and memory is short even so, it gives the lines and
-the command.
+Nothing at run time. If memory is short although the model is sharded, it gives lines and command.
 
 ## Why it helps
 Between stages only activations are sent, far less than the weights that FSDP gathers, so it bears a

@@ -9,9 +9,8 @@ Filling with zeros writes every gradient once, and the backward pass then reads 
 With None, the backward pass writes the gradient directly.
 
 ## Risks
-The same numbers, with two exceptions. A parameter without a gradient in a step is skipped, although
-momentum and weight decay would have moved it. Code that reads `parameter.grad` right after
-`zero_grad()` finds None.
+A parameter without a gradient in a step is skipped, although momentum and weight decay would have
+moved it. Code that reads `parameter.grad` right after `zero_grad()` finds None.
 
 ## Make it permanent
     optimizer.zero_grad()                      # set_to_none=True is the default

@@ -9,10 +9,9 @@ A script that trains with a process for each GPU (DistributedDataParallel, FSDP)
 for more machines: torchrun tells each process its rank among all.
 
 ## Risks
-Gradients go through the network in every step, which is slower than what links the GPUs of one
-machine: what it gives depends on that network alone. Every machine needs the script, the data and
-the same versions of everything. One step sees as many batches as there are GPUs: the learning rate
-may have to follow.
+Gradients go through the network in every step: what it gives depends on that network alone. Every
+machine needs the script, the data and the same versions of everything. One step sees as many
+batches as there are GPUs: the learning rate may have to follow.
 
 ## Make it permanent
     # two machines of 8 GPUs: the same on each, HOST being the first

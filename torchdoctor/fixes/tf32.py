@@ -1,8 +1,7 @@
 """Let float32 matrix products use the GPU's TF32 tensor cores.
 
 ## What it does
-Allows TF32 for float32 matrix products and convolutions. PyTorch allows it by default for
-convolutions only.
+Allows TF32 for float32 matrix products and convolutions (PyTorch's default: convolutions only).
 
 ## Why it helps
 From the Ampere generation on, tensor cores multiply numbers in TF32: the 8 exponent bits of
