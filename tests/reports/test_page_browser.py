@@ -61,6 +61,8 @@ return [...document.querySelectorAll("body *")].filter(node =>
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("run")
     report = report_with_run(folder)
+    long = replace(report.workload, command=[f"/home/ada/{'a_folder_' * 9}/train.py"])
+    report = replace(report, workload=long)
     trials = [replace(x, pair_speedups=[x.speedup.estimate] * x.pairs) if x.speedup else x
               for x in report.trials]  # fmt: skip
     patch = report.recommendation.fixes[0].edit

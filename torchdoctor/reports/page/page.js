@@ -16,6 +16,7 @@ const s = (tag, attributes, ...children) =>
 
 // Figures with the digits that help.
 const digits = (value) => value.toLocaleString("en", { maximumSignificantDigits: 3, useGrouping: false });
+const share = (part) => `${part && Math.abs(part) < 0.0995 ? (100 * part).toFixed(1).replace(".0", "") : Math.round(100 * part)} %`;
 function seconds(value) {
   const [scale, unit] = value >= 1 ? [1, "s"] : value >= 1e-3 ? [1e3, "ms"] : [1e6, "us"];
   return `${digits(value * scale)} ${unit}`;
@@ -143,7 +144,8 @@ const drawings = {
         });
         area.append(row(lane.label, s("svg", { height: 28, class: "forest" }, ...edges(at, 28), ...spans), `${lane.share} of the time`));
       }
-      const names = drawn.edges.slice(0, -1).map((edge, number) => [edge, `step ${drawn.first + number}`]).filter(([edge]) => at(edge) >= 0 && at(edge) < 0.93);
+      const names = drawn.edges.slice(0, -1).map((edge, number) => [edge, `step ${drawn.first + number}`]).filter(([edge], number) =>
+        at(edge) >= 0 && at(edge) < 0.93 && (!number || at(edge) - at(drawn.edges[number - 1]) > 0.12));
       const labels = names.map(([edge, name]) => s("text", { class: "soft", x: percent(at(edge)), y: 14, dx: 3 }, name));
       area.append(row("", s("svg", { height: 18, class: "forest" }, ...labels), `${seconds(length / 1e9)} shown`));
     }
@@ -162,16 +164,16 @@ const drawings = {
 
   operators(box, { rows }) {
     const most = Math.max(...rows.map((bar) => bar.s));
-    for (const bar of rows) box.append(row(bar.label, stacked([{ key: "plain", label: bar.label, s: bar.s }], most), `${seconds(bar.s)}, ${digits(bar.calls)} call${bar.calls === 1 ? "" : "s"}`));
+    for (const bar of rows.filter(({ s }) => s > 0)) box.append(row(bar.label, stacked([{ key: "plain", label: bar.label, s: bar.s }], most), `${seconds(bar.s)}, ${digits(bar.calls)} call${bar.calls === 1 ? "" : "s"}`));
   },
 
   tree(box, { rows, bottleneck, detail }) {
     const list = h("ol", { class: "tree" });
     for (const asked of rows) {
       const known = asked.value !== null && asked.threshold !== null;
-      const share = asked.unit === "share";
-      const told = (value) => (share ? `${digits(100 * value)} %` : `${digits(value)} ${asked.unit}`);
-      const most = share ? 1 : Math.max(asked.value, asked.threshold) * 1.25 || 1;
+      const whole = asked.unit === "share";
+      const told = (value) => (whole ? share(value) : `${digits(value)} ${asked.unit}`);
+      const most = whole ? 1 : Math.max(asked.value, asked.threshold) * 1.25 || 1;
       const meter = known && h("div", { class: "meter", role: "img", "aria-label": `${told(asked.value)}, threshold ${told(asked.threshold)}` },
         h("span", { style: `width:${percent(Math.min(asked.value / most, 1))}` }), h("i", { style: `left:${percent(asked.threshold / most)}` }));
       const chips = asked.checks.map((check) => h("li", { class: check === detail ? "named" : "" }, check));
@@ -209,7 +211,7 @@ const drawings = {
       const code = line.code.map(([number, text]) =>
         h("span", { class: number === line.line ? "hot" : "", style: `--share:${percent(line.share)}` }, h("span", { class: "number" }, number), text));
       box.append(h("div", { class: "line" },
-        h("div", { class: "place" }, h("code", {}, line.place + (line.function ? `  ${line.function}` : "")), h("span", {}, `${digits(100 * line.share)} % ${line.told}`)),
+        h("div", { class: "place" }, h("code", {}, line.place + (line.function ? `  ${line.function}` : "")), h("span", {}, `${share(line.share)} ${line.told}`)),
         line.code.some(([, text]) => text) ? h("pre", { tabindex: 0 }, ...code) : null));
     }
     if (!patch) return;
