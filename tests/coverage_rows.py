@@ -296,6 +296,7 @@ _ROWS_OF_FIXES = (
         tests=("tests/edits/test_tensor_edits.py::test_what_is_kept_loses_its_graph",),
     ),
     Row(asked="fused or foreach optimizer; AdamW", fixes=("fused-optimizer", "adamw")),
+    Row(asked="inference: batches, graphs", fixes=("batched-inference",)),
     Row(asked="activation checkpointing", fixes=("activation-checkpointing",)),
     Row(asked="debugging turned off", fixes=("debug-off",)),
     Row(

@@ -131,7 +131,7 @@ def test_a_new_check_and_a_new_fix_are_one_file_each(tmp_path: Path) -> None:
 
     assert "made-up (fix): Print a word." in python("-m", "torchdoctor", "explain", "made-up")
     assert "- Treated by: made-up" in python("-m", "torchdoctor", "explain", "takes-steps")
-    python("-m", "torchdoctor.advice.catalogue", "docs")
+    python(str(TESTS.parent / "tools" / "catalogue_pages.py"), "docs")
     assert "[made-up](fixes/made-up.md)" in (tmp_path / "docs" / "catalogue.md").read_text()
     assert (tmp_path / "docs" / "checks" / "takes-steps.md").exists()
     report = python("-m", "torchdoctor", "diagnose", "--details", str(trace))

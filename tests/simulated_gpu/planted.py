@@ -113,8 +113,9 @@ PLANTED = {
         not_found=["pageable-copies"],
     ),
     "a-value-read-in-each-step": Planted(
-        settings="kernel:mm=2000",
-        after="print(loss.item())",
+        # What the host does then is planted too, so that it stands out on any machine.
+        settings=_BUSY,
+        after="print(loss.item()); time.sleep(0.01)",
         bottleneck=["gpu"],
         finding="sync-in-step",
         line="loss.item()",

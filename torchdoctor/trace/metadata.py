@@ -21,7 +21,7 @@ def gpus(trace: Trace, platform: str | None) -> list[Gpu]:
     used_gpus = []
     for index in sorted(set(trace.device["device"].tolist()) - {-1}):
         known = own.get(index) or (described[0] if len(alike) == 1 else {})
-        major, minor = (whole_number(known.get(f"compute{part}")) for part in ("Major", "Minor"))
+        major, minor = (whole_number(known.get(k)) for k in ("computeMajor", "computeMinor"))
         # Others number their devices otherwise than CUDA does.
         capability = None if major is None or platform == "rocm" else f"{major}.{minor or 0}"
         if known:
