@@ -19,7 +19,7 @@ from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process, trace
 
 _MUCH = 0.4
-_WITHOUT = ("GTX 16", "AMD")  # Turing without tensor cores; AMD numbers its GPUs otherwise
+_WITHOUT = "GTX 16"  # Turing without tensor cores
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -29,7 +29,7 @@ def _examine(recording: Recording) -> Symptoms:
     share, gpus = traced.float32_matrix_s / traced.step_s, recording.environment.gpus
     if share < CHECK.threshold or capability is None or capability < (7, 0):
         return
-    if training_models(recording) or any(mark in g.name for g in gpus for mark in _WITHOUT):
+    if training_models(recording) or any(_WITHOUT in gpu.name for gpu in gpus):
         return
     units = "float16" if capability < (8, 0) else "bfloat16, float16 and TF32"
     yield Symptom(

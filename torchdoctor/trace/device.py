@@ -62,7 +62,8 @@ def _idle_after_waits(trace: Trace, steps: Steps) -> int:
     """
     runtime, device = trace.runtime, trace.device
     waits = named(trace, runtime, _SYNC_CALL.match)
-    to_host = (copy_sides(trace, device)[1] != "device") & (device["kind"] == MEMCPY)
+    copies = np.flatnonzero(device["kind"] == MEMCPY)
+    to_host = copies[copy_sides(trace, device.where(copies))[1] != "device"]
     call = launch_rows(trace)[to_host]
     waits[call[call >= 0]] = True
     waits &= steps.index(runtime.start) >= 0
@@ -76,14 +77,15 @@ def _idle_after_waits(trace: Trace, steps: Steps) -> int:
 
 
 def _longest_kernels(trace: Trace, rows: Mask, steps: int) -> list[KernelTime]:
-    names = trace.device.name[rows & ~named(trace, trace.device, is_communication)]
-    spent = device_time(trace)[rows & ~named(trace, trace.device, is_communication)]
+    rows = rows & ~named(trace, trace.device, is_communication)
+    names = trace.device.name[rows]
+    each, spent = np.bincount(names), np.bincount(names, weights=device_time(trace)[rows])
     calls: Counter[str] = Counter()
     took: Counter[str] = Counter()
-    for number in np.unique(names).tolist():
+    for number in np.flatnonzero(each).tolist():
         name = short_name(trace.names[number])
-        calls[name] += int((names == number).sum())
-        took[name] += int(spent[names == number].sum())
+        calls[name] += int(each[number])
+        took[name] += int(spent[number])
     return [
         KernelTime(name=name, calls_per_step=calls[name] / steps, device_s=ns / steps / 1e9)
         for name, ns in took.most_common(_LISTED)
