@@ -21,6 +21,8 @@ WORTH = 0.01  # log speed-up that one more edit has to gain
 LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
 ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller one is recommended
 ADDS = 0.9  # probability that a member adds, if the set without it was measured
+# The same while it is only planned: averages over parts of the samples are less sure than pairs.
+LIKELY = 0.8
 PROVEN = 0.95  # the same, if it was measured by itself alone
 SINGLE_GAINS = 0.95  # probability that a single arm gains, under its prior
 MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
@@ -150,14 +152,17 @@ class SearchPolicy:
                 return False
         return True
 
-    def _needed(self, members: Members, name: str, measured: Members | None = None) -> float:
+    def _needed(
+        self, members: Members, name: str, measured: Members | None = None, adds: float = ADDS
+    ) -> float:
         """Return the probability with which a member has to add; `measured`: a set that will be.
 
-        A set that holds it is no proof of a member that was never measured by itself.
+        A set that holds it is no proof of a member that was never measured by itself. `adds`: the
+        probability where the set without it was measured.
         """
         alone, known = frozenset([name]), {measured, *self.results.pairs}
         if members - alone in known:
-            return ADDS
+            return adds
         return PROVEN if alone in known or name in self.results.blocks else math.inf
 
     # -- costs
@@ -286,7 +291,7 @@ class SearchPolicy:
             gains = {
                 name: self.beliefs.mean_gain(chosen | {name})
                 for name in usable
-                if self._fits(chosen, name) and self.beliefs.p_adds(chosen, name) >= ADDS
+                if self._fits(chosen, name) and self.beliefs.p_adds(chosen, name) >= LIKELY
             }
             best = max(gains, key=lambda name: gains[name], default=None)
             gained = self.beliefs.mean_gain(chosen) if chosen else 0.0
@@ -412,7 +417,7 @@ class SearchPolicy:
         """Return the expected worth of the best end once a signal is known.
 
         Samples alike in the signal are averaged. An end counts where each of its members then adds
-        with the probability that a claim needs, or where it is claimed already.
+        likely enough to be worth pairs, or where it is claimed already.
         """
         order = np.argsort(signal)
         weight = self.beliefs.weight[order]
@@ -426,7 +431,7 @@ class SearchPolicy:
         means = averages(values)
         for row, end in enumerate(ends):
             if len(end) > 1:
-                needed = [self._needed(end, name, measured) for name in sorted(end)]
+                needed = [self._needed(end, name, measured, LIKELY) for name in sorted(end)]
                 likely = averages(self._adding[end]) >= np.array(needed)[:, None]
                 means[row] *= likely.all(axis=0)
         claimed = averages(self._claimed_gain[None, :])[0]
