@@ -340,6 +340,7 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(share, suffix, tmp_pa
     path.write_bytes(data[: int(share * len(data))])
     report = trace_checkup([str(path)])
     assert any("cut off" in doubt for doubt in report.doubts)
+    assert any("cut off" in doubt for doubt in report.beware), "the first screen says so"
     assert report.trace is not None
     assert 0 < report.trace.steps <= 200
     if report.trace.steps > 3:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import commands
 import pytest
 
-from torchdoctor.edits import Edit, KeywordEdit, StatementEdit
+from torchdoctor.edits import Edit, KeywordEdit, StatementEdit, applying
 from torchdoctor.edits.diff import unified_diff
 from torchdoctor.words import (
     Diagnosis,
@@ -18,6 +19,7 @@ from torchdoctor.words import (
     Report,
     WorkloadRecord,
 )
+from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import write_record
 
 SCRIPT = "import torch\n\nloader = DataLoader(d)\n# the end\n"
@@ -132,7 +134,7 @@ def test_a_file_that_was_changed_since_the_run_is_left_alone_without_force(tmp_p
     assert script.read_text().startswith("first = 0\n")
     script.write_text(script.read_text() + "later = 1\n")
     result = patch(tmp_path, "--undo")
-    assert result.returncode == 2 and "was changed since it was patched" in result.stderr
+    assert result.returncode == 2 and "is not as the patch left it" in result.stderr
     assert script.read_text().endswith("later = 1\n")
 
 
@@ -163,3 +165,34 @@ def test_without_a_patch_nothing_is_changed_and_that_is_said(tmp_path) -> None:
     (tmp_path / "train.py").unlink()
     result = patch(tmp_path, "--apply")
     assert result.returncode == 2 and "Cannot patch" in result.stderr
+
+
+def test_permissions_stay_and_a_file_that_cannot_be_written_leaves_all_as_it_was(tmp_path) -> None:
+    measured(tmp_path)
+    script = tmp_path / "train.py"
+    script.chmod(0o777)
+    assert patch(tmp_path, "--apply").returncode == 0
+    assert script.stat().st_mode & 0o777 == 0o777
+    script.write_bytes(b"\xff")
+    result = patch(tmp_path, "--undo")
+    assert result.returncode == 2 and "is not as the patch left it" in result.stderr
+    second = applying.FileChange(before="", after="import this")
+    (tmp_path / "no-folder").write_text("")
+    script.write_text(SCRIPT)
+    made = {
+        str(script): applying.FileChange(before=SCRIPT, after="changed"),
+        str(tmp_path / "no-folder" / "second.py"): second,
+    }
+    record = tmp_path / "record.json"
+    with pytest.raises(UsageError):
+        applying.apply(made, record)
+    assert script.read_text() == SCRIPT and not record.exists()
+
+
+def test_a_copy_of_a_project_does_not_change_the_one_that_was_measured(tmp_path) -> None:
+    run = measured(tmp_path)
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-copy"
+    shutil.copytree(tmp_path, elsewhere)
+    result = patch(elsewhere, "--apply", str(elsewhere / run.relative_to(tmp_path)))
+    assert result.returncode == 2 and f"measured the files in {tmp_path}" in result.stderr
+    assert (tmp_path / "train.py").read_text() == SCRIPT

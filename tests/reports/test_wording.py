@@ -197,13 +197,13 @@ def test_print_report_survives_an_encoding_that_lacks_a_character(monkeypatch) -
     assert b"\x1b" not in raw.getvalue()
 
 
-@pytest.mark.parametrize("columns", ["60", "200"])
+@pytest.mark.parametrize("columns", ["60", "200", "0"])
 def test_a_piped_report_is_plain_text(columns, monkeypatch, capsys) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", columns)
     terminal.show(document(loader_bound()))
-    shown = rendered(loader_bound(), "terminal", full=False, width=min(int(columns), 100))
+    shown = rendered(loader_bound(), "terminal", full=False, width=min(int(columns) or 100, 100))
     assert capsys.readouterr().out == shown
 
 

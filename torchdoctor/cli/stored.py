@@ -139,13 +139,13 @@ def patch(
         folder = read.recommendation.patch_folder or read.workload.cwd
     else:
         diff, folder, lines = _of_fixes(read, file, asked, apply)
-    if apply and diff:
-        made = applying.changes(diff, folder, record, force)
-        applying.apply(made, record)
-        lines = [*(f"Changed {path}, as above." for path in made), _TAKE_BACK, *lines]
+    made = applying.changes(diff, folder, record, force) if apply and diff else {}
     # As the files are: the terminal's encoding may lack what stands in them.
     sys.stdout.buffer.write((diff or "").encode("utf-8", "surrogateescape"))
     sys.stdout.flush()
+    if made:
+        applying.apply(made, record)
+        lines = [*(f"Changed {path}, as above." for path in made), _TAKE_BACK, *lines]
     for line in lines:
         typer.echo(line, err=True)
 

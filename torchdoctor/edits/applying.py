@@ -51,6 +51,9 @@ def changes(diff: str, folder: str, record: Path, force: bool = False) -> Change
     """
     if record.exists():
         raise UsageError("A patch of this run is applied: torchdoctor patch --undo takes it back.")
+    here, there = Path.cwd().resolve(), Path(folder).resolve()
+    if not (force or here.is_relative_to(there) or there.is_relative_to(here)):
+        raise UsageError(f"The run measured the files in {folder}: call this there, or --force it.")
     made: Changes = {}
     for part in _FILE.split(diff)[1:]:
         path, ids = Path(folder, _name(part)), _IDS.search(part)
@@ -78,10 +81,18 @@ def changes(diff: str, folder: str, record: Path, force: bool = False) -> Change
 
 
 def apply(made: Changes, record: Path) -> None:
-    """Write the files, and into the record what `undo` needs."""
+    """Write the files, and into the record what `undo` needs; where one fails, none is changed."""
     write_atomically(record, msgspec.json.encode(made))
-    for path, change in made.items():
-        write_atomically(path, change.after.encode())
+    patched: list[str] = []
+    try:
+        for path, change in made.items():
+            write_atomically(path, change.after.encode())
+            patched.append(path)
+    except BaseException:
+        for path in patched:
+            write_atomically(path, made[path].before.encode())
+        record.unlink()
+        raise
 
 
 def undo(record: Path) -> list[str]:
@@ -93,20 +104,31 @@ def undo(record: Path) -> list[str]:
     try:
         applied = msgspec.json.decode(record.read_bytes(), type=Changes)
     except FileNotFoundError as error:
-        none = "No patch of this run was applied with torchdoctor patch --apply."
-        raise UsageError(none) from error
+        raise UsageError(
+            "No patch of this run was applied with torchdoctor patch --apply. Name the run whose "
+            "patch was: torchdoctor report --list shows them."
+        ) from error
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"Cannot read {record}: {error}. Remove it to go on.") from error
-    for path, change in applied.items():
-        if not Path(path).is_file() or read_source(Path(path)) not in (change.before, change.after):
-            raise UsageError(
-                f"{path} was changed since it was patched: take that change back first, or the "
-                "patch by hand."
-            )
-    for path, change in applied.items():
-        write_atomically(path, change.before.encode())
+    patched = [path for path, change in applied.items() if _is_patched(Path(path), change)]
+    for path in patched:
+        write_atomically(path, applied[path].before.encode())
     record.unlink()
-    return list(applied)
+    return patched
+
+
+def _is_patched(path: Path, change: FileChange) -> bool:
+    """Return False for a file that holds what it held before. Raises UsageError for any other."""
+    try:
+        text = read_source(path) if path.is_file() else None
+    except (OSError, UnicodeDecodeError):
+        text = None
+    if text not in (change.before, change.after):
+        raise UsageError(
+            f"{path} is not as the patch left it: take the change since then back first, or the "
+            "patch by hand."
+        )
+    return text == change.after
 
 
 def _name(part: str) -> str:

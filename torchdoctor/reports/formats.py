@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
@@ -29,7 +30,7 @@ def document(report: Report, folder: str = "") -> Document:
         duration(report.elapsed_s) if report.elapsed_s is not None else "",
     ]
     run = relative(report.run_folder, folder) if report.run_folder else ""
-    command = f"torchdoctor report {run}" if run else "the same command with"
+    command = f"torchdoctor report {shlex.quote(run)}" if run else "the same command with"
     page = f"{run}/{PAGE_NAME}" if (Path(report.run_folder or "") / PAGE_NAME).is_file() else ""
     return Document(
         title="torchdoctor",

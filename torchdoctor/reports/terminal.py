@@ -43,7 +43,8 @@ def show(document: Document, details: bool = False) -> None:
     console = Console()
     colours = console.color_system if console.is_terminal and not console.no_color else None
     wide = not console.is_terminal and "COLUMNS" not in os.environ
-    text = render(document, WIDTH if wide else min(console.width, WIDTH), details, colours)
+    # Some containers set COLUMNS=0.
+    text = render(document, WIDTH if wide else min(console.width or WIDTH, WIDTH), details, colours)
     encoding = sys.stdout.encoding or "ascii"
     try:
         text.encode(encoding)

@@ -120,13 +120,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         return
     target = Path(os.path.realpath(path))  # a link stays a link
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666  # less the umask
+    mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666  # less the umask
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            temporary.chmod(mode)  # the umask took bits away
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
