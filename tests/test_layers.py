@@ -19,7 +19,6 @@ ONLY_IN = {
     "psutil": {"machine", "launch", "pairs"},
     "pynvml": {"machine"},
     "tensorboard": {"reports/tensorboard"},
-    "matplotlib": {"reports/tensorboard/images.py"},
 }
 
 

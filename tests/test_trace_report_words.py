@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -229,15 +228,3 @@ def test_a_single_event_has_its_verb(tmp_path: Path) -> None:
     doubts = " ".join(diagnosed(tmp_path, "trace.json", trace).doubts)
     assert "1 call (cudaMalloc) holds the host" in doubts
     assert "1 event of 45 has no duration" in doubts and "it counts as" in doubts
-
-
-def test_a_trace_has_no_launches_that_alternate(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from torchdoctor.reports.run_columns import Measured
-    from torchdoctor.reports.tensorboard.images import write_images
-
-    report = of_steps(tmp_path, 1, 1, 1, 1)
-    writer = Mock()
-    assert write_images(writer, report, Measured()) == []
-    said = {call.args[0]: call.args[-1] for call in writer.image.call_args_list}
-    assert "aunches" not in said["step_time/over_the_run"]

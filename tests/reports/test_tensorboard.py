@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from run_folders import (
     BASELINE_MS,
@@ -118,36 +115,6 @@ def test_recommended_steps_are_set_against_those_of_the_untouched_program(tmp_pa
         assert [number for number, _ in steps] == list(range(len(steps)))
         assert len(steps) == 2 * 12
         assert {round(value, 6) for _, value in steps} == {step_ms / 1000}
-
-
-@pytest.mark.slow
-def test_images_are_of_a_size_that_tensorboard_shows(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    notes = write_tensorboard(report_with_run(tmp_path / "run"), tmp_path / "logs")
-    assert notes == []
-    [main] = [r for name, r in runs(tmp_path / "logs").items() if name.endswith("/run")]
-    for tag in ("timeline/steps", "timeline/profiled_steps", "step_time/over_the_run"):
-        width, height, png = main.Tensors(tag)[0].tensor_proto.string_val
-        drawn = image.open(io.BytesIO(png))
-        assert drawn.size == (int(width), int(height)) == (700, drawn.size[1])
-        assert len(np.unique(np.asarray(drawn).reshape(-1, 4), axis=0)) > 5  # more than a frame
-
-
-def test_without_a_plotting_library_the_rest_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    [note] = write_tensorboard(report_with_run(tmp_path / "run"), tmp_path / "logs")
-    assert "torchdoctor[images]" in note
-    found = runs(tmp_path / "logs")
-    [main] = [run for name, run in found.items() if name.endswith("/run")]
-    tags = main.Tags()["tensors"]
-    assert {"step_time/observed_s", "utilization/cpu", "report/01 First screen"} <= set(tags)
-    assert not any(tag.startswith("timeline/") for tag in tags)
-    assert any("/trials/" in name for name in found)
-    assert list((tmp_path / "logs").rglob("*.pt.trace.json.gz"))
 
 
 def test_a_second_report_of_the_same_second_leaves_the_first(tmp_path: Path) -> None:

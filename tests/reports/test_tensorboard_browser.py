@@ -107,15 +107,6 @@ def test_text_is_the_report_without_leftovers_of_markdown(
         assert not [x for x in outside_code if leftover in x], leftover
 
 
-def test_images_are_shown_whole(browser: Browser, address: str, report: Report) -> None:
-    browser.open(f"{address}/#images")
-    loaded = "e.complete && e.naturalWidth"
-    browser.wait(lambda: browser.each("img", loaded).count(700) >= 3)
-    browser.picture("images")
-    tags = browser.each("tf-image-loader", "e.tag")
-    assert {"timeline/steps", "timeline/profiled_steps", "step_time/over_the_run"} <= set(tags)
-
-
 def test_the_removed_profiler_plugin_opens_the_traces_of_all_ranks(
     browser: Browser, address: str
 ) -> None:

@@ -145,8 +145,7 @@ def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bo
     if tensorboard is not None:
         from torchdoctor.reports.tensorboard.write import write_tensorboard
 
-        for note in write_tensorboard(report, tensorboard):
-            typer.echo(note, err=True)
+        write_tensorboard(report, tensorboard)
         typer.echo(f"To see it in TensorBoard: tensorboard --logdir {tensorboard}", err=True)
 
 

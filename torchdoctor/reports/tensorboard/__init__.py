@@ -1,1 +1,1 @@
-"""A report as a TensorBoard log: event files, images and traces in a log folder."""
+"""A report as a TensorBoard log: event files and traces in a log folder."""

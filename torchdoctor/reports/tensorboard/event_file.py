@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.image import metadata as image_metadata
 from tensorboard.plugins.scalar import metadata as scalar_metadata
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -18,7 +17,7 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 
 class EventFile:
-    """Points, texts and images of one TensorBoard run, the folder it lies in; whole at the end."""
+    """Points and texts of one TensorBoard run, the folder it lies in; whole at the end."""
 
     def __init__(self, folder: Path) -> None:
         self._file = EventFileWriter(str(folder))
@@ -35,16 +34,11 @@ class EventFile:
     ) -> None:
         """Write a point at a wall time (default: now); None and NaN are no point."""
         if value is not None and math.isfinite(value):
-            self._add(tag, np.float32(value), scalar_metadata, "", step, wall_s)
+            self._add(tag, np.float32(value), scalar_metadata, step, wall_s)
 
     def text(self, tag: str, text: str) -> None:
         """Write Markdown, shown as such."""
         self._add(tag, np.array(text.encode(), dtype=object), text_metadata)
-
-    def image(self, tag: str, png: bytes, width: int, height: int, description: str) -> None:
-        """Write an image; width and height in pixels; the description is Markdown."""
-        parts = [str(width).encode(), str(height).encode(), png]
-        self._add(tag, np.array(parts, dtype=object), image_metadata, description)
 
     def summary(self, summary: Any, step: int = 0, wall_s: float | None = None) -> None:
         """Write a summary that a plugin made itself."""
@@ -56,10 +50,9 @@ class EventFile:
         tag: str,
         value: Any,
         plugin: Any,
-        description: str = "",
         step: int = 0,
         wall_s: float | None = None,
     ) -> None:
-        about = plugin.create_summary_metadata(display_name="", description=description)
+        about = plugin.create_summary_metadata(display_name="", description="")
         entry = Summary.Value(tag=tag, tensor=make_tensor_proto(value), metadata=about)
         self.summary(Summary(value=[entry]), step, wall_s)

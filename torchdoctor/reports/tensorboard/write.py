@@ -15,7 +15,6 @@ from torchdoctor.reports.details import A_A
 from torchdoctor.reports.formats import document
 from torchdoctor.reports.run_columns import read_measured, trace_files
 from torchdoctor.reports.tensorboard.event_file import EventFile
-from torchdoctor.reports.tensorboard.images import write_images
 from torchdoctor.reports.tensorboard.scalars import write_figures, write_launches, write_observed
 from torchdoctor.reports.trial_rows import TRAINING
 from torchdoctor.words import Interval, Report
@@ -26,15 +25,12 @@ _RUN = "run"
 _NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")  # as torch's tensorboard_trace_handler names it
 
 
-def write_tensorboard(report: Report, folder: Path) -> list[str]:
+def write_tensorboard(report: Report, folder: Path) -> None:
     """Write a report below a log folder; what other runs wrote there stays.
 
-    `<folder>/<when>/run` holds scalars, text and images, `<when>/baseline` and `<when>/recommended`
+    `<folder>/<when>/run` holds scalars and text, `<when>/baseline` and `<when>/recommended`
     the steps of the timed launches, `<when>/trials/<nn>-<fix>` one HParams session for each trial,
     and `<folder>/plugins/profile/<when>` the traces.
-
-    Returns:
-        What could not be written, and why, in sentences.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -47,7 +43,6 @@ def write_tensorboard(report: Report, folder: Path) -> list[str]:
             write_observed(writer, measured)
             for number, (title, text) in enumerate(markdown.titled(document(report)), 1):
                 writer.text(f"report/{number:02d} {title}", text)
-            notes = write_images(writer, report, measured)
         write_launches(folder / when, measured)
         _write_trials(report, folder / when / "trials")
         _write_traces(report, folder / "plugins" / "profile" / when)
@@ -56,7 +51,6 @@ def write_tensorboard(report: Report, folder: Path) -> list[str]:
             f"Cannot write the TensorBoard folder {folder} ({error.strerror or error}): name "
             "another folder with --tensorboard."
         ) from error
-    return notes
 
 
 def _unused(folder: Path, created: str) -> str:
