@@ -224,7 +224,7 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     """Return what is missing for a firm answer: steps, or ranks."""
     steps, world = chosen.statistics.steps, chosen.world_size
     doubts = chosen.statistics.doubts
-    sentences = [x for x in doubts if x.startswith(STARTS_UP) or "cut off" in x]
+    sentences = [x for x in doubts if STARTS_UP in x or "cut off" in x]
     if 0 < steps < _FEW_STEPS:
         counted = "one step" if steps == 1 else f"{steps} steps"
         sentences.append(f"The trace holds {counted}: too few to tell usual from unusual steps.")

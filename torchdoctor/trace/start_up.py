@@ -51,9 +51,9 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
         return start, _long_calls(trace, start, end)
     names = ", ".join(sorted({trace.names[name] for name in table.name[rows]}))
     return until, [
-        f"{STARTS_UP} lies in the trace: {counted(int(rows.sum()), 'call')} ({names}) held the "
-        f"host for {seconds(total / 1e9)}. The first {seconds((until - start) / 1e9)} of the trace "
-        "are left out.",
+        f"The first {seconds((until - start) / 1e9)} of the trace are left out, as {STARTS_UP} "
+        f"lies there: {counted(int(rows.sum()), 'call')} ({names}) held the host for "
+        f"{seconds(total / 1e9)}.",
         *_long_calls(trace, until, end),
     ]
 
