@@ -8,6 +8,12 @@ from torchdoctor.words import RankTime, Recording
 NOTABLE = 0.05  # of a step: less is within what ranks differ from each other
 _SLOW = 0.4  # of the slowest link on the data sheet: no link in good order is slower
 
+_PCIE = 16e9  # bytes/s each way of the slowest link that GPUs of today have
+_SEE = (
+    " That is far less: either another rank came late to all of them, or they go over a network or "
+    "the host's memory (NCCL_DEBUG=INFO tells)."
+)
+
 
 def own_s(rank: RankTime) -> float:
     """Return a step's time without what communication adds to it."""
@@ -40,13 +46,12 @@ def links(recording: Recording) -> list[str]:
     names = {gpu.name for gpu in recording.environment.gpus}
     sheet = data_sheet(next(iter(names))) if len(names) == 1 else None
     if sheet is None or sheet.links is None:
-        return [f"{reached} (bus bandwidth)."]
+        pcie = best.best_bytes_per_s < _SLOW * _PCIE
+        text = f"; 16 lanes of PCIe 3.0 carry {_PCIE / 1e9:.3g} GB/s each way" if pcie else ""
+        return [f"{reached} (bus bandwidth){text}.{_SEE if pcie else ''}"]
     slow, fast = (link / 1e9 for link in sheet.links)
     could = f"{fast:.3g}" if slow == fast else f"{slow:.3g} (PCIe) to {fast:.3g} (NVLink)"
     text = f"{reached} (bus bandwidth); links of the {sheet.name} carry {could} GB/s each way."
     if best.best_bytes_per_s < _SLOW * sheet.links[0]:
-        text += (
-            " That is far below both: see with NCCL_DEBUG=INFO whether the ranks exchange over a "
-            "network, or through the host's memory."
-        )
+        text += _SEE
     return [text]

@@ -12,7 +12,8 @@ from torchdoctor.words.intervals import Intervals
 STARTS_UP = "CUDA's start-up"
 ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
 _WAITS = re.compile(r"Synchronize|Memcpy")
-_MEMORY = re.compile(r"Free|Malloc|cuMem")  # may wait for the device, in a warm program too
+_FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
+_MOST = 0.2  # of all steps in one call, which no usual step makes
 _CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
 _LONG_NS, _LONG = 50_000_000, 0.05  # of the trace: less is not worth leaving out
 _IDLE = 0.9  # of a call: what waits for the device sees it work
@@ -36,10 +37,7 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
     that it lies in goes with it, where optimizers mark the ends of steps.
     """
     table = trace.runtime
-    lasting = table.end - table.start
-    idle = lasting - trace.device.spans().covered(table.start, table.end) >= _IDLE * lasting
-    loads = (lasting >= _LONG_NS) & idle & ~named(trace, table, _WAITS.search)
-    rows = begins_context(trace) | (loads & ~named(trace, table, _MEMORY.search))
+    rows = begins_context(trace) | _loads(trace, _LONG_NS)
     total = table.spans(rows).total
     if not rows.any() or total < max(_LONG * (end - start), _LONG_NS):
         return start, _long_calls(trace, start, end)
@@ -72,6 +70,30 @@ def _long_calls(trace: Trace, start: int, end: int) -> list[str]:
         f"for {total_ns / 1e6:.0f} ms, {total_ns / (end - start):.0%} of the trace, as start-up "
         "does: if it is no part of training, record after a few steps (`schedule=` with wait and "
         "warmup)."
+    ]
+
+
+def _loads(trace: Trace, least_ns: float) -> Mask:
+    """Return the calls that take long while the device does nothing, as when code is loaded."""
+    table = trace.runtime
+    lasting = table.end - table.start
+    idle = lasting - trace.device.spans().covered(table.start, table.end) >= _IDLE * lasting
+    waits = named(trace, table, lambda name: _WAITS.search(name) or _FREES.search(name))
+    return (lasting >= least_ns) & idle & ~waits
+
+
+def within_steps(trace: Trace, steps: Intervals) -> list[str]:
+    """Return a doubt if a call of start-up takes much of the steps that the profiler marked."""
+    table = trace.runtime
+    long = _loads(trace, max(_MOST * steps.total, _CONTEXT_NS))
+    long &= steps.covered(table.start, table.end) > 0
+    if not long.any() or not trace.has_device:
+        return []
+    names = ", ".join(sorted({trace.names[name] for name in table.name[long]}))
+    return [
+        f"{counted(int(long.sum()), 'call')} ({names}) held the host for "
+        f"{seconds(table.spans(long).total / 1e9)} in the steps while the device did nothing, as "
+        f"{STARTS_UP} does: record after a few steps (`schedule=` with wait and warmup)."
     ]
 
 
