@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,16 +50,22 @@ while True:
 def run(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
     """report.json of a run of this program."""
     (folder / "train.py").write_text(program)
-    command = [sys.executable, "-m", "torchdoctor.cli.front", "run", "--quiet", "--output", "out"]
-    ran = subprocess.run(
-        [*command, "--allow-training-changes", "--json", "report.json", *arguments, "train.py"],
-        capture_output=True,
+    command = [sys.executable, "-X", "faulthandler", "-m", "torchdoctor.cli.front", "run"]
+    command += ["--quiet", "--output", "out", "--allow-training-changes", "--json", "report.json"]
+    with subprocess.Popen(
+        [*command, *arguments, "train.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         cwd=folder,
-        timeout=600,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    ) as ran:
+        try:
+            output, _ = ran.communicate(timeout=600)
+        except subprocess.TimeoutExpired:
+            ran.send_signal(signal.SIGABRT)  # its threads' stacks tell where it stood still
+            launches = sorted(path.name for path in (folder / "out").rglob("launches/*"))
+            pytest.fail(f"did not end; {launches}\n{ran.communicate(timeout=60)[0]}")
+    assert ran.returncode == 0, output
     found: dict[str, Any] = json.loads((folder / "report.json").read_text())
     return found
 
