@@ -5,6 +5,7 @@ eval-mode forward of the model that also trains: no frozen teacher and no batch 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,7 +16,7 @@ EXHAUSTED = -1
 _GRAD_AND_TRAINING = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Units:
     """The run cut at each fetch and each start of a loader; columns of shape (units,)."""
 
@@ -39,6 +40,7 @@ def learning_rows(events: Events) -> np.ndarray:
     return begins if len(begins) else events.at(step_log.BACKWARD_END, step_log.OPTIMIZER_END)
 
 
+@lru_cache(4)
 def cut_units(events: Events) -> Units:
     """Cut the run at its fetches."""
     start = events.at(step_log.FETCH_BEGIN, step_log.LOADER_START_BEGIN)
@@ -61,6 +63,7 @@ def cut_units(events: Events) -> Units:
     )
 
 
+@lru_cache(4)
 def evaluation_units(units: Units) -> np.ndarray:
     """Return True if each unit is evaluation; bool of shape (units,)."""
     of_learning_loader = np.isin(units.loader, units.loader[units.learns])

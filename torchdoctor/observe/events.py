@@ -6,6 +6,7 @@ tells which calls of `torch.autograd.grad` stand for it.
 """
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -76,9 +77,12 @@ def _batches_trained_on(rows: np.ndarray) -> np.ndarray:
     return kept if len(training) else rows
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Events:
-    """What one process logged, ordered by time; four int64 columns of equal length."""
+    """What one process logged, ordered by time; four int64 columns of equal length.
+
+    A log is its own key: what is asked of it for each of its hundreds of loaders is kept.
+    """
 
     code: np.ndarray
     ident: np.ndarray
@@ -89,11 +93,12 @@ class Events:
     def __len__(self) -> int:
         return len(self.code)
 
+    @lru_cache(64)  # noqa: B019 - of the last few logs
     def at(self, *codes: int) -> np.ndarray:
         """Return the row numbers of the events with one of these codes, ascending."""
         return np.flatnonzero(np.isin(self.code, codes))
 
-    @property
+    @cached_property
     def loader(self) -> np.ndarray:
         """Return the loader's number of each row; only meaningful for loader and fetch events."""
         return self.ident & _LOADER_MASK
@@ -124,7 +129,7 @@ def from_rows(rows: np.ndarray) -> Events:
     """Return the events of an int64 array of shape (n, 4), sorted by time."""
     rows = _on_device_clock(rows[np.argsort(rows[:, 2], kind="stable")])
     rows, learned_by = with_backwards(rows)
-    code, ident, t_ns, value = rows.T
+    code, ident, t_ns, value = np.ascontiguousarray(rows.T)
     return Events(code=code, ident=ident, t_ns=t_ns, value=value, learned_by=learned_by)
 
 

@@ -51,7 +51,8 @@ class ObservationWatch:
             return self.gave_up
         durations = step_durations(events[steps.trainers[0]], steps)
         # Reading grows with the log: look less often at a program with very many events.
-        self._next_look += 10 * (time.monotonic() - now)
+        missing_s = self.enough_s - float(durations.sum())
+        self._next_look += min(10 * (time.monotonic() - now), max(missing_s, 0.0))
         asked = (
             (_ENOUGH_STEPS, self.enough_s),
             (FEW_STEPS, 2 * self.enough_s),

@@ -70,8 +70,7 @@ def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
     rows = events.at(_BEGINS[boundary.kind])
     if boundary.kind == "loader":
         rows = rows[events.loader[rows] == boundary.ident]
-        following = np.searchsorted(rows, learning_rows(events))
-        rows = rows[np.unique(following[following < len(rows)])]
+        rows = rows[np.diff(np.searchsorted(learning_rows(events), rows), prepend=0) > 0]
     elif boundary.kind == "optimizer":
         rows = rows[events.ident[rows] == boundary.ident]
     return np.asarray(rows[boundary.every - 1 :: boundary.every])

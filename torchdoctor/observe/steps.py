@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -197,17 +198,23 @@ def count_samples(events: Events, begin: int, end: int, loader: int | None) -> f
         values = events.value[rows][events.value[rows] != EXHAUSTED]
     else:
         units = cut_units(events)
-        useful = units.is_fetch & ~evaluation_units(units) & (units.value != EXHAUSTED)
-        inside = useful & (units.start >= begin) & (units.start < end)
-        counted = [loader] if loader is not None else _taking_turns(units, useful)
+        inside = _training_fetches(units) & (units.start >= begin) & (units.start < end)
+        counted = [loader] if loader is not None else _taking_turns(units)
         values = units.value[inside & np.isin(units.loader, counted)]
     if not len(values) or (values < 0).any():
         return None
     return float(values.sum())
 
 
-def _taking_turns(units: Units, useful: np.ndarray) -> list[int]:
+def _training_fetches(units: Units) -> np.ndarray:
+    fetched: np.ndarray = units.is_fetch & ~evaluation_units(units) & (units.value != EXHAUSTED)
+    return fetched
+
+
+@lru_cache(4)
+def _taking_turns(units: Units) -> list[int]:
     """Return the loaders that are learned from in turn; of two that are zipped the busier."""
+    useful = _training_fetches(units)
     learned, counts = np.unique(units.loader[useful & units.learns], return_counts=True)
     loaders: list[int] = []
     spans: list[tuple[int, int]] = []
@@ -276,7 +283,7 @@ def _within(rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _counts(events: Events, units: Units, edges: np.ndarray, boundary: Boundary) -> dict[str, Any]:
-    batches = units.is_fetch & (units.value != EXHAUSTED) & ~evaluation_units(units)
+    batches = _training_fetches(units)
     if boundary.kind == "loader":
         batches &= units.loader == boundary.ident
     steps, stepped = len(edges) - 1, _within(events.at(step_log.OPTIMIZER_BEGIN), edges)
