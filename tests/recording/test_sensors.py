@@ -40,7 +40,7 @@ def columns(**more):
         "read_ops": seconds * 30,
         "pcie_rx_bytes_per_s": np.full(5, np.nan),
         "pcie_tx_bytes_per_s": np.full(5, np.nan),
-        "gpu_others": np.full(5, np.nan),
+        "gpu_others": np.full((5, 0), np.nan),
     }
     for name in ("utilization", "memory_bytes", "power_w", "sm_clock_mhz", "throttle"):
         given[f"gpu_{name}"] = np.zeros((5, 0))
@@ -89,10 +89,14 @@ def test_memory_grows_only_where_it_rises_throughout(resident, grows):
     nothing = np.zeros(len(t))
     names = ("tree_cpu_s", "own_cpu_s", "pss_bytes", "swap_bytes", "threads", "switches")
     names += ("forced_switches", "read_bytes", "write_bytes", "read_ops")
-    names += ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "gpu_others")
+    names += ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
     two = {"process_cpu_s": np.zeros((len(t), 2)), "process_queued_s": np.zeros((len(t), 2))}
     one = columns(
-        process_t_ns=t, rss_bytes=np.array(resident) * 1e6, **two, **dict.fromkeys(names, nothing)
+        process_t_ns=t,
+        rss_bytes=np.array(resident) * 1e6,
+        **two,
+        **dict.fromkeys(names, nothing),
+        gpu_others=np.zeros((len(t), 0)),
     )
     assert (one.statistics(0, int(t[-1])).rss_growth_bytes_per_s > 1e6) == grows
 
@@ -129,14 +133,14 @@ def test_the_gpus_of_the_program_count():
         gpu_sm_clock_mhz=np.array([[1000.0, 1]] * 5),
         gpu_throttle=np.array([[0x4 | 0x1, 0x40]] * 2 + [[0x1, 0]] * 3),
         gpu_ours=np.array([1.0, 0.0]),
-        gpu_others=np.array([0.0, 2, 1, 0, 0]),
+        gpu_others=np.array([[0.0, 1]] * 3 + [[2, 1]] * 2),
     ).statistics(0, 4 * SECOND)
     assert found.gpu_utilization == pytest.approx(0.58)
     assert found.gpu_utilization_p95 == pytest.approx(0.82)
     assert found.gpu_memory_peak_bytes == 10
     assert found.gpu_power_w is None
     assert found.gpu_throttle == ["power cap 40 %"]
-    assert found.gpu_other_processes == 2
+    assert (found.gpu_other_processes, found.gpu_sharing_processes) == (3, 2)
 
 
 def test_columns_are_stored_and_read_again(tmp_path):

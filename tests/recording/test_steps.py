@@ -373,6 +373,19 @@ def test_cycle_length():
     assert cycle_length(none, irregular) is None
 
 
+def test_what_passes_between_two_epochs_prepares_no_batch():
+    script = Script()
+    for _ in range(6):
+        script.start_loader()
+        for _ in range(9):
+            script.train_step()
+        script.exhaust()
+        script.pause(90.0)
+    figures = statistics(script, warmup=9, window=36)
+    assert figures.between_epochs_s == pytest.approx(0.010, rel=0.1)
+    assert figures.before_forward_s < 0.001
+
+
 def on_gpu(step_ms: float, unknown: int = 0) -> Script:
     """A host that runs ahead of a GPU, which comes to the end of each backward every `step_ms`.
 

@@ -51,6 +51,7 @@ class Planted:
         bottleneck: that the diagnosis has to name (`diagnosis.bottleneck`); several may be right.
         finding: a check that has to be found; "" for none in particular.
         line: text of the source line that the finding's place has to be.
+        says: text that some evidence has to contain.
         not_found: checks that must not be found.
         nvml: lines of the NVML state file.
     """
@@ -59,6 +60,7 @@ class Planted:
     bottleneck: Sequence[str] = ()
     finding: str = ""
     line: str = ""
+    says: str = ""
     not_found: Sequence[str] = ()
     nvml: str = "devices=1\n"
     samples: int = 4096
@@ -151,7 +153,7 @@ PLANTED = {
         settings="gflops=0.5;gflops_low=4",
         features=1024,
         bottleneck=["gpu"],
-        finding="tensor-cores-unused",
+        finding="tf32-off",
     ),
     "validation-with-gradients": Planted(
         settings="kernel:mm=1500",
@@ -186,12 +188,16 @@ PLANTED = {
         nvml="devices=1\npids=1\nused=536870912\n",
         bottleneck=["gpu"],
         finding="other-load",
+        says="on the GPU of this training",
     ),
     "idle-at-epoch-ends": Planted(
         settings="kernel:mm=1000",
         samples=512,
         epoch_end="time.sleep(0.5)",
-        finding="gpu-utilization",
+        bottleneck=["other"],
+        finding="step-outliers",
+        line="time.sleep(0.5)",
+        not_found=["inline-batch-preparation", "data-wait"],
     ),
     "clean": Planted(
         settings=_BUSY,
@@ -199,7 +205,7 @@ PLANTED = {
         not_found=[
             *("sync-in-step", "pageable-copies", "copy-without-pinning", "data-wait"),
             *("many-small-kernels", "host-made-tensors", "allocator-thrash", "memory-near-limit"),
-            *("throttling", "other-load"),
+            "throttling",
         ],
     ),
 }

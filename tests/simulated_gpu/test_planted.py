@@ -24,10 +24,11 @@ def test_an_illness_is_named_with_its_place(tmp_path: Path, name: str) -> None:
     ended = devices.doctor(tmp_path, *arguments, settings=planted.settings, nvml=planted.nvml)
     assert ended.returncode == 0, ended.stderr[-2000:]
     diagnosis = json.loads((tmp_path / "report.json").read_text())["diagnosis"]
-    findings = {finding["check"]: finding for finding in diagnosis["findings"]}
+    findings = {finding["check"]: finding for finding in reversed(diagnosis["findings"])}
     assert diagnosis["bottleneck"] in planted.bottleneck
     assert planted.finding in findings
     assert not set(planted.not_found) & findings.keys()
+    assert planted.says in str([finding["evidence"] for finding in findings.values()])
     if planted.line:
         line = findings[planted.finding]["location"]["line"]
         assert planted.line in planted.program.splitlines()[line - 1]

@@ -20,7 +20,7 @@ from torchdoctor.words.figures import counted
 
 _LAUNCHING = 0.3  # share of the step
 _MOST_BUSY = 0.5  # share of the step in which kernels run
-_FEWEST_KERNELS = 50  # of a step: what fewer cost is Python, or a loop that fetches
+_FEWEST_KERNELS = 50  # of a step: what fewer cost is Python
 _MOST_MEDIAN_US, _FEWEST_CALLS = 50.0, 300  # operators of a step without a GPU
 
 

@@ -13,7 +13,8 @@ Small copies of a few bytes, such as a learning rate: they are not worth pinning
 host: they wait for the device, whatever memory they end in (see sync-in-step).
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
+from torchdoctor.facts.analysed import TO_DEVICE, calls_of
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 from torchdoctor.words.figures import counted
 
 _LEAST_SHARE = 0.005  # of the step; less is not worth pinning for
@@ -38,11 +39,17 @@ def _examine(recording: Recording) -> Symptoms:
             f"They hold the host {traced.pageable_wait_s * 1e3:.1f} ms of a "
             f"{traced.step_s * 1e3:.1f} ms step."
         )
+    calls = calls_of(recording, "pageable", *TO_DEVICE)
     yield Symptom(
-        share=share, evidence=evidence, severity="high" if (share or 0.0) >= 0.1 else "moderate"
+        share=share,
+        evidence=evidence,
+        location=calls[0].location if calls else None,
+        severity="high" if (share or 0.0) >= 0.1 else "moderate",
     )
 
 
+_AT = {"kind": "pageable", "name": "to", "location": {"file": "/w/train.py", "line": 12}}
+_COPIES = trace(pageable_copies=2, pageable_wait_s=0.02, shares={"memcpy": 0.1, "runtime": 0.2})
 CHECK = CheckSpec(
     branch="memcpy",
     threshold=1.0,
@@ -50,13 +57,7 @@ CHECK = CheckSpec(
     source="Nsight Systems' expert rule cuda_memcpy_async: pageable memory",
     share_field="memcpy",
     examine=_examine,
-    fires=[
-        trace(
-            pageable_copies=2.0,
-            pageable_wait_s=0.02,
-            shares={"gpu": 0.7, "memcpy": 0.1, "runtime": 0.2},
-        )
-    ],
+    fires=[_COPIES, {**_COPIES, **process(tensor_calls=[_AT])}],
     quiet=[
         trace(pageable_copies=0.0),
         trace(pageable_copies=9.0, pageable_wait_s=0.00007, shares={"runtime": 0.5}),

@@ -12,27 +12,34 @@ steps come at random, see gc-pauses and slow-sample.
 
 ## How it is measured
 torchdoctor compares the 99th percentile with the median step of the observed window. Evaluation and
-the start of workers must not explain the difference between mean and median.
+the start of workers must not explain the difference between mean and median, nor the time between
+epochs, which is told by itself.
 
 ## Not to be confused with
 Evaluation at the end of each epoch, which is expected.
 """
 
-from torchdoctor.facts.lookup import long_steps_share
+from torchdoctor.facts.lookup import long_steps_share, phase_share, place_before
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 from torchdoctor.words.figures import seconds
 
-_LEAST_SHARE = 0.05  # of the median step
+_LEAST_SHARE = 0.05  # of the median step; of the training time that passes between epochs
 
 
 def _examine(recording: Recording) -> Symptoms:
     steps = recording.steps
-    if steps is None or steps.p99_s is None or steps.median_s <= 0:
+    if steps is None or steps.median_s <= 0:
         return
+    between = phase_share(recording, "between_epochs_s") or 0.0
+    if between >= _LEAST_SHARE:
+        rows = [row for row in recording.main.stacks if row.phase == "between_epochs"]
+        where = max(rows, key=lambda row: row.count).location if rows else None
+        text = f"{place_before(recording, where)}{between:.0%} of the time passes between epochs."
+        yield Symptom(share=between, evidence=text, location=where, severity="moderate")
     share = long_steps_share(steps)
-    if steps.p99_s < CHECK.threshold * steps.median_s:
+    if steps.p99_s is None or steps.p99_s < CHECK.threshold * steps.median_s:
         return
-    if share >= _LEAST_SHARE * steps.median_s / steps.mean_s:
+    if share >= max(_LEAST_SHARE * steps.median_s / steps.mean_s, between):
         yield Symptom(
             share=share,
             evidence=f"One step in a hundred takes {seconds(steps.p99_s)} or more, the median "
@@ -48,7 +55,7 @@ CHECK = CheckSpec(
     unit="times the median step: the 99th percentile",
     source="torchdoctor; SageMaker Debugger marks steps beyond 3 standard deviations",
     examine=_examine,
-    fires=[{"steps": _UNEVEN}],
+    fires=[{"steps": _UNEVEN}, {"steps": {"between_epochs_s": 0.004}}],
     quiet=[
         {"steps": {"median_s": 0.01, "mean_s": 0.01, "p99_s": 0.012}},
         {"steps": {**_UNEVEN, "evaluation_s": 0.0019}},

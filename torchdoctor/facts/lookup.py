@@ -96,6 +96,7 @@ def is_first_look(steps: StepStatistics) -> bool:
 def long_steps_share(steps: StepStatistics) -> float:
     """Return the share of the mean step that single long steps cost for no reason known."""
     explained_s = steps.evaluation_s + steps.loader_start_s + steps.first_batch_s
+    explained_s += steps.between_epochs_s
     extra_s = steps.mean_s - explained_s - steps.median_s
     return extra_s / steps.mean_s if steps.mean_s > 0 else 0.0
 

@@ -58,7 +58,7 @@ class SensorColumns:
     own_cpu_s: Columns = field(default_factory=_column)  # torchdoctor's
     pcie_rx_bytes_per_s: Columns = field(default_factory=_column)
     pcie_tx_bytes_per_s: Columns = field(default_factory=_column)
-    gpu_others: Columns = field(default_factory=_column)  # other processes on the GPUs
+    gpu_others: Columns = field(default_factory=_table)  # (m, devices), other processes on them
     process_pids: Times = field(default_factory=_times)  # (processes,), as the program sees them
     process_cpu_s: Columns = field(default_factory=_table)  # (m, processes)
     process_queued_s: Columns = field(default_factory=_table)  # ready to run, without a CPU
@@ -153,7 +153,6 @@ class _Window:
             read_ops_per_s=self._process_rate(c.read_ops),
             pcie_rx_bytes_per_s=_of_valid(c.pcie_rx_bytes_per_s[self.processes], np.mean),
             pcie_tx_bytes_per_s=_of_valid(c.pcie_tx_bytes_per_s[self.processes], np.mean),
-            gpu_other_processes=_most(c.gpu_others[self.processes]),
             **self._gpu(),
         )
 
@@ -165,8 +164,10 @@ class _Window:
         def of_ours(values: Columns, combine: Callable[..., Any] = np.nanmean) -> Columns:
             return _across(values[self.inside][:, chosen], combine)
 
-        used = of_ours(c.gpu_utilization)
+        used, strangers = of_ours(c.gpu_utilization), c.gpu_others[self.processes]
         return {
+            "gpu_other_processes": _most(_across(strangers, np.nansum)),
+            "gpu_sharing_processes": _most(_across(strangers[:, chosen], np.nanmax)),
             "gpu_utilization": _of_valid(used, np.mean),
             "gpu_utilization_p5": _of_valid(used, lambda values: np.quantile(values, 0.05)),
             "gpu_utilization_p95": _of_valid(used, lambda values: np.quantile(values, 0.95)),

@@ -65,6 +65,7 @@ class Sensors:
         self._machine: list[dict[str, Any]] = []
         self._trees: list[dict[str, Any]] = []
         self._ours: set[int] = set()  # devices that the program computes on
+        self._before: list[set[int]] | None = None  # pids on each when the program began
         self._columns: SensorColumns | None = None
 
     def start(self, root_pid: int) -> None:
@@ -128,20 +129,29 @@ class Sensors:
                 "process_t_ns": time.monotonic_ns(),
                 "swap_bytes": psutil.swap_memory().used,
                 "own_cpu_s": sum(os.times()[:2]),
-                "gpu_others": math.nan if gpus is None else self._gpu_processes(gpus, processes),
+                "gpu_others": [] if gpus is None else self._gpu_processes(gpus, processes),
                 "pcie_rx_bytes_per_s": received,
                 "pcie_tx_bytes_per_s": sent,
             }
         )
 
-    def _gpu_processes(self, gpus: nvml.Nvml, processes: ProcessSensors) -> float:
-        """Note the program's devices; return how many other processes compute on some device."""
+    def _gpu_processes(self, gpus: nvml.Nvml, processes: ProcessSensors) -> list[float]:
+        """Note the program's devices; return how many other processes compute on each device.
+
+        To a container the driver may give numbers of its own instead of pids: then who computed
+        there before the program began is another one, and who came since is the program.
+        """
+        running, strangers = [gpus.processes(device) for device in gpus.devices], []
+        if self._before is None:
+            self._before = [pids or set() for pids in running]
         alive = processes.alive.keys()
-        pids = [gpus.processes(device) for device in gpus.devices]
-        known = {index: running for index, running in enumerate(pids) if running is not None}
-        self._ours |= {index for index, running in known.items() if running & alive}
-        strangers = sum(len(running - alive) for running in known.values())
-        return float(strangers) if known else math.nan
+        for index, (pids, before) in enumerate(zip(running, self._before, strict=True)):
+            known = pids or set()
+            if known & alive or known - before:
+                self._ours.add(index)
+            foreign = known - alive if known & alive else known & before
+            strangers.append(math.nan if pids is None else float(len(foreign)))
+        return strangers
 
     def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float]:
         """Return traffic of one of the program's devices; it takes too long to ask every one."""

@@ -75,21 +75,30 @@ def step_numbers(events: Events, edges: np.ndarray) -> np.ndarray:
     return np.searchsorted(edges, np.arange(len(events)), side="right") - 1
 
 
+def between_passes(events: Events) -> np.ndarray:
+    """Return True for the stretches from the end of a loader's pass to the next fetch; (n,)."""
+    ended = (events.code == step_log.FETCH_END) & (events.value == step_log.EXHAUSTED)
+    begins = np.isin(events.code, (step_log.FETCH_BEGIN, step_log.LOADER_START_BEGIN))
+    latest = np.maximum.accumulate(np.where(ended | begins, np.arange(len(events)), 0))
+    return np.asarray(ended[latest] & (phase_after(events) == _OTHER))
+
+
 def before_forwards(
     events: Events, edges: np.ndarray, evaluation: np.ndarray, every_batch: bool = False
 ) -> np.ndarray:
     """Return the seconds of host time right before each step's first forward, outside any phase.
 
     They begin with whatever came last (boundary, fetch, optimizer step, backward), leave out waits,
-    copies and `evaluation`, and end with the last copy to the device. If no module's call shows a
-    forward, they go on to the first backward. With `every_batch` the time before each forward
-    behind a backward counts, as batches may accumulate.
+    copies, ends of epochs and `evaluation`, and end with the last copy to the device. If no
+    module's call shows a forward, they go on to the first backward. With `every_batch` the time
+    before each forward behind a backward counts, as batches may accumulate.
     """
     forwards = events.at(step_log.FORWARD_BEGIN)
     forwards = forwards if len(forwards) else events.at(step_log.BACKWARD_BEGIN)
     forwards = forwards[~evaluation[forwards] & (forwards >= edges[0]) & (forwards < edges[-1])]
     step = np.searchsorted(edges, forwards, side="right") - 1
-    idle = np.where((phase_after(events) == _OTHER) & ~evaluation, stretches(events), 0.0)
+    left_out = evaluation | between_passes(events)
+    idle = np.where((phase_after(events) == _OTHER) & ~left_out, stretches(events), 0.0)
     total = np.concatenate([[0.0], np.cumsum(idle)])
     works = step_log.FORWARD_END, step_log.BACKWARD_END, step_log.OPTIMIZER_END
     work_ends = np.union1d(events.at(*works), edges)
@@ -120,5 +129,6 @@ def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[st
         "evaluation_s": mean_where(evaluation),
         "evaluations": len(np.unique(np.searchsorted(learning_rows(events), inside))),
         "loader_start_s": mean_where(starting),
+        "between_epochs_s": mean_where(between_passes(events) & ~evaluation),
         "gc_s": mean_where(is_open(events, step_log.GC_BEGIN, step_log.GC_END)),
     }

@@ -24,20 +24,25 @@ def shares(
     samples of stacks: of forwards and losses that no phase holds, and of the program's own work.
     """
     if trace is not None and trace.has_device:
-        logged = _logged_wait(steps, trace)
-        if logged is None or _agree(logged, trace):
-            return trace.shares
-        # The others keep their proportions.
-        rest = 1.0 - (trace.shares.data_loader or 0.0)
-        scale = (1.0 - logged) / rest if rest > 0 else 0.0
-        known = asdict(trace.shares).items()
-        scaled = {name: share * scale for name, share in known if share is not None}
-        return Shares(**{**scaled, "data_loader": logged})
+        logged, known = _logged_wait(steps, trace), trace.shares
+        if logged is not None and not _agree(logged, trace):
+            known = _corrected(known, "data_loader", logged)
+        # The few profiled steps hardly ever hold the end of an epoch.
+        between = steps.between_epochs_s / steps.mean_s if steps and steps.mean_s > 0 else 0.0
+        return _corrected(known, "other", between) if between > (known.other or 0.0) else known
     if steps is None:
         return trace.shares if trace is not None else Shares()
     if steps.mean_s <= 0:
         return Shares()
     return _host_shares(steps, trace, unseen_forward, outside)
+
+
+def _corrected(known: Shares, name: str, share: float) -> Shares:
+    """Return the shares with one as it was measured; the others keep their proportions."""
+    before, rest = asdict(known), 1.0 - (getattr(known, name) or 0.0)
+    scale = (1.0 - share) / rest if rest > 0 else 0.0
+    scaled = {x: part * scale for x, part in before.items() if part is not None}
+    return Shares(**(scaled | {name: share}))
 
 
 def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:

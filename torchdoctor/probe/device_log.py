@@ -1,7 +1,4 @@
-"""A log that also says when the GPU came to each event: until its queue is full, the host is ahead.
-
-CUDA events are recorded into the program's current stream, and asked for later without waiting.
-"""
+"""A log that also says when the GPU came to each event: the host runs ahead, up to a full queue."""
 
 from collections import deque
 from threading import get_ident, main_thread
@@ -12,7 +9,10 @@ _MOST = 4096  # recorded and not reached yet; a GPU's queue holds about a thousa
 
 
 class DeviceLog(step_log.EventLog):
-    """Adds a DEVICE row for each event of the main thread that the GPU has come to."""
+    """Adds a DEVICE row for each event of the main thread that the GPU has come to.
+
+    CUDA events are recorded into the current stream, and asked for later without waiting.
+    """
 
     def __init__(self, folder, pid, on_due, torch):
         self._cuda, self._main = torch.cuda, main_thread().ident

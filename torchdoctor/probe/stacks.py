@@ -30,6 +30,7 @@ _COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PHASES = {
     **dict.fromkeys((step_log.LOADER_START_BEGIN, step_log.FETCH_BEGIN), "loader"),
     **dict.fromkeys((step_log.FETCH_END, step_log.BOUNDARY, step_log.LEARNED), "before_forward"),
+    step_log.LOADER_START_END: "between_epochs",  # or at the end of a pass
     step_log.FORWARD_BEGIN: "forward",
     **dict.fromkeys((step_log.BACKWARD_BEGIN, step_log.GRADIENT_BEGIN), "backward"),
     **dict.fromkeys((step_log.BACKWARD_END, step_log.GRADIENT_END), "after_backward"),
@@ -106,8 +107,7 @@ class Stacks:
         self._counts = Counter()
         self._main = threading.main_thread().ident
         log = session.log
-        known = log.sequence is not None
-        self._growth = Growth(log, self._counts, session.torch) if known else None
+        self._growth = Growth(log, self._counts, session.torch) if log.sequence else None
         # Pure Python keeps the GIL for 5 ms by default, and torch's operators let go of it: samples
         # would all fall on the first operator after a piece of Python, and none on the Python.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))

@@ -232,7 +232,8 @@ class StackSample:
     """How often a line of the user's code was on top of the main thread's stack.
 
     `phase` is what the sample fell into or after: "loader", "forward", "backward", "optimizer",
-    "before_forward" (after a fetch), "after_step" (of an optimizer), "after_backward", "other".
+    "before_forward" (after a fetch), "after_step" (of an optimizer), "after_backward",
+    "between_epochs" (after the end of a loader's pass), "other".
     """
 
     location: Location  # the innermost frame of the user's own code
@@ -249,8 +250,9 @@ class TensorCall:
 
     kind: "array-copy" (`torch.tensor` of an array), "arrays-copy" (of a list of arrays),
     "made-then-moved" (made on the host, then moved to a device), "moved-again" (the same unchanged
-    tensor as in the step before), "wait" (the host waits for a device tensor's value), "element"
-    (a few elements at one place are read or written, again and again).
+    tensor as in the step before), "pageable" (another move from memory that is not pinned), "wait"
+    (the host waits for a device tensor's value), "element" (a few elements at one place are read or
+    written, again and again).
     """
 
     kind: str

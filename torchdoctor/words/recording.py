@@ -69,6 +69,7 @@ class StepStatistics:
     before_forward_s: float = 0.0  #: Part of other_s before the forward pass, outside a loader.
     evaluation_s: float = 0.0  #: Part of the phases above: evaluation.
     evaluations: int = 0  #: Evaluation sections in the measured window.
+    between_epochs_s: float = 0.0  #: Part of other_s after the end of a loader's pass.
     loader_start_s: float = 0.0  #: Starting an iterator and its workers, mean of a step.
     gc_s: float = 0.0  #: Pauses of Python's garbage collector, mean of a step.
     first_batch_s: float = 0.0  #: Waiting for first batches beyond a usual wait, mean of a step.

@@ -9,8 +9,6 @@ from .. import places
 from ..wrapping import NotedCalls
 
 _MOST_ROWS = 16
-_CASTS = ("double", "to", "type")
-_DEFAULTS = ("set_default_dtype", "set_default_tensor_type")
 
 
 class DoubleCalls:
@@ -21,12 +19,13 @@ class DoubleCalls:
         self._rows = {}
         self._calls = NotedCalls(session, "double_calls")
         self.stop = self._calls.put_back
-        for owner, kind, names, is_double in (
-            (torch.nn.Module, "model", _CASTS, self._is_asked_for),
-            (torch.Tensor, "data", _CASTS, self._is_asked_for),
-            (torch, "default", _DEFAULTS, self._is_asked_for),
-            (torch, "data", ("from_numpy", "as_tensor", "tensor"), self._is_made),
+        for owner, kind, names in (
+            (torch.nn.Module, "model", ("double", "to", "type")),
+            (torch.Tensor, "data", ("double", "to", "type")),
+            (torch, "default", ("set_default_dtype", "set_default_tensor_type")),
+            (torch, "data", ("from_numpy", "as_tensor", "tensor")),
         ):
+            is_double = self._is_made if (owner, kind) == (torch, "data") else self._is_asked_for
             for name in names:
                 self._calls.add(owner, name, partial(self._note, kind, is_double))
         self._calls.on = True

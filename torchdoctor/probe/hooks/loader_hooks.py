@@ -251,6 +251,7 @@ class _Fetches:
                 batch = self._fetch(old, iterator, number) if switched else old(iterator)
             except BaseException as error:
                 add(step_log.FETCH_END, ident, step_log.EXHAUSTED)
+                session.log.last_code = step_log.LOADER_START_END  # until the next pass begins
                 if not isinstance(error, StopIteration):
                     session.hide_frames(error)
                 raise

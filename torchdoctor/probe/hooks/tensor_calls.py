@@ -145,9 +145,10 @@ class TensorCalls:
             return
         key = (here["file"], here["line"])
         last = self._moved.get(key)
-        if last is not None and last[0]() is source and last[1] == source._version:
-            sure = users is call.caller
-            self._add("moved-again", call.name, here, _bytes(source), took, sure)
+        again = last is not None and last[0]() is source and last[1] == source._version
+        if again or not source.is_pinned():
+            kind = "moved-again" if again else "pageable"
+            self._add(kind, call.name, here, _bytes(source), took, users is call.caller)
         self._moved[key] = weakref.ref(source), source._version
 
     def _note_wait(self, call):

@@ -104,10 +104,9 @@ def _is_list_of_samples(batch):
     """Return whether its items are made alike: inputs and targets have other fields."""
     if not isinstance(batch, (list, tuple)) or len({type(item) for item in batch}) != 1:
         return False
-    first = batch[0]
-    if hasattr(first, "keys"):
+    if hasattr(batch[0], "keys"):
         return len({tuple(map(str, item.keys())) for item in batch}) == 1
-    return isinstance(first, (list, tuple)) and len({len(item) for item in batch}) == 1
+    return isinstance(batch[0], (list, tuple)) and len({len(item) for item in batch}) == 1
 
 
 def _lists_of_one(batch):
