@@ -41,8 +41,7 @@ Python = Annotated[
     str | None, typer.Option(help="The Python that runs the script (default: the active one).")
 ]
 NoSandbox = Annotated[
-    bool,
-    typer.Option("--no-sandbox", help="Let every launch of the program write to your files."),
+    bool, typer.Option("--no-sandbox", help="Let every launch of the program write to your files.")
 ]
 InTurns = Annotated[
     bool,

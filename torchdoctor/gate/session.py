@@ -18,13 +18,7 @@ from torchdoctor.machine.environment import environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.reports.wording import how_it_failed, program_failed
-from torchdoctor.words import (
-    Environment,
-    ProgressEvent,
-    StepStatistics,
-    Workload,
-    WorkloadRecord,
-)
+from torchdoctor.words import Environment, ProgressEvent, StepStatistics, Workload, WorkloadRecord
 from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
 from torchdoctor.words.gate import GateReport
 
@@ -38,10 +32,7 @@ class GateSession:
     sandbox: Sandbox
 
     def __init__(
-        self,
-        workload: Workload,
-        settings: GateSettings,
-        progress: Callable[[ProgressEvent], None],
+        self, workload: Workload, settings: GateSettings, progress: Callable[[ProgressEvent], None]
     ) -> None:
         self.workload, self.settings, self._tell = workload, settings, progress
         self._began, self._created = time.monotonic(), datetime.now(timezone.utc)

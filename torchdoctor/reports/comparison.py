@@ -88,10 +88,7 @@ def _most_changed(comparison: Comparison) -> list[Block]:
     step = ["step", seconds(comparison.a.step_s), seconds(comparison.b.step_s), change]
     changed = [row for row in _parts(comparison) if row[-1] not in ("0", "not known")]
     findings = [_named(finding) for finding in comparison.findings[:_MOST_FINDINGS]]
-    return [
-        *table(["", "A", "B", "change"], [step, *changed[:_MOST_PARTS]]),
-        *notes(findings),
-    ]
+    return [*table(["", "A", "B", "change"], [step, *changed[:_MOST_PARTS]]), *notes(findings)]
 
 
 def _step_times(comparison: Comparison) -> list[Block]:

@@ -19,12 +19,7 @@ from torchdoctor.observe.evaluation import evaluation_mask
 from torchdoctor.observe.phases import step_numbers
 from torchdoctor.observe.step_lanes import lanes_of_events
 from torchdoctor.probe import step_log
-from torchdoctor.reports.run_columns import (
-    Measured,
-    Observed,
-    profiled_lanes,
-    read_measured,
-)
+from torchdoctor.reports.run_columns import Measured, Observed, profiled_lanes, read_measured
 from torchdoctor.reports.time_parts import replayed_gains, time_bars
 from torchdoctor.reports.trial_rows import figures_of, measured, verdict_of
 from torchdoctor.words import Report, TraceStatistics

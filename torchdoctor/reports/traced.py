@@ -25,10 +25,7 @@ def lines(report: Report) -> list[tuple[str, list[str]]]:
             (f"{stacks}, {of}", _place_lines(trace, trace.step_s)),
             (f"Collectives, {of}", _collective_lines(report, trace)),
             (f"Driver calls that hold the host, {of}", call_lines(trace, trace.step_s)),
-            (
-                f"The most expensive operators, {of}{profiled}",
-                operator_lines(trace, trace.step_s),
-            ),
+            (f"The most expensive operators, {of}{profiled}", operator_lines(trace, trace.step_s)),
             (f"Arithmetic of the GPU, {of}", _arithmetic_lines(report, trace)),
         ]
     if report.steps is None:  # a run's offered fixes say it beside their code

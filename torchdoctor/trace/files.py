@@ -10,14 +10,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from torchdoctor.trace.events import (
-    EVENT_END,
-    MOST_DAMAGED,
-    Run,
-    decode_run,
-    repair,
-    salvage,
-)
+from torchdoctor.trace.events import EVENT_END, MOST_DAMAGED, Run, decode_run, repair, salvage
 from torchdoctor.words.errors import NoTrace, UsageError
 
 try:

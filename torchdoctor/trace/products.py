@@ -216,11 +216,7 @@ def _sizes(trace: Trace, table: Table, nesting: Nesting) -> list[ProductSizes | 
 
 
 def _products(
-    trace: Trace,
-    calls: _Calls,
-    sheet: DataSheet | None,
-    capability: tuple[int, int],
-    steps: int,
+    trace: Trace, calls: _Calls, sheet: DataSheet | None, capability: tuple[int, int], steps: int
 ) -> list[MatrixProduct]:
     """Return calls of one operator, sizes and precision together; the longest first."""
     table = calls.table

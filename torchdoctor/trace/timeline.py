@@ -15,13 +15,7 @@ from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, is_communication
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
 from torchdoctor.trace.start_up import start_up, within_steps
-from torchdoctor.trace.threads import (
-    is_loader,
-    is_optimizer,
-    is_step,
-    named,
-    of_fetching_thread,
-)
+from torchdoctor.trace.threads import is_loader, is_optimizer, is_step, named, of_fetching_thread
 from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract
 
 # The order in which branches claim time. Collective kernels come right after the others, so that

@@ -46,12 +46,7 @@ class EventFile:
         self._file.add_event(Event(wall_time=wall, step=step, summary=summary))
 
     def _add(
-        self,
-        tag: str,
-        value: Any,
-        plugin: Any,
-        step: int = 0,
-        wall_s: float | None = None,
+        self, tag: str, value: Any, plugin: Any, step: int = 0, wall_s: float | None = None
     ) -> None:
         about = plugin.create_summary_metadata(display_name="", description="")
         entry = Summary.Value(tag=tag, tensor=make_tensor_proto(value), metadata=about)
