@@ -98,8 +98,8 @@ def test_the_line_that_waits_for_workers_prepares_nothing() -> None:
 
 def test_a_loader_that_hardly_reads_waits_for_something_else() -> None:
     said = _evidence(sample_cpu_share=0.01, sensors={"read_bytes_per_s": 40_000.0})
-    assert "the loader waits for a network, a lock, another process or a sleep." in said
-    assert "It hardly reads the disk (0.0 MB/s)." in said
+    assert "the loader waits for another process or a sleep, a network or a lock." in said
+    assert "It reads 0.0 MB/s from disk, hardly anything." in said
     assert "storage" not in said
     said = _evidence(sample_cpu_share=0.01, sensors={"read_bytes_per_s": 40e6})
     assert "waits for storage" in said

@@ -36,24 +36,20 @@ def _examine(recording: Recording) -> Symptoms:
         return
     model = models[0]
     name = model.cls.rpartition(".")[2] or "the model"
+    origin = ""
+    if call := made_double(recording):
+        owner = "Module." if call.kind == "model" else "torch."
+        origin = f", made so by {owner}{call.name} at {place(recording, call.location)}"
     yield Symptom(
         share=share,
         evidence=[
             f"{model.float64_elements:,} of {model.elements:,} parameters of {name} are float64 "
-            f"(double precision){_origin(recording)}.",
+            f"(double precision){origin}.",
             f"{working} {_cost(recording)}",
         ],
         location=double_location(recording),
         severity="high" if share >= _MUCH or recording.has_gpu else "moderate",
     )
-
-
-def _origin(recording: Recording) -> str:
-    call = made_double(recording)
-    if call is None:
-        return ""
-    owner = "Module." if call.kind == "model" else "torch."
-    return f", made so by {owner}{call.name} at {place(recording, call.location)}"
 
 
 def _cost(recording: Recording) -> str:

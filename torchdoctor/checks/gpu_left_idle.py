@@ -19,6 +19,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, p
 
 def _examine(recording: Recording) -> Symptoms:
     gpus, main = recording.environment.gpus, recording.main
+    one_device = len({model.device for model in main.models}) < 2
+    parallel = not one_device or any(model.data_parallel for model in main.models)
     if not gpus or not training_models(recording) or recording.sensors.gpu_other_processes:
         return
     if "CUDA_VISIBLE_DEVICES" in main.flags.environment:
@@ -29,14 +31,9 @@ def _examine(recording: Recording) -> Symptoms:
         if main.cuda is None:
             evidence += f" This torch ({main.torch}) was built without CUDA."
         yield Symptom(evidence=evidence, severity="moderate")
-    elif len(main.devices) > 1 and (main.world_size or 1) == 1 and not _parallel(recording):
+    elif len(main.devices) > 1 and (main.world_size or 1) == 1 and not parallel:
         evidence = f"One of {len(main.devices)} GPUs trains; the others idle."
         yield Symptom(evidence=evidence, severity="advice")
-
-
-def _parallel(recording: Recording) -> bool:
-    models = recording.main.models
-    return len({m.device for m in models}) > 1 or any(m.data_parallel for m in models)
 
 
 _A100 = on_gpu("NVIDIA A100")

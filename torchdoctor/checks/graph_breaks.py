@@ -23,35 +23,23 @@ Functions that torch.compile skips altogether, and functions that are compiled a
 `torch.compiler.disable`).
 """
 
-import re
-
 from torchdoctor.facts.lookup import place, place_before
-from torchdoctor.words import CheckSpec, Compilation, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 from torchdoctor.words.figures import counted
 
 _NAMED = 5
 _ASKED_FOR = ("torch._dynamo.graph_break", "torch._dynamo.disable", "torch.compiler.disable")
-_REMEDIES = {
-    r"\bprint\(|logging|logger": (
-        "Move the print or log call out of the forward, to every so many steps of the loop."
-    ),
-    r"\.item\(|\btolist\(|\bfloat\(|\bint\(": (
-        "Keep the value as a tensor; torch._dynamo.config.capture_scalar_outputs = True captures "
-        ".item()."
-    ),
-    r"data-dependent|data dependent|generic_jump|control flow": (
-        "Write a branch on a tensor's values as torch.where, or as torch.cond."
-    ),
-}
+_ADVICE = (
+    "TORCH_LOGS=graph_breaks shows why; prints, .item() and branches on a tensor's values are the "
+    "most frequent reasons."
+)
 
 
 def _examine(recording: Recording) -> Symptoms:
     compiled = recording.main.compilation
-    # A run's own counters know more than a trace.
-    yield from _of_trace(recording) if compiled is None else _of_run(recording, compiled)
-
-
-def _of_run(recording: Recording, compiled: Compilation) -> Symptoms:
+    if compiled is None:  # a run's own counters know more than a trace
+        yield from _of_trace(recording)
+        return
     breaks = [b for b in compiled.breaks if not any(name in b.reason for name in _ASKED_FOR)]
     if not breaks:
         return
@@ -60,14 +48,12 @@ def _of_run(recording: Recording, compiled: Compilation) -> Symptoms:
         f"{f' ({each.text})' if each.text else ''}."
         for each in breaks[:_NAMED]
     ]
-    reasons = " ".join(f"{each.reason} {each.text}".lower() for each in breaks)
-    remedies = [remedy for signs, remedy in _REMEDIES.items() if re.search(signs, reasons)]
     yield Symptom(
         evidence=[
             f"torch.compile breaks the graph at {counted(len(breaks), 'place')}; it made "
             f"{counted(compiled.graphs, 'graph')}.",
             *lines,
-            *(remedies or ["TORCH_LOGS=graph_breaks shows each with its stack."]),
+            _ADVICE,
         ],
         location=next((each.location for each in breaks if each.location is not None), None),
         severity="moderate",
@@ -83,8 +69,7 @@ def _of_trace(recording: Recording) -> Symptoms:
     yield Symptom(
         evidence=[
             f"torch.compile breaks the graph at {counted(len(lines), 'place')}: {named}.",
-            "TORCH_LOGS=graph_breaks shows why; prints, .item() and branches on a tensor's values "
-            "are the most frequent reasons.",
+            _ADVICE,
         ],
         location=lines[0],
         severity="moderate",

@@ -16,7 +16,9 @@ step's loss, which lives until the next one replaces it.
 """
 
 from torchdoctor.facts.lookup import place_before
-from torchdoctor.words import CheckSpec, KeptGraph, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+
+_UNNAMED = "Something that the training loop does not name"
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -24,17 +26,14 @@ def _examine(recording: Recording) -> Symptoms:
     if kept:
         yield Symptom(
             evidence=[
-                f"{place_before(recording, graph.location)}{_name(graph)} keeps "
+                f"{place_before(recording, graph.location)}"
+                f"{repr(graph.name) if graph.name else _UNNAMED} keeps "
                 f"{graph.nodes_per_step:.0f} nodes of the autograd graph of every step."
                 for graph in kept
             ],
             location=next((graph.location for graph in kept if graph.location), None),
             severity="moderate",
         )
-
-
-def _name(graph: KeptGraph) -> str:
-    return f"'{graph.name}'" if graph.name else "Something that the training loop does not name"
 
 
 _KEPT = {"kind": "sum", "name": "total", "nodes_per_step": 30.0}

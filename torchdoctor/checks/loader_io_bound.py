@@ -28,12 +28,11 @@ def _examine(recording: Recording) -> Symptoms:
         return
     if untold_wait(recording) is not None:  # the report's doubts say it
         return
-    reads, unread = recording.sensors.read_bytes_per_s, _reads_nothing(recording)
-    cause = (
-        "a network, a lock, another process or a sleep"
-        if unread
-        else "storage, a network or a lock"
-    )
+    reads = recording.sensors.read_bytes_per_s
+    # Reads of network file systems go by no disk.
+    slow = any(mount.kind in SLOW_KINDS for mount in read_mounts_of(recording))
+    unread = reads is not None and reads < HARDLY_READ and not slow
+    cause = f"{'another process or a sleep' if unread else 'storage'}, a network or a lock"
     evidence = [f"Fetching a batch is only {busy:.0%} CPU time: the loader waits for {cause}."]
     if loader.sample_time_s is not None:
         evidence.append(
@@ -44,19 +43,8 @@ def _examine(recording: Recording) -> Symptoms:
         evidence.append(line)
     if reads is not None:
         rate = f"{reads / 1e6:.1f} MB/s"
-        evidence.append(
-            f"It hardly reads the disk ({rate})."
-            if unread
-            else f"The program reads {rate} from disk."
-        )
+        evidence.append(f"It reads {rate} from disk{', hardly anything' * unread}.")
     yield Symptom(share=data_wait_share(recording), evidence=evidence, location=loader.location)
-
-
-def _reads_nothing(recording: Recording) -> bool:
-    """Return True if the wait is not for storage; reads of network file systems go by no disk."""
-    reads = recording.sensors.read_bytes_per_s
-    slow = any(mount.kind in SLOW_KINDS for mount in read_mounts_of(recording))
-    return reads is not None and reads < HARDLY_READ and not slow
 
 
 _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.08}

@@ -21,10 +21,12 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, p
 
 def _examine(recording: Recording) -> Symptoms:
     share, dtype = arithmetic_share(recording), low_precision(recording)
+    features, capability = recording.environment.cpu_features, compute_capability(recording)
+    known = capability if recording.has_gpu else features
     models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
     if not models or share is None or share < CHECK.threshold:
         return
-    if dtype is None or not _known(recording):
+    if dtype is None or not known:
         return
     model = max(models, key=lambda m: m.elements)
     if not model.autocast_forwards and model.dtypes == ["float32"]:
@@ -35,12 +37,6 @@ def _examine(recording: Recording) -> Symptoms:
             location=model.location,
             severity="moderate",
         )
-
-
-def _known(recording: Recording) -> bool:
-    if recording.has_gpu:
-        return compute_capability(recording) is not None
-    return bool(recording.environment.cpu_features)
 
 
 _MODEL = {"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}

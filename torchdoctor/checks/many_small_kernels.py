@@ -34,7 +34,11 @@ def _on_gpu(traced: TraceStatistics) -> Symptoms:
     short, busy = traced.short_kernels_share, traced.gpu_busy_share
     if short is None or busy is None or short < CHECK.threshold or busy > _MOST_BUSY:
         return
-    share = _launching_share(traced)
+    shares, step_s = traced.shares, traced.step_s or 1.0
+    host = (shares.cpu or 0.0) + (shares.other or 0.0)
+    blocked = ((traced.blocking_copy_s or 0.0) + (traced.sync_s or 0.0)) / step_s
+    # More driver time than the operators and Python around it take allocates or loads.
+    share = host + min(max((shares.runtime or 0.0) - blocked, 0.0), host)
     if share >= _LAUNCHING and (traced.kernels_per_step or 0) >= _FEWEST_KERNELS:
         evidence = (
             f"{counted(traced.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under "
@@ -56,18 +60,6 @@ def _on_cpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
             f"around them take {overhead:.0%} of the profiled step."
         )
         yield Symptom(share=overhead, evidence=evidence, severity="high")
-
-
-def _launching_share(traced: TraceStatistics) -> float:
-    """Return the share of the step in which the host launches or runs Python and no kernel runs.
-
-    Time blocked in copies and synchronisation is left out, and so is more driver time than the
-    operators and Python around it take: those calls allocate or load, they do not launch.
-    """
-    shares, step_s = traced.shares, traced.step_s or 1.0
-    host = (shares.cpu or 0.0) + (shares.other or 0.0)
-    blocked = ((traced.blocking_copy_s or 0.0) + (traced.sync_s or 0.0)) / step_s
-    return host + min(max((shares.runtime or 0.0) - blocked, 0.0), host)
 
 
 _TINY = {"operator_median_us": 6.0, "operator_calls_per_step": 900.0}

@@ -30,8 +30,7 @@ def _examine(recording: Recording) -> Symptoms:
             evidence=[f"{gain.text}." for gain in worthwhile],
             severity="advice",
         )
-    elif not gains and _uses_tensor_cores(recording):  # what was timed goes before what is likely
-        models = _with_odd_sizes(recording)
+    elif not gains and (models := _with_odd_sizes(recording)):  # not timed, but likely
         layers = [layer for model in models for layer in model.odd_sizes]
         yield Symptom(
             evidence=f"No multiples of 8: {'; '.join(layers[:4])}.",
@@ -41,15 +40,12 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 def _with_odd_sizes(recording: Recording) -> list[ModelFacts]:
-    return [model for model in training_models(recording) if model.odd_sizes]
-
-
-def _uses_tensor_cores(recording: Recording) -> bool:
-    models = _with_odd_sizes(recording)
-    if not models or not recording.has_gpu or (compute_capability(recording) or (0, 0)) < (7, 0):
-        return False
+    """Return the models with large uneven layers, if tensor cores are in use."""
+    models = [model for model in training_models(recording) if model.odd_sizes]
+    if not recording.has_gpu or (compute_capability(recording) or (0, 0)) < (7, 0):
+        return []
     low = any(m.autocast_forwards or set(m.dtypes) & {"bfloat16", "float16"} for m in models)
-    return low or bool(recording.main.flags.matmul_tf32)
+    return models if low or recording.main.flags.matmul_tf32 else []
 
 
 _ON_A100 = on_gpu("A100", compute_capability="8.0")

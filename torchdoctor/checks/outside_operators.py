@@ -46,9 +46,10 @@ def _examine(recording: Recording) -> Symptoms:
     share = min((traced.outside_s or 0.0) / traced.step_s, recording.shares.other or 0.0)
     if share < CHECK.threshold:
         return
-    places = _explaining(traced.python_places, share, traced.step_s)
+    ranked = sorted(traced.python_places, key=lambda place: place.other_s, reverse=True)
+    places = [place for place in ranked if place.other_s >= _LITTLE * traced.step_s][:_NAMED]
     evidence, location = [f"{share:.0%} of the step lies in no operator."], None
-    if places:
+    if sum(place.other_s for place in places) >= _EXPLAINED * share * traced.step_s:
         named = ", ".join(
             f"{_name(place)} ({place.other_s / traced.step_s:.0%})" for place in places
         )
@@ -80,13 +81,6 @@ def _examine(recording: Recording) -> Symptoms:
         location=location,
         severity="high" if share >= _HIGH else "moderate",
     )
-
-
-def _explaining(places: list[PythonPlace], share: float, step_s: float) -> list[PythonPlace]:
-    ranked = sorted(places, key=lambda place: place.other_s, reverse=True)
-    named = [place for place in ranked if place.other_s >= _LITTLE * step_s][:_NAMED]
-    explained_s = sum(place.other_s for place in named)
-    return named if explained_s >= _EXPLAINED * share * step_s else []
 
 
 def _name(place: PythonPlace | PythonCall) -> str:

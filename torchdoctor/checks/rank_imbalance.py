@@ -43,20 +43,15 @@ def _examine(recording: Recording) -> Symptoms:
         f"Rank {slowest.rank} works {own_s(slowest) * 1e3:.1f} ms of each step, the mean of "
         f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it."
     ]
-    if longer := _difference(slowest, rest):
-        evidence.append(f"What it takes longer than the others: {longer}.")
+    more = {name: part(slowest) - sum(map(part, rest)) / len(rest) for name, part in _PARTS.items()}
+    least = _NAMED * sum(max(more_s, 0.0) for more_s in more.values())
+    longer = sorted(((s, name) for name, s in more.items() if s >= least > 0), reverse=True)
+    if longer:
+        named = ", ".join(f"{name} +{more_s * 1e3:.3g} ms" for more_s, name in longer)
+        evidence.append(f"What it takes longer than the others: {named}.")
     if slowest.last_share is not None and slowest.last_share > 1.0 / len(ranks):
         evidence.append(f"It comes last to {slowest.last_share:.0%} of the collectives.")
     yield Symptom(share=share, evidence=evidence)
-
-
-def _difference(slowest: RankTime, rest: list[RankTime]) -> str:
-    """Return the parts of its own time that exceed the mean of the rest, the largest first."""
-    more = {name: part(slowest) - sum(map(part, rest)) / len(rest) for name, part in _PARTS.items()}
-    least = _NAMED * sum(max(more_s, 0.0) for more_s in more.values())
-    parts = sorted(more.items(), key=lambda item: -item[1])
-    named = [(name, more_s) for name, more_s in parts if more_s >= least > 0]
-    return ", ".join(f"{name} +{more_s * 1e3:.3g} ms" for name, more_s in named)
 
 
 _PARTS: dict[str, Callable[[RankTime], float]] = {

@@ -25,21 +25,22 @@ The first compilation, which every process pays once. Graph breaks, which cut a 
 from typing import Any
 
 from torchdoctor.facts.lookup import place_before
-from torchdoctor.words import CheckSpec, Compilation, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 from torchdoctor.words.figures import counted
-from torchdoctor.words.program import on_sizes
 
 _NORMAL = 3  # further versions of a function: the last batch, evaluation, the last batch of that
 _NAMED = 3
+_ADVICE = (
+    "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, dynamic=True or "
+    "torch._dynamo.mark_dynamic(x, 0) makes one version for all."
+)
 
 
 def _examine(recording: Recording) -> Symptoms:
     compiled = recording.main.compilation
-    # A run's own counters know more than a trace.
-    yield from _of_trace(recording) if compiled is None else _of_run(recording, compiled)
-
-
-def _of_run(recording: Recording, compiled: Compilation) -> Symptoms:
+    if compiled is None:  # a run's own counters know more than a trace
+        yield from _of_trace(recording)
+        return
     share = compiled.later_s / compiled.watched_s if compiled.watched_s > 0 else 0.0
     often = compiled.later_most > _NORMAL and share >= CHECK.threshold
     reasons, gave_up = compiled.recompile_reasons, compiled.gave_up
@@ -59,29 +60,8 @@ def _of_run(recording: Recording, compiled: Compilation) -> Symptoms:
         f"torch has given {lost.function} up, which runs as if it was not compiled: {lost.reason}."
         for lost in gave_up[:_NAMED]
     ]
-    yield Symptom(
-        share=share or None,
-        evidence=evidence
-        + _advice([*(why.reason for why in reasons), *(lost.reason for lost in gave_up)]),
-        location=reasons[0].location if reasons else None,
-    )
-
-
-def _advice(reasons: list[str]) -> list[str]:
-    """Return what helps against guards that fail, by what they guard."""
-    advice = []
-    if any(map(on_sizes, reasons)):
-        advice.append(
-            "Sizes vary: torch.compile(..., dynamic=True), or torch._dynamo.mark_dynamic(x, 0) "
-            "before the call, makes one version for all; drop_last=True or padding makes fewer "
-            "sizes."
-        )
-    if any(" == " in reason and not on_sizes(reason) for reason in reasons):
-        advice.append(
-            "A Python value that changes is compiled in as a constant: keep it as a tensor "
-            "(register_buffer), or change it outside of what is compiled."
-        )
-    return advice or ["TORCH_LOGS=recompiles shows each guard that fails."]
+    location = reasons[0].location if reasons else None
+    yield Symptom(share=share or None, evidence=[*evidence, _ADVICE], location=location)
 
 
 def _of_trace(recording: Recording) -> Symptoms:
@@ -104,10 +84,7 @@ def _of_trace(recording: Recording) -> Symptoms:
     else:
         if compiled.again:
             evidence.append(f"{compiled.again} of them are further versions: a guard has failed.")
-        evidence.append(
-            "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, dynamic=True or "
-            "torch._dynamo.mark_dynamic(x, 0) makes one version for all."
-        )
+        evidence.append(_ADVICE)
     yield Symptom(
         share=share, evidence=evidence, severity="advice" if compiled.again == 0 else None
     )

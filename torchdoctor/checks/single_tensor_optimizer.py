@@ -13,14 +13,15 @@ A large optimizer share of few large tensors: that is memory bandwidth.
 """
 
 from torchdoctor.facts.lookup import phase_share, updates_one_by_one
-from torchdoctor.words import CheckSpec, OptimizerFacts, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 _FEWEST = 10  # tensors
 
 
 def _examine(recording: Recording) -> Symptoms:
     share = phase_share(recording, "optimizer_s")
-    optimizer = next(filter(_loops, recording.main.optimizers), None)
+    many = [x for x in recording.main.optimizers if x.parameters >= _FEWEST and x.supports_fused]
+    optimizer = next(filter(updates_one_by_one, many), None)
     if share is None or share < CHECK.threshold or optimizer is None:
         return
     name = optimizer.cls.rpartition(".")[2]
@@ -30,11 +31,6 @@ def _examine(recording: Recording) -> Symptoms:
         f"{share:.0%} of each step.",
         location=optimizer.location,
     )
-
-
-def _loops(optimizer: OptimizerFacts) -> bool:
-    many = optimizer.parameters >= _FEWEST and optimizer.supports_fused
-    return many and updates_one_by_one(optimizer)
 
 
 _STEPS = {"optimizer_s": 0.004}

@@ -42,14 +42,11 @@ def _evidence(mount: MountReads, share: float | None) -> list[str]:
             "bytes of a file."
         )
     if mount.warm_file_s is not None and mount.cold_file_s:
-        times = (
-            f"a file takes {mount.cold_file_s * 1e3:.2f} ms at first and "
-            f"{mount.warm_file_s * 1e3:.2f} ms again"
-        )
+        hidden = mount.cold_file_s >= 3 * mount.warm_file_s
+        helps = "would hide it, had memory room for the files" if hidden else "does not hide it"
         evidence.append(
-            f"The page cache does not hide it: {times}."
-            if mount.cold_file_s < 3 * mount.warm_file_s
-            else f"The page cache would help ({times}), had memory room for the files."
+            f"The page cache {helps}: a file takes {mount.cold_file_s * 1e3:.2f} ms at first and "
+            f"{mount.warm_file_s * 1e3:.2f} ms again."
         )
     if share is None:
         evidence.append(f"{mount.held} of the files are kept open or mapped while training.")

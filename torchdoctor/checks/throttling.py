@@ -22,16 +22,14 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
 
 def _examine(recording: Recording) -> Symptoms:
-    reasons = [x for x in recording.sensors.gpu_throttle if _share(x) >= CHECK.threshold]
+    figures = [(x, re.search(r"([\d.]+) %$", x)) for x in recording.sensors.gpu_throttle]
+    # A reason without a figure ("power cap" in place of "power cap 35 %") counts as always.
+    reasons = [
+        x for x, figure in figures if not figure or float(figure[1]) >= 100 * CHECK.threshold
+    ]
     if reasons:
         times = ", ".join(f"{reason} of the time" for reason in reasons)
         yield Symptom(evidence=f"NVML reports throttling: {times}.", severity="moderate")
-
-
-def _share(reason: str) -> float:
-    """Return 0.35 for "power cap 35 %"; a reason without a figure counts as always."""
-    figure = re.search(r"([\d.]+) %$", reason)
-    return float(figure[1]) / 100 if figure else 1.0
 
 
 CHECK = CheckSpec(
