@@ -1,6 +1,5 @@
 """What a run folder still holds of the raw columns of its launches."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,28 +12,20 @@ from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.observe.events import Events, read_channel
 from torchdoctor.observe.step_finding import boundary_rows, training_processes
 from torchdoctor.observe.step_lanes import StepLanes, lanes_of_trace
-from torchdoctor.observe.steps import count_samples
 from torchdoctor.pairs.launch_timing import main_process, measured_windows
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.words import Boundary, Report
 from torchdoctor.words.errors import UsageError
-
-_MOST_RATES = 100  # points of samples per second in one launch
 
 Edges = NDArray[np.int64]  # times in ns of the boundaries of a launch's steps, shape (steps + 1,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """The observing launch: the untouched program from its first step on.
-
-    rows: of `events` (the main trainer's) that begin a step.
-    rates: (time in ns, samples per second of all trainers together), of several steps each.
-    """
+    """The observing launch from its first step on; `rows` of the main trainer begin a step."""
 
     events: Events
     rows: NDArray[np.int64]
-    rates: list[tuple[int, float]]
     sensors: SensorColumns | None
 
     @property
@@ -94,37 +85,17 @@ def _plan(folder: Path) -> dict[str, Any]:
 
 def _observed(folder: Path, boundary: Boundary) -> Observed | None:
     events, facts, _ = read_channel(folder / "channel")
-    trainers = [events[pid] for pid in training_processes(events, facts)]
-    rows = [boundary_rows(trainer, boundary) for trainer in trainers]
-    if not rows or len(rows[0]) < 2:
+    trainers = training_processes(events, facts)
+    if not trainers:
+        return None
+    rows = boundary_rows(events[trainers[0]], boundary)
+    if len(rows) < 2:
         return None
     try:
         sensors = SensorColumns.load(folder / "sensors.npz")
     except (OSError, ValueError, KeyError):
         sensors = None
-    rates = _rates(trainers, rows, boundary)
-    return Observed(events=trainers[0], rows=rows[0], rates=rates, sensors=sensors)
-
-
-def _rates(
-    trainers: Sequence[Events], rows: Sequence[Edges], boundary: Boundary
-) -> list[tuple[int, float]]:
-    """Return samples per second; empty where batches have no size."""
-    steps = min(len(edges) for edges in rows) - 1
-    chunk = max(1, -(-steps // _MOST_RATES))
-    loader = boundary.ident if boundary.kind == "loader" else None
-    rates = []
-    for first in range(0, steps - chunk + 1, chunk):
-        total = 0.0
-        for events, edges in zip(trainers, rows, strict=True):
-            begin, end = int(edges[first]), int(edges[first + chunk])
-            samples = count_samples(events, begin, end, loader)
-            seconds = float(events.t_ns[end] - events.t_ns[begin]) / 1e9
-            if samples is None or seconds <= 0:
-                return []
-            total += samples / seconds
-        rates.append((int(trainers[0].t_ns[rows[0][first + chunk]]), total))
-    return rates
+    return Observed(events=events[trainers[0]], rows=rows, sensors=sensors)
 
 
 def trace_files(report: Report) -> list[Path]:

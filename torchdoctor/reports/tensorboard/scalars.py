@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
 from torchdoctor.machine.sensor_columns import sensor_curves
 from torchdoctor.reports.run_columns import Measured
 from torchdoctor.reports.tensorboard.event_file import EventFile
@@ -27,25 +25,22 @@ def write_figures(writer: EventFile, report: Report) -> None:
     writer.scalar("samples_per_s/deciding", baseline.samples_per_s)
     for name, share in asdict(baseline.shares).items():
         writer.scalar(f"share_of_step/{name}", share)
-    for tag, value in (
-        ("utilization/cpu_mean", sensors.cpu_share),
-        ("utilization/gpu_mean", sensors.gpu_utilization),
-        ("memory/peak_GB", _gb(baseline.peak_memory_bytes)),
-        ("memory/process_tree_peak_GB", _gb(sensors.rss_peak_bytes)),
-        ("memory/gpu_peak_GB", _gb(sensors.gpu_memory_peak_bytes)),
+    writer.scalar("utilization/cpu_mean", sensors.cpu_share)
+    writer.scalar("utilization/gpu_mean", sensors.gpu_utilization)
+    for tag, size_bytes in (
+        ("memory/peak_GB", baseline.peak_memory_bytes),
+        ("memory/process_tree_peak_GB", sensors.rss_peak_bytes),
+        ("memory/gpu_peak_GB", sensors.gpu_memory_peak_bytes),
     ):
-        writer.scalar(tag, value)
+        writer.scalar(tag, None if size_bytes is None else size_bytes / 1e9)
 
 
 def write_observed(writer: EventFile, measured: Measured) -> None:
-    """Write the observing launch over time: steps, samples per second, sensors."""
+    """Write the observing launch over time: steps and sensors."""
     launch = measured.observed
     if launch is None:
         return
     _write_steps(writer, "step_time/observed_s", "observed", measured)
-    steps = np.searchsorted(launch.edges, [at for at, _ in launch.rates])
-    for (at_ns, rate), step in zip(launch.rates, steps.tolist(), strict=True):
-        writer.scalar("samples_per_s/observed", rate, step, _wall_s(at_ns, measured))
     curves = sensor_curves(launch.sensors) if launch.sensors is not None else {}
     for name, (wall_s, values) in curves.items():
         for row in _thinned(len(values)):
@@ -65,10 +60,6 @@ def _write_steps(writer: EventFile, tag: str, kind: str, measured: Measured) -> 
     for number in _thinned(len(step_s)):
         at = _wall_s(int(ends_ns[number]), measured)
         writer.scalar(tag, float(step_s[number]), number, at)
-
-
-def _gb(value: float | None) -> float | None:
-    return None if value is None else value / 1e9
 
 
 def _wall_s(t_ns: int, measured: Measured) -> float | None:

@@ -5,7 +5,6 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from tensorboard.plugins.hparams import summary_v2 as hparams
@@ -31,11 +30,12 @@ def write_tensorboard(report: Report, folder: Path) -> None:
     `<folder>/<when>/run` holds scalars and text, `<when>/baseline` and `<when>/recommended`
     the steps of the timed launches, `<when>/trials/<nn>-<fix>` one HParams session for each trial,
     and `<folder>/plugins/profile/<when>` the traces.
-
-    Raises:
-        UsageError: the folder cannot be written.
+    Raise UsageError if the folder cannot be written.
     """
-    when = _unused(folder, report.created)
+    created = "".join(c for c in report.created.partition("+")[0] if c.isalnum())
+    plain = created or time.strftime("%Y%m%dT%H%M%S")
+    names = (f"{plain}-{number}" if number > 1 else plain for number in itertools.count(1))
+    when = next(name for name in names if not (folder / name).exists())
     measured = read_measured(report)
     try:
         with EventFile(folder / when / _RUN) as writer:
@@ -51,14 +51,6 @@ def write_tensorboard(report: Report, folder: Path) -> None:
             f"Cannot write the TensorBoard folder {folder} ({error.strerror or error}): name "
             "another folder with --tensorboard."
         ) from error
-
-
-def _unused(folder: Path, created: str) -> str:
-    """Return a name by the report's time, such as 20260101T120000; numbered where it is taken."""
-    plain = "".join(c for c in created.partition("+")[0] if c.isalnum())
-    when = plain or time.strftime("%Y%m%dT%H%M%S")
-    names = (f"{when}-{number}" if number > 1 else when for number in itertools.count(1))
-    return next(name for name in names if not (folder / name).exists())
 
 
 def _write_traces(report: Report, folder: Path) -> None:
@@ -85,42 +77,35 @@ def _write_traces(report: Report, folder: Path) -> None:
 
 
 def _write_trials(report: Report, folder: Path) -> None:
-    """Write a session `<folder>/<nn>-<fix>` for each measured or failed trial, and the A/A."""
+    """Write a session `<folder>/<nn>-<fix>` for each trial, in order: its columns and figures.
+
+    Behind the measured and the failed trials stand the recommended set and the A/A.
+    """
+    columns = ("fix", "settings", "verdict", "training")
+    rows: list[tuple[tuple[str, str, str, str], Interval | None, int | None]] = []
+    for trial in report.trials:
+        if trial.speedup is not None or trial.verdict == "failed":
+            training = TRAINING.get(trial.numerics, trial.numerics)
+            cells = clean(trial.fix), settings(trial.settings), trial.verdict, training
+            rows.append((cells, trial.speedup, trial.peak_memory_bytes))
+    together = report.recommendation
+    if together.speedup is not None and len(together.fixes) > 1:
+        fixes = ", ".join(clean(fix.fix) for fix in together.fixes)
+        training = TRAINING.get(together.numerics or "", together.numerics or "")
+        cells = "all recommended together", fixes, "recommended", training
+        rows.append((cells, together.speedup, together.peak_memory_bytes))
+    if report.noise_floor is not None:
+        rows.append(((A_A, "", "noise floor", ""), report.noise_floor, None))
     # No config of an experiment: TensorBoard would take one report's for all in the log folder.
-    for number, (columns, speedup, memory) in enumerate(_rows(report), 1):
-        fix = columns["fix"]
-        name = f"{number:02d}-{''.join(c if c.isalnum() else '-' for c in fix)}"
+    for number, (cells, speedup, memory) in enumerate(rows, 1):
+        name = f"{number:02d}-{''.join(c if c.isalnum() else '-' for c in cells[0])}"
         with EventFile(folder / name) as writer:
             # TensorBoard makes one row of all that have the same id, also of other reports.
-            title = f"{number:02d} {fix} {folder.parent.name}"
-            shown = {column: value or MISSING for column, value in columns.items()}
+            title = f"{number:02d} {cells[0]} {folder.parent.name}"
+            shown = {column: cell or MISSING for column, cell in zip(columns, cells, strict=True)}
             writer.summary(hparams.hparams_pb(shown, trial_id=title))
             if speedup is not None:
                 writer.scalar("speedup", speedup.estimate)
                 writer.scalar("speedup_low", speedup.low)
                 writer.scalar("speedup_high", speedup.high)
             writer.scalar("peak_memory_GB", None if memory is None else memory / 1e9)
-
-
-def _rows(report: Report) -> Iterator[tuple[dict[str, str], Interval | None, int | None]]:
-    """Yield the trials in the report's order, then the recommended set and the A/A.
-
-    Each with its columns, its speed-up and its peak memory in bytes.
-    """
-    for trial in report.trials:
-        if trial.speedup is not None or trial.verdict == "failed":
-            training = TRAINING.get(trial.numerics, trial.numerics)
-            shown = _columns(clean(trial.fix), settings(trial.settings), trial.verdict, training)
-            yield shown, trial.speedup, trial.peak_memory_bytes
-    together = report.recommendation
-    if together.speedup is not None and len(together.fixes) > 1:
-        fixes = ", ".join(clean(fix.fix) for fix in together.fixes)
-        training = TRAINING.get(together.numerics or "", together.numerics or "")
-        shown = _columns("all recommended together", fixes, "recommended", training)
-        yield shown, together.speedup, together.peak_memory_bytes
-    if report.noise_floor is not None:
-        yield _columns(A_A, "", "noise floor", ""), report.noise_floor, None
-
-
-def _columns(fix: str, settings: str, verdict: str, training: str) -> dict[str, str]:
-    return {"fix": fix, "settings": settings, "verdict": verdict, "training": training}
