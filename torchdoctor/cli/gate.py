@@ -144,11 +144,7 @@ def _without_reference(command: list[str]) -> str:
 
 
 def _options_behind(command: list[str]) -> tuple[list[str], dict[str, str]]:
-    """`train.py --against REF`: our two references at the very end of the line are ours.
-
-    Only there, so that a script's own options of these names reach it: put them before the script
-    (or another word after them) to keep them apart.
-    """
+    """Take `--against REF` at the very end of the line for ours; elsewhere it is the script's."""
     options: dict[str, str] = {}
     while len(command) > 2 and command[-2] in ("--against", "--baseline"):
         options[command[-2]] = command[-1]
@@ -169,11 +165,7 @@ def _hand_out(report: GateReport, files: Files, details: bool) -> None:
 
 
 def _write_files(report: GateReport, files: Files) -> None:
-    """Write the files that were asked for, and GitHub's step summary.
-
-    One that cannot be written (it could when the gate began) is named on standard error: neither
-    the verdict nor the other files are lost for it.
-    """
+    """Write the files that were asked for, and GitHub's step summary, as far as that goes."""
     from torchdoctor.reports import gate as formats
     from torchdoctor.reports import markdown
     from torchdoctor.words.record_files import write_record, write_text

@@ -44,15 +44,9 @@ def check_written(
 ) -> None:
     """Check that each file can be written at the end, and replaces nothing but its like.
 
-    Args:
-        files: kind, one of "report", "comparison", "gate result", "HTML page", "annotated trace",
-            "Markdown" and "JUnit file" -> where it is to be written; None is passed over.
-        read: what the command reads, none of which is written over.
-        tensorboard: a folder that is to be written.
-
-    Raises:
-        UsageError: one cannot be written, holds what torchdoctor did not write, is named for two
-            results, or is one of those that are read.
+    Raise UsageError if one cannot be written, holds what torchdoctor did not write, is named for
+    two results, or is one of those that are read. Kinds are those of `_FIELDS`, of `_HEADS`, and
+    "annotated trace".
     """
     from torchdoctor.words.record_files import open_descriptor
 

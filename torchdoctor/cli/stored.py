@@ -43,11 +43,7 @@ _Force = Annotated[bool, typer.Option("--force", help=_FORCE)]
 
 
 def report_file(named: Path | None) -> Path:
-    """Return the report that was named, else that of the newest run below this folder.
-
-    Raises:
-        UsageError: none was named, and there is no run.
-    """
+    """Return the report that was named, else that of the newest run below this folder."""
     return _newest_first()[0] if named is None else named
 
 
@@ -153,10 +149,7 @@ def patch(
 def _of_fixes(
     report: Report, file: Path, asked: list[str], applied: bool
 ) -> tuple[str | None, str, list[str]]:
-    """Return one diff of these fixes, its folder and remarks on it.
-
-    Of several it is made anew: theirs may change the same call.
-    """
+    """Return one diff of these fixes (made anew: two may change one call), its folder, remarks."""
     from torchdoctor.advice.catalogue import fixes
     from torchdoctor.advice.wording import source_patch
     from torchdoctor.reports.patch import edit_of, remarks_on
@@ -176,11 +169,7 @@ def _of_fixes(
 
 
 def _recording(report: Report, file: Path) -> Recording:
-    """Return what the run saw, which says where the source is to be changed.
-
-    Raises:
-        UsageError: the run's folder is not there any more.
-    """
+    """Return what the run saw, where the source is to be changed; UsageError: it is gone."""
     from torchdoctor.words.record_files import RECORDING_NAME, read_recording
 
     for folder in (file if file.is_dir() else file.parent, Path(report.run_folder or ".")):

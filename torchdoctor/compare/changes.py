@@ -1,5 +1,6 @@
 """Where the change of the step's time lies: parts of the step, operators, findings, figures."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 
 from torchdoctor.advice import catalogue
@@ -34,7 +35,11 @@ def parts(a: Side, b: Side) -> tuple[str, list[PartChange]]:
     """Return "branches", "phases" or "none", and seconds per step of each, most changed first."""
     phases = a.report.steps is not None and b.report.steps is not None
     shares = [side.report.baseline.shares for side in (a, b)]
-    if Shares() not in shares and (_same_shares(a.report, b.report) or not phases):
+    known = [[x is None for x in asdict(share).values()] for share in shares]
+    profiled = [side.report.trace is not None for side in (a, b)]
+    # Both measured the same branches, and both or neither by a profiler window.
+    same = known[0] == known[1] and profiled[0] == profiled[1]
+    if Shares() not in shares and (same or not phases):
         kind, old, new = "branches", asdict(shares[0]), asdict(shares[1])
         names = list(SHARE_LABELS)
     elif phases:
@@ -50,12 +55,6 @@ def parts(a: Side, b: Side) -> tuple[str, list[PartChange]]:
             changes.append(PartChange(name=name, a_s=a_s, b_s=b_s, change_s=change_s))
     changes.sort(key=lambda part: (part.change_s is None, -abs(part.change_s or 0.0)))
     return kind, changes
-
-
-def _same_shares(a: Report, b: Report) -> bool:
-    """Return True if both measured the same branches, and both or neither by a profiler window."""
-    known = [[x is None for x in asdict(side.baseline.shares).values()] for side in (a, b)]
-    return known[0] == known[1] and (a.trace is None) == (b.trace is None)
 
 
 def _phases(report: Report) -> dict[str, float | None]:
@@ -157,10 +156,11 @@ def _pairs(a: Side, b: Side) -> list[tuple[Finding | None, Finding | None]]:
     """Return findings of the same check, the nearest to each other first: an edit moves lines."""
     old, new = list(a.report.diagnosis.findings), list(b.report.diagnosis.findings)
     pairs: list[tuple[Finding | None, Finding | None]] = []
-    for apart in range(3):
+    same: list[Callable[[str], str]] = [str, lambda x: x.rpartition(":")[0], lambda _: ""]
+    for of in same:  # the line, the file, or anywhere
         for before in list(old):
             for after in new:
-                near = _apart(_place(before, a), _place(after, b)) <= apart
+                near = of(_place(before, a)) == of(_place(after, b))
                 if before.check == after.check and near:
                     pairs.append((before, after))
                     old = [x for x in old if x is not before]
@@ -171,13 +171,6 @@ def _pairs(a: Side, b: Side) -> list[tuple[Finding | None, Finding | None]]:
 
 def _place(finding: Finding, side: Side) -> str:
     return place(finding.location, side.report.workload.cwd)
-
-
-def _apart(old: str, new: str) -> int:
-    """Return 0 for the same line, 1 for the same file, 2 for places elsewhere."""
-    if old == new:
-        return 0
-    return 1 if old.rpartition(":")[0] == new.rpartition(":")[0] else 2
 
 
 def _change(kind: str, old: Finding, new: Finding, a: Side, b: Side) -> FindingChange:

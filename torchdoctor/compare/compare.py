@@ -28,11 +28,7 @@ _MOST, _MORE_THAN_ALL = 0.5, 1.05  # of the change
 
 
 def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Comparison:
-    """Return what changed from A to B, called by these names (e.g. their files).
-
-    Raises:
-        Inconclusive: one of them has no step time.
-    """
+    """Return what changed from A to B, called by these names; Inconclusive: without step time."""
     first, second, interval = sides(a, b, names)
     load = other_load(first, second)
     answer = verdict(first, second, interval, load)

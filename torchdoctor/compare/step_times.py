@@ -47,11 +47,7 @@ def is_trace(report: Report) -> bool:
 
 
 def sides(a: Report, b: Report, names: tuple[str, str]) -> tuple[Side, Side, Interval | None]:
-    """Return both sides with comparable times, and B's speed-up where launches give an interval.
-
-    Raises:
-        Inconclusive: one has no step time.
-    """
+    """Return both sides with comparable times, and B's speed-up where launches give an interval."""
     reports = (a, b)
     profiled = is_trace(a) != is_trace(b)
     times = [_time(report, name, profiled) for report, name in zip(reports, names, strict=True)]
@@ -69,10 +65,7 @@ def sides(a: Report, b: Report, names: tuple[str, str]) -> tuple[Side, Side, Int
 
 
 def verdict(a: Side, b: Side, interval: Interval | None, load: str | None) -> str:
-    """Return "slower", "faster", "same" or "unclear" of B, by its speed-up's interval if any.
-
-    `load` is from `other_load`.
-    """
+    """Return "slower", "faster", "same" or "unclear" of B; `load` is from `other_load`."""
     ratio = b.time.step_s / a.time.step_s
     if interval is None:
         # Without several launches only the size of the change speaks.
@@ -174,9 +167,6 @@ def _by_launches(a: Side, b: Side) -> tuple[Side, Side, Interval | None]:
 
 
 def same_batch(a: Side, b: Side) -> bool:
-    """Return True if their steps train on as many samples, as far as is known.
-
-    A mean over the steps: the last batch of each epoch may be short.
-    """
+    """Return True if steps train on as many samples, but for short last batches, or unknown."""
     old, new = a.time.samples_per_step, b.time.samples_per_step
     return old is None or new is None or 0.97 < old / new < 1.03

@@ -103,10 +103,7 @@ class StoredComparison:
 def against_stored(
     stored_s: Sequence[float], now_s: Sequence[float], tolerance: float
 ) -> StoredComparison:
-    """Compare times per sample of launches of now with stored ones, by a prediction interval.
-
-    At least two are stored; `tolerance` is the slow-down that is accepted, as a share.
-    """
+    """Compare launches of now with at least two stored ones, by a prediction interval."""
     before, now = [math.log(x) for x in stored_s], [math.log(x) for x in now_s]
     spread = stdev(before) * math.sqrt(1 / len(before) + 1 / len(now))
     ratio, freedom = fmean(now) - fmean(before), len(before) - 1
@@ -121,21 +118,13 @@ def against_stored(
 
 
 def grown(reference: Sequence[float], new: Sequence[float], tolerance: float) -> bool:
-    """Return True if a figure that hardly varies (peak memory) grew beyond the tolerance.
-
-    Every launch of the new version must lie above every one of the reference.
-    """
-    if not reference or not new:
-        return False
-    beyond = median(new) > median(reference) * (1.0 + tolerance)
+    """Return True if a figure that hardly varies (peak memory) grew, in every launch."""
+    beyond = bool(reference and new) and median(new) > median(reference) * (1.0 + tolerance)
     return beyond and min(new) > max(reference)
 
 
 def too_few_pairs(pairs: int, spent_s: float, pair_s: float) -> str:
-    """Return why a gate ended undecided, and how much time would have decided it.
-
-    `spent_s` was spent before the first pair; one pair takes `pair_s`.
-    """
+    """Return why a gate of so many pairs of `pair_s` is undecided, and how much time decides it."""
     takes, budget = _time_and_budget(spent_s + FEWEST_PAIRS * pair_s)
     return (
         f"The time was up after {counted(pairs, 'pair')} of launches, and {FEWEST_PAIRS} are "

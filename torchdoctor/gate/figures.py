@@ -54,10 +54,7 @@ class Measured:
 
     @property
     def mean_ratio(self) -> Interval | None:
-        """Return new / reference of the mean step, every block counted; None if it decides.
-
-        Medians and trimmed means are blind for work that a few steps do: a checkpoint, a log.
-        """
+        """Return new / reference of the mean step, rare long ones included; None if it decides."""
         every = Estimator(by="mean", trimmed=0.0)
         return None if self.how == every else ratio_of(self.differences(every))
 
@@ -68,11 +65,7 @@ def metrics(
     verdict: str,
     observed: Sequence[tuple[StepStatistics, StepStatistics]],
 ) -> list[GateMetric]:
-    """Return a row for each metric.
-
-    `verdict` is the rule's on the pairs; `observed` has the steps of observing launches
-    (reference, new), once for each order.
-    """
+    """Return a row for each metric; `observed`: steps of (reference, new), once for each order."""
     times, ratio = measured.times(), ratio_of(measured.differences())
     accepted = tolerances.get("step_time")
     word = state(verdict, ratio, accepted, measured.mean_ratio)
@@ -129,7 +122,7 @@ def memory(
 def waiting(
     observed: Sequence[tuple[StepStatistics, StepStatistics]], tolerances: Mapping[str, float]
 ) -> GateMetric:
-    """Return the row of the time spent waiting for data: worse only where it grew in each order.
+    """Return the row of the wait for data: worse only where it grew in each order.
 
     One order judges nothing, because the first to be launched reads from a cold disk.
     """

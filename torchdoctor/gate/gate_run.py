@@ -23,7 +23,7 @@ from torchdoctor.pairs.failures import Failed
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.trials.compare import p_value
 from torchdoctor.words import Environment, Pair, ProgressEvent, Workload, WorkloadRecord
-from torchdoctor.words.errors import Inconclusive, ProgramFailed, TorchdoctorError
+from torchdoctor.words.errors import Inconclusive, ProgramFailed
 from torchdoctor.words.gate import GateReport
 
 NEW = LaunchSpec(name="new")  # the working tree; the reference is what it is compared with
@@ -51,9 +51,7 @@ class GateRun:
     def run(self) -> GateReport:
         """Measure until decided; what was measured counts when it is interrupted.
 
-        Raises:
-            UsageError, ProgramFailed, NoStepFound, TimedOut: of the working tree's version.
-            Inconclusive: the reference cannot be measured.
+        Raise the errors of the working tree's version, and Inconclusive of the reference's.
         """
         with (
             contextlib.closing(Reference(self._workload, self._ref)) as reference,
@@ -90,8 +88,7 @@ class GateRun:
                     "machine the same time would show smaller differences."
                 )
             report = self._report(observed, measured, verdict, reference.commit)
-            beside = engine.runs_beside(*observed.arms)
-            how = "side by side" if beside else "in turns"
+            how = "side by side" if engine.runs_beside(*observed.arms) else "in turns"
             return session.completed(replace(report, environment=machine, measured=how))
 
     def _reference_arm(self, reference: Reference) -> LaunchSpec:
@@ -167,7 +164,13 @@ class GateRun:
             session.say("measure", f"both versions {how}, pair {len(measured.pairs) + 1}")
             outcome = engine.pair(new, reference, most_s=share_s)
             if isinstance(outcome, Failed):
-                raise _given_up(outcome)
+                mine = outcome.name == NEW.name
+                # The working tree's own failures are the user's to see.
+                own = mine and outcome.kind in ("failed", "out-of-memory", "late")
+                raise (ProgramFailed if own else Inconclusive)(
+                    f"The {'new' if mine else 'reference'} version could not be measured "
+                    f"{_FORGIVEN + 1} times: {outcome.reason}"
+                )
             if isinstance(outcome, Pair):
                 measured.pairs.append(outcome)
             took.append(time.monotonic() - begun)
@@ -225,13 +228,3 @@ def _failure_doubts(engine: Engine) -> list[str]:
             f"sees less in the same time: {failures.apart[NEW.name]}."
         )
     return doubts
-
-
-def _given_up(failed: Failed) -> TorchdoctorError:
-    """Return the error: the working tree's own failures are the user's to see."""
-    new = failed.name == NEW.name
-    own = new and failed.kind in ("failed", "out-of-memory", "late")
-    return (ProgramFailed if own else Inconclusive)(
-        f"The {'new' if new else 'reference'} version could not be measured {_FORGIVEN + 1} "
-        f"times: {failed.reason}"
-    )

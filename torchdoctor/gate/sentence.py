@@ -42,7 +42,12 @@ def _passed(time: GateMetric, verdict: str, reference: str, so_far: str, basis: 
     by_itself = state(verdict, time.ratio, time.tolerance)
     long_steps = ""
     if means_say_slower(basis.mean, time.tolerance):
-        long_steps = _in_the_mean(basis.mean)
+        long_steps = (
+            "All steps together, the long ones included, take "
+            f"{_times(basis.mean, 'as long') or 'clearly longer'}, which a gate does not fail for: "
+            "look for work that only some steps do (a checkpoint, a log, an evaluation), or for "
+            "other load on the machine."
+        )
     unseen = blind_spot(time.ratio) or 0.0
     if by_itself == "perhaps slower":
         proof = f" (p = {basis.p:.2g}, and a gate fails below {FAIL_FINAL:g})" if basis.p else ""
@@ -89,15 +94,6 @@ def _worse(rows: Sequence[GateMetric], reference: str) -> str:
                 allowed = f"{100 * row.tolerance:.3g} points of the step more"
             parts[-1] += f", allowed {allowed}"
     return f"Worse than {reference} in {', '.join(names)}: {'; '.join(parts)}."
-
-
-def _in_the_mean(mean: Interval | None) -> str:
-    return (
-        "All steps together, the long ones included, take "
-        f"{_times(mean, 'as long') or 'clearly longer'}, which a gate does not fail for: look for "
-        "work that only some steps do (a checkpoint, a log, an evaluation), or for other load on "
-        "the machine."
-    )
 
 
 def _times(ratio: Interval | None, noun: str) -> str:

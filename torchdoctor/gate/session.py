@@ -64,19 +64,15 @@ class GateSession:
 
     def say(self, phase: str, message: str) -> None:
         """Tell what begins."""
-        budget_s = self.settings.budget_s
-        event = ProgressEvent(
-            phase=phase, message=message, elapsed_s=self.spent_s(), budget_s=budget_s
-        )
+        spent_s, budget_s = self.spent_s(), self.settings.budget_s
+        event = ProgressEvent(phase=phase, message=message, elapsed_s=spent_s, budget_s=budget_s)
         self._tell(event)
 
     def observe(self, arm: LaunchSpec, message: str, *, may_fail: bool = False) -> Observation:
         """Tell of a version and observe it in a launch of its own.
 
-        Raises:
-            ProgramFailed, NoStepFound, TimedOut: of the program; also after enough steps, unless
-                it may fail.
-            KeyboardInterrupt: also where Ctrl-C came after enough steps.
+        Raise ProgramFailed, NoStepFound or TimedOut of the program: after enough steps too, unless
+        it may fail. Ctrl-C is raised after enough steps, too.
         """
         self.say("observe", message)
         settings = self.settings
@@ -100,8 +96,7 @@ class GateSession:
     def launch_doubts(self) -> list[str]:
         """Return what the launches gave reason to doubt, and the sandbox they ran in."""
         escaped = escape_doubt(self.recorder.escaped, self.sandbox.mode)
-        weak = [self.sandbox.doubt] if self.sandbox.doubt else []
-        return [*self.recorder.doubts, *escaped, *weak]
+        return [*self.recorder.doubts, *escaped, *filter(None, [self.sandbox.doubt])]
 
     def completed(self, report: GateReport) -> GateReport:
         """Return the report with what was launched, when and where."""
@@ -151,10 +146,8 @@ class Observed:
 def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref: str) -> Observed:
     """Observe the working tree, then the reference; in the other order too if waiting is judged.
 
-    Raises:
-        ProgramFailed, NoStepFound, TimedOut: of the working tree's version.
-        Inconclusive: the reference cannot be measured, or not compared with the new version.
-        KeyboardInterrupt: as `GateSession.observe`.
+    Raise Inconclusive if the reference cannot be measured, or not be compared with the new version,
+    else as `GateSession.observe`.
     """
     new = session.observe(arms[1], "the working tree")
     try:

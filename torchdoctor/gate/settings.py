@@ -40,10 +40,7 @@ def tolerances(folder: str, given: str | None) -> dict[str, float]:
     """Return accepted growth by metric, as shares: of pyproject.toml, then of the command line.
 
     The nearest pyproject.toml from the folder upwards is read; `given` is such as
-    "step_time=5%,peak_memory=10%".
-
-    Raises:
-        UsageError: an unknown metric, or a value that is no share.
+    "step_time=5%,peak_memory=10%". Raise UsageError for an unknown metric or a value of no share.
     """
     named: dict[str, float] = {}
     for part in filter(None, (x.strip() for x in (given or "").split(","))):
@@ -63,7 +60,10 @@ def _stored(folder: Path) -> dict[str, float]:
     path = next((path for path in files if path.is_file()), None)
     if path is None:
         return {}
-    table: Any = _toml(path)
+    try:
+        table: Any = parsed_toml(path.read_text(encoding="utf-8"))
+    except (BrokenToml, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
     for name in ("tool", "torchdoctor", "tolerance"):
         unknown = sorted(set(table) - {"tolerance"}) if name == "tolerance" else []
         if unknown:
@@ -72,13 +72,6 @@ def _stored(folder: Path) -> dict[str, float]:
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {_TABLE} must be a table; '{name}' is none.")
     return {_known(name, f"{path}: {_TABLE}"): _share(x, name) for name, x in table.items()}
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return parsed_toml(path.read_text(encoding="utf-8"))
-    except (BrokenToml, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from error
 
 
 def _known(name: str, where: str) -> str:

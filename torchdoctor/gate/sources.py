@@ -52,7 +52,8 @@ def unloaded_doubts(
         (x, package)
         for x in left_out
         for package in installed
-        if (inside := _inside(x, package.name)) and (package / inside).exists()
+        if package.name in (parts := PurePath(x).parts)[:-1]
+        and package.joinpath(*parts[parts.index(package.name) + 1 :]).exists()
     ]
     if copies:
         path, copy = copies[0]
@@ -70,11 +71,3 @@ def unloaded_doubts(
         f"No process of the program that was seen loaded a Python file that differs ({named}): "
         "both sides may be the same program."
     ]
-
-
-def _inside(path: str, package: str) -> PurePath | None:
-    """Return a path below the folder that has the package's name; None: it lies in none."""
-    folders = PurePath(path).parts[:-1]
-    if package not in folders:
-        return None
-    return PurePath(*PurePath(path).parts[folders.index(package) + 1 :])

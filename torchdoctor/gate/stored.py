@@ -54,9 +54,7 @@ def gate_against_report(
 ) -> GateReport:
     """Launch the program a few times and compare with a stored report's launches.
 
-    Raises:
-        Inconclusive: another machine, driver, torch or workload, or too few stored launches.
-        ProgramFailed, NoStepFound, TimedOut: of the program.
+    Raise Inconclusive for another machine, driver, torch or workload, or too few stored launches.
     """
     launches = stored.baseline.launches_s
     if len(launches) < FEWEST_STORED:
@@ -80,12 +78,7 @@ def gate_against_report(
 
 
 def launched(session: GateSession, observed: Observation) -> list[LaunchTiming]:
-    """Time five launches, or as many as there is time for: never fewer than three.
-
-    Raises:
-        Inconclusive: so many failed that three cannot be measured.
-        KeyboardInterrupt: also of a launch that was interrupted.
-    """
+    """Time five launches, or as many as there is time for; Inconclusive: three cannot be timed."""
     settings = session.settings
     window = choose_window(observed.steps, settings.budget_s / 2, observed.processes[0].loaders)
     window = window.overruled(settings.steps, settings.warmup)
@@ -119,8 +112,7 @@ def stored_report(
 ) -> GateReport:
     """Return verdict, sentence and rows; the caller adds what was run, and where.
 
-    Raises Inconclusive: the size of a batch is known then or now only, or the stored launches
-    differ so much that they can prove nothing.
+    Raise Inconclusive if times are not of the same, or if those stored differ too much.
     """
     before, by = stored.baseline.launches_s, stored.baseline.launches_by or "median"
     per_step, then = is_per_step(timings), stored.baseline.launches_per

@@ -41,11 +41,7 @@ print(json.dumps(found))
 
 
 class Reference:
-    """A commit of the repository that the program lies in, checked out into a scratch folder.
-
-    Raises:
-        UsageError: no git, no repository, or no such commit.
-    """
+    """A commit of the program's repository, checked out into a scratch folder; or UsageError."""
 
     def __init__(self, workload: Workload, ref: str) -> None:
         self.workload, self.ref = workload, ref
@@ -62,7 +58,11 @@ class Reference:
             ) from None
         self.folder = Path(tempfile.mkdtemp(prefix="torchdoctor-reference-"))
         try:
-            self._check_out()
+            index = str(self.folder / ".torchdoctor-index")
+            self.git("read-tree", self.commit, GIT_INDEX_FILE=index)
+            prefix = f"--prefix={self.folder}/"
+            self.git("checkout-index", "--all", "--force", prefix, GIT_INDEX_FILE=index)
+            Path(index).unlink(missing_ok=True)
             if self.script is not None and not (self.folder / self.script).exists():
                 # It would be compared with itself.
                 raise UsageError(
@@ -93,13 +93,6 @@ class Reference:
         """Return the entries of what git prints with `-z`. Raises UsageError as `git`."""
         return [entry for entry in self.git(*arguments).split("\0") if entry]
 
-    def _check_out(self) -> None:
-        index = str(self.folder / ".torchdoctor-index")
-        self.git("read-tree", self.commit, GIT_INDEX_FILE=index)
-        prefix = f"--prefix={self.folder}/"
-        self.git("checkout-index", "--all", "--force", prefix, GIT_INDEX_FILE=index)
-        Path(index).unlink(missing_ok=True)
-
     @property
     def script(self) -> Path | None:
         """Return the script's path in the repository; None: it has none, or lies outside."""
@@ -114,10 +107,7 @@ class Reference:
 
     @functools.cached_property
     def differing(self) -> dict[str, tuple[str, str]]:
-        """Return paths that differ -> their modes in the commit, and at the start.
-
-        Submodules, which stay as they are today, are left out.
-        """
+        """Return paths that differ, without submodules -> their modes in the commit, and now."""
         entries = self.git_names("diff", "--raw", "--no-renames", "-z", self.commit, "--")
         modes = [entry[1:].split(" ") for entry in entries[::2]]
         changed = {path: (of[0], of[1]) for path, of in zip(entries[1::2], modes, strict=True)}
@@ -128,10 +118,7 @@ class Reference:
 
         Laid over the working tree this is the commit with today's untracked and ignored files,
         which a program needs for its data, and with today's submodules. The target of a symbolic
-        link is text.
-
-        Raises:
-            UsageError: the versions differ by more than a launch can be handed.
+        link is text. Raise UsageError if the versions differ by more than a launch can be handed.
         """
         contents: dict[str, bytes | str | None] = {}
         size = 0
