@@ -50,10 +50,7 @@ def candidates(
     skip: Collection[str] = (),
     allow_training_changes: bool = False,
 ) -> tuple[list[Candidate], list[Refused]]:
-    """Return candidates in the order to try, and the other fixes with their reasons.
-
-    `fixes` are tried alone, and however little they could gain; None: all, but those of `skip`.
-    """
+    """Return candidates in the order to try, and other fixes with reasons; `fixes`: these alone."""
     allowed = set(catalogue if fixes is None else fixes) - set(skip)
     ranked: list[tuple[tuple[float, ...], Candidate]] = []
     refused: list[Refused] = []
@@ -181,10 +178,7 @@ def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:
 
 
 def _works_on(fix: FixSpec, recording: Recording) -> float | None:
-    """Return the share of a step that a fix works on; None: it does not tell.
-
-    On a GPU the host's phases say little of the device's.
-    """
+    """Return the share of a step that a fix works on; None: it does not tell, or a GPU hides it."""
     steps = recording.steps
     if recording.has_gpu or steps is None or steps.mean_s <= 0:
         return None

@@ -79,11 +79,7 @@ def _load(folder: str, name: str, kind: type[_Spec]) -> dict[str, _Spec]:
 
 
 def explain(ident: str) -> str:
-    """Return the page of a check or fix, which may be named by a former id.
-
-    Raises:
-        UsageError: no such id; it names the nearest.
-    """
+    """Return the page of a check or fix, by its id, name or former id; else raise UsageError."""
     specs: list[CheckSpec | FixSpec] = [*checks().values(), *fixes().values()]
     names = {name: spec for spec in specs for name in spec.also_known_as}
     names |= {spec.ident: spec for spec in specs} | {fix.name: fix for fix in fixes().values()}

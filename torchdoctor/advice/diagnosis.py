@@ -126,7 +126,7 @@ def _leading(
 ) -> tuple[str, float | None]:
     """Return the branch that names the bottleneck: the first yes, or what a GPU waits for most.
 
-    Kernels are no wait. The host's share counts without copies that block it, which memcpy has.
+    The host's share counts without copies that block it, which memcpy has.
     """
     shares, branches = recording.shares, [branch for branch, _ in high]
     waits = high[: branches.index("gpu")] if "gpu" in branches else high
@@ -157,8 +157,7 @@ def detail_of(
 ) -> str | None:
     """Return the check below the branch that explains most; None if none below it has a finding.
 
-    Among the findings of the highest severity, one without a share comes first: it is a switch or
-    a setting, and so a cause, where a share may be its symptom.
+    Of the most severe one without a share comes first: a setting, so a cause and no symptom.
     """
 
     def branch_of(ident: str) -> str:
@@ -213,9 +212,8 @@ def by_experiment(
 ) -> tuple[Diagnosis, list[str]]:
     """Return the diagnosis as the ceilings confirm or refute it, and doubts about shares.
 
-    A bottleneck whose cost is hidden gives way to the branch whose ceiling gives most, and so does
-    one that gives little where another gives far more. If none gives anything, it stays, and the
-    sentence says that its cost is hidden.
+    A bottleneck whose cost is hidden, or gives far less than another, gives way to the branch whose
+    ceiling gives most. If none gives anything, it stays, and the sentence says so.
     """
     doubts = [doubt for trial in tried if (doubt := _disagreement(trial)) is not None]
     whole = [trial for trial in tried if trial.whole and trial.decided]
@@ -250,8 +248,7 @@ def by_experiment(
 def _branch(trial: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, CheckSpec]) -> str:
     """Return the branch of the tree that a trial took the cost of.
 
-    Without forward and backward the host's work for a GPU is gone as well: if the path says that
-    the GPU idles and the host is busy, the host is the limit.
+    Without forward and backward the host's work is gone as well: an idle GPU's limit is the host.
     """
     answers = {asked.question: asked.answer for asked in diagnosis.path}
     questions = {check.branch: check.question for check in checks.values() if check.question}

@@ -14,11 +14,7 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """A fix as code for one program.
-
-    `failures` holds a sentence for each part that the fix failed to word; the general form of its
-    page stands in place of an instruction that failed.
-    """
+    """A fix as code for one program; `failures`: a sentence for each part that was not worded."""
 
     instruction: str | None
     edits: list[Edit] = field(default_factory=list)

@@ -27,12 +27,10 @@ class LineEdit(Edit):
 class KeywordEdit(LineEdit):
     """Set one argument of a call.
 
-    `line` is any line that the call covers; `callee` the last part of the called name; `value`
-    Python source. `position`: where the argument stands when it is given by position. `command`:
-    how the program was started; `script`: the file that this started. `needs`: an argument of the
-    same call, a number, without which this one is an error; where it may be zero the value says so.
-    An argument that comes from an option of the command line (`num_workers=args.workers`) or from a
-    constant is changed there, at its default.
+    `line` is any line that the call covers; `callee` the last part of its name; `value` Python
+    source; `position` where it stands if given by position; `command` and `script` how the program
+    started. `needs`: a number of the same call without which this argument is an error. What comes
+    from an option of the command line or from a constant is changed there, at its default.
     """
 
     callee: str
@@ -48,8 +46,8 @@ class KeywordEdit(LineEdit):
 class DropKeywordEdit(LineEdit):
     """Take one argument away from a call, where it is given.
 
-    Not where its value is computed from that of `unless`: `persistent_workers=args.workers > 0`.
-    `position`: as in KeywordEdit. `only_literal`: not where the program decides the value.
+    Not where it is computed from `unless` (`persistent_workers=args.workers > 0`), nor with
+    `only_literal` where the program decides the value.
     """
 
     callee: str
@@ -61,10 +59,7 @@ class DropKeywordEdit(LineEdit):
 
 @dataclass(frozen=True, kw_only=True)
 class StatementEdit(Edit):
-    """Insert one statement after the imports at the head of a module.
-
-    Where the module sets the same itself, at its top level and once, that is changed instead.
-    """
+    """Insert a statement after a module's imports, or change the only one that sets the same."""
 
     statement: str
 
@@ -123,10 +118,7 @@ class InputEdit(LineEdit):
 
 @dataclass(frozen=True, kw_only=True)
 class AsTensorEdit(LineEdit):
-    """`torch.tensor(array)` -> `torch.as_tensor(array)` at `line`.
-
-    `joined`: the first argument is a list of arrays, which `numpy.array` makes one first.
-    """
+    """`torch.tensor(array)` -> `torch.as_tensor(array)`; `joined`: of a list of arrays."""
 
     joined: bool
 
@@ -140,9 +132,9 @@ class OnDeviceEdit(LineEdit):
 
 @dataclass(frozen=True, kw_only=True)
 class DetachEdit(LineEdit):
-    """What the statement at `line` adds to `name`, or appends to it, without its graph.
+    """What the statement at `line` adds or appends to `name`, without its graph.
 
-    Not where a backward pass goes through `name`. With `from_item`: `total += loss.item()` becomes
+    Not where a backward goes through `name`. With `from_item`: `total += loss.item()` becomes
     `total += loss.detach()`, where nothing in that function needs a Python number of it.
     """
 
@@ -167,11 +159,7 @@ class RemoveEdit(LineEdit):
 
 @dataclass(frozen=True, kw_only=True)
 class SinglePrecisionEdit(LineEdit):
-    """The calls of `callee` at `line` give float32 where they gave float64.
-
-    `.double()` -> `.float()`, `torch.float64` -> `torch.float32` among the arguments,
-    `torch.from_numpy(x)` -> `torch.from_numpy(x).float()`.
-    """
+    """The calls of `callee` at `line` (`.double()`, `from_numpy(x)`) give float32, not float64."""
 
     callee: str
 

@@ -37,14 +37,10 @@ Changes = dict[str, FileChange]  # by path
 
 
 def changes(diff: str, folder: str, record: Path, force: bool = False) -> Changes:
-    """Return what a diff makes of the files in the folder; nothing is written.
+    """Return what a diff, as `edits.diff` makes it, does to the files in the folder; write nothing.
 
-    Args:
-        diff: as `edits.diff` makes it.
-        folder: that its names are relative to.
-        record: of `apply`; it is there as long as a patch is applied.
-        force: also change files with uncommitted changes, or changed since the run, as long as
-            the lines that the patch changes are there, once.
+    `record` of `apply` is there as long as a patch is applied. `force`: also change files with
+    uncommitted changes, or changed since the run, if the lines are there, once.
 
     Raises:
         UsageError: a file is not to be changed; the sentence says why.
@@ -96,11 +92,7 @@ def apply(made: Changes, record: Path) -> None:
 
 
 def undo(record: Path) -> list[str]:
-    """Write what the files held before; return their paths.
-
-    Raises:
-        UsageError: nothing was applied, or a file was changed since.
-    """
+    """Write what the files held before; return their paths. UsageError: nothing was applied."""
     try:
         applied = msgspec.json.decode(record.read_bytes(), type=Changes)
     except FileNotFoundError as error:
@@ -142,8 +134,7 @@ def _name(part: str) -> str:
 def _patched(text: str, parts: Sequence[str], exactly: bool) -> str | None:
     """Return the text with the hunks; None where the lines that a hunk changes are not there.
 
-    `parts` are first line, number of lines and text of each hunk. If not `exactly`, its lines may
-    stand elsewhere, but only once.
+    `parts`: first line, number of lines and text of each. If not `exactly`, they may have moved.
     """
     lines, whole, done = lines_of(text), list[str](), 0
     for begin, number, hunk in zip(parts[::3], parts[1::3], parts[2::3], strict=True):

@@ -35,8 +35,7 @@ def _needed_before(
 ) -> int | None:
     """Return how many of the statements lead to what the backward pass needs.
 
-    Setting gradients to zero and counting hits often stand between loss and backward. None: what
-    `backward` calls may make the loss, so that it would stay outside.
+    Not those that zero gradients or count. None: `backward` may make the loss by what it calls.
     """
     if _makes_loss(program, backward):
         return None
@@ -257,10 +256,7 @@ def _covering(program: Program, body: Sequence[cst.CSTNode], line: int) -> int |
 
 
 def before_loop(program: Program, edit: BeforeLoopEdit) -> cst.Module | None:
-    """Insert a statement before the outermost loop around a line, or before its statement.
-
-    Loops count within the function that covers the line.
-    """
+    """Insert a statement before the outermost loop around a line, within its function."""
     added = cst.parse_statement(edit.statement, program.module.config_for_parsing)
     if not program.imports("torch"):
         return None
@@ -310,10 +306,7 @@ def _sometimes(program: Program, added: cst.CSTNode, name: str) -> bool:
 
 
 def _assigns(program: Program, loop: cst.For | cst.While, name: str) -> bool:
-    """Return True if a loop makes what goes by this name (`model`, `self.net`), or its owner.
-
-    Also by functions of the file that it calls: by `global`, or of an attribute.
-    """
+    """Return True if a loop, or a function that it calls, makes what goes by this name."""
     wanted = {name, name.split(".", 1)[0]}
     syntax = Syntax(loop)
     if wanted & {source_of(target) for target in syntax.targets}:

@@ -54,10 +54,9 @@ _OPTIONS = {
 
 
 def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
-    """Return "TrainingArguments(..., bf16=True)", and the command line's option that sets it.
+    """Return "TrainingArguments(..., bf16=True)" and the option of the command line; else None.
 
-    `wanted` are "bfloat16", "fused", "compile" or arguments of a DataLoader. None if the program's
-    own code runs the loop, or its library knows no such argument.
+    `wanted` are "bfloat16", "fused", "compile" or arguments of a DataLoader.
     """
     library = next((x.library for x in recording.main.passes if x.library), None)
     known = _ARGUMENTS.get(library or "", {})
@@ -109,11 +108,7 @@ def _others_made_there(recording: Recording) -> int:
 
 
 def _written(recording: Recording, loader: LoaderFacts) -> LoaderFacts:
-    """Return the loader that the user's code made, if a library made another from it.
-
-    Accelerate's `prepare` makes each loader anew, with the old one's arguments; the old one is
-    never iterated.
-    """
+    """Return the loader of the user's code, from which a library (Accelerate) made this one."""
     for earlier in recording.main.loaders:
         if earlier.ident >= loader.ident or earlier.batches or earlier.location == loader.location:
             continue

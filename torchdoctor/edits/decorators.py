@@ -38,10 +38,7 @@ _HARMLESS = frozenset(_HARMLESS_METHODS.split()).union(
 
 
 def with_decorator(program: Program, edit: DecoratorEdit) -> cst.Module | None:
-    """Decorate the innermost function around the line.
-
-    None if the function trains, itself or in what it calls, or if that is not known.
-    """
+    """Decorate the innermost function around the line; None if it trains, or that is not known."""
     function = program.innermost(program.of(cst.FunctionDef), edit.line)
     if function is None or not program.imports(edit.decorator.split(".", 1)[0]):
         return None

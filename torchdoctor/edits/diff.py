@@ -21,11 +21,7 @@ _VARIABLE = re.compile(r"""\b(?:environ\.get\(|environ\[|getenv\()\s*["'](\w+)["
 
 
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
-    """Return the edits as a diff; no file is changed.
-
-    Names in it are relative to the folder. None if there is nothing to change, or one edit cannot
-    be made: half a fix would not be what was measured.
-    """
+    """Return the edits as a diff with names relative to the folder; None: one cannot be made."""
     files = edited_files(edits)
     if files is None:
         return None
@@ -33,10 +29,7 @@ def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
 
 
 def folder_of(edits: Sequence[Edit], folder: str) -> str:
-    """Return where to apply the diff: the given folder, if it holds all the files.
-
-    Elsewhere the top of their repository, or the deepest folder that holds them all.
-    """
+    """Return where to apply the diff: the folder, else the repository or folder that holds all."""
     files = [Path(edit.file).resolve() for edit in edits]
     if all(file.is_relative_to(Path(folder).resolve()) for file in files):
         return folder
@@ -120,8 +113,7 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
 def _order(edit: Edit) -> tuple[int, int, int]:
     """Return a sorting key from the last line to the first: insertions move the lines below.
 
-    On one line, calls are changed before statements are put around them. What goes before a whole
-    loop may stand far above the line that it is known by, so it comes after all that has a line.
+    On one line, calls come before statements around them; statements before loops come last.
     """
     if not isinstance(edit, LineEdit):
         return 2, 0, 0

@@ -70,10 +70,7 @@ def by_command(
 
 
 def read_elsewhere(program: Program, call: cst.Call, edit: KeywordEdit) -> list[tuple[str, int]]:
-    """Return the option whose default an argument changes, with each line that also reads it.
-
-    The name is the command line's. [] if no option's default is changed.
-    """
+    """Return the option whose default is changed, with each line that also reads it; or []."""
     value = argument(call, edit.keyword, edit.position)
     option = None if value is None else _option(program, _unwrapped(value), edit.value)
     if value is None or option is None or _command(option, edit) is not None:
@@ -90,10 +87,7 @@ def read_elsewhere(program: Program, call: cst.Call, edit: KeywordEdit) -> list[
 
 
 def _serves_something_else(program: Program, option: str, keyword: str) -> bool:
-    """Return True if a new default of `args.threads` would change something else too.
-
-    It may be shown, or be the same argument of another call, as of a second loader.
-    """
+    """Return True if a new default of `args.threads` would change something that is not shown."""
     text = SimpleString(value=MatchIfTrue(lambda code: code.strip("rbuRBU'\"") == option))
     reads: list[cst.CSTNode] = [
         x
@@ -131,11 +125,7 @@ def _unwrapped(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _option(program: Program, value: cst.BaseExpression, new: str) -> cst.Call | None:
-    """Return the one `add_argument` that sets `args.workers`, if nothing else sets it.
-
-    None where `args` may be anything else than what `parse_args()` returned, or where the option
-    does not take the new value.
-    """
+    """Return the one `add_argument` that for certain sets `args.workers` and takes a new value."""
     if not isinstance(value, cst.Attribute) or not isinstance(value.value, cst.Name):
         return None
     name = value.attr.value
@@ -176,10 +166,7 @@ def _dest(call: cst.Call) -> str:
 
 
 def _command(option: cst.Call, edit: KeywordEdit) -> list[str] | None:
-    """Return the command with an option's new value; None if it does not give the option.
-
-    Of several the last is changed, which argparse takes.
-    """
+    """Return the command with an option's (last) value changed; None if it does not give it."""
     own, words, changed = _names(option), list(edit.command), None
     for number, word in enumerate(words[: words.index("--")] if "--" in words else words):
         name, equals, _ = word.partition("=")
@@ -211,10 +198,7 @@ def _default_changed(program: Program, option: cst.Call, value: str) -> cst.Modu
 
 
 def by_option_of_script(edit: KeywordEdit, origin: str) -> list[str]:
-    """Return a comment that names the option, and the command with its new value; [] without.
-
-    Research code hands `args` through its files: the command changes what they all read.
-    """
+    """Return a comment that names the script's option, and the command with its value; or []."""
     match = _LAST_OF.fullmatch(origin)
     if match is None or edit.script is None or edit.script == edit.file:
         return []

@@ -168,10 +168,7 @@ def _updated(program: Program) -> bool:
 
 
 def is_computed(program: Program, value: cst.BaseExpression) -> bool:
-    """Return True if a value depends on a variable of the program, or on what is outside of it.
-
-    Not of literals and what libraries say of the machine: `min(2, os.cpu_count())`.
-    """
+    """Return True if a value depends on the program's variables, or on what is outside of it."""
     imported = program.imported
     bound = {x.value for x in program.targets if isinstance(x, cst.Name)} - imported.keys()
     bound |= {x.name.value for x in (*program.of(cst.Param), *program.scopes)}
@@ -187,10 +184,7 @@ def is_computed(program: Program, value: cst.BaseExpression) -> bool:
 
 
 def constant_changed(program: Program, value: cst.Name, edit: KeywordEdit) -> cst.Module | None:
-    """Change `WORKERS = 0`, or the argument if the constant serves something else as well.
-
-    None where anything but one line with a literal may give the name a value.
-    """
+    """Change `WORKERS = 0`, or the argument if it serves more; None: its value is not sure."""
     # A file of settings may overrule every name, or something may read them all.
     if any(last_name(x.func) != "vars" or not x.args for x in program.calls("vars", *_EVERY_NAME)):
         return None

@@ -31,10 +31,7 @@ def method_of_class(file: str, cls: str, method: str) -> int | None:
 
 
 def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int, tuple[str, ...]]]:
-    """Return lines (1-based) of loops that feed a model, and the names to cast in each.
-
-    `leaves` says which of a batch's tensors are float64; other loops take other batches.
-    """
+    """Return lines of loops that feed a model such batches, with the names of float64 tensors."""
     loops = []
     for loop in _nodes(file):
         if not isinstance(loop, ast.For) or not _calls(loop, model):

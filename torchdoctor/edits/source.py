@@ -32,8 +32,7 @@ _MARK = "\ufeff"  # of a file's byte order; LibCST drops it
 def edited(source: str, edit: edits.Edit) -> str | None:
     """Return the source with one edit made; the same text if it stands there already.
 
-    None if that is not certain: another call stands there, the argument may hide in `**options`,
-    the source does not parse, or the edit fails.
+    None if that is not certain, the source does not parse, or the edit fails.
     """
     try:
         changed = _BY_KIND[type(edit)](Program(source), edit)

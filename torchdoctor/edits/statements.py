@@ -33,8 +33,7 @@ _SYNONYMS = {
 def with_statement(program: Program, edit: StatementEdit) -> cst.Module | None:
     """Insert the statement behind the imports at the head, or change the program's own.
 
-    None where the program sets the same in a function, in a branch, several times or under another
-    name: whether that overrules the statement is not known.
+    None where the program sets the same in a function or branch, or more than once.
     """
     added = cst.ensure_type(cst.parse_statement(edit.statement), cst.SimpleStatementLine)
     body = list(program.module.body)
@@ -54,10 +53,7 @@ def with_statement(program: Program, edit: StatementEdit) -> cst.Module | None:
 
 
 def _head(body: Sequence[cst.CSTNode], name: str) -> int | None:
-    """Return the index of the last of the imports that `import name` stands among; None without.
-
-    Before it anything that is no loop or function may stand: what runs there, the program needs.
-    """
+    """Return the index of the last import among those with `import name`, above any loop."""
     head = None
     for number, line in enumerate(body):
         if isinstance(line, (cst.For, cst.While, cst.FunctionDef, cst.ClassDef)):

@@ -77,7 +77,7 @@ class Syntax(cst.CSTVisitor):
 
     @cached_property
     def imported(self) -> dict[str, str]:
-        """Return all names that imports bind, wherever they stand, and what they stand for.
+        """Return all names that imports bind, and what they stand for.
 
         {"cudnn": "torch.backends.cudnn"}; what a package imports of itself begins with a dot.
         """

@@ -32,10 +32,7 @@ _KEEPS = ("append", "appendleft")
 
 
 def non_blocking(program: Program, edit: NonBlockingEdit) -> cst.Module | None:
-    """Add `non_blocking=True` to `x.to(device)` for what the loop around a line yields.
-
-    Only above that line, where the batch is handed to the model. None where nothing is moved there.
-    """
+    """Add `non_blocking=True` to moves of the loop's batch, above the line of the model's call."""
     loop = program.innermost(program.of(cst.For), edit.line)
     if loop is None:
         return None

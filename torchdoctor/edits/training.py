@@ -23,10 +23,7 @@ def _trained(recording: Recording) -> list[ModelFacts]:
 
 
 def around_forward(recording: Recording, context: str) -> list[Edit]:
-    """Return a `with` around each pass from the model's call up to the backward.
-
-    [] unless that is possible for every pass: half of them would not be what was measured.
-    """
+    """Return a `with` around each pass up to the backward; [] unless it fits all of them."""
     models = {model.ident: model for model in training_models(recording)}
     edits: dict[tuple[str, int], WithEdit] = {}
     for training_pass in recording.main.passes:
@@ -68,10 +65,7 @@ _SCALER = "gradient_scaler"
 
 
 def with_scaler(recording: Recording) -> list[Edit]:
-    """Return edits that add a gradient scaler to the file of the backward pass.
-
-    [] where there are several models or optimizers: one scaler counts one pass.
-    """
+    """Return edits that add a gradient scaler; [] where there are several models or optimizers."""
     models, backward = _trained(recording), recording.main.flags.backward_location
     if len(models) != 1 or len(recording.main.optimizers) > 1 or backward is None:
         return []
@@ -84,10 +78,7 @@ def with_scaler(recording: Recording) -> list[Edit]:
 
 
 def before_training(recording: Recording, statement: str) -> list[Edit]:
-    """Return a statement for each model at a line before the training loop.
-
-    "{model}" in it becomes the model's name there. [] unless that is possible for every model.
-    """
+    """Return a statement, with "{model}" named, before each model's loop; [] unless for all."""
     edits: list[Edit] = []
     for model in _trained(recording):
         holder = model.holder
@@ -109,10 +100,7 @@ def before_training(recording: Recording, statement: str) -> list[Edit]:
 
 
 def on_images(recording: Recording, method: str) -> list[Edit]:
-    """Return edits that chain a method to the images that models are called with.
-
-    What is one pixel in size (a generator's noise) has no layout to convert.
-    """
+    """Return edits that chain a method to models' images, but to those of one pixel (noise)."""
     edits: list[Edit] = []
     for model in _trained(recording):
         call = model.call

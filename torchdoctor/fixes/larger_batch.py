@@ -78,12 +78,7 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 def next_settings(tried: Sequence[Tried], recording: Recording) -> dict[str, Any] | None:
-    """Return the next size: double what fits and is faster, then halve the gap to what fails.
-
-    Args:
-        tried: the untouched program, then each size as it was tried.
-        recording: the observed program.
-    """
+    """Return the next size: double what fits and is faster, then halve the gap to what fails."""
     today = training_loaders(recording)[0].batch_size or 1
     sizes = {int(launch.settings.get("batch_size", today)): launch for launch in tried}
     fitting = [size for size, launch in sizes.items() if launch.fits]

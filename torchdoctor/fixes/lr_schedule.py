@@ -69,7 +69,6 @@ def untriable(recording: Recording) -> str | None:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Raise the rates of the optimizer's groups from step to step, within each step alone.
 
-    Between steps the program finds its own rates, so that neither a scheduler nor a log is misled.
     `details`: own_rate, and how many steps were done at each backward (`updates`).
     """
     steps = int(settings["steps"])

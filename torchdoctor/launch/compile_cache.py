@@ -14,10 +14,7 @@ _USUAL_LIMIT = "2"
 
 
 def kept_folder(workload: Workload) -> Path | None:
-    """Return the folder of this program with this Python and torch, made if need be.
-
-    None: nothing is to be kept, or it cannot be.
-    """
+    """Return the folder of this program with this Python and torch; None: nothing can be kept."""
     if not _most_bytes():
         return None
     known = versions(workload.python or sys.executable)

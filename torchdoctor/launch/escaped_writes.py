@@ -14,10 +14,7 @@ LOOK_AT_MOST_S = 2.0
 def walk(
     folders: Iterable[str], most: int, seconds: float, skip: Collection[str] = ()
 ) -> Iterator[os.DirEntry[str] | None]:
-    """Yield what lies in folders and all below them; None where something is left out.
-
-    Folders in `skip` are not looked into. After `most` entries or `seconds` it ends.
-    """
+    """Yield what lies in folders and below, but for `skip`; None where something is left out."""
     waiting = sorted({os.path.realpath(path) for path in folders})
     count, deadline, visited = 0, time.monotonic() + seconds, set(skip)
     while waiting:

@@ -22,10 +22,7 @@ USUAL = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "XDG_RUNTI
 
 @functools.cache  # a launch leaves everything as it was
 def foreign_files(interest: tuple[str, ...]) -> frozenset[str]:
-    """Return folders and files to put into the layers, as absolute paths.
-
-    `interest`: where the program may want to write; what is above and below is looked at.
-    """
+    """Return folders and files to put into the layers, above and below where it may write."""
     usual = [path for name in USUAL if (path := os.environ.get(name))]
     named = [os.path.realpath(path) for path in interest]
     foreign = set()

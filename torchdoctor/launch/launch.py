@@ -60,38 +60,29 @@ _KILLED = (-9, 137)
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What all launches of a run have in common.
-
-    stdin_file: what the program reads on its standard input; None: nothing.
-    compile_cache: folder that keeps what torch.compile makes, for the launches after this one;
-        None: thrown away with the rest.
-    """
+    """What all launches of a run have in common."""
 
     workload: Workload
     sandbox: Sandbox
     seed: int = 0
-    stdin_file: Path | None = None
-    compile_cache: Path | None = None
+    stdin_file: Path | None = None  # what the program reads on its standard input
+    compile_cache: Path | None = None  # keeps what torch.compile makes; None: thrown away
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchResult:
-    """How one launch ended.
+    """How one launch ended."""
 
-    ended: "exited" (by itself), "stopped" (by `poll`), "timed-out" or "interrupted" (Ctrl-C).
-    exit_code: the program's own, negative for a signal; None where it did not end by itself.
-    escaped_writes: files of the user that changed nevertheless, where no overlay holds them back.
-    doubts: what could not be kept or cleaned, one sentence each.
-    """
-
-    ended: str
-    exit_code: int | None
+    ended: str  # "exited" (by itself), "stopped" (by `poll`), "timed-out", "interrupted" (Ctrl-C)
+    exit_code: int | None  # negative for a signal; None where it did not end by itself
     wall_s: float
     channel: Path
     output_file: Path
     output_tail: str
-    escaped_writes: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
+    escaped_writes: list[str] = field(
+        default_factory=list
+    )  # the user's files, changed all the same
+    doubts: list[str] = field(default_factory=list)  # what could not be ended, a sentence each
     sensors: SensorColumns | None = None
     began_s: float | None = None  # time.monotonic(), which on Linux is the probe's clock too
 
@@ -107,14 +98,8 @@ def launch(
 ) -> LaunchResult:
     """Start the command, watch it, end it, throw away what it wrote.
 
-    Args:
-        program: the command and where it runs.
-        spec: what this launch differs by; "channel" and "redirect" of its plan are filled in here.
-        folder: made if need be; gets plan.json, output.txt and channel/.
-        timeout_s: seconds until it is ended; None: no limit.
-        poll: called about every 80 ms; True ends the launch. Default: until the probe in every
-            training process is done.
-        sensors: started with the program and stopped before it is ended.
+    `folder` gets plan.json, output.txt and channel/. It is ended after `timeout_s`, and where
+    `poll`, called about every 80 ms, says True (by default: each training process's probe is done).
 
     Raises:
         UsageError: the command cannot be executed.
@@ -263,8 +248,7 @@ def child_environment(
 ) -> dict[str, str]:
     """Return the user's environment with what a launch needs, and no other change.
 
-    Trackers are offline, and their files go to `trackers`. Strings are hashed by one seed, unless
-    the user chose another: a set of labels has the same order in every launch.
+    Trackers are offline. Strings are hashed by one seed: a set has the same order in every launch.
     """
     user = dict(os.environ)
     user["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROBE), user.get("PYTHONPATH")]))

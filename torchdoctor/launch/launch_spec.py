@@ -22,45 +22,28 @@ class FixFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Switching:
-    """How an arm is switched on and off within one launch.
+    """How an arm is switched on and off within one launch."""
 
-    settle_s: how long at least is discarded after it was switched on, and off.
-    workers: of a second loader that the arm brings with it.
-    ahead: batches that each of these workers prepares ahead.
-    """
-
-    settle_s: float = 0.0
-    workers: int = 0
-    ahead: int = 0
+    settle_s: float = 0.0  # how long at least is discarded after it was switched on, and off
+    workers: int = 0  # of a second loader that the arm brings with it
+    ahead: int = 0  # batches that each of these workers prepares ahead
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """One launch, or an arm of a comparison: a program and what is changed in it.
+    """One launch, or an arm of a comparison: a program and what is changed in it."""
 
-    name: tells arms apart, and names the launch's folder; `BASELINE` for the untouched program.
-    fixes: applied at run time by the probe.
-    contents: of files, that the program sees instead of the real ones; needs an overlay.
-    variables: of the environment, for this launch alone; None takes one away.
-    workload: in place of the program's own command; None: that one.
-    boundary: what separates iterations; None: not known yet, or as in the other launches.
-    plan: what else the probe is told: what to measure, and how long.
-    setup_s: one-time cost to expect before it was ever launched (compiling).
-    settled_after: iterations after which its fixes work as they go on working.
-    switching: how it is switched within one launch; None: it cannot be.
-    """
-
-    name: str
-    fixes: tuple[FixFile, ...] = ()
-    contents: Contents = field(default_factory=dict)
-    variables: Variables = field(default_factory=dict)
-    workload: Workload | None = None
-    boundary: Boundary | None = None
+    name: str  # tells arms apart, and names the launch's folder
+    fixes: tuple[FixFile, ...] = ()  # applied at run time by the probe
+    contents: Contents = field(default_factory=dict)  # of files; needs an overlay
+    variables: Variables = field(default_factory=dict)  # of the environment, for this launch alone
+    workload: Workload | None = None  # in place of the program's own command
+    boundary: Boundary | None = None  # between iterations; None: unknown, or as in other launches
     seed_offset: int = 0
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    setup_s: float = 0.0
-    settled_after: int = 0
-    switching: Switching | None = None
+    plan: Mapping[str, Any] = field(default_factory=dict)  # what else the probe is told
+    setup_s: float = 0.0  # one-time cost to expect before it was ever launched (compiling)
+    settled_after: int = 0  # iterations after which its fixes work as they go on working
+    switching: Switching | None = None  # None: it cannot be switched within one launch
 
     @property
     def is_baseline(self) -> bool:

@@ -62,11 +62,7 @@ def keep_stdin(folder: Path) -> Path | None:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Say of the run folder what an OSError (a full disk, a lost mount) would say of a line.
-
-    Raises:
-        UsageError: with the system's reason and what to do.
-    """
+    """Raise UsageError, with what to do, for an OSError in the run folder (a full disk, say)."""
     try:
         yield
     except OSError as error:

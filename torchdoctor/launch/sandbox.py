@@ -52,16 +52,12 @@ Contents = Mapping[str, bytes | str | None]
 
 @dataclass(kw_only=True)
 class Sandbox:
-    """A way to keep writes from the user's files. Make one with `choose`; close it at the end.
+    """A way to keep writes from the user's files. Make one with `choose`; close it at the end."""
 
-    mode: "overlay" (kernel), "redirect" (by the probe, in Python and torch) or "none".
-    reason: why it is not "overlay", one sentence. doubts: what is not covered, one sentence each.
-    """
-
-    mode: str
+    mode: str  # "overlay" (kernel), "redirect" (by the probe, in Python and torch) or "none"
     store: scratch.Scratch
-    reason: str | None = None
-    doubts: list[str] = field(default_factory=list)
+    reason: str | None = None  # why it is not "overlay", one sentence
+    doubts: list[str] = field(default_factory=list)  # what is not covered, one sentence each
     userns: bool = False
     pidns: bool = False
     on_disk: bool = False
@@ -70,15 +66,10 @@ class Sandbox:
     def choose(
         cls, mode: str = "auto", beside: Path | None = None, workload: Workload | None = None
     ) -> Sandbox:
-        """Return the strongest kind that works here, tried for real.
+        """Return the strongest kind that works here, tried for real in the workload's folders.
 
-        Args:
-            mode: "auto" (overlay if it works, else redirect), or the one wanted.
-            beside: a folder whose disk may hold the scratch folder as well.
-            workload: its folders are the ones that the trial writes to; None: the current one.
-
-        Raises:
-            UsageError: `mode` is "overlay" and this machine does not allow it, or is no mode.
+        `mode`: "auto" (overlay if it works, else redirect) or the wanted one; `beside`: a folder
+        whose disk may hold the scratch folder. Raises UsageError: no overlay is possible here.
         """
         if mode not in MODES:
             raise UsageError(f"'{mode}' is no kind of sandbox: choose one of {', '.join(MODES)}.")
@@ -138,11 +129,8 @@ class Sandbox:
     ) -> Started:
         """Start a command in it.
 
-        Args:
-            folder: of `new_scratch`.
-            real: folders that it may really write to.
-            interest: files and folders that the command names, where it may want to write.
-            contents: of files, that this launch alone sees; needs layers.
+        `real`: folders that it may really write to; `interest`: places where it may want to write;
+        `contents`: of files, that this launch alone sees, in an overlay.
         """
         if contents and self.mode != "overlay":
             raise ValueError("other contents for files need the overlay sandbox")

@@ -79,10 +79,7 @@ class Root:
         return self.top + path
 
     def build(self, steps: list[list[Any]]) -> None:
-        """Carry out the plan; a step that fails is named.
-
-        A folder is shown read-only then: nothing may be written where no layer can be laid.
-        """
+        """Carry out the plan; where no layer can be laid, the folder is shown read-only."""
         for name, path, *rest in steps:
             if not self.attempt(name, path, *rest) and name == "overlay":
                 self.attempt("view", path, [], True)
@@ -117,8 +114,7 @@ class Root:
     def do_overlay(self, path: str, on_disk: bool, flags: list[str], before: list[str]) -> None:
         """Mount the folder as it is, with a layer on top that takes every write.
 
-        `before`: folders and files inside (relative) that are put into the layer beforehand,
-        because the kernel refuses to copy up what belongs to an id that is not mapped in here.
+        `before`: what (relative) is put into the layer first, as its id is not mapped in here.
         """
         self.layers += 1
         store = self.upper if on_disk and self.upper else self.memory

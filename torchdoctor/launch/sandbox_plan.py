@@ -54,14 +54,13 @@ def _entries(folder: str) -> list[Entry] | None:
 
 @dataclass(kw_only=True)
 class Planner:
-    """Makes the steps. `userns`: by an ordinary user, whose kernel rules are stricter.
+    """Makes the steps.
 
-    Args:
-        mounts: all of them, with `mounts[0].path == "/"`.
-        scratch: folder that holds the layers on disk; no layer may lie below what it is laid over.
-        userns: mounts seen in a new user namespace are locked together, so a folder with mounts
-            below it cannot be a lower layer and is taken apart instead.
-        foreign: folders and files that must exist in a layer beforehand.
+    mounts: all of them, with `mounts[0].path == "/"`.
+    scratch: holds the layers on disk; no layer may lie below what it is laid over.
+    userns: mounts in a new user namespace are locked together, so a folder with mounts below it
+        cannot be a lower layer and is taken apart instead.
+    foreign: folders and files that must exist in a layer beforehand.
     """
 
     mounts: list[Mount]

@@ -35,8 +35,7 @@ def choose(
 ) -> tuple[Path, bool]:
     """Return the folder to make scratch folders in, and whether it can hold an overlay's layers.
 
-    Apart from the working folder is best: a layer cannot lie below what it is laid over, so that
-    of the working folder would have to stay in memory. Then the disk with most free room counts.
+    Apart from the working folder (a layer cannot lie below what it is laid over), with most room.
     """
     top = Path(cwd).resolve().parts[:2] if cwd is not None else ()
     ranked = []
@@ -82,10 +81,7 @@ class Scratch:
 
 
 def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
-    """Return a new folder and the descriptor that holds its lock; None where there are no locks.
-
-    Until it is locked, another process that starts may take it for one that was left behind.
-    """
+    """Return a new folder and the descriptor of its lock, had before another process removes it."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         if fcntl is None:

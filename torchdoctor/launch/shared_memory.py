@@ -18,8 +18,7 @@ _OURS = re.compile(r"^((torch|torchdoctor-staged)_(?P<pid>\d+)_|sem\.|psm_|nccl-
 def private_steps() -> list[list[Any]]:
     """Return steps for `sandbox_entry.py`: an empty /dev/shm of the same size.
 
-    Data that somebody keeps there stays visible: folders with a layer of their own, files to be
-    read. It is no layer over the whole, because older C libraries look for a tmpfs there.
+    What lies there stays visible. It is no layer: older C libraries look for a tmpfs there.
     """
     size = os.statvfs(FOLDER)
     steps: list[list[Any]] = [["empty", str(FOLDER), size.f_blocks * size.f_frsize, 0o1777]]
@@ -47,9 +46,8 @@ def remove_left(
 ) -> list[str]:
     """Remove what a launch left there and nobody needs any more; return the names.
 
-    Those of `before` (from `segments`) stay. Some names carry the pid of their maker, of `pids`.
-    Others (semaphores, multiprocessing.shared_memory) look like another program's, which nobody may
-    have mapped for a while: what its processes had not mapped (`held`) before their end stays.
+    Those of `before` stay. Some carry the pid of their maker; of the others (semaphores, NCCL) only
+    what the launch's processes had mapped (`held`) goes: the rest may be another program's.
     """
     ours = set(pids)
     nameless = held - mapped() if held else held
@@ -67,10 +65,7 @@ def remove_left(
 
 
 def mapped(pids: Iterable[int] | None = None) -> set[Segment]:
-    """Return segments that these processes have mapped; None: all processes of this user.
-
-    By file, not by name: `sem_open` maps a semaphore under a name that it then changes.
-    """
+    """Return segments that these processes (None: all of this user) have mapped, by their file."""
     segments = set()
     for pid in (path.name for path in Path("/proc").glob("[0-9]*")) if pids is None else pids:
         with contextlib.suppress(OSError):

@@ -37,18 +37,14 @@ class Command:
 
 @dataclass(kw_only=True)
 class Started:
-    """A command that was started: its process and what its entry program says.
-
-    `init_pid`: PID 1 of its namespace as seen from outside; killing it kills everything.
-    `program_pid`: the program's own pid as it sees it. `exit_code`: negative for a signal.
-    """
+    """A command that was started: its process and what its entry program says."""
 
     popen: subprocess.Popen[bytes]
     status_fd: int | None
     folder: Path
-    init_pid: int | None = None
-    program_pid: int | None = None
-    exit_code: int | None = None
+    init_pid: int | None = None  # PID 1 of its namespace, seen from outside: ends everything
+    program_pid: int | None = None  # as the program sees it
+    exit_code: int | None = None  # negative for a signal
     failure: str | None = None
     exec_errno: int | None = None
     limits: list[str] = field(default_factory=list)
@@ -108,10 +104,7 @@ def start_directly(command: Command, folder: Path) -> Started:
 
 
 def start_entry(settings: dict[str, Any], command: Command, folder: Path) -> Started:
-    """Start sandbox_entry.py with these settings; it becomes, or starts, the user's command.
-
-    The settings are written to `folder` for it.
-    """
+    """Start sandbox_entry.py with these settings; it becomes, or starts, the user's command."""
     reader, writer = os.pipe()
     try:
         os.set_blocking(reader, False)

@@ -26,15 +26,12 @@ _BYPASSES = {"I": "isolated mode", "E": "ignored environment", "S": "no site mod
 def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None = None) -> Workload:
     """Return the command to start, with the script and interpreter it uses where they are known.
 
-    Args:
-        args: as typed: a script and its arguments, or any other command, which is taken as is.
-        python: interpreter for a script; None: that of the active virtual environment, else the
-            first on the PATH with torch, else the one that runs torchdoctor.
-        cwd: folder to start in; None: the current one.
+    `args`: a script and its arguments, or any other command; `python`: interpreter for a script,
+    else that of the active virtual environment, the first on the PATH with torch, or our own.
 
     Raises:
-        UsageError: nothing to run, script or command not found, not Python, an interpreter
-            without torch, or one told to ignore the environment, which would keep the probe out.
+        UsageError: nothing to run, script or command not found, not Python, an interpreter without
+            torch, or one told to ignore the environment, which would keep the probe out.
     """
     if not args or not args[0].strip():
         raise UsageError("Nothing to run: name a script, or a command after '--'.")

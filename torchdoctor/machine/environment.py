@@ -44,10 +44,7 @@ _FEATURES = re.compile(
 
 
 def environment(python: str | None, program: ProcessFacts | None = None) -> Environment:
-    """Return what a program on this machine has at its disposal.
-
-    Its interpreter (None: ours) is asked for its torch; what the probe saw inside it comes first.
-    """
+    """Return what a program has at its disposal; what the probe saw inside it comes first."""
     asked = versions(python or sys.executable)
     with nvml.session() as gpus:
         devices = gpus.describe() if gpus is not None else []
@@ -120,10 +117,7 @@ def usable_cpus() -> float:
 
 
 def cpu_quota(root: Path = CGROUPS, membership: str | None = None) -> float | None:
-    """Return the CPUs that the tightest cgroup around us allows; None: no limit.
-
-    `membership` is the text of /proc/self/cgroup; None: read it.
-    """
+    """Return the CPUs that the tightest cgroup around us allows; None: no limit."""
     quotas: list[float] = []
     for folder in _folders("cpu", root, membership):
         with contextlib.suppress(OSError, ValueError):  # "max" is no number

@@ -17,11 +17,7 @@ _UNKNOWN = ("pss_bytes", "queued_s", "read_bytes", "write_bytes", "read_ops")
 
 
 class ProcessSensors:
-    """Reads a process tree again and again.
-
-    The list of its processes costs a look at every process of the machine, so it is renewed less
-    often than the counters are read where that is expensive.
-    """
+    """Reads a process tree again and again, and looks for new processes as often as is cheap."""
 
     def __init__(self, root: int) -> None:
         self._root = psutil.Process(root)

@@ -13,10 +13,7 @@ _END_WITHIN_S = 10.0
 
 
 def inner_pid(pid: int) -> int:
-    """Return a process's pid as it sees it itself, inside its PID namespace.
-
-    Raises OSError where the process is gone.
-    """
+    """Return a process's pid inside its PID namespace; raise OSError where it is gone."""
     if sys.platform != "linux":
         return pid
     for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
@@ -35,10 +32,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 class Tree:
-    """The processes of the launch that started `root`, also those that left its process tree.
-
-    `marker`: an entry of the environment that only this launch's processes have.
-    """
+    """The processes of a launch, also those that left its tree; `marker`: their own variable."""
 
     def __init__(self, root: int, marker: tuple[str, str]) -> None:
         self.marker = marker

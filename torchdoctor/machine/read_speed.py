@@ -49,10 +49,7 @@ def file_s(readings: Sequence[Reading], size: float) -> float | None:
 
 
 def measure(paths: Sequence[str], most_s: float) -> tuple[list[Reading], list[Reading]]:
-    """Read files in this order, cold and then warm, for hardly more than `most_s`.
-
-    Files that cannot be read, or not be dropped, are left out.
-    """
+    """Read files, cold and then warm, for hardly more than `most_s`; those that can be dropped."""
     until = time.perf_counter() + most_s
     cold: list[Reading] = []
     warm: list[Reading] = []
@@ -98,9 +95,8 @@ def _cached_share(path: str) -> float | None:
 def drop(listed: Path) -> None:
     """Take the files named in `listed`, one a line, out of the page cache, in this order.
 
-    Before each launch after the first, for data larger than memory: a launch that finds in memory
-    what the one before it has read would show an input that the real training, which has long read
-    other files by then, never sees. Files that are gone or not ours to drop are left out.
+    A launch that finds in memory what the one before it has read would show an input that training
+    on data larger than memory never sees. Files that are gone or not ours are left out.
     """
     until = time.monotonic() + _MOST_DROP_S
     with contextlib.suppress(OSError):

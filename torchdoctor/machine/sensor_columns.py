@@ -29,9 +29,8 @@ _table = partial(np.zeros, (0, 0))
 class SensorColumns:
     """Samples of one launch. Times are `time.monotonic_ns()`; NaN is "not measured".
 
-    Two clocks: the machine and its GPUs are read often (`t_ns`, n samples), processes less often
-    (`process_t_ns`, m samples), as sums over the program's process tree. Names in `_s` without a
-    rate are seconds of CPU since the start.
+    The machine is read often (`t_ns`, n samples), the program's process tree less often
+    (`process_t_ns`, m samples). Names in `_s` are seconds of CPU since the start.
     """
 
     wall_offset_ns: Times = field(default_factory=_times)  # (1,), to time.time_ns()
@@ -84,10 +83,7 @@ class SensorColumns:
         return np.where(np.isnan(self.pss_bytes), self.rss_bytes, self.pss_bytes)
 
     def use_of_cpus(self) -> tuple[Times, Columns, float]:
-        """Return times, CPU seconds used by then, and how many CPUs may be used.
-
-        A quota below the number of CPUs counts our own use alone.
-        """
+        """Return times, CPU seconds by then, and usable CPUs; below a quota our own use counts."""
         usable, quota = affinity(), cpu_quota()
         if quota is not None and quota < len(usable):
             return self.process_t_ns, self.tree_cpu_s + np.nan_to_num(self.own_cpu_s), quota
@@ -97,10 +93,7 @@ class SensorColumns:
     def statistics(
         self, begin_ns: int, end_ns: int, main_pid: int | None = None
     ) -> SensorStatistics:
-        """Return a summary of the time between two stamps, or of what of it was sampled.
-
-        `main_pid`: the training process, by its pid as it sees it; None: the launch's first.
-        """
+        """Return a summary of the time between two stamps; `main_pid`: as the process sees it."""
         if len(self.t_ns) < 2 or end_ns <= begin_ns:
             return SensorStatistics()
         return _Window(self, begin_ns, end_ns, main_pid).statistics()
@@ -202,8 +195,7 @@ class _Window:
     def _growth(self, values: Columns) -> float | None:
         """Return growth a second of the least of each quarter; 0 where one rises unlike the others.
 
-        One evaluation of larger batches, or an allocator that warms up, has a slope as well; a
-        cache that fills in one quarter hides no leak in the others.
+        An evaluation of larger batches has a slope as well; a cache that fills hides no leak.
         """
         t, y = self.columns.process_t_ns[self.processes] / 1e9, values[self.processes]
         t, y = t[~np.isnan(y)], y[~np.isnan(y)]
@@ -247,9 +239,7 @@ def _most(values: Columns) -> int | None:
 def sensor_curves(columns: SensorColumns) -> dict[str, tuple[Columns, Columns]]:
     """Return wall times (Unix, s) and values of the whole launch's curves; without NaN.
 
-    `utilization/program_cpus` counts CPUs, the other `utilization/...` are 0 to 1, of the usable
-    CPUs or of one GPU; `memory/...` is GB (1e9 bytes), `disk/...` MB a second of the
-    program. GPUs are those that the program computes on, else all.
+    `utilization/program_cpus` counts CPUs, the others are 0 to 1; `memory/...` is GB (1e9 bytes).
     """
     if not len(columns.wall_offset_ns):
         return {}

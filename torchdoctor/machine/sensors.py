@@ -34,8 +34,7 @@ def _busy_s() -> list[float]:
 class LoadBeside:
     """CPUs that others kept busy since it was made.
 
-    A launch's own sensors cannot tell that of a pair side by side: to each the other one is a
-    stranger. What we and all that we have started, and waited for, used is what the kernel counts.
+    To the sensors of a pair's launch the other one is a stranger; the kernel counts all of ours.
     """
 
     def __init__(self) -> None:
@@ -53,10 +52,7 @@ class LoadBeside:
 
 
 class Sensors:
-    """A thread that samples from `start` to `stop`, at most once; it slows down where it costs.
-
-    `interval_s`: between two samples of machine and GPUs.
-    """
+    """A thread that samples from `start` to `stop`, at most once; it slows down where it costs."""
 
     def __init__(self, interval_s: float = 0.1) -> None:
         self._interval_s = interval_s

@@ -74,11 +74,7 @@ def waits_for_input(steps: StepStatistics) -> bool:
 
 
 def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
-    """Return what the launch of this channel read in its training loop; None: nothing.
-
-    The run folder's disk is where files could be staged. The paths read are listed in its
-    `files-read.txt`, one a line in the order of first reading.
-    """
+    """Return what a launch read in its training loop, listed in `files-read.txt`; None: nothing."""
     logged = _logged(channel)
     loop = _of_the_loop(logged.files)
     if not (loop or logged.c_readers or logged.remote or logged.tables):
@@ -176,10 +172,7 @@ def _of_the_loop(reads: dict[str, _Read]) -> dict[str, _Read]:
 
 
 def _sizes(paths: Sequence[str]) -> dict[str, int]:
-    """Return the sizes of regular files outside (no pipes, nor what was the launch's own).
-
-    On slow storage this takes long too: files that it has no time for get the mean size.
-    """
+    """Return the sizes of regular files outside; late ones, on slow storage, get the mean."""
     until = time.monotonic() + _STAT_S
     sizes: dict[str, int] = {}
     late = []

@@ -34,10 +34,9 @@ _LONGEST_S = 600.0  # a launch that switches
 
 
 def _block_steps(steps: StepStatistics, fewest: int) -> int | None:
-    """Return iterations of a block: whole cycles where they fit.
+    """Return iterations of a block, whole cycles where they fit.
 
-    None: steps come in two kinds whose cycle is too long, so that the long step would be in one
-    block of many, or in none.
+    None: steps come in two kinds, and the long ones would be in one block of many, or in none.
     """
     step_s, cycle = max(steps.mean_s, 1e-6), steps.cycle_steps or 1
     cycles = math.ceil(fewest / cycle) * cycle
@@ -109,15 +108,8 @@ def choose_turns(
 ) -> TurnBlocks | None:
     """Choose 6 to 16 blocks of each version: twice the time that starting them takes.
 
-    Args:
-        slower: the observed steps of the slower version.
-        window: of a timed launch: its warm-up is discarded here too.
-        start_s: from a launch's start to its first iteration.
-        most_s: what one pair of launches may take.
-        steps: measured iterations of each version, where the user says so.
-
-    Returns:
-        None for the reasons that `why_in_turns` gives.
+    `slower`: steps of the slower version; `most_s`: for one pair; `steps`: measured iterations of
+    each version, by the user's word. None for the reasons that `why_in_turns` gives.
     """
     if slower.trainers > 1:
         return None
@@ -168,8 +160,7 @@ def too_large(
 ) -> str | None:
     """Return why both versions cannot be in memory at the same time; None: they can.
 
-    So many times as much as both used must be free; a launch that finds no memory on the GPU just
-    fails.
+    So many times as much as both used must be free.
     """
     sensors = [observation.sensors for observation in observations]
     # What processes share counts once: forked workers seem to hold all that their parent holds.
@@ -209,10 +200,7 @@ class SwitchBlocks:
         return self.launch_s(arms, rounds) <= _LONGEST_S
 
     def round_s(self, arms: Sequence[LaunchSpec]) -> float:
-        """Return seconds of a round: each arm once and the untouched program twice.
-
-        One arm alone runs twice as well.
-        """
+        """Return seconds of a round: each arm once, but an arm alone and the baseline twice."""
         return self._round_steps(arms) * self.step_s
 
     def launch_s(self, arms: Sequence[LaunchSpec], rounds: int) -> float:
@@ -254,8 +242,7 @@ class SwitchBlocks:
     def _steps_with(self, workers: int) -> int:
         """Return iterations of a block in which so many workers make the batches.
 
-        Those that are alike finish together, and their batches come in bursts: of a part of a
-        burst the mean would be a matter of chance.
+        Those that are alike finish together: of a part of a burst the mean would be chance.
         """
         if workers < 2:
             return self.block_steps
@@ -272,14 +259,11 @@ def _switching(arm: LaunchSpec) -> Switching:
 def choose_switch_blocks(
     observed: StepStatistics, window: Window, start_s: float, loaders: Sequence[LoaderFacts] = ()
 ) -> SwitchBlocks | None:
-    """Choose blocks of whole cycles; `start_s`: from a launch's start to its first iteration.
+    """Choose blocks of whole cycles, after what the workers of `loaders` prefetched is used up.
 
-    What the workers of `loaders` have prefetched while one arm was on is used up before the next.
-
-    Returns:
-        None where several processes train (they would have to switch at the same iteration), where
-        a backward separates iterations (the switch would fall between a forward and its backward),
-        where steps come in two kinds whose cycle is not known or too long for a block.
+    None where several processes train (they would have to switch at once), where a backward
+    separates iterations (the switch would fall between a forward and its backward), or where steps
+    come in two kinds whose cycle is not known or too long for a block.
     """
     if observed.trainers > 1 or observed.boundary.kind == "backward":
         return None

@@ -26,11 +26,7 @@ _LONGER = 2.0  # times the usual share of a pair: then it is the fix that takes 
 class Engine:
     """Measures pairs of arms, launches of one arm, and launches that switch between several.
 
-    Args:
-        starts: starts the launches.
-        chance: decides the order within pairs.
-        patience: failures of an arm that are forgiven before it is out.
-        clock: monotonic seconds.
+    `chance` decides the order within pairs; `patience`: failures of an arm that are forgiven.
     """
 
     def __init__(
@@ -57,11 +53,8 @@ class Engine:
     ) -> Pair | Outcome:
         """Measure one pair: side by side where the two can be, else one after the other.
 
-        After `most_s` no further turns begin, and a lost pair is not repeated.
-
-        Raises:
-            TorchdoctorError: the program cannot be launched at all.
-            KeyboardInterrupt: also of a launch that was interrupted.
+        After `most_s` no further turns begin, and a lost pair is not repeated. Raises
+        TorchdoctorError where the program cannot be launched at all, and KeyboardInterrupt.
         """
         until_s = self._clock() + most_s
         while True:
@@ -163,11 +156,7 @@ class Engine:
         )
 
     def _shares_s(self, arm: LaunchSpec, against: LaunchSpec, pair_s: float) -> tuple[float, float]:
-        """Return seconds of a pair by side: half of them, but for what a fix takes longer.
-
-        Half of a compilation, charged to the untouched program, would make all that follows look
-        dear.
-        """
+        """Return seconds of a pair by side: half, but for what a fix alone takes longer."""
         usual = self._seconds[against.name]
         usual_s = median(usual) if usual else self.expected_launch_s(UNTOUCHED)
         half_s = pair_s / 2

@@ -25,11 +25,7 @@ _FEWEST_ALONE = 2  # arms that fail beside another launch and not alone: nothing
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """An arm that cannot be measured (any more), with a sentence.
-
-    `kind`: how its last launch ended (`LaunchTiming.ended`), "late", or "refused" where a fix
-    refused, or found nothing to apply to.
-    """
+    """An arm that cannot be measured; `kind`: as `LaunchTiming.ended`, or "late", "refused"."""
 
     name: str
     reason: str
@@ -61,14 +57,11 @@ class _History:
 
 @dataclass
 class Failures:
-    """Remembers how launches ended, and says what becomes of their arms.
-
-    apart: by the name of an arm, why it failed beside another launch.
-    broke_down: by the name of an arm, what was forgiven, each with a reason.
-    """
+    """Remembers how launches ended, and says what becomes of their arms."""
 
     patience: int = 0  # failures of an arm that are forgiven
-    apart: dict[str, str] = field(default_factory=dict)
+    apart: dict[str, str] = field(default_factory=dict)  # by arm, why it failed beside another
+    # By arm, the reasons of what was forgiven.
     broke_down: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     works_twice: bool = True  # the program was not seen to run by itself alone
     _ran_twice: bool = False
@@ -224,10 +217,7 @@ def refusal(fixes: Iterable[str], timing: LaunchTiming) -> str | None:
 
 
 def failure(timing: LaunchTiming, usable_before: int = 0) -> str | None:
-    """Return why a launch cannot be used, or None.
-
-    `usable_before`: launches of the same arm that were fine.
-    """
+    """Return why a launch cannot be used, or None; `usable_before`: launches that were fine."""
     for applied in timing.fixes:
         if applied.state == "failed":
             return f"{applied.fix} could not be applied: {applied.reason or 'no reason given'}"

@@ -22,10 +22,7 @@ Rows = NDArray[np.int64]
 def read_launch(
     result: LaunchResult, spec: LaunchSpec, peak_memory_bytes: int | None = None
 ) -> LaunchTiming:
-    """Return what a launch of `spec` measured, and how it ended.
-
-    `peak_memory_bytes`: of the process tree. The boundary of `spec` is known.
-    """
+    """Return what a launch of `spec`, whose boundary is known, measured, and how it ended."""
     assert spec.boundary is not None
     turns = spec.plan.get("turns")
     warmup_steps = (turns or spec.plan).get("warmup_steps", 0)
@@ -109,10 +106,7 @@ def _measured_blocks(log: Events, boundary: Boundary) -> list[Block]:
 
 
 def last_switched_on(channel: Path) -> int | None:
-    """Return the number of the arm that was on when a launch ended, 0 for none.
-
-    None: it ended before its first block.
-    """
+    """Return the arm that was on when a launch ended, 0 for none; None: before its first block."""
     for log in read_channel(channel)[0].values():
         if len(log.at(step_log.BLOCK_BEGIN)):
             switched = log.at(step_log.SWITCH)

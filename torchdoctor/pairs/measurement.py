@@ -63,22 +63,14 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramLaunches:
-    """Starts launches of a program; a failure of the program is a value, not an exception.
-
-    recorder: starts the program.
-    pace: of the untouched program.
-    window: of a launch by itself.
-    turns: blocks of launches side by side; None: they follow each other.
-    blocks: of a launch that switches; None: none can.
-    cold: the files that training reads are dropped from the page cache before each launch.
-    """
+    """Starts launches of a program; a failure of the program is a value, not an exception."""
 
     recorder: Recorder
-    pace: Pace
-    window: Window
-    turns: TurnBlocks | None = None
-    blocks: SwitchBlocks | None = None
-    cold: bool = False
+    pace: Pace  # of the untouched program
+    window: Window  # of a launch by itself
+    turns: TurnBlocks | None = None  # of launches side by side; None: they follow each other
+    blocks: SwitchBlocks | None = None  # of a launch that switches; None: none can
+    cold: bool = False  # files that training reads are dropped from the page cache before
 
     @classmethod
     def of_trials(
@@ -113,10 +105,7 @@ class ProgramLaunches:
 
     @property
     def shortest_pair_s(self) -> float:
-        """Return what a pair takes at least: launches side by side may end after four turns.
-
-        Their warm-up is left out: the observed launch, whose start was cold, overstates it.
-        """
+        """Return what a pair takes at least: four turns; the observed warm-up was a cold one."""
         if self.turns is None:
             return 2 * self.expected_s
         return self.pace.start_s + 4 * self.turns.turn_s
@@ -203,16 +192,8 @@ def turns_of_trials(
 ) -> TurnBlocks | str:
     """Choose blocks of pairs side by side, which cost about as much as two launches do.
 
-    Args:
-        observed: the untouched program.
-        window: of a launch by itself.
-        sandbox: its mode.
-        cold: as in `ProgramLaunches`.
-        steps: measured iterations of each side, where the user says so.
-        left_s: for all pairs; where it is short, pairs have fewer blocks.
-
-    Returns:
-        Half a sentence where launches have to follow each other.
+    `steps`: measured iterations of each side, by the user's word; `left_s`: for all pairs, which
+    have fewer blocks where it is short. Half a sentence where launches have to follow each other.
     """
     if cold:
         return "files are read from the disk anew by each"

@@ -32,12 +32,9 @@ def is_per_step(launches: Iterable[LaunchTiming]) -> bool:
 def seconds_per_sample(
     steps: LaunchTiming | Block, by: str, per_step: bool = False
 ) -> float | None:
-    """Return the time per sample of a launch or block; per step where batches have no size.
+    """Return the time per sample, by "mean" or "median" step; None of a failed launch.
 
-    Args:
-        steps: the launch, of which a failed one has no time, or the block.
-        by: "mean" (the whole time over its samples) or "median" (the median step).
-        per_step: leave the samples out, because another launch of the run does not know them.
+    Per step where batches have no size, or another launch of the run does not know them.
     """
     if isinstance(steps, LaunchTiming) and not usable(steps):
         return None
@@ -53,16 +50,11 @@ def seconds_per_sample(
 
 @dataclass(frozen=True, kw_only=True)
 class Estimator:
-    """How blocks become one time.
+    """How blocks become one time."""
 
-    by: "median" (the median step of a block) or "mean" (its whole time).
-    trimmed: share of the block pairs that is left out at either end of their differences.
-    per_step: leave the samples out.
-    """
-
-    by: str = "median"
-    trimmed: float = TRIMMED
-    per_step: bool = False
+    by: str = "median"  # step of a block, or the "mean": its whole time
+    trimmed: float = TRIMMED  # share of block pairs left out at either end of their differences
+    per_step: bool = False  # leave the samples out
 
     def seconds(self, steps: LaunchTiming | Block) -> float | None:
         """Return the time per sample of a launch or a block."""
@@ -71,9 +63,8 @@ class Estimator:
     def times(self, blocks: Sequence[tuple[Block, Block]]) -> tuple[float, float] | None:
         """Return one time of each side from the blocks of a pair; None where nothing was measured.
 
-        They are geometric means over those that are left. Where none is left out they are
-        arithmetic: where a few blocks hold the stalls of many, a geometric mean prefers the side
-        that differs more.
+        The mean is geometric, or where no block is left out arithmetic: of a few blocks that hold
+        the stalls of many, a geometric mean prefers the side that differs more.
         """
         known = [
             (first_s, second_s, len(first.step_s), len(second.step_s))
@@ -103,9 +94,8 @@ class Estimator:
 def switched_differences(blocks: Sequence[Block], arm: int, how: Estimator) -> list[float]:
     """Return the differences of an arm within one launch that switches, one for each block of it.
 
-    The arm is compared with the two untouched blocks of its round, interpolated at its own time,
-    so that a steady drift cancels; where it took turns with them alone (ABBA), with its neighbour.
-    Blocks are in the order they ran; `Block.arm` 0 is the untouched program.
+    By the two untouched blocks of its round, interpolated at its own time, so that a drift cancels;
+    where it took turns with them alone (ABBA), by its neighbour. Blocks are in the order they ran.
     """
     differences: list[float] = []
     for in_round in _rounds(block for block in blocks if block.arm in (0, arm)):
@@ -127,8 +117,7 @@ def switched_differences(blocks: Sequence[Block], arm: int, how: Estimator) -> l
 def untouched_differences(blocks: Sequence[Block], how: Estimator) -> list[float]:
     """Return the differences of the untouched program with itself, one for each whole round.
 
-    They vary as an arm's differences do. Their sign changes from round to round, so that a drift is
-    not taken for noise.
+    Their sign changes from round to round, so that a drift is not taken for noise.
     """
     noise: list[float] = []
     for in_round in _rounds(blocks):
@@ -151,12 +140,7 @@ def _is_abba(in_round: Sequence[Block]) -> bool:
 
 
 def _interpolated(untouched: Sequence[tuple[float, float]], at: float) -> float:
-    """Return the log time that the untouched program had at some time, by its first and last.
-
-    Args:
-        untouched: (time, log time per sample) in order; one alone where a round was cut short.
-        at: the time asked for.
-    """
+    """Return the log time that the untouched program had at some time, by its first and last."""
     (begin, first), (end, last) = untouched[0], untouched[-1]
     weight = (at - begin) / (end - begin) if end > begin else 0.5
     return first * (1.0 - weight) + last * weight

@@ -47,15 +47,10 @@ _OBSERVED = LaunchSpec(name="observe")
 
 
 class Recorder:
-    """Starts the workload again and again, each launch in a folder of its own.
+    """Starts the workload again and again, each launch in `<folder>/launches/<nn>-<name>/`.
 
-    Args:
-        workload: the command.
-        folder: the run folder; launches go to `launches/<nn>-<name>/` below it.
-        sandbox: keeps what the program writes away from the user's files.
-        seed: given to a program that sets none.
-        stdin_file: replayed to each launch; None: no input.
-        timeout_s: longest wait for the first training steps.
+    `seed` is given to a program that sets none, `stdin_file` is replayed to each launch, and
+    `timeout_s` is the longest wait for the first training steps.
     """
 
     def __init__(
@@ -104,8 +99,7 @@ class Recorder:
 
         Args:
             step_on: what separates iterations, where the user says so.
-            enough_s: time of training that is worth watching.
-            most_s: time after the first steps at which it ends in any case.
+            enough_s: time of training that is worth watching, but for at most `most_s`.
             budget_s: what is left for everything: no longer is waited for the first steps.
             spec: another version of the program; the untouched one otherwise.
 
@@ -139,11 +133,7 @@ class Recorder:
     def profile(
         self, boundary: Boundary, warmup_steps: int, timeout_s: float, cold: bool = False
     ) -> Profiled:
-        """Record a profiler window in a launch that is never timed; then copies, moves, waits.
-
-        Raises:
-            ProgramFailed: where no trace came of it.
-        """
+        """Record a profiler window in a launch never timed; ProgramFailed: no trace came of it."""
         profile = {"wait": 1, "warmup": 1, "active": _PROFILED_STEPS, "with_stack": False}
         plan = {
             "purpose": "profile",
@@ -162,11 +152,8 @@ class Recorder:
     ) -> LaunchTiming:
         """Measure one launch: its window, or its blocks beside another launch.
 
-        Args:
-            spec: what is launched; its plan says what is measured.
-            timeout_s: seconds until it is ended.
-            poll: called while it runs, in a thread where it takes turns; True ends the launch.
-            cold: the files that training reads are dropped from the page cache before.
+        `poll` is called while it runs, in a thread where it takes turns; True ends the launch.
+        `cold`: the files that training reads are dropped from the page cache before.
         """
         sensors = Sensors(interval_s=0.5)
         result = self._launch(spec, timeout_s, poll, sensors, cold)
@@ -175,8 +162,7 @@ class Recorder:
     def switch(self, spec: LaunchSpec, sizes: list[int], timeout_s: float) -> SwitchedLaunch:
         """Measure the blocks of one launch in which arms and the untouched program take turns.
 
-        `sizes`: the number of fixes in each arm that the plan lists. `ended` of the result is
-        "measured" where all rounds were run; else whole blocks still count.
+        `sizes`: number of fixes in each arm. Where it did not end "measured", whole blocks count.
         """
         result = self._launch(spec, timeout_s)
         timing = read_launch(result, spec)

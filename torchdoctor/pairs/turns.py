@@ -100,16 +100,10 @@ def neighbours(first: LaunchTiming, second: LaunchTiming) -> list[tuple[Block, B
 def take_turns(
     starts: tuple[Start, Start], order: Sequence[int], turn_s: float, until_s: float
 ) -> tuple[LaunchTiming, LaunchTiming]:
-    """Run two launches side by side; a launch whose turn did not end is `late`.
+    """Run two launches side by side, in threads; a launch whose turn did not end is `late`.
 
-    Args:
-        starts: begin each launch, given its `poll`; called in a thread.
-        order: whose block is next, 0 or 1, in fours (ABBA or BAAB).
-        turn_s: what a turn takes; a much longer one is not waited for.
-        until_s: `time.monotonic()` after which no further four turns begin, once four were.
-
-    Raises:
-        KeyboardInterrupt: after both have ended.
+    `order`: whose block is next, 0 or 1, in fours (ABBA or BAAB). A turn that takes much longer
+    than `turn_s` is not waited for; after `until_s`, once four turns were, no more four begin.
     """
     over, late = threading.Event(), None
     players = _Player(starts[0], over), _Player(starts[1], over)

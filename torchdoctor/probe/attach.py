@@ -21,10 +21,7 @@ _session = None
 
 
 def attach(torch, watch):
-    """Hook into `torch`; each part that fails is reported and leaves the others standing.
-
-    `watch` calls back when other modules (numpy, wandb, ...) are imported.
-    """
+    """Hook into `torch`, each part by itself; `watch` calls back when modules are imported."""
     global _session
     with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
         plan = json.load(file)

@@ -72,8 +72,7 @@ def here():
 def made_here(made):
     """Return the user's line that made an object, and the package that made it, called from there.
 
-    The innermost frames are the object's own constructors, and what libraries wrap around them.
-    Looking at what a frame's names hold keeps it alive, up to Python 3.12: a library's workers.
+    Frames alone are looked at: a look at names keeps what they hold alive, up to Python 3.12.
     """
     frame, package, constructors = sys._getframe(1), None, _constructors(type(made))
     while frame is not None and not is_users(frame.f_code.co_filename):
@@ -108,8 +107,7 @@ def _package(filename):
 def names_of(value):
     """Return (call, holder, depth): the lines that led here and what `value` is called there.
 
-    The innermost line of the user's code and the outermost one that has a name for the value, as
-    `words.Binding` or None, and the number of user's frames above the holder's.
+    The innermost and the outermost line with a name for it, and the user's frames above that.
     """
     bindings = [_binding(frame, value) for frame in users_frames(sys._getframe(1))]
     named = [number for number, binding in enumerate(bindings) if binding is not None]

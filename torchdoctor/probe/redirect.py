@@ -31,10 +31,7 @@ _WRITERS_IN_C = (  # of torch and safetensors: which argument is a path, and whe
 
 
 def install(scratch, direct, watch):
-    """Redirect all writes of this process to `scratch`, a folder that the launch's processes share.
-
-    `direct`: folders that are written directly. `watch`: calls back when libraries are imported.
-    """
+    """Redirect all writes of this process, but for those to `direct`, to the launch's `scratch`."""
     layer = _Layer(scratch, direct)
     # The import system writes these by functions that nobody can redirect.
     sys.dont_write_bytecode = True
@@ -83,10 +80,7 @@ class _Layer:
         return getattr(self._busy, "depth", 0) > 0
 
     def name(self, path, follow=False):
-        """Return the absolute path, the links in its folders resolved as the program sees them.
-
-        `follow`: its last part is resolved too.
-        """
+        """Return the absolute path, links in its folders (`follow`: and its last part) resolved."""
         text = os.path.abspath(os.path.join(self.lower(os.getcwd()), os.fsdecode(path)))
         folder, last = os.path.split(text)
         name = os.path.join(self._resolve(folder), last) if last else text
@@ -147,10 +141,7 @@ class _Layer:
         return upper if os.path.lexists(upper) or self.is_gone(name) else name
 
     def for_write(self, name, keep):
-        """Return the file that a writer gets, its folder made.
-
-        `keep`: its content is wanted (appending, updating), so it is copied first.
-        """
+        """Return the file that a writer gets, its folder made; `keep`: with its content."""
         upper = self.upper(name)
         self.make_folders(os.path.dirname(name), name)
         if keep and not os.path.lexists(upper) and self.exists(name):
@@ -203,8 +194,7 @@ class _Layer:
 def _replace(layer, owner, name, change, follow=True):
     """Let owner.name do change(layer, old, path, full, ...), but for exempt paths and descriptors.
 
-    `path` is as the program wrote it, `full` its absolute name. `follow`: the call is about what a
-    link leads to, not about the link.
+    `path` is as the program wrote it, `full` absolute; `follow`: the link's target is meant.
     """
     old = getattr(owner, name, None)
     if old is None:

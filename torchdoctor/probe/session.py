@@ -127,19 +127,12 @@ class Session:
             self._wait()
 
     def device_rests(self):
-        """Read what was kept on the device: it has been waited for, and nothing is timed now.
-
-        Called at the end of a turn, a block, the window and the program, and nowhere else: reading
-        anything from a device waits for it.
-        """
+        """Read what was kept on the device: it has been waited for, and nothing is timed now."""
         for function in self.when_device_rests:
             self.guarded(function)()
 
     def hide_frames(self, error):
-        """Take our frame out of an exception that passes through a wrapper of ours.
-
-        The wrapper goes on with a bare `raise`, which adds its frame again on Python 3.10 alone.
-        """
+        """Take our frame out of an exception; its wrapper goes on with a bare `raise`."""
         trace = error.__traceback__
         if trace is not None and trace.tb_next is not None:
             error.__traceback__ = trace.tb_next

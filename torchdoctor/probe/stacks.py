@@ -59,10 +59,7 @@ class MarkedLog(DeviceLog):
 
 
 class Growth:
-    """Counts keys by whether operations were recorded between the last event and now.
-
-    `counts`: (key, recorded) -> how often; a `Counter` that they are added to.
-    """
+    """Adds keys to `counts` by whether operations were recorded between the last event and now."""
 
     def __init__(self, log, counts, torch):
         self._log, self._counts = log, counts
@@ -161,9 +158,7 @@ def stack_of(thread):
     """Return frames of a running thread, innermost first; [] where there is no such thread.
 
     In one call into C, and without a garbage collection, so that nobody else gets the GIL: CPython
-    makes frame objects for what it finds, which before 3.12 may collect garbage right there. What
-    is called then lets the thread run on, and CPython follows pointers into its reused stack: it
-    crashed.
+    would follow pointers into the stack of a thread that runs on. It crashed.
     """
     innermost = map(dict.get, itertools.starmap(sys._current_frames, [()]), [thread])
     frames = []

@@ -56,8 +56,7 @@ def open_to_append(path):
 class EventLog:
     """Buffers rows and appends them to `events-<pid>.bin` in the channel folder.
 
-    A SIGKILL skips every exit handler, so rows go to disk about four times a second; `on_due` is
-    called instead of a flush when one is due, so that its owner can do more.
+    A SIGKILL skips exit handlers, so rows go to disk four times a second, by `on_due` or a flush.
     """
 
     def __init__(self, folder, pid, on_due=None):

@@ -156,10 +156,7 @@ class Window:
         self._profiler.start()
 
     def at_exit(self):
-        """Keep what was recorded where the program ends within the profiler window.
-
-        A profiler that still runs when the interpreter is torn down crashes the process.
-        """
+        """Keep what was profiled where the program ends: a running profiler would crash it."""
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             recording = profiler.current_action.name.startswith("RECORD")

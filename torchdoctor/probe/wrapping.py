@@ -14,10 +14,7 @@ Call = namedtuple("Call", ("name", "caller", "args", "kwargs", "result", "took_n
 
 
 def wrap(owner, name, make):
-    """Set owner.name to make(old), which keeps old's name and signature; return old.
-
-    Where the owner has no such function, nothing is changed and None is returned.
-    """
+    """Set owner.name, if there is one, to make(old), which keeps old's name; return old or None."""
     old = getattr(owner, name, None)
     if old is not None:
         setattr(owner, name, functools.wraps(old)(make(old)))
@@ -72,10 +69,7 @@ def stand_in(torch, old, new):
 
 
 class NotedCalls:
-    """Functions of torch whose calls are noted while `on`, but for calls within noted ones.
-
-    `part`: named where a note fails.
-    """
+    """Functions of torch whose calls, but for nested ones, are noted while `on`, as a `part`."""
 
     def __init__(self, session, part):
         self._session, self._part = session, part
@@ -84,10 +78,7 @@ class NotedCalls:
         self.inside = False
 
     def add(self, owner, name, note):
-        """Call note(Call) after each call of owner.name; `result` is None where it raised.
-
-        Where there is no such function, do nothing.
-        """
+        """Call note(Call) after each call of owner.name, if there is one; failed: result None."""
         session = self._session
         compiling = session.torch.compiler.is_dynamo_compiling
         temporary = _temporary_count()

@@ -27,13 +27,7 @@ def label(fixes: Fixes) -> str:
 
 
 class ArmSpecs:
-    """Makes the arms of a run's trials.
-
-    Args:
-        fixes: by id.
-        recording: what was observed.
-        kind: begins the names of launches that are not of the trials of speed.
-    """
+    """Makes the arms of a run's trials; `kind` begins the names of launches not for speed."""
 
     def __init__(self, fixes: Mapping[str, FixSpec], recording: Recording, kind: str = "") -> None:
         ceilings = catalogue.ceilings().items()
@@ -97,11 +91,7 @@ class ArmSpecs:
         return sentences
 
     def _settled_after(self, fixes: Fixes) -> int:
-        """Return iterations after which these fixes work as they go on working.
-
-        What they keep for later epochs is complete, and the batches that new workers have made
-        ready meanwhile are used up.
-        """
+        """Return iterations after which caches of fixes are full, new workers' stock is used up."""
         return max(self._filled_after(fixes), self._drained_after(fixes))
 
     def _filled_after(self, fixes: Fixes) -> int:
@@ -127,11 +117,7 @@ class ArmSpecs:
         return math.ceil(batches / max(steps.batches_per_step if steps else 1.0, 1.0))
 
     def _switching(self, fixes: Fixes) -> Switching | None:
-        """Return how these are switched within one launch; None: they cannot be.
-
-        Workers are those of an arm's second loader. Without the model the program's own workers set
-        the pace, and their batches come in bursts.
-        """
+        """Return how these are switched within one launch; None: they cannot be."""
         specs = [self._specs[fix] for fix, _ in fixes]
         if not all(map(self._switches, specs)):
             return None

@@ -21,10 +21,7 @@ _WIDE_GAP = 8  # times: two named values so far apart have one between them trie
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """A setting that may be any whole number between two.
-
-    `today`: the untouched program's value, which gains nothing.
-    """
+    """A setting that may be any whole number between two; the value of `today` gains nothing."""
 
     setting: str
     least: int

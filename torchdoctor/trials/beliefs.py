@@ -47,11 +47,7 @@ _FIGHTS, _FIGHT_ERROR = 0.05, 0.4  # how often members hinder each other, and by
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A candidate as it is known before anything was measured.
-
-    ceiling: the most that it can gain by the share of the step, as a speed-up; None: not known.
-    may_reseed: only launches with other seeds are likely to tell whether it changes training.
-    """
+    """A candidate as it is known before anything was measured."""
 
     name: str  # unique
     fixes: frozenset[str]  # ids that it applies; arms that share one exclude each other
@@ -59,11 +55,11 @@ class Arm:
     setting: float | None = None  # a number, such as 4 workers
     phases: frozenset[str] = frozenset()  # of the step, that it works on; empty: not known
     p_helps: float = 0.35  # probability that it gains anything
-    ceiling: float | None = None
+    ceiling: float | None = None  # the speed-up at most, by the share of the step; None: not known
     risk: int = 0  # 0 same result, 1 rounding or order, 2 lower precision, 3 changes training
     switches: bool = False  # it can be switched on and off in a running program
     once_s: float = 0.0  # one-time cost of its first launch (compiling) in seconds
-    may_reseed: bool = False
+    may_reseed: bool = False  # only other seeds are likely to tell whether training changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,28 +90,20 @@ class BlockGain:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """The measurements so far.
+    """The measurements so far."""
 
-    pairs: log speed-ups of each set's pairs against the untouched program, in order.
-    blocks: of arms that were switched within one launch.
-    failed: arms that failed or were refused, or that change training.
-    failed_sets: sets that failed or change training, though no member does alone.
-    open_training: sets of which only launches with other seeds tell whether training changed.
-    too_dear: sets whose next pair does not fit, by what their launches took.
-    side_by_side: both launches of a pair run at once, so that they meet the same load.
-    """
-
+    # Log speed-ups of each set's pairs against the untouched program, in order.
     pairs: Mapping[Members, Sequence[float]] = field(default_factory=dict)
-    blocks: Mapping[str, BlockGain] = field(default_factory=dict)
+    blocks: Mapping[str, BlockGain] = field(default_factory=dict)  # switched within one launch
     same: Sequence[float] = ()  # pairs of the untouched program with itself
-    failed: frozenset[str] = frozenset()
-    failed_sets: Sequence[Members] = ()
-    open_training: frozenset[Members] = frozenset()
-    too_dear: frozenset[Members] = frozenset()
+    failed: frozenset[str] = frozenset()  # arms that failed, were refused, or change training
+    failed_sets: Sequence[Members] = ()  # the same of sets, though of no member alone
+    open_training: frozenset[Members] = frozenset()  # only other seeds tell whether it changed
+    too_dear: frozenset[Members] = frozenset()  # the next pair of these does not fit
     switch_launches: int = 0  # how often arms were switched
     seeds_done: bool = False  # launches with other seeds were made, or cannot be
     patch_pairs: int = 0  # pairs of the patched program
-    side_by_side: bool = True
+    side_by_side: bool = True  # both launches of a pair meet the same load
 
 
 def prior_mass(arm: Arm) -> Floats:

@@ -56,12 +56,7 @@ class CeilingTrial:
 
 
 def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
-    """Return the ceilings that apply to a program, the most telling first.
-
-    Args:
-        recording: the observed program.
-        bottleneck: the branch that the diagnosis names; its ceilings come first.
-    """
+    """Return the ceilings that apply, the bottleneck's branch first, then the largest share."""
     trials = []
     for ident, ceiling in catalogue.ceilings().items():
         values = ceiling.settings(recording)
@@ -83,11 +78,8 @@ def abandon(
 ) -> bool:
     """Give up arms that were refused, and ceilings that did not come off, each with its reason.
 
-    With `enough` blocks an arm is judged even if the program ended after them.
-
-    Returns:
-        True if a ceiling, or what it left behind, ended the program: then the launch is worth
-        repeating without that ceiling.
+    With `enough` blocks an arm is judged even if the program ended after them. Return True if a
+    ceiling ended the program: then the launch is worth repeating without it.
     """
     for arm, states in zip(arms, launch.arms, strict=False):
         states_of_no_use = ("refused", "failed") if arm in ceilings else ("refused",)
@@ -119,11 +111,8 @@ def tried(
 ) -> list[TriedCeiling]:
     """Return the outcome of each ceiling.
 
-    Args:
-        ceilings: with their arms.
-        evidence: reads the blocks.
-        launched: keys of the arms that a launch was started with; None: there can be none.
-        conditions: the untouched step in their blocks / the observed step.
+    `launched`: keys of the arms that a launch was started with; None: there can be none.
+    `conditions`: the untouched step in their blocks / the observed step.
     """
     outcomes = []
     for trial, arm in ceilings:
@@ -145,13 +134,10 @@ def tried(
 
 
 def bounded(ceiling: float, tried: TriedCeiling) -> tuple[float, float]:
-    """Return the most that a fix can gain by an experiment without the cost that it treats.
+    """Return the most that a fix can gain, and the part of the cost that counts (1 at most).
 
-    The share of the step promised `ceiling` for the fix; by the experiment the cost may count for
-    more, or be hidden behind other work.
-
-    Returns:
-        The speed-up, and the part of the cost that counts (1 at most).
+    The share of the step promised `ceiling`; by the experiment the cost may count for more, or be
+    hidden behind other work.
     """
     if tried.speedup is None or tried.verdict == "slower" or tried.reason is not None:
         return ceiling, 1.0  # it shows nothing of this step
@@ -186,10 +172,9 @@ def _verdict(speedup: Interval | None, share: float | None) -> str:
 
 
 def switch_arms(log: Log, arms: Sequence[Arm], ceilings: Sequence[Arm], rounds: int) -> None:
-    """Compare these arms, and costs that are taken away, within one launch.
+    """Compare these arms, and as many ceilings as cost a tenth of the budget, within one launch.
 
-    Of the ceilings as many are tried as cost a tenth of the budget, the most telling first. A
-    launch that a ceiling brings to its end is repeated without that ceiling.
+    A launch that a ceiling brings to its end is repeated without that ceiling.
     """
     for _ in range(_MOST_ATTEMPTS):
         undecided = [arm for arm in arms if not _is_decided(log, arm)]

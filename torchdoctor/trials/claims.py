@@ -55,11 +55,9 @@ def error_density(error: Floats, sigma: Floats | float) -> Floats:
 
 
 def spread_evidence(logs: Sequence[float], centre: float | None = None) -> Floats:
-    """Return the log evidence for each of `SIGMAS` from the pairs of one set.
+    """Return the log evidence for each of `SIGMAS` from the log speed-ups of one set's pairs.
 
-    Args:
-        logs: log speed-ups, one a pair.
-        centre: their true mean, where it is known (0 for the program against itself).
+    `centre`: their true mean, where it is known (0 for the program against itself).
     """
     pairs = np.array(logs)
     grid = np.linspace(pairs.min() - 0.3, pairs.max() + 0.3, 121)
@@ -71,11 +69,9 @@ def spread_evidence(logs: Sequence[float], centre: float | None = None) -> Float
 
 
 def claim_interval(logs: Sequence[float], sigma_log: Floats | None = None) -> LogInterval:
-    """Return the interval of the true log speed-up of a set.
+    """Return the interval of the true log speed-up of a set, by all pairs of that very set.
 
-    Args:
-        logs: log speed-ups of all pairs of that very set against the untouched program.
-        sigma_log: log weight of each of `SIGMAS` from everything but these pairs; None: the prior.
+    `sigma_log`: weight of each of `SIGMAS` from everything but these pairs; None: the prior.
     """
     pairs = np.array(logs)
     error_rate = _ERROR_RATE if len(pairs) > 1 else _ERROR_RATE_OF_ONE_PAIR

@@ -38,10 +38,7 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 
 def visible(deviation: float, pairs: int, alpha: float = 1.0 - CONFIDENCE) -> float:
-    """Return the smallest difference that so many pairs (two or more) show in 80 %: ratio - 1.
-
-    `deviation` of their differences is in log units; `alpha`: level of the two-sided test.
-    """
+    """Return the smallest difference (ratio - 1) that so many pairs show in 80 % of cases."""
     reach = t_quantile(1.0 - alpha / 2, pairs - 1) + t_quantile(_POWER, pairs - 1)
     return math.expm1(min(reach * deviation / math.sqrt(pairs), 50.0))
 
@@ -71,12 +68,7 @@ def estimate(differences: Sequence[float]) -> Interval | None:
 
 
 def welch_interval(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Return the speed-up of unpaired times with Welch's t interval; None below two times.
-
-    Args:
-        before: times of the launches that are compared with.
-        after: times of the other launches; shorter is faster.
-    """
+    """Return the speed-up of unpaired times with Welch's t interval; None below two times."""
     if min(len(before), len(after)) < 2:
         return None
     old, new = [math.log(x) for x in before], [math.log(x) for x in after]

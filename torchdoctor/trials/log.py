@@ -29,12 +29,7 @@ class Stopped(Exception):  # noqa: N818 - a turn of events, not an error
 
 
 class Budget:
-    """Wall time for everything that is left to do.
-
-    Args:
-        seconds: None for no limit.
-        clock: monotonic seconds.
-    """
+    """Wall time for everything that is left to do; `seconds`: None for no limit."""
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
@@ -54,7 +49,7 @@ class Budget:
 class Series:
     """Blocks of several arms and of the untouched program, in the order they ran.
 
-    keys: of the arms; the first is the untouched program's. `Block.arm` is a place in it.
+    `Block.arm` is a place in `keys`, whose first is the untouched program's.
     """
 
     keys: list[str]
@@ -72,13 +67,7 @@ class Series:
 
 
 class Log:
-    """Measures arms, and keeps what was measured.
-
-    Args:
-        engine: starts the launches.
-        budget: for all launches together.
-        progress: told before and after each launch.
-    """
+    """Measures arms through the engine within the budget, and keeps what was measured."""
 
     def __init__(
         self,
@@ -109,7 +98,6 @@ class Log:
         Raises:
             BudgetEnded: it would not end in time; nothing was launched.
             Stopped: the untouched program cannot be measured (any more).
-            KeyboardInterrupt: the user wants to stop.
         """
         if not self.affords(arm):
             raise BudgetEnded
@@ -127,12 +115,7 @@ class Log:
         return timing
 
     def pair(self, arm: Arm, phase: str) -> None:
-        """Measure a pair of the untouched program and an arm.
-
-        Raises:
-            BudgetEnded: it would not end in time, or was lost and there is no time for another.
-            Stopped, KeyboardInterrupt: as `launch`.
-        """
+        """Measure a pair of the untouched program and an arm; raise as `launch` does."""
         if not self.affords(self.baseline, arm):
             raise BudgetEnded
         beside = " side by side with " if self.engine.side_by_side else " and "
@@ -152,11 +135,7 @@ class Log:
                 side.timings.append(timing)
 
     def switch(self, arms: Sequence[Arm], rounds: int) -> SwitchedLaunch:
-        """Launch once with several arms that take turns.
-
-        Raises:
-            Stopped, KeyboardInterrupt: as `launch`.
-        """
+        """Launch once with several arms that take turns; raise as `launch` does."""
         fixes = sum(arm.candidate is not None for arm in arms)
         parts = [counted(fixes, "fix", "fixes")] if fixes else []
         if len(arms) > fixes:

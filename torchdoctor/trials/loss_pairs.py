@@ -30,9 +30,7 @@ class Shown(NamedTuple):
 def compare_losses(pairs: Sequence[Pair], backwards_per_step: float = 1.0) -> Shown:
     """Return whether the loss differs by more than the seed alone makes it.
 
-    Args:
-        pairs: at least one; each with the same seed, and so over the same samples.
-        backwards_per_step: of one iteration.
+    Of each pair, both launches had the same seed, and so the same samples.
     """
     if wrong := _not_comparable(pairs):
         return Shown("shows-nothing", wrong)
@@ -97,10 +95,7 @@ def _skips(losses: Sequence[float | None]) -> bool:
 
 
 def _finite(losses: Sequence[float | None]) -> list[float]:
-    """Return the losses before the first that is not finite; backwards without one are left out.
-
-    If no finite loss follows, a missing one is a loss that overflowed.
-    """
+    """Return the losses before the first that is not finite, or missing with none after it."""
     last = max((i for i, x in enumerate(losses) if x is not None and math.isfinite(x)), default=-1)
     finite = []
     for loss in losses[: last + 1]:

@@ -66,14 +66,7 @@ def compare_training(
     keeps: str = "within rounding",
     how: Preparation = Preparation(),  # noqa: B008 - frozen
 ) -> Numerics:
-    """Classify a candidate by its worst launch.
-
-    Args:
-        trials: launches of the candidate, with the baselines' seed.
-        untouched: the reference.
-        keeps: the promise of the fix (`keeps_results`); decides how large rounding may be.
-        how: how the candidate prepares its samples.
-    """
+    """Classify a candidate by its worst launch; `keeps`: the promise of the fix."""
     verdicts = [_compare_launch(trial, untouched, keeps, how) for trial in trials]
     if not verdicts:
         return Numerics("not-comparable", "no launch of it was measured.")
@@ -284,10 +277,7 @@ def drift(ours: np.ndarray, theirs: np.ndarray, length: int) -> float:
 def outside_envelope(ours: np.ndarray, runs: Sequence[np.ndarray], length: int) -> str | None:
     """Return a clause that says where a run leaves the band that others span; None: it does not.
 
-    Args:
-        ours: losses of the run.
-        runs: at least three of the untouched program with different seeds, as long as `ours`.
-        length: losses in a block.
+    `runs`: three or more with different seeds, as long as `ours`; `length`: losses in a block.
     """
     means = np.stack([block_means(run, length) for run in runs])
     centre = means.mean(axis=0)

@@ -37,17 +37,15 @@ _REST_KNOWN_TO = math.log(3.0)  # cores that slept through a wait compute so muc
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResults:
-    """The results of all trials; valid at whatever moment they ended.
-
-    launches_s: deciding time of each baseline launch, per sample (per step if `per_step`).
-    ceilings: speed-ups without single costs; no candidates.
-    """
+    """The results of all trials; valid at whatever moment they ended."""
 
     trials: list[Trial]  # a row for each candidate, in the order given, then for each set measured
     noise_floor: Interval | None  # the A/A candidate's interval; None below two rounds
     recommendation: Recommendation  # its fixes without edits
     baselines: list[LaunchTiming] = field(default_factory=list)
-    launches_s: list[float] = field(default_factory=list)
+    launches_s: list[float] = field(
+        default_factory=list
+    )  # per sample, or per step, of each baseline
     measured: str | None = None  # "side by side" or "in turns", None where no pairs were launched
     decided_by: str = "median"  # "mean" or "median" of the steps
     per_step: bool = False
@@ -57,7 +55,7 @@ class TrialResults:
     launches: int = 0  # how many were started and ended
     patch: PatchTrial | None = None
     source_patch: SourcePatch | None = None  # makes the recommended fixes permanent
-    ceilings: list[TriedCeiling] = field(default_factory=list)
+    ceilings: list[TriedCeiling] = field(default_factory=list)  # no candidates
 
 
 def training_is_the_same(measured: Measured, allow_training_changes: bool) -> bool:
@@ -132,9 +130,8 @@ class Judgement:
     def at_most(self, members: Members) -> float | None:
         """Return the most that fixes can gain by what they work on, if they came out above it.
 
-        Shares of several may overlap. If a fix works on nearly all of the step, the bound hangs on
-        the little that is left, and that gets faster too: 13.6x was measured of a step that waits
-        for seven eighths of its time.
+        Shares of several may overlap. Where little else is left of a step, that gets faster too:
+        13.6x was measured of a step that waits for seven eighths of its time.
         """
         candidates = [self.measured[frozenset([name])].arm.candidate for name in members]
         bounds = [candidate.bound if candidate else None for candidate in candidates]
@@ -146,11 +143,7 @@ class Judgement:
         return 1.0 / (1.0 - share) if measured.gain > known_to - math.log(1.0 - share) else None
 
     def results(self, ended: str | None) -> TrialResults:
-        """Return all rows and the recommendation.
-
-        `ended`: why the search ended before it was done (`NO_TIME`, "interrupted"); None: it did
-        not.
-        """
+        """Return all rows and the recommendation; `ended`: why the search ended early, or None."""
         evidence, by = self._evidence, self._evidence.decided_by()
         seconds = evidence.estimator(by).seconds
         rows = {
@@ -324,10 +317,7 @@ def _details(arm: Arm) -> dict[str, Any]:
 
 
 def _setup(timings: Sequence[LaunchTiming], untouched: Sequence[LaunchTiming]) -> float | None:
-    """Return the one-time seconds beyond the untouched program's, by the first launch.
-
-    Later launches find the compiled code in the cache.
-    """
+    """Return the one-time seconds beyond the untouched program's, by the first launch alone."""
     ours = next((t.setup_s for t in timings), None)
     theirs = _median(t.setup_s for t in untouched)
     return None if ours is None or theirs is None else max(0.0, ours - theirs)
@@ -351,13 +341,9 @@ def _median(values: Iterable[float | None]) -> float | None:
 def patch_result(
     evidence: Evidence, arm: Arm | None, why: str | None, sigma_log: Floats | None = None
 ) -> PatchTrial | None:
-    """Return what was measured of the patch, or why nothing was; None: none was to be measured.
+    """Return what was measured of the patch, or `why` nothing was; None: none was to be measured.
 
-    Args:
-        evidence: the log.
-        arm: of the patched program; None: it was not launched.
-        why: nothing, or less than wished, was measured.
-        sigma_log: as in `claim_interval`.
+    `arm`: of the patched program; None: it was not launched.
     """
     if arm is None:
         return PatchTrial(reason=why) if why else None
@@ -377,8 +363,7 @@ def patch_result(
 def disagreement(fixes: Interval | None, patch: Interval | None) -> str | None:
     """Return a sentence if patch and run-time fixes differ beyond their intervals; else None.
 
-    Each was measured beside the untouched program, but minutes apart: the load of the machine may
-    have changed, and may slow the two programs differently.
+    They were measured minutes apart, between which the load of the machine may have changed.
     """
     if fixes is None or patch is None:
         return None

@@ -161,10 +161,7 @@ def _lower(first: float | None, second: float | None) -> float | None:
 
 
 def _smoothed(losses: np.ndarray, width: int) -> np.ndarray:
-    """Return the running mean of the running median: one bad batch moves neither, neither lags.
-
-    Shape (losses,); a loss that explodes is cut to what float64 can add up.
-    """
+    """Return the running mean of the running median of losses, cut to what float64 can add up."""
     half = width // 2
     padded = np.pad(np.clip(losses, -1e300, 1e300), half, mode="reflect")
     medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1)

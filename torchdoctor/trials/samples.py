@@ -28,10 +28,8 @@ class Preparation:
     """How a candidate prepares its samples.
 
     draws_random: preparing samples draws random numbers in the untouched program; None: not known.
-    elsewhere: workers prepare the samples, each with a copy of the dataset, and in the untouched
-        program others or none (`PREPARES_ELSEWHERE`).
-    reorders: the same batches are handed out in another order by design, so that the first of them
-        are not the untouched program's first (`REORDERS`).
+    elsewhere: workers prepare them, each with a copy of the dataset, and before others or none.
+    reorders: the same batches come in another order by design, from the first on.
     """
 
     draws_random: bool | None = None
@@ -68,13 +66,9 @@ def compare_samples(
     seeds: Sequence[Sequence[str]] = (),
     how: Preparation = Preparation(),
 ) -> SampleComparison:
-    """Compare a candidate's samples with those of the untouched program.
+    """Compare a candidate's samples with those of the untouched program, by their fingerprints.
 
-    Args:
-        trial: fingerprints of one launch of the candidate.
-        baselines: of launches of the untouched program with the same seed.
-        seeds: of launches with other seeds, which show more of the program's samples.
-        how: how the candidate prepares its samples.
+    `baselines` have the same seed; `seeds` others, which show more of the program's samples.
     """
     known = [list(b) for b in baselines if len(b) >= _FEWEST]
     if len(trial) < _FEWEST or not known:

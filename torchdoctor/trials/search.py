@@ -56,25 +56,16 @@ _NO_SEEDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """The limits of the search, and its knowledge of the program.
+    """The limits of the search, and its knowledge of the program."""
 
-    steps: of the observed launch, with the warmup of each launch of the search.
-    low_precision: the untouched program computes in bfloat16, float16 or TF32
-        (`numerics.trains_in_low_precision`).
-    patch: a patch of the recommended fixes is made, and measured where there is time.
-    why_in_turns: half a sentence if launches follow each other though nobody asked for that.
-    ceilings: costs to be taken away within a switching launch, the most telling first.
-    growing: fixes whose setting is searched from its first candidate on (`sizes`), and how.
-    """
-
-    steps: StepStatistics | None = None
+    steps: StepStatistics | None = None  # observed; with the warmup of each launch of the search
     seed: int = 0  # of the policy's samples
     allow_training_changes: bool = False  # fixes of risk 3 may be recommended
-    low_precision: bool = False
-    patch: bool = False
-    why_in_turns: str | None = None
-    ceilings: Sequence[CeilingTrial] = ()
-    growing: Mapping[str, NextSettings] = field(default_factory=dict)
+    low_precision: bool = False  # `numerics.trains_in_low_precision`
+    patch: bool = False  # of the recommended fixes one is made, and measured where there is time
+    why_in_turns: str | None = None  # half a sentence, if nobody asked for launches in turns
+    ceilings: Sequence[CeilingTrial] = ()  # the most telling first
+    growing: Mapping[str, NextSettings] = field(default_factory=dict)  # searched settings, by fix
 
 
 def run_trials(
@@ -87,17 +78,7 @@ def run_trials(
     settings: SearchSettings,
     progress: Callable[[ProgressEvent], None] | None = None,
 ) -> TrialResults:
-    """Try the candidates against the untouched program.
-
-    Args:
-        engine: measures.
-        specs: makes arms of fixes.
-        candidates: most promising first.
-        facts: of each fix, by id.
-        budget: wall time for all launches.
-        settings: of the search.
-        progress: told before and after each launch.
-    """
+    """Try the candidates, the most promising first, against the untouched program."""
     log = Log(engine, budget, progress)
     search = Search(log, specs, candidate_arms(specs, candidates, facts), settings)
     search.run()
@@ -203,10 +184,7 @@ class Search:
         switch_arms(self._log, arms, [arm for _, arm in self._ceilings], action.rounds)
 
     def _try_ceilings_alone(self) -> bool:
-        """Launch the program for its ceilings alone, if that costs a tenth of the budget.
-
-        Return True if it was launched.
-        """
+        """Launch for ceilings alone if that costs a tenth of the budget; return True if it did."""
         ceilings = [arm for _, arm in self._ceilings if self._can_switch(arm)]
         if self._log.switched or not affordable_ceilings(self._log, [], ceilings):
             return False
@@ -411,10 +389,7 @@ def _believed_step(steps: StepStatistics | None) -> beliefs.Step:
 
 
 def _believed_arm(arm: Arm, switches: bool, tried: TriedCeiling | None) -> beliefs.Arm:
-    """Return what is known of a candidate before it was measured.
-
-    `tried`: an experiment without the whole cost that the candidate treats; None: there was none.
-    """
+    """Return what is known of a candidate; `tried`: its branch's whole ceiling, if it was tried."""
     assert arm.candidate is not None
     facts, candidate = arm.facts, arm.candidate
     p_helps = facts.p_helps

@@ -45,17 +45,13 @@ _RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Seconds of measurements.
-
-    once_s: one-time costs that were measured, by arm.
-    switch_s: of a launch in which so many arms take turns for so many rounds; None: arms cannot be
-        switched in this program.
-    """
+    """Seconds of measurements."""
 
     budget_s: float  # of the whole search
     left_s: float  # of it
     launch_s: float  # of half a pair of the untouched program
-    once_s: Mapping[str, float] = field(default_factory=dict)
+    once_s: Mapping[str, float] = field(default_factory=dict)  # measured one-time costs, by arm
+    # Of a launch in which arms take turns for so many rounds; None: this program cannot switch.
     switch_s: Callable[[Sequence[str], int], float] | None = None
     patch: bool = False  # the patched program is measured too
 
@@ -97,12 +93,7 @@ class _Option:
 
 
 class SearchPolicy:
-    """Makes a decision by all results so far.
-
-    Args:
-        beliefs: gains of every arm, by all results.
-        prices: seconds of the next measurements.
-    """
+    """Makes a decision by the beliefs in every arm and the prices of the next measurements."""
 
     def __init__(self, beliefs: Beliefs, prices: Prices) -> None:
         self.beliefs, self.prices, self.results = beliefs, prices, beliefs.results
@@ -157,8 +148,8 @@ class SearchPolicy:
     ) -> float:
         """Return the probability with which a member has to add; `measured`: a set that will be.
 
-        A set that holds it is no proof of a member that was never measured by itself. `adds`: the
-        probability where the set without it was measured.
+        A set that holds a member is no proof of one never measured by itself. `adds`: where the set
+        without it was measured.
         """
         alone, known = frozenset([name]), {measured, *self.results.pairs}
         if members - alone in known:
@@ -223,10 +214,7 @@ class SearchPolicy:
         return None if claim else self._most_promising()
 
     def _most_promising(self) -> Action | None:
-        """Return a pair of the best candidate if more time would be worth having.
-
-        The time that is left cannot prove a gain, but it can tell the user what to look at next.
-        """
+        """Return a pair of the best candidate, as a hint, if more time would be worth having."""
         fitting = [target for target in self._ends if self.pair_s(target) <= self._left_s]
         fitting = [target for target in fitting if len(self._logs(target)) < ENOUGH_PAIRS]
         if not fitting or self._worth_now(math.inf) <= WORTH:
@@ -343,7 +331,7 @@ class SearchPolicy:
     def reach(self, members: Members, left_s: float, paid: int = 0) -> Floats:
         """Return for each sample what a set is worth if the time left goes to its pairs.
 
-        It is worth nothing where the pairs would not show it. `paid`: more pairs that are measured.
+        It is worth nothing where these would not show it. `paid`: more pairs that are measured.
         """
         if (members, paid) not in self._plans:
             self._plans[members, paid] = self._plan(members, paid)
@@ -377,10 +365,7 @@ class SearchPolicy:
 
     @cached_property
     def _widths(self) -> Floats:
-        """Return half the width of the interval for each sample and number of pairs.
-
-        A few pairs hardly show sigma, so their interval is that of all sigmas together.
-        """
+        """Return half the interval's width by sample and pairs: a few pairs hardly show sigma."""
         together = np.full(MOST_PAIRS + 1, math.inf)
         for pairs in range(1, MOST_PAIRS + 1):
             spread = np.abs(self.beliefs.sigma * self._errors[:, pairs])
@@ -416,8 +401,8 @@ class SearchPolicy:
     ) -> float:
         """Return the expected worth of the best end once a signal is known.
 
-        Samples alike in the signal are averaged. An end counts where each of its members then adds
-        likely enough to be worth pairs, or where it is claimed already.
+        Samples alike in the signal are averaged. An end counts where each member then adds likely
+        enough to be worth pairs, or where it is claimed already.
         """
         order = np.argsort(signal)
         weight = self.beliefs.weight[order]
@@ -490,10 +475,7 @@ class SearchPolicy:
 
 @cache
 def _pair_errors() -> tuple[Floats, Floats]:
-    """Return errors of the mean of 0, 1, 2, ... pairs of sigma 1, and their half widths.
-
-    The mean is taken as an interval's estimate is: one pair far off counts little.
-    """
+    """Return errors, outliers damped, of the mean of 0, 1, ... pairs of sigma 1; half widths."""
     random = np.random.default_rng(3)
     far = np.where(random.random((SAMPLES, MOST_PAIRS)) < TAIL_SHARE, TAIL_WIDTH, 1.0)
     pairs = random.normal(0, 1, (SAMPLES, MOST_PAIRS)) * far

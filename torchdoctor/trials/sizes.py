@@ -35,13 +35,9 @@ NextSettings = Callable[[Sequence[Tried]], dict[str, Any] | None]
 def search_sizes(
     log: Log, specs: ArmSpecs, arms: list[Arm], first: Arm, following: NextSettings
 ) -> None:
-    """Launch `first`, then each setting that `following` names, once each.
+    """Launch `first`, then each setting that `following` names; `arms` gets an arm for each.
 
     A launch that runs out of memory is a failed trial of its size, and the search goes on below.
-    Afterwards `arms` holds an arm for each size tried.
-
-    Raises:
-        Stopped, KeyboardInterrupt: as `Log.launch`.
     """
     least_s = (1.0 - _SHARE) * log.budget.left()
     sizes = Series(keys=[BASELINE], blocks=[])

@@ -49,10 +49,7 @@ class TrainingResults:
 
 
 def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[TrainingTrial]:
-    """Return the advice on training that applies; range tests first, they cost least.
-
-    A trial that has a sentence already is not tried: it says why.
-    """
+    """Return the advice that applies, range tests first; a sentence says why it is not tried."""
     scaled = "The loss is multiplied by a factor that changes (GradScaler)."
     advice = []
     for ident, module in modules.items():
@@ -109,10 +106,7 @@ def try_advice(
     left: Callable[[], float],
     progress: Callable[[ProgressEvent], None],
 ) -> TrainingResults:
-    """Try the advice on training that this program calls for, with the time that is left.
-
-    `fixes`: those that the user wants, by id.
-    """
+    """Try the advice on training that this program calls for, of the fixes that the user wants."""
     advice = advised(recording, fixes)
     window = training_window(observed.steps, observed.start_s, most_launches(advice), left())
     stepping = sum(x.steps > 0 for x in recording.main.optimizers)
@@ -141,15 +135,9 @@ class _Tried:
 
 
 class TrainingTrials:
-    """Tries each piece of advice, within the budget.
+    """Tries each piece of advice in launches of `steps` iterations, within the log's budget.
 
-    Args:
-        log: starts the program.
-        specs: makes arms of fixes.
-        advice: what has a sentence comes back as it is.
-        steps: iterations of a launch.
-        backwards_per_step: of one iteration.
-        updates_per_step: steps of one optimizer in an iteration.
+    `updates_per_step`: steps of one optimizer in an iteration.
     """
 
     def __init__(

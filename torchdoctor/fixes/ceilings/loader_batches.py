@@ -27,10 +27,7 @@ def share(recording: Recording) -> float | None:
 
 
 def settings(recording: Recording) -> Settings | None:
-    """Return the training loader's number; None if it drives no loop or is hardly waited for.
-
-    A batch is answered once something was learned from the one before, which must be seen.
-    """
+    """Return the training loader's number; None if it drives no loop, or nothing shows learning."""
     steps = recording.steps
     if steps is None or steps.boundary.kind != "loader" or steps.boundary.learned_by == "batch":
         return None

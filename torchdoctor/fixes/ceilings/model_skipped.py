@@ -28,10 +28,7 @@ def share(recording: Recording) -> float | None:
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
-    """Return None if no model trains by backward passes: nothing could be skipped.
-
-    An iteration that begins by what is left out would never begin.
-    """
+    """Return None if no model trains by backward passes: such an iteration would never begin."""
     steps = recording.steps
     if steps is None or steps.boundary.learned_by != "backward":
         return None

@@ -37,10 +37,7 @@ class AnsweredCalls:
         self._first = True  # iteration: there is nothing to answer with yet
 
     def of(self, owner, name, describe):
-        """Answer calls of owner.name for which describe(args, kwargs) is not None.
-
-        What it returns must be equal for a call to be answered with another one's value.
-        """
+        """Answer calls of owner.name with one of an equal describe(args, kwargs); None: never."""
         self._wanted.append((owner, name, describe))
 
     def moved_to(self, args, kwargs):

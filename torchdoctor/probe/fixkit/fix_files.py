@@ -9,8 +9,7 @@ from .program import Program
 class _Inert:
     """Stands for every name of torchdoctor that a fix file imports.
 
-    A fix needs them in the tool's process alone. In the user's they are not imported: that would
-    cost the program time and memory, and torchdoctor may not be installed there.
+    A fix needs them in the tool's process alone; torchdoctor may not be installed in the user's.
     """
 
     def __getattr__(self, name):

@@ -18,10 +18,7 @@ _INITIAL, _GROWTH, _BACKOFF, _GROWTH_INTERVAL = 2.0**16, 2.0, 0.5, 2000
 
 
 class GradientScaling:
-    """Scales every backward pass of the program while its fix is on.
-
-    `program`: the fix's `Program`; refused where the gradients cannot be told apart.
-    """
+    """Scales every backward pass while its fix is on, or refuses where gradients look alike."""
 
     def __init__(self, torch, program):
         self._torch = torch

@@ -80,10 +80,7 @@ class PaddedProducts:
         return _BYTES_AMPERE if ampere else _BYTES_GPU
 
     def _compare(self, operator, sizes, padded, dtype, device):
-        """Return time of the one over time of the other in each round, and seconds of the first.
-
-        No round where one call takes too long for this.
-        """
+        """Return the ratio of times by round, and seconds alone; [] where one call is too long."""
         torch = self._torch
         with torch.no_grad(), torch.autocast(device, enabled=False):
             both = [self._call(operator, size, dtype, device) for size in (sizes, padded)]

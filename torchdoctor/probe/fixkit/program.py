@@ -29,8 +29,7 @@ class _GivenUp(Exception):
 class Program:
     """The places where a fix hooks into the program. One instance for each fix of the plan.
 
-    `switched`: it is switched on and off while the program runs; off at first. `optimizers`: a
-    function that lists the program's; `loaders`: one that gives `loader_hooks.Loaders`.
+    `switched`: it is switched on and off while the program runs; off at first.
     """
 
     def __init__(
@@ -65,8 +64,7 @@ class Program:
         """Let function(arguments: dict) change a DataLoader's arguments beforehand.
 
         `only`: the ident of the loader that is meant; None: every one. `with_second`: in a running
-        program, batches of the training loader come from a second one that is made with the changed
-        arguments, while it is on.
+        program, batches come from a second loader with the changed arguments, while it is on.
         """
 
         def change(arguments, ident):
@@ -88,10 +86,7 @@ class Program:
         self._at("optimizer", function)
 
     def on_model(self, function, undo=None):
-        """Call function(module) once for each root module, at the first training batch.
-
-        `undo(module)`: leaves it as it was; also where function has failed half-way.
-        """
+        """Call function(module) for each root module at the first batch; `undo(module)`: back."""
         if undo is None:
             self._only_from_the_start()
         self._at("model", function)
@@ -104,8 +99,7 @@ class Program:
     def around_forward(self, make_context, until="forward"):
         """Enter make_context(module) -> context manager or None before the root's forward.
 
-        It is left at the end of the forward; with until="backward" when a backward begins, the
-        next batch is fetched or an optimizer steps.
+        It is left at the end of it, or when a backward, the next fetch or an optimizer step begins.
         """
         self._at("contexts until " + until, make_context)
 
@@ -197,10 +191,7 @@ class Program:
             hooks.register_optimizer_step_post_hook(hook(after))
 
     def at_first_batch(self, function, undo=None):
-        """Call function() once, after the user's set-up: to overrule switches that the script set.
-
-        `undo()`: leaves all as it was; also where function has failed half-way.
-        """
+        """Call function() once, after the user's set-up; `undo()` also takes back half of it."""
         if undo is None:
             self._only_from_the_start()
         self._at("first batch", function)
@@ -288,10 +279,7 @@ class Program:
         read_redirect.add(self, function)
 
     def is_below(self, mount):
-        """Return a function of an absolute path: True if that file lies below `mount`.
-
-        Links in its folders are resolved; files of the kernel's lie below no mount.
-        """
+        """Return a function: whether an absolute path, links resolved, lies below `mount`."""
         prefix, known = mount.rstrip(os.sep) + os.sep, {}
 
         def below(path):
@@ -304,10 +292,7 @@ class Program:
         return below
 
     def name_of(self, path, *more):
-        """Return a name for the file at `path` in the state that it is in now, and for more values.
-
-        OSError: there is no such file.
-        """
+        """Return a name for a file in its state now, and for more values; OSError: it is gone."""
         state = os.stat(path)
         # The very file: a link may have moved to another of the same size and the same instant.
         very = (path, state.st_dev, state.st_ino)
@@ -346,10 +331,7 @@ class Program:
         return CompileLog(self.torch)
 
     def read_before(self):
-        """Return the files that the loop of the observed launch read, in that order; [] if unknown.
-
-        Absolute paths; those that only a later launch will read are not among them.
-        """
+        """Return absolute paths that the observed loop read, in that order; [] if unknown."""
         try:
             with open(self.plan.get("files_read") or "", "rb") as file:
                 return [os.fsdecode(line) for line in file.read().split(b"\n") if line]

@@ -34,10 +34,7 @@ def same_states(before, after):
 
 
 def held_generators(roots, torch, depth):
-    """Return random generators among objects and what these hold, `depth` levels down.
-
-    Of long lists and dictionaries only the first items are looked at.
-    """
+    """Return random generators among objects and what these hold, `depth` levels down."""
     generators, level, looked_at = {}, roots, 0
     kinds, numpy = (random.Random, torch.Generator), sys.modules.get("numpy")
     if numpy is not None:

@@ -17,7 +17,7 @@ class NotKeptError(Exception):
 class SampleCache:
     """Samples of one data set in one process, up to `limit` bytes.
 
-    on_use() is called when a sample is answered from memory, on_off(reason) when it may not be.
+    on_use(): a sample is answered from memory; on_off(reason): none may be.
     """
 
     def __init__(self, torch, limit, on_use, on_off):

@@ -118,8 +118,7 @@ class SecondLoader:
     def answer(self, ident, left):
         """Return (batch,) in place of the training loader's next one; None: that one is fetched.
 
-        An evaluation over the same loader learns nothing, and gets batches of its own. (): the
-        epoch ends, as it would without this; what is done between epochs is a part of steps.
+        (): the epoch ends as it would without this. An evaluation gets batches of its own.
         """
         wanted = ident == self._ident and self._iterator is not None and self._learned
         if not wanted or not self._program.torch.is_grad_enabled():
@@ -197,9 +196,7 @@ def most_iterations(stock):
 class ReadyBatches:
     """The batches that an iterator's workers had ready while nobody took any.
 
-    Workers that are slower than the training fall behind one batch at a time: as many batches as
-    the queue holds (`stock`) are taken long before it runs dry, and until then no step waits for
-    data.
+    Slower workers fall behind one batch at a time: until `stock` are taken no step waits for data.
     """
 
     def __init__(self, stock):
@@ -207,10 +204,7 @@ class ReadyBatches:
         self._levels = []
 
     def are_used_up(self, level):
-        """Return True if it has run dry, or its workers keep up with what is taken.
-
-        `level`: batches that lie ready now.
-        """
+        """Return True if it has run dry, or workers keep up; `level`: batches ready now."""
         levels, stock = self._levels, self._stock
         levels.append(level)
         waited = len(levels) - 1
@@ -244,10 +238,8 @@ def arguments_of(loader, torch):
 def second(loader, arguments, later, torch, make):
     """Return a loader of the same class, not iterated yet; raise where a sampler cannot be copied.
 
-    Data set, collate and worker functions are the very ones; the sampler is a copy and generators
-    are clones, so that nothing moves that the program's own loader draws from or counts.
-    `arguments`: of `arguments_of`, with what a fix has changed; `later`: batches that its first
-    pass leaves out; `make`: torch's own `DataLoader.__init__`.
+    The sampler is a copy and generators are clones: nothing moves that the program's own loader
+    draws from. `later`: batches that its first pass leaves out; `make`: torch's own `__init__`.
     """
     arguments = {**arguments, "sampler": None, "batch_sampler": None}
     batched = loader.batch_sampler is not None

@@ -8,8 +8,7 @@ _CGROUP = "/sys/fs/cgroup"
 def lacking(workers, ready_bytes):
     """Return why more workers may need more memory than there is, as a sentence; None: they fit.
 
-    Each may write to all that this process has in memory, and so get a copy of it; `ready_bytes`:
-    of the batches that lie ready in shared memory.
+    Each may get a copy of all that this process has; `ready_bytes`: in shared memory.
     """
     own_bytes = _field("/proc/self/status", "RssAnon") or 0
     needed, available = workers * own_bytes + ready_bytes, available_bytes()

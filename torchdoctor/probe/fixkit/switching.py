@@ -157,10 +157,7 @@ class Switching:
         return True
 
     def _switch_to(self, arm):
-        """Switch; an arm that refuses or fails is left out, with the untouched program on.
-
-        False where the one before could not be switched off: nothing can be compared any more.
-        """
+        """Switch; an arm that refuses or fails is left out. False: the last one stayed on."""
         if arm == self._now:
             return True
         session, programs = self._session, self._session.arms

@@ -12,10 +12,7 @@ from . import random_states, spare_memory
 
 
 class TrainingState:
-    """The state now of root modules and all optimizers, copied; raises where memory is short.
-
-    `put_back` writes it into the very tensors and containers that hold it.
-    """
+    """The state now of root modules and optimizers, copied; `put_back` writes it where it was."""
 
     def __init__(self, torch, modules, optimizers):
         self._torch = torch
@@ -79,10 +76,7 @@ class TrainingState:
 
 
 def lacking(torch, modules, optimizers):
-    """Return why a copy may leave a training step too little memory, as a sentence; None: it fits.
-
-    On a GPU the step needs again what it took at most until now, this state included.
-    """
+    """Return why a copy may leave a step too little memory (peak and copy), or None: it fits."""
     sizes = {}
     for tensor in _tensors(torch, modules, optimizers):
         sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.numel() * tensor.element_size()

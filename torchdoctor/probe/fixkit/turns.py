@@ -88,10 +88,7 @@ class Turns:
 
 
 def _stop_children():
-    """Stop loader workers at once: until told from outside, they would fill their queues.
-
-    Whoever gives the turn lets them go on.
-    """
+    """Stop loader workers at once: they would fill their queues. The next turn lets them go on."""
     process = sys.modules.get("multiprocessing.process")
     for child in list(getattr(process, "_children", ())):
         try:

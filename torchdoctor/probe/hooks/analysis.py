@@ -16,10 +16,7 @@ _MOST_ENTRIES = 100_000  # of the memory history: some tens of megabytes
 
 
 class Analysis:
-    """The analysed steps of one process.
-
-    `loader`: the number of the loader whose fetches separate iterations; None: others do.
-    """
+    """The analysed steps of one process; `loader`: whose fetches separate iterations, or None."""
 
     def __init__(self, session, loader):
         self._session, self._loader = session, loader
@@ -66,10 +63,7 @@ class Analysis:
 
 
 class MemorySnapshot:
-    """Every allocation of the analysed steps, as torch's own `memory-<pid>.pickle`.
-
-    Only where the program trains on a CUDA device. https://pytorch.org/memory_viz shows the file.
-    """
+    """Every allocation on a CUDA device, as torch's `memory-<pid>.pickle` for its memory_viz."""
 
     def __init__(self, session):
         self._session, self._torch = session, session.torch

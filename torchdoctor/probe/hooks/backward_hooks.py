@@ -20,8 +20,7 @@ _DEEPEST = 40  # frames of the user's code
 class Losses:
     """The loss at every backward: read at once on the CPU, kept on the device elsewhere.
 
-    Losses on a device are read where the device has been waited for anyway. A launch without a
-    boundary has no such moment and nobody reads its losses, so it keeps none of them.
+    Those on a device are read where it was waited for anyway; without a boundary none are kept.
     """
 
     def __init__(self, session):
@@ -124,10 +123,7 @@ class BackwardPasses:
         session.learning(now)
 
     def around(self, old):
-        """Return the wrapper of `torch.autograd.backward`.
-
-        One frame for what happens each time; a failure of ours must never reach the program.
-        """
+        """Return the wrapper of `torch.autograd.backward`; our failures never reach the program."""
         session, begin, end = self._session, self.begin, self.end
         watched = session.phases or self._bounds or session.programs
 
@@ -167,8 +163,7 @@ def install(session):
 class Passes:
     """From a training forward to the backward that ends it: where both stand in the user's code.
 
-    A step may hold several (a discriminator's and a generator's), each on lines of its own. Looked
-    at for the first backward passes of the observing launch alone.
+    A step may hold several (GANs). Looked at for the first passes of the observing launch alone.
     """
 
     def __init__(self, session):

@@ -53,11 +53,7 @@ class _Kinds:
 
 
 class _GradientCalls:
-    """The work before and after each call.
-
-    `passes`: `BackwardPasses`, for the calls that are one: those whose number in `GRADIENT_CALLS`
-    is `counted` (None: not known yet).
-    """
+    """The work before and after each call; `counted`: the kind that is a backward pass, if any."""
 
     def __init__(self, session, passes, counted):
         self._session, self._passes, self._counted = session, passes, counted
@@ -92,10 +88,9 @@ class _GradientCalls:
             self._session.learning(now)
 
     def _passed_on(self):
-        """Return True where nothing is noted.
+        """Return True where nothing is noted: within another call, or while a compiler traces.
 
-        Within another call the time is counted already, and a backward pass has one boundary only.
-        A compiler that traces computes no gradient, and a loss that is read would end up in it.
+        A compiler computes no gradient, and a loss that is read would end up in its graph.
         """
         session = self._session
         if self._compiling() or not session.on or self._busy or self._kinds.traced():

@@ -63,10 +63,7 @@ class Loaders:
             return None
 
     def resumed(self, loader):
-        """Return the iterator to go on with where answers ended the epoch before; None: a new one.
-
-        The program has not seen the rest of its pass. An evaluation gets a pass of its own.
-        """
+        """Return the iterator to go on with where answers ended the last epoch; None: a new one."""
         if not self.suspended or not self._session.torch.is_grad_enabled():
             return None
         iterator = self.suspended.pop(self.of(loader), None)
@@ -141,7 +138,7 @@ def _wrap_iter(session, loaders, cls):
 def _on_cpu_s(before=(0.0, 0.0)):
     """Return seconds that this thread computed and queued for a CPU (None: unknown) since `before`.
 
-    CPU time alone would call a loader that computes on a busy machine one that waits for a disk.
+    CPU time alone would say that a loader on a busy machine waits for a disk.
     """
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:

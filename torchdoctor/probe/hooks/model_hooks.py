@@ -42,10 +42,7 @@ class Models:
         self._scan()
 
     def look_again(self):
-        """Scan at a backward without a forward: the next fold or phase trains a model of its own.
-
-        Where nothing is found twice, the program learns without calling a module.
-        """
+        """Scan at a backward without a forward, for a later phase's model; not if that is vain."""
         if self._later_scans >= _LATER_SCANS or self._vain_scans >= _VAIN_SCANS:
             return
         self._later_scans += 1
@@ -261,10 +258,7 @@ def _autocast(torch):
 
 
 def keep_from_dynamo(torch, code):
-    """Let no compilation begin at our frame; tracing through it stays possible.
-
-    `torch.compiler.disable` would forbid both, and so break the graph of a compiled parent.
-    """
+    """Let no compilation begin at our frame; `disable` would break a compiled parent's graph."""
     try:
         dynamo = torch._C._dynamo.eval_frame
         if hasattr(dynamo, "skip_code"):

@@ -29,10 +29,7 @@ _FEWEST_ELEMENTS = 8  # calls per step
 
 
 class TensorNotes:
-    """Notes about tensors by identity; a note is forgotten with its tensor.
-
-    A `weakref.WeakKeyDictionary` would compare its keys, which tensors do element by element.
-    """
+    """Notes about tensors by identity (weak keys would compare them), forgotten with the tensor."""
 
     def __init__(self):
         self._notes = {}  # id -> (weak reference, note)
@@ -104,10 +101,7 @@ class TensorCalls:
             self._noted.inside = False
 
     def _turns_ns(self, file):
-        """Return ns of one call in a loop over elements, in `file` but far below its end.
-
-        With what noting the call adds, where calls are noted now.
-        """
+        """Return ns of a call in a loop over elements, with what noting adds where that is on."""
         turns = ast.parse("for _ in range(200):\n    x[0].item()")
         code = compile(ast.increment_lineno(turns, 10**8), file, "exec")
         values = {"x": self._torch.zeros(8)}
@@ -223,10 +217,9 @@ class TensorCalls:
         return {"tensor_calls": rows, "analysed_steps": self.steps}
 
     def _took_ns(self, row):
-        """Return it without what noting the elements has added, as far as that is known.
+        """Return it without what noting has added, nor the time for which others had the CPU.
 
-        Nor with all the time for which others had the CPU: among calls of some microseconds, two
-        that were interrupted for a few milliseconds each made a copy longer than its whole step.
+        Two interrupted calls once made a copy of some microseconds longer than its whole step.
         """
         if row["of_size"]:
             return sum(_alike(took) for took in row["of_size"].values())
@@ -261,12 +254,10 @@ def _places(index):
 
 
 def _enter_index_mode(torch, note):
-    """Call `note(name, caller, args, result, took_ns)` after each index, in this thread.
+    """Call `note(name, caller, args, result, took_ns)` after each index; return what ends that.
 
-    A `__getitem__` set on the class itself would make every tensor, also one without dimensions, a
-    sequence to C code: `torch.tensor([loss])` would fail. Return a function that ends it; None
-    where that could not be done safely: the program has a mode of its own open, which may end
-    before this one, or has compiled something, whose guards ask for the modes.
+    A `__getitem__` set on the class would make every tensor a sequence to C: `torch.tensor([loss])`
+    would fail. None where the program has a mode of its own open, or has compiled something.
     """
     modes = torch.overrides._get_current_function_mode_stack
     if _has_compiled() or modes():

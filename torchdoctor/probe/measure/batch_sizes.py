@@ -10,9 +10,8 @@ _ITSELF = object()  # the lead of a batch that is a list of samples
 class BatchSizes:
     """Samples in the batches of one loader, which makes `asked` of them (None: it does not say).
 
-    A lead is what in a batch is as long as the batch: an index, a key, or the list itself. It is
-    learned from the first batches that are full, and tells the size of the last one of an epoch,
-    which may be short, where a graph's tensors have a row for each node.
+    A lead is what is as long as the batch: an index, a key, or the list itself. It is learned from
+    full batches and tells the size of a short one; a graph's tensors have a row for each node.
     """
 
     def __init__(self, asked):

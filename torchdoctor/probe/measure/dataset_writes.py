@@ -20,10 +20,7 @@ _ABSENCE = (ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.Not)
 
 
 def of(dataset):
-    """Return a row for each attribute that a data set, or one that it wraps, changes.
-
-    Only the user's own classes are read. [] as well where there is no source.
-    """
+    """Return a row for each attribute that the user's data sets change; [] without a source."""
     rows = {}
     for cls in map(type, _wrapped(dataset)):
         try:
@@ -168,8 +165,7 @@ class _Method:
     def _is_guarded(self, node, target, names=()):
         """Return True if a node is reached only where an attribute (None: any) is not there yet.
 
-        It stands below a test that asks for it, in the handler of an attempt to get it, or after a
-        statement that returns it.
+        Below a test for it, in the handler of an attempt to get it, or after a return of it.
         """
         for other in self._nodes:
             if not isinstance(other, (ast.If, ast.Try)):

@@ -112,10 +112,7 @@ def _cost(session):
 
 
 def loaded_sources():
-    """Return files of loaded modules, for whoever compares two versions of the program.
-
-    Without the standard library's; an installed package is named by its `__init__.py` alone.
-    """
+    """Return files of loaded modules, but the standard library's; a package by `__init__.py`."""
     for name, module in list(sys.modules.items()):
         if name not in _paths:
             _paths[name] = _source(name, module)

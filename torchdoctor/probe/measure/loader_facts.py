@@ -132,10 +132,7 @@ def shards(dataset):
 
 
 def why_no_second(loader, torch, writes):
-    """Return why no second loader over the same data can run beside one; None: it can.
-
-    `writes`: rows of `dataset_writes` for its data set.
-    """
+    """Return why no second loader can run beside one; `writes`: of `dataset_writes`. None: may."""
     # By its own module: a program may have put a class of its own in place of the other name.
     cls, own = type(loader), torch.utils.data.dataloader.DataLoader
     dataset, methods = loader.dataset, ("__iter__", "_get_iterator", "_index_sampler")

@@ -23,8 +23,7 @@ class Overtaken:
     def came(self, wanted, number, began_s, held, ready):
         """Note that batch `number` came out of the workers' queue while `wanted` is waited for.
 
-        Waiting for this one began at `began_s`. By then a later one had been put aside (`held`), or
-        something was in the queue (`ready`; None: not to be counted).
+        By `began_s` a later one had been put aside (`held`), or the queue held one (`ready`).
         """
         known, now = self._known, time.perf_counter()
         if ready is not None:

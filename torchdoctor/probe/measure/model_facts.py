@@ -19,11 +19,7 @@ _PARALLEL = {
 
 
 def describe(module):
-    """Return counts, devices and dtypes of a module tree.
-
-    What a class of the program's own does to a layer costs that one fact: a convolution may have
-    no weight of its own.
-    """
+    """Return counts, devices and dtypes of a module tree, but what a class of its own hides."""
     parameters = list(module.parameters())
     modules = list(module.modules())
     names = [type(m).__name__ for m in modules]
@@ -71,10 +67,7 @@ def _data_parallel(modules):
 
 
 def repeated_blocks(modules):
-    """Return class and number of a container's most repeated blocks: ("Block", 12) or ("", 0).
-
-    A block has modules of its own and parameters; a plain layer is none.
-    """
+    """Return class and number of the most repeated blocks with modules of their own, or ("", 0)."""
     best = ("", 1)
     for module in modules:
         whole = [child for child in module.children() if next(child.children(), None) is not None]

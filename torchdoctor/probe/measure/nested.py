@@ -44,8 +44,7 @@ def length_of_list(value):
 def parts_of(dataset, torch):
     """Return the data sets that torch's Subset, ConcatDataset or StackDataset takes samples from.
 
-    None for any other, and for a subclass that makes its samples in another way. (torch's own
-    `__getitems__` do no more than to ask for one sample after the other, unless a part can more.)
+    None for any other, and for a subclass that makes its samples in another way.
     """
     data, own = torch.utils.data, type(dataset)
     for cls in (data.Subset, data.ConcatDataset, data.StackDataset):
@@ -58,10 +57,7 @@ def parts_of(dataset, torch):
 
 
 def innermost(dataset, torch):
-    """Return the data set within torch's Subset and the like; of several alike the first.
-
-    Where the inner ones are of two kinds, the outer one.
-    """
+    """Return the data set within torch's Subset and the like; the outer one, if parts differ."""
     inner = [innermost(part, torch) for part in parts_of(dataset, torch) or ()]
     return inner[0] if len(set(map(type, inner))) == 1 else dataset
 

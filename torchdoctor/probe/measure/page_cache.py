@@ -10,10 +10,7 @@ _LOOKS = 16  # offsets looked at where the pages cannot be listed
 
 
 def share_of(path: str, most_bytes: int | None = None) -> tuple[float, int] | None:
-    """Return the share of a regular file that is cached, 0 to 1, and its size; None: nobody says.
-
-    `most_bytes`: of its first bytes alone. Raises OSError where it cannot be opened.
-    """
+    """Return the share of a file's first bytes that is cached, and its size; None: nobody says."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         status = os.fstat(descriptor)

@@ -15,10 +15,7 @@ _MOST_S = 3.0  # of more steps, for gradients alone
 
 
 class TrainingFacts:
-    """Gradient norms at each optimizer step, mean and deviation of the first model's input.
-
-    `quietly`: a context in which what is read is not told as the program's.
-    """
+    """Gradient norms at each step, mean and deviation of the model's input; read `quietly`."""
 
     def __init__(self, session, quietly):
         self._session = session
