@@ -52,7 +52,7 @@ from torchdoctor.advice import catalogue
 fix = catalogue.fixes()["flush-denormal"]
 assert faults() == []
 for fixes, output in (({}, fix.example.without), ({fix.ident: {}}, fix.example.with_fix)):
-    ran = run_with(fix.example.code, fixes, Path(sys.argv[1]) / output)
+    ran = run_with(fix.example.program, fixes, Path(sys.argv[1]) / output)
     assert ran.stdout.strip() == output, ran
 """
 

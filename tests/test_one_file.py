@@ -86,7 +86,7 @@ FIX = FixSpec(
     refuses=lambda recording: None if training_loaders(recording) else "It has no loader.",
     apply=apply,
     instruction=lambda settings, recording: 'print("made up")',
-    example=Example(code="import torch", without="", with_fix="made up"),
+    example=Example(code="", without="", with_fix="made up"),
 )
 '''
 EXAMPLES = """
@@ -103,7 +103,7 @@ assert not any(check.findings(recording(over)) for over in check.quiet)
 assert faults() == []
 for with_fix, folder in ((False, "a"), (True, "b")):
     fixes = {fix.ident: fix.example.settings} if with_fix else {}
-    ran = run_with(fix.example.code, fixes, Path(sys.argv[1]) / folder)
+    ran = run_with(fix.example.program, fixes, Path(sys.argv[1]) / folder)
     assert ran.stdout == (fix.example.with_fix if with_fix else fix.example.without), ran
 """
 

@@ -25,7 +25,7 @@ def run_example(ident: str, folder: Path, fixed: bool) -> Ran:
     if lacking:
         pytest.skip(f"needs {lacking}")
     fixes = {ident: example.settings} if fixed else {}
-    ran = run_with(example.code, fixes, folder, variables=example.environment)
+    ran = run_with(example.program, fixes, folder, variables=example.environment)
     assert ran.returncode == 0, ran.stderr
     return ran
 

@@ -96,8 +96,6 @@ FIX = FixSpec(
     instruction=instruction,
     example=Example(
         code="""
-import torch
-
 class Block(torch.nn.Module):
     calls = 0
 

@@ -109,8 +109,6 @@ FIX = FixSpec(
     refusals=[({}, "does not use Adam"), (process(optimizers=[_ADAM]), "no weight decay")],
     example=Example(
         code="""
-import torch
-
 weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
 optimizer = torch.optim.Adam([weight], lr=0.1, weight_decay=0.5)
 for step in range(2):

@@ -242,7 +242,6 @@ FIX = FixSpec(
 import pathlib, tempfile
 import pandas
 import pandas.io.parsers.readers as readers
-import torch
 from torch.utils.data import DataLoader
 
 path = pathlib.Path(tempfile.mkdtemp(), "rows.csv")

@@ -129,7 +129,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import numpy as np
-import torch
 
 held = np.zeros(3, dtype=np.float32)
 kept = torch.tensor(held)

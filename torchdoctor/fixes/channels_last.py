@@ -136,8 +136,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 torch.manual_seed(0)
 formats = set()
 net = torch.nn.Conv2d(3, 8, 3)

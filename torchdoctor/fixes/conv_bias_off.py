@@ -159,8 +159,6 @@ FIX = FixSpec(
     instruction=instruction,
     example=Example(
         code="""
-import torch
-
 torch.manual_seed(0)
 Conv2d, BatchNorm2d = torch.nn.Conv2d, torch.nn.BatchNorm2d
 layers = [Conv2d(3, 4, 3), BatchNorm2d(4), Conv2d(4, 4, 3), torch.nn.ReLU(), BatchNorm2d(4)]

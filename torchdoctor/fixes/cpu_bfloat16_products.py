@@ -89,8 +89,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 model = torch.nn.Linear(4, 1)
 data = torch.utils.data.TensorDataset(torch.ones(8, 4))
 for (x,) in torch.utils.data.DataLoader(data, batch_size=4):

@@ -54,8 +54,6 @@ FIX = FixSpec(
     instruction=lambda settings, recording: f"unset {' '.join(settings['unset'])}",
     example=Example(
         code="""
-import torch
-
 torch.ones(1, requires_grad=True).sum().backward()
 print("held down:", torch.backends.cpu.get_cpu_capability() == "DEFAULT")
 """,

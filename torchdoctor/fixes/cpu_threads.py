@@ -128,7 +128,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 

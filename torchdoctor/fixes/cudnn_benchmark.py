@@ -83,8 +83,6 @@ FIX = FixSpec(
     edits=lambda settings, recording: on_top(recording, _STATEMENT),
     example=Example(
         code="""
-import torch
-
 model = torch.nn.Conv2d(3, 4, 3)
 model(torch.ones(2, 3, 8, 8)).sum().backward()
 print("auto-tuner:", torch.backends.cudnn.benchmark)

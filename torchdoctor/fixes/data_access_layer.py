@@ -202,7 +202,6 @@ FIX = FixSpec(
         code="""
 import os, tempfile
 import fsspec
-import torch
 from fsspec.implementations.local import LocalFileSystem
 
 

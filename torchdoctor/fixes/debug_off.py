@@ -139,7 +139,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
 from torch.autograd import gradcheck
 
 torch.autograd.set_detect_anomaly(True)

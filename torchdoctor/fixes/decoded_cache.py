@@ -213,7 +213,6 @@ FIX = FixSpec(
     instruction=instruction,
     example=Example(
         code="""
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 

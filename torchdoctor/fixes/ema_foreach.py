@@ -99,7 +99,6 @@ FIX = FixSpec(
     refusals=[({}, "No AveragedModel")],
     example=Example(
         code="""
-import torch
 from torch.optim.swa_utils import AveragedModel
 
 model, calls = torch.nn.Linear(2, 1, dtype=torch.float64), []

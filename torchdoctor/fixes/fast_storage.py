@@ -222,7 +222,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import os, pathlib, tempfile
-import torch
 from torch.utils.data import DataLoader
 
 

@@ -153,8 +153,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
 groups = [{"params": model.parameters(), "lr": 0.1}]

@@ -119,8 +119,6 @@ FIX = FixSpec(
     ],
     example=Example(
         code="""
-import torch
-
 weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
 optimizer = torch.optim.SGD([weight], lr=1.0)
 for scale in (1.0, 100.0):

@@ -81,7 +81,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import multiprocessing, time
-import torch
 from torch.utils.data import DataLoader
 
 others = multiprocessing.Semaphore(0)  # how many samples but the first are done

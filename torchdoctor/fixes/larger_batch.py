@@ -180,7 +180,6 @@ FIX = FixSpec(
     edits=lambda settings, recording: loader_edits(recording, batch_size=settings["batch_size"]),
     example=Example(
         code="""
-import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 model = torch.nn.Linear(4, 1)

@@ -247,7 +247,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import os
-import torch
 from torch.utils.data import DataLoader
 
 

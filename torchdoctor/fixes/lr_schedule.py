@@ -168,8 +168,6 @@ FIX = FixSpec(
     ],
     example=Example(
         code="""
-import torch
-
 weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
 optimizer = torch.optim.SGD([weight], lr=2.0)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)

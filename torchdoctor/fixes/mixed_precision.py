@@ -195,8 +195,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 8)
 x = torch.randn(4, 8)

@@ -128,8 +128,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 torch.manual_seed(0)
 model, frozen = torch.nn.Linear(4, 1), torch.nn.Linear(1, 1).eval()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

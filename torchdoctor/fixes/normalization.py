@@ -165,8 +165,6 @@ FIX = FixSpec(
     ],
     example=Example(
         code="""
-import torch
-
 model = torch.nn.Linear(2, 1)
 model.register_forward_pre_hook(
     lambda module, args: print([round(value, 3) for value in args[0].flatten().tolist()])

@@ -75,7 +75,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import os
-import torch
 
 torch.ones(1, requires_grad=True).sum().backward()
 with open("/sys/devices/system/node/node0/cpulist") as file:

@@ -102,7 +102,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import os
-import torch
 from torch.utils.data import DataLoader
 
 

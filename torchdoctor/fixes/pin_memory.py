@@ -147,7 +147,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -81,7 +81,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import multiprocessing, time
-import torch
 from torch.utils.data import DataLoader
 
 asked = multiprocessing.Value("i", 0)

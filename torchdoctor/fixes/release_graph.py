@@ -112,8 +112,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 model = torch.nn.Linear(4, 1)
 total, kept = 0.0, torch.zeros(())
 for _ in range(3):
@@ -125,7 +123,7 @@ for _ in range(3):
 print("sums:", float(total), float(kept))
 print("graphs kept:", total.requires_grad, kept.requires_grad, "elsewhere:", other.requires_grad)
 """,
-        settings={"lines": [["example.py", 9], ["example.py", 10]]},
+        settings={"lines": [["example.py", 8], ["example.py", 9]]},
         without="sums: 3.0 3.0\ngraphs kept: True True elsewhere: True",
         with_fix="sums: 3.0 3.0\ngraphs kept: False False elsewhere: True",
     ),

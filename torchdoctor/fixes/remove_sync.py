@@ -119,8 +119,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 asked = True
 if torch.cuda.is_available():
     large, done = torch.ones(8192, 8192, device="cuda"), torch.cuda.Event()

@@ -69,8 +69,6 @@ FIX = FixSpec(
     ),
     example=Example(
         code="""
-import torch
-
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 model(torch.ones(2, 4)).sum().backward()

@@ -134,8 +134,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 class Moves(torch.overrides.TorchFunctionMode):
     count = 0
 
@@ -156,7 +154,7 @@ with Moves():
 print("moves:", Moves.count)
 torch.ones(1, requires_grad=True).sum().backward()
 """,
-        settings={"made": [["example.py", 16, "zeros"]], "moved": [["example.py", 17]]},
+        settings={"made": [["example.py", 15, "zeros"]], "moved": [["example.py", 16]]},
         without="moves: 8",
         with_fix="moves: 3",
     ),

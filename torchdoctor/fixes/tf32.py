@@ -99,8 +99,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 model = torch.nn.Linear(4, 1)
 model(torch.ones(2, 4)).sum().backward()
 print("allowed:", torch.backends.cuda.matmul.allow_tf32)

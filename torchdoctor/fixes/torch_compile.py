@@ -237,8 +237,6 @@ FIX = FixSpec(
     edits=edits,
     example=Example(
         code="""
-import torch
-
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.TensorDataset(torch.randn(8, 4))

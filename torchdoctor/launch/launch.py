@@ -154,9 +154,8 @@ class _Watch:
         begin = time.monotonic()
         started = self._start(output_file)
         running = RunningLaunch(started=started, channel=channel, folder=self.folder, begin_s=begin)
-        tree = processes.Tree(
-            started.popen.pid, ("TORCHDOCTOR_PLAN", self.environment["TORCHDOCTOR_PLAN"])
-        )
+        plan = "TORCHDOCTOR_PLAN"
+        tree = processes.Tree(started.popen.pid, (plan, self.environment[plan]))
         ended, columns = "interrupted", None
         try:
             ended = until_end(running, tree, timeout_s, poll, sensors)

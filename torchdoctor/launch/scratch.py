@@ -19,9 +19,7 @@ except ImportError:  # Windows: nothing is locked, and stale folders stay
 PREFIX = "torchdoctor-scratch-"
 # File systems that can hold an overlay's layer. Left out on purpose: overlay itself (a container's
 # own root), network and FUSE file systems, which lack what the kernel asks of a layer.
-LAYER_KINDS = frozenset(
-    ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs")
-)
+LAYER_KINDS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs"}
 
 
 def candidates(beside: Path | None) -> list[Path]:

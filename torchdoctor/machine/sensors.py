@@ -112,13 +112,11 @@ class Sensors:
             row[f"gpu_{name}"] = [gpus.read(name, x) for x in gpus.devices] if gpus else []
         self._machine.append(row)
 
-    def _read_tree(
-        self, processes: ProcessSensors, gpus: nvml.Nvml | None, with_pcie: bool
-    ) -> None:
+    def _read_tree(self, processes: ProcessSensors, gpus: nvml.Nvml | None, pcie: bool) -> None:
         tree = processes.read()
         if tree is None:
             return
-        received, sent = self._pcie(gpus) if gpus and with_pcie else (math.nan, math.nan)
+        received, sent = self._pcie(gpus) if gpus and pcie else (math.nan, math.nan)
         self._trees.append(
             {
                 **tree,

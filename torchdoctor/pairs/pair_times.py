@@ -78,9 +78,7 @@ class Estimator:
             first_s = sum(x[0] * x[2] for x in known) / sum(x[2] for x in known)
             second_s = sum(x[1] * x[3] for x in known) / sum(x[3] for x in known)
             return first_s, second_s
-        logs = sorted(
-            ((math.log(x[0]), math.log(x[1])) for x in known), key=lambda pair: pair[1] - pair[0]
-        )
+        logs = sorted(((math.log(x[0]), math.log(x[1])) for x in known), key=lambda x: x[1] - x[0])
         cut = int(self.trimmed * len(logs))
         kept = logs[cut : len(logs) - cut]
         return math.exp(fmean(x[0] for x in kept)), math.exp(fmean(x[1] for x in kept))

@@ -32,10 +32,7 @@ class ArmSpecs:
     def __init__(self, fixes: Mapping[str, FixSpec], recording: Recording, kind: str = "") -> None:
         ceilings = catalogue.ceilings().items()
         self._fixes = dict(fixes)
-        self._specs: dict[str, SwitchSpec] = {
-            **fixes,
-            **{CEILING + x: spec for x, spec in ceilings},
-        }
+        self._specs: dict[str, SwitchSpec] = {**fixes, **{CEILING + x: y for x, y in ceilings}}
         self._recording, self._kind = recording, kind
         self._loaders = training_loaders(recording)
 
@@ -48,9 +45,7 @@ class ArmSpecs:
         return LaunchSpec(
             # The engine tells arms apart by their names, so settings are part of them.
             name=self._kind + (label(fixes) or BASELINE),
-            fixes=tuple(
-                FixFile(fix, Path(self._specs[fix].file), settings) for fix, settings in fixes
-            ),
+            fixes=tuple(FixFile(fix, Path(self._specs[fix].file), values) for fix, values in fixes),
             variables=variables,
             setup_s=sum(self._fixes[fix].setup_s for fix, _ in fixes if fix in self._fixes),
             settled_after=self._settled_after(fixes),
@@ -104,9 +99,7 @@ class ArmSpecs:
 
     def _drained_after(self, fixes: Fixes) -> int:
         """Return iterations until what new workers made ready at the start is used up."""
-        changed = [
-            settings for _, settings in fixes if {"num_workers", "prefetch_factor"} & set(settings)
-        ]
+        changed = [x for _, x in fixes if {"num_workers", "prefetch_factor"} & set(x)]
         if not self._loaders:
             return 0
         stocks = [math.prod(prepared_ahead(settings, self._loaders[0])) for settings in changed]

@@ -127,9 +127,8 @@ def tried(
             verdict = "not-tried"
             reason = _NO_BLOCKS if launched is None else _OUT_OF_TIME
         pairs = len(differences) if speedup is not None else 0
-        outcomes.append(
-            replace(trial.row, speedup=speedup, verdict=verdict, reason=reason, pairs=pairs)
-        )
+        row = replace(trial.row, speedup=speedup, verdict=verdict, reason=reason, pairs=pairs)
+        outcomes.append(row)
     return outcomes
 
 

@@ -128,9 +128,7 @@ def _figures(
     comparison = LossComparison(
         steps=round(backwards / max(backwards_per_step, 1e-9)),
         pairs=len(pairs),
-        step_speedup=interval(
-            [math.log(fmean(a.step_s)) - math.log(fmean(b.step_s)) for a, b in pairs]
-        ),
+        step_speedup=interval([math.log(fmean(a.step_s) / fmean(b.step_s)) for a, b in pairs]),
     )
     values = [None if broken[side] else [last(both[side]) for both in columns] for side in (0, 1)]
     means = [None if known is None else fmean(known) for known in values]

@@ -220,9 +220,8 @@ def _run_to_run(baselines: list[np.ndarray]) -> np.ndarray:
 
 
 def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:
-    bad = next(
-        (i for i, x in enumerate(trial.losses) if x is not None and not np.isfinite(x)), None
-    )
+    losses = trial.losses
+    bad = next((i for i, x in enumerate(losses) if x is not None and not np.isfinite(x)), None)
     if bad is None:
         return None
     for baseline in untouched.baselines:

@@ -43,9 +43,7 @@ class RateLosses:
         count = min(len(details["updates"]), len(timing.losses))
         # A loss shows the effect of the step before it.
         updates = np.maximum(np.array(details["updates"][:count], dtype=np.int64) - 1, 0)
-        losses = np.array(
-            [np.nan if x is None else x for x in timing.losses[:count]], dtype=np.float64
-        )
+        losses = np.array([math.nan if x is None else x for x in timing.losses[:count]])
         last = max(settings["steps"] - 1, 1)
         known = updates <= last
         numbers, losses = np.unique(updates[known]), losses[known]
@@ -77,10 +75,8 @@ def range_test(launch: RateLosses) -> RangeTest | str:
     fall = begin - float(curve[lowest])
     falls = fall > _FALLS * error and fall > 1e-9 * abs(begin)
     # If the loss never fell, only a rise far beyond the noise counts.
-    high = (
-        curve[lowest] + max(_FALLS * error, _RISES * fall) if falls else begin + 2 * _FALLS * error
-    )
-    above = curve > high
+    rise = max(_FALLS * error, _RISES * fall) if falls else fall + 2 * _FALLS * error
+    above = curve > curve[lowest] + rise
     stays = [i for i in range(lowest + 1, len(curve)) if above[i:].all()]
     after = [*rates[stays[:1]], *launch.rates[broken:]]
     diverged = float(after[0]) if after else None

@@ -235,10 +235,7 @@ class SearchPolicy:
             reached = self._reached(self._left_s)
             best = max(
                 options,
-                key=lambda option: (
-                    round(option.worth, 4),
-                    reached.get(option.action.members, 0.0),
-                ),
+                key=lambda x: (round(x.worth, 4), reached.get(x.action.members, 0.0)),
             )
         gained = best.worth + self._luck - self._claimed
         share = best.cost_s / self.prices.budget_s

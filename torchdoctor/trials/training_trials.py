@@ -93,9 +93,8 @@ def training_window(
     if observed.program_ended:
         steps = min(steps, observed.total_steps_seen)
     warmup = max(1, min(10, int(steps * _WARMUP_SHARE)))
-    return Window(
-        warmup_steps=warmup, measure_steps=max(steps - warmup, 1), max_window_s=2 * MOST_LAUNCH_S
-    )
+    most_s = 2 * MOST_LAUNCH_S
+    return Window(warmup_steps=warmup, measure_steps=max(steps - warmup, 1), max_window_s=most_s)
 
 
 def try_advice(

@@ -133,12 +133,17 @@ class CheckSpec(CatalogueEntry):
 class Example:
     """A program that prints one thing without a fix and another with it."""
 
-    code: str
+    code: str  # of the program, behind its `import torch`
     without: str  # its output
     with_fix: str
     settings: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)  # before the fix changes it
     needs: str = ""  # the user's libraries that it imports, or "cuda"
+
+    @property
+    def program(self) -> str:
+        """The whole program."""
+        return f"import torch\n{self.code}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,9 +67,7 @@ class SampleCache:
         after = global_states(torch)
         if not same_states(before, after):
             self.draws_random = True
-            raise NotKeptError(
-                "The data set draws random numbers: its samples may differ each time."
-            )
+            raise NotKeptError("The data set draws random numbers: samples may differ each time.")
         try:
             again = dataset[index]
         except Exception as error:

@@ -17,9 +17,7 @@ class TrainingState:
     def __init__(self, torch, modules, optimizers):
         self._torch = torch
         self._seen = {}  # id(tensor) -> how it goes back: who is held twice is kept once
-        parameters = [
-            p for optimizer in optimizers for g in optimizer.param_groups for p in g["params"]
-        ]
+        parameters = [p for x in optimizers for g in x.param_groups for p in g["params"]]
         held = []
         for module in modules:
             held += [x for part in module.modules() for x in (part._parameters, part._buffers)]
@@ -126,9 +124,7 @@ def _helpers(torch, optimizers):
     schedulers, scalers = torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler
     helpers = []
     for owner in gc.get_objects():
-        cls = type(
-            owner
-        )  # never isinstance(): it would wake up the lazy proxies of other libraries
+        cls = type(owner)  # never isinstance(): it would wake up lazy proxies of other libraries
         try:
             if issubclass(cls, scalers) or (
                 issubclass(cls, schedulers)

@@ -95,11 +95,9 @@ class _Method:
             absent = keyed == "default" or self._only_where_absent(node, target, keyed)
             if absent and not keyed:
                 continue  # opened or made at its first use: each worker has to have its own
-            where = places.of_line(self._file, node.lineno + self._first - 1, self._name)
+            at = places.of_line(self._file, node.lineno + self._first - 1, self._name)
             text = self._lines[node.lineno - 1].strip()
-            rows.append(
-                {"name": "self." + target, "location": where, "text": text, "cache": absent}
-            )
+            rows.append({"name": "self." + target, "location": at, "text": text, "cache": absent})
         return rows
 
     def _is_attribute(self, node):
