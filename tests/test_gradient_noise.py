@@ -8,8 +8,9 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.checkup.report_assembly import RunResults, assemble
+from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.gradient_noise import from_products, noise_scale
-from torchdoctor.words import Diagnosis, Refused, WorkloadRecord
+from torchdoctor.words import Diagnosis, Refused
 
 BATCH = 16
 
@@ -74,7 +75,6 @@ def test_the_useful_limit_is_named_and_kept_to() -> None:
 def test_the_report_names_it_whatever_came_of_the_trial() -> None:
     report = assemble(
         RunResults(
-            elapsed_s=0.0,
             recording=seen(),
             diagnosis=Diagnosis(bottleneck="none"),
             trials=None,
@@ -82,12 +82,7 @@ def test_the_report_names_it_whatever_came_of_the_trial() -> None:
                 Refused(fix="larger-batch", reason="It changes training."),
                 Refused(fix="tf32", reason="The program uses no GPU."),
             ],
-            fixes=catalogue.fixes(),
-            created="",
-            workload=WorkloadRecord(command=[]),
-            no_trials_reason=None,
-            interrupted=False,
-            reproduce=[],
+            settings=RunSettings(),
         )
     )
     larger, other = report.trials

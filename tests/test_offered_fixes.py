@@ -16,6 +16,7 @@ from torchdoctor.advice.wording import source_patch
 from torchdoctor.checkup.notes import fix_notes
 from torchdoctor.checkup.offered_fixes import as_code, offered_fixes
 from torchdoctor.checkup.report_assembly import RunResults, assemble
+from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.wording import patch_commands
 from torchdoctor.trials.outcome import TrialResults
@@ -261,17 +262,10 @@ def test_a_trial_that_changed_training_comes_with_the_line_of_the_dataset(tmp_pa
     row = trial("loader-workers", FASTER, settings=WORKERS, numerics="changed")
     found = assemble(
         RunResults(
-            elapsed_s=0.0,
             recording=changing_itself(tmp_path),
             diagnosis=DIAGNOSIS,
             trials=TrialResults(trials=[row], noise_floor=None, recommendation=Recommendation()),
-            refused=[],
-            fixes=catalogue.fixes(),
-            created="",
-            workload=WorkloadRecord(command=["train.py"]),
-            no_trials_reason=None,
-            interrupted=False,
-            reproduce=[],
+            settings=RunSettings(),
         )
     )
     assert "loader-workers" not in [one.fix for one in found.recommendation.also_offered]

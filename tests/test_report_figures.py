@@ -9,6 +9,7 @@ from partial_recordings import recording
 
 from torchdoctor.checkup.notes import report_notes
 from torchdoctor.checkup.report_assembly import RunResults, assemble
+from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     Diagnosis,
@@ -16,7 +17,6 @@ from torchdoctor.words import (
     LaunchTiming,
     Recommendation,
     Report,
-    WorkloadRecord,
 )
 
 OBSERVED = {"steps": {"samples_per_step": 32.0, "median_s": 0.010, "mean_s": 0.0104}}
@@ -42,17 +42,10 @@ def report(baselines: list[list[float]]) -> Report:
     )
     return assemble(
         RunResults(
-            elapsed_s=0.0,
             recording=recording(OBSERVED),
             diagnosis=Diagnosis(bottleneck="none"),
             trials=trials if baselines else None,
-            refused=[],
-            fixes={},
-            created="",
-            workload=WorkloadRecord(command=["train.py"]),
-            no_trials_reason=None,
-            interrupted=False,
-            reproduce=[],
+            settings=RunSettings(),
         )
     )
 

@@ -211,20 +211,19 @@ def advice(
     for ident, spec in fixes.items():
         if spec.training is None or ident in known or spec.refuses(recording):
             continue
+        settings: dict[str, Any] = {}  # that launches brought
+        for trial in [trial for trial in tried if trial.fix == ident][:1]:
+            rate = trial.range_test.max_rate if trial.range_test is not None else None
+            settings |= {key: trial.details[key] for key in {"decay"} & trial.details.keys()}
+            settings |= (
+                {"max_lr": float(f"{rate:.2g}")} if trial.verdict == "found" and rate else {}
+            )
         fix = RecommendedFix(
             fix=ident,
-            settings=next((_settings_of(x) for x in tried if x.fix == ident), {}),
+            settings=settings,
             aim="training",
             standing="offered",
             warning=spec.training.costs,
         )
         offered.append(as_code(fix, recording, fixes))
     return offered
-
-
-def _settings_of(trial: TrainingTrial) -> dict[str, Any]:
-    """Return settings that the launches brought, beside those that the advice knows by itself."""
-    rate = trial.range_test.max_rate if trial.range_test is not None else None
-    if rate is not None and trial.verdict == "found":
-        return {"max_lr": float(f"{rate:.2g}")}
-    return {"decay": trial.details["decay"]} if "decay" in trial.details else {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from torchdoctor import __version__
 from torchdoctor.checkup.notes import fix_notes, report_notes
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
+from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.observed_settings import settings_of
 from torchdoctor.facts.outcomes import replay_ceilings, with_measured
 from torchdoctor.facts.scaling import scaling
@@ -20,7 +21,6 @@ from torchdoctor.words import (
     Ending,
     Overhead,
     Recommendation,
-    RecommendedFix,
     Recording,
     Refused,
     Report,
@@ -40,22 +40,19 @@ class RunResults:
     recording: Recording  # of the observing launches; its doubts go into the report
     diagnosis: Diagnosis
     trials: TrialResults | None  # None: there were none
-    refused: Sequence[Refused]  # fixes that were not tried, with their reasons
-    fixes: Mapping[str, FixSpec]  # by id, for risks and instructions
-    created: str  # ISO 8601
-    elapsed_s: float
-    workload: WorkloadRecord
-    no_trials_reason: str | None
-    interrupted: bool  # by Ctrl-C
-    reproduce: list[str]  # commands
-    advise_training: bool = False  # the user wants advice that changes training
-    training: Sequence[TrainingTrial] = ()  # what short launches showed of it
+    settings: RunSettings
+    refused: Sequence[Refused] = ()  # fixes that were not tried, with their reasons
+    created: str = ""  # ISO 8601
+    elapsed_s: float = 0.0
+    no_trials_reason: str | None = None
+    interrupted: bool = False  # by Ctrl-C
+    training: Sequence[TrainingTrial] = ()  # what short launches showed of advice on training
     ending: Ending | None = None  # of the search; None: there was none
 
 
 def assemble(run: RunResults) -> Report:
     """Return the report of a run."""
-    recording, trials = run.recording, run.trials
+    recording, trials, fixes = run.recording, run.trials, run.settings.wanted()
     rows = list(trials.trials) if trials else []
     rows += [
         Trial(
@@ -63,26 +60,30 @@ def assemble(run: RunResults) -> Report:
             settings=x.settings,
             verdict="refused",
             reason=x.reason,
-            risk=run.fixes[x.fix].risk if x.fix in run.fixes else 0,
+            risk=fixes[x.fix].risk if x.fix in fixes else 0,
         )
         for x in run.refused
     ]
-    rows = _noted(rows, recording, run.fixes)
+    rows = _noted(rows, recording, fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
-    offered = offered_fixes(run.diagnosis, rows, chosen, recording, run.fixes)
-    if run.advise_training:
-        offered += advice(rows, recording, run.fixes, run.training)
+    offered = offered_fixes(run.diagnosis, rows, chosen, recording, fixes)
+    if run.settings.allow_training_changes:
+        offered += advice(rows, recording, fixes, run.training)
     shown = [*chosen, *offered]
     tried = [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
     told = [*(fix.fix for fix in shown), *tried]
-    notes = [*fix_notes(told, shown, recording, run.fixes), *report_notes(recording, trials)]
+    notes = [*fix_notes(told, shown, recording, fixes), *report_notes(recording, trials)]
     replayed = recording.trace.what_if if recording.trace else None
     ceilings = trials.ceilings if trials else []
+    recommendation, command = Recommendation(), recording.workload.command
+    if trials is not None:
+        coded = [as_code(fix, recording, fixes) for fix in chosen]
+        recommendation = _recommendation(trials, coded)
     return Report(
         torchdoctor_version=__version__,
         created=run.created,
         elapsed_s=run.elapsed_s,
-        workload=run.workload,
+        workload=_workload_record(recording.workload),
         environment=recording.environment,
         settings=settings_of(recording),
         baseline=_baseline(recording, trials),
@@ -105,44 +106,34 @@ def assemble(run: RunResults) -> Report:
         interrupted=run.interrupted,
         run_folder=recording.folder,
         memory_snapshot=recording.main.memory_snapshot,
-        reproduce=run.reproduce,
-        recommendation=_recommendation(run, chosen, offered),
+        reproduce=[
+            f"torchdoctor run {shlex.join([*run.settings.options(), '--', *command])}",
+            f"torchdoctor report {shlex.quote(f'{recording.folder}/report.json')}",
+        ],
+        recommendation=replace(recommendation, also_offered=offered),
     )
 
 
-def _recommendation(
-    run: RunResults, chosen: Sequence[RecommendedFix], offered: list[RecommendedFix]
-) -> Recommendation:
-    """Return the recommended set as code, its patch, and what is offered beside it."""
-    if run.trials is None:
-        return Recommendation(also_offered=offered)
-    patch = run.trials.source_patch
+def _recommendation(trials: TrialResults, coded: list[RecommendedFix]) -> Recommendation:
+    """Return the recommended set as code, and its patch."""
+    patch = trials.source_patch
     return replace(
-        run.trials.recommendation,
-        fixes=[as_code(fix, run.recording, run.fixes) for fix in chosen],
+        trials.recommendation,
+        fixes=coded,
         patch=patch.diff if patch else None,
         patch_folder=patch.folder if patch else None,
         patch_fixes=patch.fixes if patch else [],
-        patch_trial=run.trials.patch,
-        also_offered=offered,
+        patch_trial=trials.patch,
     )
 
 
-def workload_record(workload: Workload) -> WorkloadRecord:
+def _workload_record(workload: Workload) -> WorkloadRecord:
     """Return what was run, with the script's checksum so that a later report can be compared."""
     digest = None
     if workload.script is not None:
         with contextlib.suppress(OSError):
             digest = hashlib.sha256(Path(workload.script).read_bytes()).hexdigest()
     return WorkloadRecord(command=workload.command, cwd=workload.cwd, script_sha256=digest)
-
-
-def reproduce_commands(workload: Workload, options: Sequence[str], folder: Path) -> list[str]:
-    """Commands that run the same again, and show this report again."""
-    return [
-        f"torchdoctor run {shlex.join([*options, '--', *workload.command])}",
-        f"torchdoctor report {shlex.quote(str(folder / 'report.json'))}",
-    ]
 
 
 def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:

@@ -12,12 +12,7 @@ from pathlib import Path
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.advice.diagnosis import by_experiment, diagnose, too_short
-from torchdoctor.checkup.report_assembly import (
-    RunResults,
-    assemble,
-    reproduce_commands,
-    workload_record,
-)
+from torchdoctor.checkup.report_assembly import RunResults, assemble
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.hardware import load_during_trials
 from torchdoctor.facts.slow_reads import stays_cold
@@ -65,19 +60,10 @@ Progress = Callable[[ProgressEvent], None]
 
 
 def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Report:
-    """Run the whole story for one workload.
+    """Run the whole story for one workload; return the report, also written to the run folder.
 
-    Args:
-        workload: the command.
-        settings: what the user asked for.
-        progress: told whenever something begins or ends.
-
-    Returns:
-        The report, also written to the run folder. Ctrl-C gives a report of what was measured,
-        with `interrupted` set.
-
-    Raises:
-        TorchdoctorError: one sentence and its exit code, where nothing could be measured.
+    Ctrl-C gives a report of what was measured, with `interrupted` set. Raise TorchdoctorError, one
+    sentence and its exit code, where nothing could be measured.
     """
     settings.check()
     began_s, created = time.monotonic(), datetime.now(timezone.utc)
@@ -319,17 +305,12 @@ class _Checkup:
             diagnosis=diagnosis,
             trials=self.trials,
             refused=self.refused,
-            fixes=self.settings.wanted(),
+            settings=self.settings,
             created=self.created.isoformat(timespec="seconds"),
             elapsed_s=self._elapsed(),
-            workload=workload_record(self.recording.workload),
             no_trials_reason=self.no_trials_reason,
             interrupted=self.interrupted,
-            advise_training=self.settings.allow_training_changes,
             training=self.training,
             ending=self.ending,
-            reproduce=reproduce_commands(
-                self.recording.workload, self.settings.options(), self.folder
-            ),
         )
         return assemble(results)

@@ -28,7 +28,6 @@ from torchdoctor.trace.start_up import STARTS_UP
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
-    Gpu,
     RankTime,
     Recommendation,
     RecommendedFix,
@@ -52,16 +51,12 @@ _UNKNOWN_SHARE = 0.01  # of a finding that has none
 
 
 def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Report:
-    """Diagnose existing Kineto traces.
+    """Diagnose trace files, folders of traces (one per rank), or "-" for the standard input.
 
-    Args:
-        sources: trace files, folders of traces (one per rank), or "-" for the standard input.
-        annotated: also write the trace that the figures are of here, with tracks of its own.
-
-    Raises:
-        UsageError: one of them does not exist or is no trace, or `annotated` cannot be written.
+    The trace that the figures are of is written to `annotated`, with tracks of its own. Raise
+    UsageError if a source does not exist or is no trace, or `annotated` cannot be written.
     """
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    created = datetime.now(timezone.utc)
     read = read_ranks(sources, timelines=annotated is not None)
     ranks = read.traces
     # The only copy of a trace, which a folder named, must not be written over.
@@ -75,11 +70,15 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     trace = chosen.statistics
     # A leading dash would make a source an option.
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
-    command = ["torchdoctor", "diagnose", *named]
-    cwd = str(Path.cwd())
+    command, cwd = ["torchdoctor", "diagnose", *named], str(Path.cwd())
+    # The GPUs of all ranks, of each rank once.
+    once = {
+        x.statistics.path if x.rank is None else x.rank: x for x in (ranks if rows else [chosen])
+    }
+    used = [gpu for rank in once.values() for gpu in rank.environment.gpus]
     recording = Recording(
         workload=Workload(command=command, cwd=cwd),
-        environment=replace(chosen.environment, gpus=_gpus(ranks if rows else [chosen])),
+        environment=replace(chosen.environment, gpus=used),
         trace=trace,
         shares=trace.shares,
         ranks=rows,
@@ -96,7 +95,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
     return Report(
         torchdoctor_version=__version__,
-        created=created,
+        created=created.isoformat(timespec="seconds"),
         workload=WorkloadRecord(command=command, cwd=cwd),
         environment=recording.environment,
         baseline=Baseline(step_time_s=step_time, shares=trace.shares),
@@ -121,12 +120,6 @@ def slowest(ranks: Sequence[RankTrace], rows: Sequence[RankTime] = ()) -> RankTr
     figures = [rank.statistics for rank in ranks]
     own_s = [(x.step_s or 0.0) - (x.communication_exposed_s or 0.0) for x in figures]
     return ranks[own_s.index(max(own_s))]
-
-
-def _gpus(ranks: Sequence[RankTrace]) -> list[Gpu]:
-    """Return the GPUs of all ranks, of each rank once."""
-    by_rank = {rank.statistics.path if rank.rank is None else rank.rank: rank for rank in ranks}
-    return [gpu for rank in by_rank.values() for gpu in rank.environment.gpus]
 
 
 def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
