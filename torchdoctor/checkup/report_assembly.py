@@ -21,6 +21,7 @@ from torchdoctor.words import (
     Ending,
     Overhead,
     Recommendation,
+    RecommendedFix,
     Recording,
     Refused,
     Report,
@@ -54,31 +55,24 @@ def assemble(run: RunResults) -> Report:
     """Return the report of a run."""
     recording, trials, fixes = run.recording, run.trials, run.settings.wanted()
     rows = list(trials.trials) if trials else []
-    rows += [
-        Trial(
-            fix=x.fix,
-            settings=x.settings,
-            verdict="refused",
-            reason=x.reason,
-            risk=fixes[x.fix].risk if x.fix in fixes else 0,
-        )
-        for x in run.refused
-    ]
+    for x in run.refused:
+        risk = fixes[x.fix].risk if x.fix in fixes else 0
+        row = Trial(fix=x.fix, settings=x.settings, verdict="refused", reason=x.reason, risk=risk)
+        rows.append(row)
     rows = _noted(rows, recording, fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
     offered = offered_fixes(run.diagnosis, rows, chosen, recording, fixes)
     if run.settings.allow_training_changes:
         offered += advice(rows, recording, fixes, run.training)
     shown = [*chosen, *offered]
-    tried = [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
-    told = [*(fix.fix for fix in shown), *tried]
+    told = [fix.fix for fix in shown]
+    told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
     notes = [*fix_notes(told, shown, recording, fixes), *report_notes(recording, trials)]
     replayed = recording.trace.what_if if recording.trace else None
     ceilings = trials.ceilings if trials else []
-    recommendation, command = Recommendation(), recording.workload.command
-    if trials is not None:
-        coded = [as_code(fix, recording, fixes) for fix in chosen]
-        recommendation = _recommendation(trials, coded)
+    command = recording.workload.command
+    coded = [as_code(fix, recording, fixes) for fix in chosen]
+    recommendation = _recommendation(trials, coded) if trials else Recommendation()
     return Report(
         torchdoctor_version=__version__,
         created=run.created,
