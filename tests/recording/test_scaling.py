@@ -40,7 +40,7 @@ def test_sharded_weights_are_sent_half_as_much_again() -> None:
 
 
 def test_the_speed_up_is_between_the_slow_link_and_the_fast_one() -> None:
-    found = STEP.speedup(2, 2.5e9, 1e10, sharded=False)
+    found = STEP.row(2, 2.5e9, 1e10).ddp
     assert found.low == pytest.approx(2 * 0.3 / 0.6)
     assert found.high == pytest.approx(2 * 0.3 / 0.31)
 
@@ -199,8 +199,8 @@ def test_what_a_run_offers_says_what_it_could_give(fix: str, row: str) -> None:
 
 
 def test_sharded_training_is_predicted_to_gain_less_where_links_are_slow() -> None:
-    slow = STEP.speedup(8, 1e9, 1e9, sharded=True).low
-    assert slow < STEP.speedup(8, 1e9, 1e9, sharded=False).low
+    predicted = STEP.row(8, 1e9, 1e9)
+    assert predicted.fsdp.low < predicted.ddp.low
 
 
 def test_the_title_promises_no_measurement() -> None:

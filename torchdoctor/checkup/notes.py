@@ -3,7 +3,7 @@
 A note of severity "beware" may change a decision: the first screen shows those, the details all.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 
 from torchdoctor.advice.wording import wording
@@ -25,15 +25,10 @@ _OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, ei
 
 def report_notes(recording: Recording, trials: TrialResults | None) -> list[Note]:
     """Return the notes on the recording, on the trials' launches against it, and on the patch."""
-    return [
-        *_on_recording(recording),
-        *_on_steps(recording),
-        *_on_load(recording),
-        *_on_changed_times(recording, trials),
-        *_on_cold_files(recording, trials),
-        *_on_noise(trials),
-        *_on_patch(trials),
-    ]
+    notes = [*_on_recording(recording), *_on_steps(recording), *_on_load(recording)]
+    if trials is None:
+        return notes
+    return [*notes, *_on_launches(recording, trials), *_on_noise(trials), *_on_patch(trials)]
 
 
 def fix_notes(
@@ -42,10 +37,7 @@ def fix_notes(
     recording: Recording,
     fixes: Mapping[str, FixSpec],
 ) -> list[Note]:
-    """Return what may go wrong with fixes that were tried or are shown, each note once.
-
-    Those that are `shown` as code may fail to be worded.
-    """
+    """Return what may go wrong with fixes that were tried or are shown as code, each note once."""
     doubts = [fixes[ident].doubt(recording) for ident in idents if ident in fixes]
     failures = [
         failure
@@ -53,141 +45,124 @@ def fix_notes(
         if fix.fix in fixes
         for failure in wording(fixes[fix.fix], fix.settings, recording).failures
     ]
-    return _details(*dict.fromkeys(x for x in [*doubts, *failures] if x is not None))
+    return [_detail(x) for x in dict.fromkeys([*doubts, *failures]) if x is not None]
 
 
-def _details(*sentences: str) -> list[Note]:
-    return [Note(severity="detail", sentence=sentence) for sentence in sentences]
+def _detail(sentence: str) -> Note:
+    return Note(severity="detail", sentence=sentence)
 
 
-def _beware(*sentences: str) -> list[Note]:
-    return [Note(severity="beware", sentence=sentence) for sentence in sentences]
+def _beware(sentence: str) -> Note:
+    return Note(severity="beware", sentence=sentence)
 
 
-def _on_recording(recording: Recording) -> list[Note]:
-    """Return the run's doubts, each once, and what the probe itself could not do."""
-    notes = _details(*dict.fromkeys(recording.doubts))
+def _on_recording(recording: Recording) -> Iterator[Note]:
+    """Yield the run's doubts, each once, and what the probe itself could not do."""
+    yield from map(_detail, dict.fromkeys(recording.doubts))
     errors = [error for process in recording.processes for error in process.probe_errors]
     if errors:
-        notes += _details(f"The probe failed in {len(errors)} places; the first: {errors[0]}.")
+        yield _detail(f"The probe failed in {len(errors)} places; the first: {errors[0]}.")
     if recording.environment.sandbox == "none":
-        notes += _details("No sandbox: each launch wrote to your own files.")
-    return notes
+        yield _detail("No sandbox: each launch wrote to your own files.")
 
 
-def _on_steps(recording: Recording) -> list[Note]:
-    """Return what keeps the observed steps from being those of the training."""
+def _on_steps(recording: Recording) -> Iterator[Note]:
+    """Yield what keeps the observed steps from being those of the training."""
     steps, cost_us = recording.steps, recording.main.probe_cost_us_per_step
     if steps is None:
-        return []
-    notes = []
+        return
     if steps.still_warming:
-        notes += _details(
+        yield _detail(
             "Steps were still getting faster or slower while the program was observed; the shares "
             "of the step may shift later in training."
         )
     if is_first_look(steps):
-        notes += _beware(
+        yield _beware(
             f"Only {steps.steps} steps could be measured: the step time is only a first estimate."
         )
     if cost_us is not None and cost_us * 1e-6 > _COSTLY * steps.median_s:
-        notes += _beware(
+        yield _beware(
             f"Observing a step costs {cost_us:.0f} us, a large part of the step itself: its shares "
             "are uncertain."
         )
-    share = data_wait_share(recording)
-    unknown = untold_wait(recording) if share is not None and share >= _WAITED_FOR else None
-    return [*notes, *(_details(unknown) if unknown else [])]
+    unknown = untold_wait(recording)
+    if unknown and (data_wait_share(recording) or 0.0) >= _WAITED_FOR:
+        yield _detail(unknown)
 
 
-def _on_load(recording: Recording) -> list[Note]:
-    """Return what others did on the machine, and how much of the step's time may be theirs."""
+def _on_load(recording: Recording) -> Iterator[Note]:
+    """Yield what others did on the machine, and how much of the step's time may be theirs."""
     load = load_of([recording.sensors], recording.environment.cpus)
     if load is None:
-        return []
+        return
     share = long_steps_share(recording.steps) if recording.steps is not None else 0.0
     theirs = (
         f" {share:.0%} of the time is what slow steps took beyond the median step, and those "
         "programs may have caused it."
     )
-    return _beware(
+    yield _beware(
         f"Other programs kept {load} busy: speed-ups, above all of thread counts and workers, may "
         f"be those of a busy machine.{theirs if share >= _MUCH_OF_IT else ''} Measure on a quiet "
         "one before changing anything for good."
     )
 
 
-def _on_changed_times(recording: Recording, trials: TrialResults | None) -> list[Note]:
-    """Return a note where the shares come from one load and the speed-ups from another."""
-    steps = recording.steps
-    times = [s for launch in trials.baselines for s in launch.step_s] if trials else []
-    if steps is None or not times or steps.mean_s <= 0:
-        return []
-    later_s = fmean(times)
-    if 1 / _OTHER_TIMES <= later_s / steps.mean_s <= _OTHER_TIMES:
-        return []
-    if any(mount.fits for mount in cold_mounts(recording)):
-        return []  # the note on the files says so
-    return _beware(
-        f"A step took {seconds(steps.mean_s)} on average during the diagnosis and "
-        f"{seconds(later_s)} while fixes were tried: the machine's load changed, and perhaps the "
-        "bottleneck with it. Run again on a quieter machine."
-    )
-
-
-def _on_cold_files(recording: Recording, trials: TrialResults | None) -> list[Note]:
-    """Return what the observing launch read from a device, and the launches after it may not."""
-    cold = cold_mounts(recording) if trials and trials.baselines else []
+def _on_launches(recording: Recording, trials: TrialResults) -> Iterator[Note]:
+    """Yield what the observed launch read from a device, or had of another load, and later ones."""
+    cold, steps = cold_mounts(recording) if trials.baselines else [], recording.steps
     if any(not mount.fits for mount in cold):
-        return _details(
+        yield _detail(
             "The files that training reads do not fit into the page cache. Before each later "
             "launch, the files of the observed launch were dropped from it, so that fixes were "
             "tried as in a training that always reads new files."
         )
-    if cold:
-        return _beware(
+    elif cold:
+        yield _beware(
             "The observed launch read its files from the device, and later launches found them in "
             "the page cache: the diagnosis holds for the first epoch, the speed-ups for the "
             "epochs after it."
         )
-    return []
+    times = [s for launch in trials.baselines for s in launch.step_s]
+    if steps is None or not times or steps.mean_s <= 0 or any(mount.fits for mount in cold):
+        return
+    later_s = fmean(times)
+    if not 1 / _OTHER_TIMES <= later_s / steps.mean_s <= _OTHER_TIMES:
+        yield _beware(
+            f"A step took {seconds(steps.mean_s)} on average during the diagnosis and "
+            f"{seconds(later_s)} while fixes were tried: the machine's load changed, and perhaps "
+            "the bottleneck with it. Run again on a quieter machine."
+        )
 
 
-def _on_noise(trials: TrialResults | None) -> list[Note]:
-    """Return a note where the untouched program against itself is far from 1, or open."""
-    noise = trials.noise_floor if trials else None
+def _on_noise(trials: TrialResults) -> Iterator[Note]:
+    """Yield a note where the untouched program against itself is far from 1, or open."""
+    noise, (low, high) = trials.noise_floor, _UNLIKE_ITSELF
     if noise is None or noise.low > 1 or noise.high < 1:
-        return []  # that it excludes 1 is a doubt of the trials
-    low, high = _UNLIKE_ITSELF
+        return  # that it excludes 1 is a doubt of the trials
     if not low <= noise.estimate <= high:
-        return _beware(
+        yield _beware(
             f"The untouched program differed from itself by {ratio(noise.estimate)}x: smaller "
             "differences cannot be seen here."
         )
-    if noise.low < low and noise.high > high:
-        return _beware(
+    elif noise.low < low and noise.high > high:
+        yield _beware(
             "How much the untouched program differs from itself is not known well "
             f"({speedup(noise)}): small differences cannot be seen here."
         )
-    return []
 
 
-def _on_patch(trials: TrialResults | None) -> list[Note]:
-    """Return what keeps the patch from being what was measured at run time."""
-    if trials is None:
-        return []
+def _on_patch(trials: TrialResults) -> Iterator[Note]:
+    """Yield what keeps the patch from being what was measured at run time."""
     left_out = trials.source_patch.left_out if trials.source_patch is not None else []
-    notes = []
     if left_out:
-        notes += _beware(
+        yield _beware(
             f"The patch lacks {', '.join(left_out)}: no edit could be made with certainty. The "
             "patch was measured without it."
         )
     if trials.patch is None:
-        return notes
-    if not left_out:
-        apart = disagreement(trials.recommendation.speedup, trials.patch.speedup)
-        notes += _beware(apart) if apart else []
+        return
+    apart = disagreement(trials.recommendation.speedup, trials.patch.speedup)
+    if apart and not left_out:
+        yield _beware(apart)
     if trials.patch.numerics == "changed":
-        notes += _beware(f"The patched program trains differently: {trials.patch.numerics_reason}")
-    return notes
+        yield _beware(f"The patched program trains differently: {trials.patch.numerics_reason}")

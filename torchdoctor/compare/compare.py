@@ -21,7 +21,6 @@ from torchdoctor.words.figures import (
     says_something,
     seconds,
     speedup,
-    speedup_words,
 )
 
 _MOST, _MORE_THAN_ALL = 0.5, 1.05  # of the change
@@ -36,7 +35,7 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     changes = findings(first, second)
     differences = environment(a, b)
     reasons = another_workload(first, second, differences)
-    weaknesses = doubts(first, second, interval)
+    weaknesses = list(doubts(first, second, interval))
     if reasons:
         told = _not_the_same(reasons, first, second)
         answer, interval = "not comparable", None
@@ -98,8 +97,8 @@ def _change(
     times = _from_to(seconds(a.time.step_s), seconds(b.time.step_s))
     head = f"B is {_times(ratio_of_times)} per step ({times})"
     if interval is not None:
-        bounds = speedup_words(interval.inverse if change_s > 0 else interval)[1]
-        head = f"B is {_times(ratio_of_times)} per step ({bounds}; {times})"
+        figures = speedup(interval.inverse if change_s > 0 else interval)
+        head = f"B is {figures} {'slower' if change_s > 0 else 'faster'} per step ({times})"
     elif not (a.is_trace or b.is_trace):
         head = f"B looked {_times(ratio_of_times)} per step in one launch of each ({times})"
     observed_s = b.parts_s - a.parts_s

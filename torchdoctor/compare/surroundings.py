@@ -1,7 +1,7 @@
 """What differs around the measurement, and what makes the comparison weaker."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from torchdoctor.compare.step_times import Side, same_batch
@@ -88,73 +88,59 @@ def script_name(command: Sequence[str]) -> str:
     return PurePath(command[0]).name if command else ""
 
 
-def doubts(a: Side, b: Side, interval: Interval | None) -> list[str]:
-    """Return everything that weakens the comparison, beside what makes them no one workload."""
-    sentences = [
-        f"{label} was interrupted: the measurements after that are missing."
-        for label, side in (("A", a), ("B", b))
-        if side.report.interrupted
-    ]
+def doubts(a: Side, b: Side, interval: Interval | None) -> Iterator[str]:
+    """Yield everything that weakens the comparison, beside what makes them no one workload."""
+    both = (("A", a), ("B", b))
+    for label, side in both:
+        if side.report.interrupted:
+            yield f"{label} was interrupted: the measurements after that are missing."
     versions = a.report.torchdoctor_version, b.report.torchdoctor_version
     if all(versions) and versions[0] != versions[1]:
-        sentences.append(
+        yield (
             f"A and B were made by different versions of torchdoctor ({versions[0]} and "
             f"{versions[1]}), which may measure and diagnose differently."
         )
-    sentences += _recorded_otherwise(a, b, interval)
-    ranks = [len(side.report.ranks) or 1 for side in (a, b)]
-    if ranks[0] != ranks[1]:
-        sentences.append(
-            f"{counted(ranks[0], 'rank')} against {counted(ranks[1], 'rank')}: that alone changes "
-            "collectives and steps."
-        )
-    return sentences
-
-
-def _recorded_otherwise(a: Side, b: Side, interval: Interval | None) -> list[str]:
-    """Return what traces, profiler windows and launches of the two do not have in common."""
-    sentences = []
     runs = not (a.is_trace or b.is_trace)
     if runs:
-        sentences.append(
+        yield (
             "The two ran at different times, perhaps beside other programs. `torchdoctor gate` "
             "gives stronger evidence, because it measures both in turns."
         )
     if a.is_trace != b.is_trace:
-        sentences.append(_mixed(*((b, "B") if a.is_trace else (a, "A"))))
+        yield _mixed(*((b, "B") if a.is_trace else (a, "A")))
     ways = [side.report.baseline.launches_by for side in (a, b)]
     if runs and all(ways) and ways[0] != ways[1]:
-        sentences.append(
+        yield (
             f"A's launches give their {ways[0]} step and B's their {ways[1]} step, so the mean "
             "steps are compared, and no interval can be given."
         )
-    elif runs and interval is None:
-        sentences.append("No interval can be given, because A or B holds no launches to compare.")
+    elif interval is None:
+        why = "A or B holds no launches to compare" if runs else "a trace is one recording"
+        yield f"No interval can be given, because {why}."
     if (a.report.trace is None) != (b.report.trace is None):
         profiled, other = ("B", "A") if a.report.trace is None else ("A", "B")
         by = ", and time is compared by phases" if runs else ""
-        sentences.append(
+        yield (
             f"{profiled} was profiled and {other} was not: what only a profile shows does not "
             f"count as a change{by}."
         )
-    sentences += [
-        f"{label}'s parts and findings are of the observed launch, whose steps took "
-        f"{seconds(side.parts_s)} on average; the compared steps took {seconds(side.time.step_s)}."
-        for label, side in (("A", a), ("B", b))
-        if not 1 / _OTHERWISE < side.parts_s / side.time.step_s < _OTHERWISE
-    ]
-    if not runs:
-        sentences.append("A trace is one recording: no interval can be given.")
-    return sentences
+    for label, side in both:
+        if not 1 / _OTHERWISE < side.parts_s / side.time.step_s < _OTHERWISE:
+            yield (
+                f"{label}'s parts and findings are of the observed launch, whose steps took "
+                f"{seconds(side.parts_s)} on average; the compared steps took "
+                f"{seconds(side.time.step_s)}."
+            )
+    ranks = [len(side.report.ranks) or 1 for side in (a, b)]
+    if ranks[0] != ranks[1]:
+        yield (
+            f"{counted(ranks[0], 'rank')} against {counted(ranks[1], 'rank')}: that alone changes "
+            "collectives and steps."
+        )
 
 
 def _mixed(run: Side, label: str) -> str:
-    unseen = f"Facts that only {label} has (settings, loaders, sensors) are left out."
+    timed = f"{label} was timed without the profiler, which slows the host of the other down."
     if run.report.trace is not None and run.report.trace.step_times_s:
-        return (
-            f"The other is a trace, so {label}'s step time is that of its profiled steps. {unseen}"
-        )
-    return (
-        f"{label} was timed without the profiler and the other with it, and the profiler slows the "
-        f"host down. {unseen}"
-    )
+        timed = f"The other is a trace, so {label}'s step time is that of its profiled steps."
+    return f"{timed} Facts that only {label} has (settings, loaders, sensors) are left out."

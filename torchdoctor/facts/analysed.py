@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torchdoctor.facts.lookup import place, share_of_seconds
 from torchdoctor.words import Recording, Symptom, Symptoms, TensorCall
+from torchdoctor.words.figures import memory
 
 ARRAYS = ("array-copy", "arrays-copy")
 TO_DEVICE = ("made-then-moved", "moved-again")
@@ -52,14 +53,6 @@ def costly_calls(
 
 
 def how_often(call: TensorCall) -> str:
-    """Return such as "1.0 times a step, 3.8 MiB in 4.00 ms"."""
-    size = size_words(call.bytes_per_step)
+    """Return such as "1.0 times a step, 4 MB in 4.00 ms"."""
+    size = memory(call.bytes_per_step)
     return f"{call.calls_per_step:.1f} times a step, {size} in {call.host_s * 1e3:.2f} ms"
-
-
-def size_words(size_bytes: float) -> str:
-    """Return such as "3.2 MiB"."""
-    for unit, unit_bytes in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size_bytes >= unit_bytes:
-            return f"{size_bytes / unit_bytes:.1f} {unit}"
-    return f"{size_bytes:.0f} bytes"

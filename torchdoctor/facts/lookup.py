@@ -262,18 +262,11 @@ def convolution_share(recording: Recording) -> float | None:
     trace = recording.trace
     if trace is None or not trace.step_s or not trace.operators:
         return None
-    spent = {"plain": 0.0, "transposed": 0.0, "backward": 0.0}
-    for operator in trace.operators:
-        if "backward" in operator.name.lower() and _CONVOLUTION.search(operator.name):
-            spent["backward"] += spent_s(operator)
-        elif _TRANSPOSED.search(operator.name):
-            spent["transposed"] += spent_s(operator)
-        elif _CONVOLUTION.search(operator.name):
-            spent["plain"] += spent_s(operator)
-    forward = spent["plain"] + spent["transposed"]
-    # The backward operators are the same for both: they are divided as the forward ones are.
-    plain = spent["plain"] / forward if forward else 1.0
-    return (spent["plain"] + spent["backward"] * plain) / trace.step_s
+    every = [x for x in trace.operators if _CONVOLUTION.search(x.name)]
+    plain = [x for x in every if not _TRANSPOSED.search(x.name)]
+    if all("backward" in x.name.lower() for x in plain):  # which both kinds have in common
+        return 0.0
+    return sum(map(spent_s, plain)) / trace.step_s
 
 
 _SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block

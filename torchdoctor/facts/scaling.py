@@ -60,13 +60,17 @@ class Step:
         forward = max(0.0, half - edge - self.backward_s / 2)
         return 2 * edge + forward + max(0.0, 2 * half - edge - self.backward_s)
 
-    def speedup(self, gpus: int, low: float, high: float, sharded: bool) -> PredictedSpeedup:
+    def row(self, gpus: int, low: float, high: float) -> ScalingRow:
         """Return the samples per second against one GPU, with links of `low` and `high` bytes/s."""
-        exposed = self.exposed_fsdp_s if sharded else self.exposed_ddp_s
-        slow, fast = (
-            gpus * self.alone_s / (self.alone_s + exposed(gpus, link)) for link in (low, high)
+        ddp, fsdp = (
+            [gpus * self.alone_s / (self.alone_s + exposed(gpus, link)) for link in (low, high)]
+            for exposed in (self.exposed_ddp_s, self.exposed_fsdp_s)
         )
-        return PredictedSpeedup(low=slow, high=fast)
+        return ScalingRow(
+            gpus=gpus,
+            ddp=PredictedSpeedup(low=ddp[0], high=ddp[1]),
+            fsdp=PredictedSpeedup(low=fsdp[0], high=fsdp[1]),
+        )
 
 
 def scaling(recording: Recording) -> Scaling | None:
@@ -85,7 +89,7 @@ def scaling(recording: Recording) -> Scaling | None:
     low, high = known.low_bytes_per_s, known.high_bytes_per_s
     rows, missing = [], []
     if low and high:
-        rows += [_row(step, gpus, low, high) for gpus in ON_ONE_MACHINE]
+        rows += [step.row(gpus, low, high) for gpus in ON_ONE_MACHINE]
     else:
         missing.append(
             "what links the GPUs of one machine: no data sheet says it, no collective was measured"
@@ -93,14 +97,9 @@ def scaling(recording: Recording) -> Scaling | None:
     gpus = MACHINES * (len(recording.main.devices) or GPUS_OF_A_MACHINE)
     for gbit in NETWORKS_GBIT:
         network = gbit / 8 * 1e9
-        row = _row(step, gpus, min(low or network, network), min(high or network, network))
+        row = step.row(gpus, min(low or network, network), min(high or network, network))
         rows.append(replace(row, machines=MACHINES, network_gbit_per_s=gbit))
     return replace(known, rows=rows, missing=missing)
-
-
-def _row(step: Step, gpus: int, low: float, high: float) -> ScalingRow:
-    ddp, fsdp = (step.speedup(gpus, low, high, sharded=sharded) for sharded in (False, True))
-    return ScalingRow(gpus=gpus, ddp=ddp, fsdp=fsdp)
 
 
 def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
@@ -188,7 +187,8 @@ def scaling_lines(forecast: Scaling | None) -> list[str]:
     rows = [
         f"{row.gpus} GPUs of one machine: {_times(row.ddp)} as many samples as one "
         f"(DistributedDataParallel), {_times(row.fsdp)} (FSDP)"
-        for row in _here(forecast)
+        for row in forecast.rows
+        if row.machines == 1
     ]
     return [*_explained(rows + _machines(forecast), forecast), *_measured(forecast)]
 
@@ -197,10 +197,10 @@ def comment_lines(forecast: Scaling | None, part: str) -> list[str]:
     """Return the prediction as comments in a fix's code: of replicas, shards or machines."""
     if forecast is None:
         return []
-    rows = _machines(forecast) if part == "machines" else []
-    for row in _here(forecast) if part != "machines" else []:
-        times = _times(row.fsdp if part == "shards" else row.ddp)
-        rows.append(f"{row.gpus} GPUs: {times} as many samples as one")
+    here = [row for row in forecast.rows if row.machines == 1]
+    times = [(x.gpus, _times(x.fsdp if part == "shards" else x.ddp)) for x in here]
+    rows = [f"{gpus} GPUs: {gain} as many samples as one" for gpus, gain in times]
+    rows = _machines(forecast) if part == "machines" else rows
     lines = _explained(rows, forecast)
     return ["# predicted, not measured:", *(f"#   {line}" for line in lines)] if lines else []
 
@@ -211,17 +211,13 @@ def _explained(rows: list[str], forecast: Scaling) -> list[str]:
     return [*rows, _UNCHECKED, *unknown, *_grounds(forecast)] if rows else unknown
 
 
-def _here(forecast: Scaling) -> list[ScalingRow]:
-    return [row for row in forecast.rows if row.network_gbit_per_s is None]
-
-
 def _machines(forecast: Scaling) -> list[str]:
     return [
         f"{MACHINES} machines of {row.gpus // MACHINES} GPUs, if the network gives each "
         f"{row.network_gbit_per_s:g} Gbit/s: {_times(row.ddp)} as many samples as one GPU "
         "(DistributedDataParallel)"
         for row in forecast.rows
-        if row.network_gbit_per_s is not None
+        if row.machines > 1
     ]
 
 
@@ -274,7 +270,5 @@ def _times(speedup: PredictedSpeedup) -> str:
 
 
 def _two_figures(value: float) -> str:
-    if value <= 0:
-        return "0"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    unit = 10.0 ** (math.floor(math.log10(max(value, 1e-9))) - 1)
     return f"{math.floor(value / unit + 1e-6) * unit:.6g}"

@@ -33,10 +33,10 @@ from typing import Any
 
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.edits.reading import method_of_class
-from torchdoctor.facts.analysed import size_words
 from torchdoctor.facts.lookup import loader_target, place, training_loaders
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.words import Example, FixSpec, LoaderFacts, Location, Recording, Settings
+from torchdoctor.words.figures import memory
 
 _MOST_OF_MEMORY = 0.25
 _SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")
@@ -187,7 +187,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
     if loaders and needed is None:
         lines.append("# It has no limit: all decoded samples must fit into memory.")
     elif needed is not None:
-        takes = f"{loaders[0].dataset_length} decoded samples take about {size_words(needed)}"
+        takes = f"{loaders[0].dataset_length} decoded samples take about {memory(needed)}"
         lines.append(f"# All {takes} of memory{' in each worker' * bool(loaders[0].num_workers)}.")
     return "\n".join(lines)
 

@@ -84,7 +84,10 @@ def find_boundary(
     """Find what separates iterations of the main training process; `step_on` overrules it."""
     trainers = training_processes(events_by_pid, facts_by_pid)
     if not trainers:
-        return NoSteps(_seen_instead(events_by_pid, facts_by_pid), _advice(events_by_pid))
+        fetched = any(_fetched(log) > 1 for log in events_by_pid.values())
+        loader = " all the same, give --step-on loader, or" if fetched else ","
+        advice = f"If it trains{loader} call torchdoctor.step() at the end of each iteration."
+        return NoSteps(_seen_instead(events_by_pid, facts_by_pid), advice)
     events = events_by_pid[trainers[0]]
     facts = facts_by_pid.get(trainers[0], ProcessFacts(pid=trainers[0]))
     if step_on is not None:
@@ -213,14 +216,6 @@ def _of_kind(events: Events, kind: str, facts: ProcessFacts) -> Boundary | None:
         steady = _slowest_optimizer(events, learned)
         return steady or _slowest_optimizer(events, learned, steady=False)
     return Boundary(kind=kind) if len(events.at(_BEGINS[kind])) else None
-
-
-def _advice(events: Mapping[int, Events]) -> str:
-    """Return the advice that makes the steps of a program known."""
-    explicit = "call torchdoctor.step() at the end of each iteration"
-    if any(_fetched(log) > 1 for log in events.values()):
-        return f"If it trains all the same, give --step-on loader, or {explicit}."
-    return f"If it trains, {explicit}."
 
 
 def _words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:

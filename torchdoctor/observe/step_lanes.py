@@ -93,12 +93,8 @@ def _cut(
     edges = times[first : first + _STEPS + 1]
     begin, end = int(edges[0]), int(edges[-1])
     inside = {
-        label: union(np.clip(covered.start, begin, end), np.clip(covered.end, begin, end))
-        for label, covered in lanes.items()
+        label: union(*(np.clip(times, begin, end) - begin for times in (lane.start, lane.end)))
+        for label, lane in lanes.items()
     }
-    shown = {
-        label: Intervals(covered.start - begin, covered.end - begin)
-        for label, covered in inside.items()
-        if len(covered)
-    }
+    shown = {label: lane for label, lane in inside.items() if len(lane)}
     return StepLanes(first=first, edges=edges - begin, lanes=shown, steps_known=steps_known)

@@ -110,6 +110,8 @@ def step_statistics(
     rows = boundary_rows(events, boundary)
     if len(rows) < 2:
         raise ValueError(f"{len(rows)} boundaries make no iteration")
+    begins = events.at(step_log.FETCH_BEGIN, step_log.FORWARD_BEGIN, step_log.BACKWARD_BEGIN)
+    first = int(begins[0]) if len(begins) else rows[0]
     durations = np.diff(events.t_ns[rows]) / 1e9
     settled = settled_after(durations)
     if warmup is None:
@@ -118,7 +120,6 @@ def step_statistics(
     warmup = min(warmup, len(durations) - 1)
     edges = rows[warmup:] if window is None else rows[warmup : warmup + window + 1]
     measured = durations[warmup : warmup + len(edges) - 1]
-    steps = len(measured)
     mean, median = float(measured.mean()), float(np.median(measured))
     units = cut_units(events)
     counts = _counts(events, units, edges, boundary)
@@ -129,14 +130,14 @@ def step_statistics(
     return StepStatistics(
         boundary=boundary,
         how_found=steps_found.how_found,
-        steps=steps,
+        steps=len(measured),
         warmup_steps=warmup,
         median_s=median,
         mean_s=mean,
         p10_s=float(np.percentile(measured, 10)),
         p90_s=float(np.percentile(measured, 90)),
         p99_s=_percentile_99(measured),
-        first_step_s=_first_step_s(events, rows[0]),
+        first_step_s=_seconds(events, first, rows[0]) if first < rows[0] else None,
         samples_per_step=samples,
         trainers=len(trainers),
         two_modes=abs(mean / median - 1.0) > TWO_MODES if median > 0 else False,
@@ -153,11 +154,6 @@ def step_statistics(
         update_s=update_seconds(events, edges),
         **counts,
     )
-
-
-def _first_step_s(events: Events, first: int) -> float | None:
-    begins = events.at(step_log.FETCH_BEGIN, step_log.FORWARD_BEGIN, step_log.BACKWARD_BEGIN)
-    return _seconds(events, begins[0], first) if len(begins) and begins[0] < first else None
 
 
 def _percentile_99(values: np.ndarray) -> float | None:

@@ -67,7 +67,9 @@ def choose_window(
     # Iterations with prefetched batches cost less waiting, so they must not be in the window.
     warmup = max(warmup, min(prefetched(observed, loaders), int(longest / step_s)))
     steps = max(LEAST_STEPS, math.ceil(least / step_s))
-    steps = _whole_cycles(steps, observed.cycle_steps, step_s, longest)
+    cycle = observed.cycle_steps
+    if cycle and cycle * step_s <= longest:
+        steps = min(math.ceil(steps / cycle), int(longest / (cycle * step_s))) * cycle
     steps = min(steps, max(fewest, int(longest / step_s)))
     if observed.program_ended:
         warmup, steps = _fit(warmup, steps, observed)
@@ -89,12 +91,6 @@ def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
         and (observed.boundary.kind != "loader" or x.ident == observed.boundary.ident)
     ]
     return math.ceil(max(batches, default=0) / max(observed.batches_per_step, 1.0))
-
-
-def _whole_cycles(steps: int, cycle: int | None, step_s: float, longest: float) -> int:
-    if not cycle or cycle * step_s > longest:
-        return steps
-    return max(min(math.ceil(steps / cycle), int(longest / (cycle * step_s))), 1) * cycle
 
 
 def _fit(warmup: int, steps: int, observed: StepStatistics) -> tuple[int, int]:

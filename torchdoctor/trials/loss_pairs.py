@@ -11,7 +11,7 @@ import numpy as np
 from torchdoctor.trials.compare import CONFIDENCE, interval, t_quantile
 from torchdoctor.trials.numerics import FEWEST_LOSSES, block_length, block_means
 from torchdoctor.words import Interval, LaunchTiming, LossComparison
-from torchdoctor.words.figures import says_something, speedup_words
+from torchdoctor.words.figures import says_something, speedup
 
 ENOUGH_PAIRS = 3
 _LAST = 1 / 3  # of a launch, whose loss is compared
@@ -162,8 +162,7 @@ def _broken(figures: LossComparison, columns: Sequence[Sequence[np.ndarray]]) ->
     return "no-difference", clause
 
 
-def _step_time(speedup: Interval | None) -> str:
-    if speedup is None or not says_something(speedup):
+def _step_time(interval: Interval | None) -> str:
+    if interval is None or not says_something(interval):
         return ""
-    figure, between = speedup_words(speedup.inverse)
-    return f"; a step takes {figure} as long ({between})"
+    return f"; a step takes {speedup(interval.inverse)} as long"

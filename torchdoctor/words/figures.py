@@ -83,17 +83,6 @@ def speedup(interval: Interval | None, pairs: int = 0) -> str:
     return with_interval if says_something(interval) else f"{with_interval}{counted}"
 
 
-def speedup_words(interval: Interval) -> tuple[str, str]:
-    """Return a speed-up for a sentence: ("3.1x", "95 % interval 2.9 to 3.3")."""
-    figures = (interval.estimate, interval.low, interval.high)
-    # One decimal is enough where the interval is wide, and where it cannot round a bound to 1.
-    if interval.high - interval.low >= 0.2 and min(abs(f - 1) for f in figures) >= 0.1:
-        texts = [ratio(f) if f >= 9.95 else f"{f:.1f}" for f in figures]
-    else:
-        texts = [ratio(f) for f in figures]
-    return f"{texts[0]}x", f"95 % interval {texts[1]} to {texts[2]}"
-
-
 def seconds(value: float | None) -> str:
     """Return a step's time: "93 us", "41.2 ms", "1.28 s"; from two minutes on "2 min 5 s"."""
     if value is None or not math.isfinite(value):
