@@ -10,7 +10,8 @@ from probed import run_plain, run_probed
 
 SURROUNDINGS = """
 import json, os, sys
-data = sys.stdin.read()
+data = [input("name? "), sys.stdin.read()]
+sys.stderr.write("\\r 50%|#####     |\\r100%|##########|\\n")  # as tqdm draws
 print(json.dumps({
     "argv": sys.argv, "path": sys.path, "name": __name__, "file": __file__, "cwd": os.getcwd(),
     "stdin": data, "main": sorted(vars(sys.modules["__main__"])),
@@ -49,8 +50,8 @@ def test_surroundings_and_exit_code_are_those_of_plain_python(
         "module": ["-m", "package", "--lr", "0.1"],
         "command": ["-c", SURROUNDINGS.replace('"file": __file__, ', ""), "--lr", "0.1"],
     }[how]
-    plain = run_plain(command, project, stdin="typed")
-    probed = run_probed(command, project, tmp_path, stdin="typed")
+    plain = run_plain(command, project, stdin="typed\nmore")
+    probed = run_probed(command, project, tmp_path, stdin="typed\nmore")
     assert plain.returncode == 7
     assert probed.returncode == plain.returncode
     assert probed.stdout == plain.stdout

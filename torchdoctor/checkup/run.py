@@ -145,7 +145,9 @@ class _Checkup:
         self.tell(replace(event, elapsed_s=self._elapsed(), budget_s=self.settings.budget_s))
 
     def _observe(self) -> Observation:
-        self._relay(ProgressEvent(phase="observe", message="the untouched program"))
+        message = "The untouched program runs, and its steps are observed"
+        why = "Everything else is compared with it"
+        self._relay(ProgressEvent(phase="observe", message=message, why=why))
         budget = self.settings.budget_s
         enough = min(max(budget * _OBSERVE_SHARE, _OBSERVE_LEAST_S), _OBSERVE_MOST_S)
         most = max(0.35 * budget, enough)
@@ -192,8 +194,9 @@ class _Checkup:
             )
             return
         longest = max(2 * expected, min(6 * expected + 30, self._left()))
-        message = "a profiler window of a few steps, in a launch of its own"
-        self._relay(ProgressEvent(phase="profile", message=message))
+        message = "The profiler records a few steps, in a launch of its own"
+        why = "Its trace says which operators and kernels take the time"
+        self._relay(ProgressEvent(phase="profile", message=message, why=why))
         boundary, cold = observation.steps_found.boundary, stays_cold(self.recording)
         try:
             profiled = self.recorder.profile(boundary, warmup, longest, cold)

@@ -161,7 +161,7 @@ class GateRun:
             share_s = _SHARED * session.left_s() / max(FEWEST_PAIRS - len(differences), 1)
             begun = time.monotonic()
             how = "side by side" if engine.runs_beside(new, reference) else "in turns"
-            session.say("measure", f"both versions {how}, pair {len(measured.pairs) + 1}")
+            session.say("measure", f"Pair {len(measured.pairs) + 1} runs both versions {how}")
             outcome = engine.pair(new, reference, most_s=share_s)
             if isinstance(outcome, Failed):
                 mine = outcome.name == NEW.name

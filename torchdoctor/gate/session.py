@@ -74,7 +74,7 @@ class GateSession:
         Raise ProgramFailed, NoStepFound or TimedOut of the program: after enough steps too, unless
         it may fail. Ctrl-C is raised after enough steps, too.
         """
-        self.say("observe", message)
+        self.say("observe", f"One launch observes {message}")
         settings = self.settings
         most_s = max(0.15 * settings.budget_s, _OBSERVE_S)
         launched = replace(arm, name=f"observe-{arm.name}")

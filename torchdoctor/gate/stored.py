@@ -89,7 +89,7 @@ def launched(session: GateSession, observed: Observation) -> list[LaunchTiming]:
         begun_s = session.spent_s()
         if measured >= FEWEST_STORED and longest_s > session.left_s():
             break
-        session.say("measure", f"launch {number + 1} of {LAUNCHES}")
+        session.say("measure", f"Launch {number + 1} of {LAUNCHES} times the program")
         timings.append(engine.launch(UNTOUCHED))
         longest_s = max(longest_s, session.spent_s() - begun_s)
         measured += usable(timings[-1])

@@ -1,19 +1,28 @@
-"""Live progress of a run: one rewritten line on a terminal, a line now and then elsewhere."""
+"""Where a run stands: one live panel in a terminal, a sentence now and then elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
 from dataclasses import replace
 
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
 from torchdoctor.words import ProgressEvent
 from torchdoctor.words.figures import clean, duration
 
-_PLAIN_EVERY_S = 10.0
+_NEWS_EVERY_S = 15.0
 _SILENT_S = 30.0  # a pipe that says nothing for longer looks like a program that hangs
-_WIDTH = 79
+_WIDTH = 100
 _TICK_S = 1.0
+_HINT = "Ctrl-C ends this early and keeps what was measured"
 
 
 class Progress:
@@ -22,15 +31,20 @@ class Progress:
     def __init__(self, quiet: bool = False) -> None:
         # Standard error may be closed (2>&-).
         self._quiet = quiet or sys.stderr is None
-        self._live = not self._quiet and sys.stderr.isatty()
-        self._last_s = -_PLAIN_EVERY_S
-        self._phase = ""
+        console = Console(stderr=True, highlight=False, emoji=False, force_jupyter=False)
+        # rich takes a pipe for a terminal where colours are asked for (FORCE_COLOR).
+        drawn = not self._quiet and sys.stderr.isatty() and not console.is_dumb_terminal
+        live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live = live if drawn else None
         self._shown: tuple[ProgressEvent, float] | None = None  # and when it came
+        self._said, self._said_s = "", -_SILENT_S
         self._printing = threading.Lock()
         self._over = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start()
         if not self._quiet:
             self._ticker.start()
         return self
@@ -39,42 +53,67 @@ class Progress:
         if not self._quiet:
             self._over.set()
             self._ticker.join()
-        if self._live:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # the terminal was closed, but the report is written
+            if self._live is not None:
+                self._live.stop()
 
     def update(self, event: ProgressEvent) -> None:
         """Show where the run stands."""
-        now = time.monotonic()
-        self._shown = event, now
-        new = event.phase != self._phase or now - self._last_s >= _PLAIN_EVERY_S
-        if self._live or (new and not self._quiet):
-            self._phase = event.phase
-            self._print(event, now)
+        self._shown = event, time.monotonic()
+        if not self._quiet:
+            self._print()
 
     def _tick(self) -> None:
-        while not self._over.wait(_TICK_S):
-            if self._shown is None:
-                continue
-            event, came = self._shown
-            now = time.monotonic()
-            if self._live or now - self._last_s >= _SILENT_S:
-                self._print(replace(event, elapsed_s=event.elapsed_s + now - came), now)
+        with contextlib.suppress(OSError):
+            while not self._over.wait(_TICK_S):
+                self._print()
 
-    def _print(self, event: ProgressEvent, now: float) -> None:
+    def _print(self) -> None:
+        """Draw the panel, or print a line if there is news, or if the last was long ago."""
+        if self._shown is None:
+            return
+        event, came_s = self._shown
+        now_s = time.monotonic()
+        event = replace(event, elapsed_s=event.elapsed_s + now_s - came_s)
         with self._printing:
-            self._last_s = now
-            text = f"\r\033[K{line(event)[:_WIDTH]}" if self._live else f"{line(event)}\n"
-            print(text, end="", file=sys.stderr, flush=True)
+            if self._live is not None:
+                self._live.update(panel(event, self._live.console.width), refresh=True)
+                return
+            text = sentences(event)
+            every_s = _SILENT_S if text == self._said else _NEWS_EVERY_S
+            if now_s - self._said_s >= every_s:
+                self._said, self._said_s = text, now_s
+                print(f"[{clock(event)}] {text}", file=sys.stderr, flush=True)
 
 
-def line(event: ProgressEvent) -> str:
-    """Return an event as one line: "[1 min 5 s of 5 min] confirm: it"."""
-    text = f"[{duration(event.elapsed_s)}"
+def panel(event: ProgressEvent, width: int) -> RenderableType:
+    """Return an event as a panel for a terminal of so many columns."""
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(ratio=1)
+    rows = {"now": event.message, "why": event.why, "best so far": event.best}
+    for name, text in rows.items():
+        if text:
+            grid.add_row(name, Text(clean(text), "bold" if name == "best so far" else ""))
+    grid.add_row("time", clock(event))
     if event.budget_s is not None:
-        over_s = event.elapsed_s - event.budget_s
-        beyond = duration(event.elapsed_s) != duration(event.budget_s) and over_s > 0
-        budget = duration(event.budget_s)
-        text += f", {duration(max(over_s, 1.0))} over the {budget}" if beyond else f" of {budget}"
-    text += f"] {event.phase}"
-    text += f": {clean(event.message)}"
-    return f"{text}; best so far {clean(event.best)}" if event.best else text
+        done_s = min(event.elapsed_s, event.budget_s)
+        grid.add_row("", ProgressBar(event.budget_s, done_s, complete_style="cyan"))
+    return Panel(grid, title="torchdoctor", subtitle=_HINT, width=min(width, _WIDTH))
+
+
+def clock(event: ProgressEvent) -> str:
+    """Return the time that is gone and that is left: "41 s of 5 min, 4 min 19 s left"."""
+    text, budget_s = duration(event.elapsed_s), event.budget_s
+    if budget_s is None:
+        return text
+    over_s = event.elapsed_s - budget_s
+    if over_s > 0 and text != duration(budget_s):
+        return f"{text}, {duration(max(over_s, 1.0))} over the {duration(budget_s)}"
+    return f"{text} of {duration(budget_s)}, {duration(max(-over_s, 0.0))} left"
+
+
+def sentences(event: ProgressEvent) -> str:
+    """Return an event in whole sentences on one line."""
+    best = f"Best so far: {event.best}" if event.best else ""
+    return " ".join(f"{clean(text)}." for text in (event.message, event.why, best) if text)

@@ -82,6 +82,7 @@ class Log:
         self.sizes: list[Series] = []  # each block is a launch
         self.switched: list[Series] = []  # blocks within a launch
         self.best: str | None = None
+        self.why = ""  # the next measurement is made, as a sentence
 
     def expected_s(self, arm: Arm) -> float:
         """Return seconds that the next launch of this arm takes at most."""
@@ -101,7 +102,8 @@ class Log:
         """
         if not self.affords(arm):
             raise BudgetEnded
-        message = arm.label + (f", seed + {seed_offset}" if seed_offset else "")
+        seed = " with another seed" * bool(seed_offset)
+        message = f"One launch runs {arm.label}{seed}"
         spec = replace(arm.spec, seed_offset=seed_offset)
         with self._measuring(phase, message, arm):
             timing = self.engine.launch(spec, most_s=self.budget.left())
@@ -118,8 +120,9 @@ class Log:
         """Measure a pair of the untouched program and an arm; raise as `launch` does."""
         if not self.affords(self.baseline, arm):
             raise BudgetEnded
-        beside = " side by side with " if self.engine.side_by_side else " and "
-        with self._measuring(phase, f"{arm.label}{beside}{self.baseline.label}", arm):
+        how = "side by side" if self.engine.side_by_side else "in turns"
+        message = f"A pair of launches compares {arm.label} with {self.baseline.label}, {how}"
+        with self._measuring(phase, message, arm):
             outcome = self.engine.pair(arm.spec, most_s=self.budget.left())
         remarks = self.engine.failures.remarks(arm.spec.name)
         arm.remarks += [remark for remark in remarks if remark not in arm.remarks]
@@ -139,8 +142,8 @@ class Log:
         fixes = sum(arm.candidate is not None for arm in arms)
         parts = [counted(fixes, "fix", "fixes")] if fixes else []
         if len(arms) > fixes:
-            parts.append(f"{counted(len(arms) - fixes, 'cost')} taken away")
-        message = f"{' and '.join(parts)}, switched on and off within one launch"
+            parts.append(f"{counted(len(arms) - fixes, 'removed cost')}")
+        message = f"One launch switches {' and '.join(parts)} on and off in turns"
         with self._measuring("switch", message, *arms):
             specs = [arm.spec for arm in arms]
             return self.engine.switch(specs, rounds, most_s=self.budget.left())
@@ -151,6 +154,7 @@ class Log:
             event = ProgressEvent(
                 phase=phase,
                 message=message,
+                why=self.why,
                 launches_done=self.engine.launches,
                 elapsed_s=self.budget.elapsed(),
                 budget_s=self.budget.seconds,

@@ -35,6 +35,7 @@ from torchdoctor.trials.outcome import (
 from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
 from torchdoctor.words import Candidate, ProgressEvent, StepStatistics, TriedCeiling
+from torchdoctor.words.figures import ratio, speedup
 
 # Times the probability of the fix's file, if it does not treat the named bottleneck.
 _BESIDE_THE_BOTTLENECK, _LOWER_PRECISION = 0.6, 0.4
@@ -48,6 +49,11 @@ _PHASES = (
 )
 _ENDED = {"time": NO_TIME, "interrupted": "interrupted", "failed": "the trials were stopped"}
 PAIR, SEEDS = "confirm", "seeds"  # phases in the log
+_WHY = {
+    "switch": "One launch that all of them share takes less time than a pair for each",
+    "seeds": "Other seeds tell how far training differs by chance alone",
+    "patch": "The patched source is what you will run",
+}
 _NO_SEEDS = (
     "The budget left no time for launches with other seeds, which would tell whether training "
     "changed."
@@ -92,6 +98,7 @@ class Search:
         self, log: Log, specs: ArmSpecs, arms: list[Arm], settings: SearchSettings
     ) -> None:
         self._log, self._specs, self._settings = log, specs, settings
+        log.best = "nothing is proven faster yet"
         self._evidence = Evidence(log, settings.steps, settings.low_precision)
         self._candidates = arms
         self._left_out: set[str] = set()  # sizes that others are better than
@@ -148,6 +155,7 @@ class Search:
         return self._log.engine.can_switch(arm.spec)
 
     def _measure(self, action: Action) -> None:
+        self._log.why = self._why(action)
         if action.kind == "switch":
             self._switch(action)
         elif action.kind == "seeds":
@@ -157,6 +165,16 @@ class Search:
         else:
             self._measure_pair(action.members)
         self._name_best()
+
+    def _why(self, action: Action) -> str:
+        """Return why the policy measures this next, for the user who waits for it."""
+        if action.kind != "pair":
+            return _WHY[action.kind]
+        beliefs = self._policy().beliefs
+        expected = f"about {ratio(math.exp(beliefs.mean_gain(action.members)))}x"
+        if action.members in beliefs.results.pairs:
+            return f"One more pair makes its figure surer: {expected} by now"
+        return f"It promises most for its time: {expected} is expected"
 
     def _measure_pair(self, members: Members) -> None:
         arm = self._arm(members)
@@ -188,6 +206,7 @@ class Search:
         ceilings = [arm for _, arm in self._ceilings if self._can_switch(arm)]
         if self._log.switched or not affordable_ceilings(self._log, [], ceilings):
             return False
+        self._log.why = "What the program gains without a cost bounds every fix of that cost"
         switch_arms(self._log, [], ceilings, FEWEST_ROUNDS)
         self._beliefs = None
         return True
@@ -341,8 +360,8 @@ class Search:
         """Tell the progress line the best claim so far."""
         judgement = self._judge()
         if (best := judgement.recommended()) is not None:
-            measured = judgement.measured[best]
-            self._log.best = f"{measured.arm.label} {math.exp(measured.gain):.2f}x"
+            figures = speedup(judgement.intervals[best])
+            self._log.best = f"{judgement.measured[best].arm.label} {figures}"
 
     def _launch_doubts(self) -> list[str]:
         """Return what weakens all figures, by how the launches were made."""

@@ -57,6 +57,7 @@ def search_sizes(
     if not affords(first):
         return
     log.sizes.append(sizes)
+    log.why = "The best setting is found by trying"
     launch(log.baseline)
     tried, arm = [_tried({}, log.baseline)], first
     while True:

@@ -158,6 +158,7 @@ class TrainingTrials:
                 spec = specs.of([(piece.fix, {**piece.settings, **tested})])
                 self._tried[piece.fix] = _Tried(piece, Arm(key=piece.fix, spec=spec))
         self._ended = NO_TIME
+        log.why = "The time that is left shows what advice on training does to the losses"
 
     def results(self) -> TrainingResults:
         """Run the range tests, then rounds of losses; Ctrl-C keeps what was measured."""

@@ -195,11 +195,12 @@ class ProgressEvent:
     """
 
     phase: str
-    message: str  # what happens now, e.g. "loader-workers num_workers=4"
+    message: str  # what is measured now: a sentence without its full stop
+    why: str = ""  # why it is measured next: the same
     launches_done: int = 0
     elapsed_s: float = 0.0  # since the run began
     budget_s: float | None = None
-    best: str | None = None  # the best so far, e.g. "loader-workers num_workers=4 1.83x"
+    best: str | None = None  # "loader-workers (num_workers=4) 1.83x (1.79-1.88)"
 
 
 @dataclass(frozen=True, kw_only=True)
