@@ -185,7 +185,7 @@ def test_what_was_measured_together_is_not_said_to_be_measured_alone(tmp_path: P
     shown = rendered(report_of(found), "terminal")
     assert "What could help, measured together and not decided" in " ".join(shown.split())
     report = replace(report_of(found), run_folder="runs/1")
-    joint = "patch runs/1/report.json --fix loader-workers --fix cpu-threads | git apply"
+    joint = "patch runs/1 --fix loader-workers --fix cpu-threads --apply"
     assert [x.edit is not None for x in found] == [True, True]
     assert patch_commands(report, found) == [f"torchdoctor {joint}"]
     # One thread without the workers is not what was measured.

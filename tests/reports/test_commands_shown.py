@@ -29,8 +29,8 @@ def test_each_form_has_the_command_that_applies_an_edit(form) -> None:
     report = replace(report, recommendation=recommended, run_folder="/a b/run")
     lines = [line.strip() for line in unescape(rendered(report, form)).splitlines()]
     text = "\n".join(lines)
-    assert "torchdoctor patch '/a b/run/report.json' | git apply" in text
-    assert "torchdoctor patch '/a b/run/report.json' --fix pin-memory | git apply" in text
+    assert "torchdoctor patch '/a b/run' --apply" in text
+    assert "torchdoctor patch '/a b/run' --fix pin-memory --apply" in text
 
 
 def test_each_command_says_how_to_see_the_details(tmp_path) -> None:
@@ -63,18 +63,6 @@ def test_without_a_name_the_newest_run_of_the_folder_is_shown(tmp_path, monkeypa
     assert "loader-workers (num_workers=4): faster, 3.10x (2.90-3.31)" in page
     page = CliRunner().invoke(app, ["explain", "loader-cpu-bound"]).output
     assert "78 %  train.py:31" in page and "Fetching a batch keeps one CPU busy" in page
-
-
-def test_a_patch_of_another_folder_is_applied_there() -> None:
-    """Printed where the run was started, `git apply` found none of the program's files."""
-    report = loader_bound()
-    made = replace(report.recommendation, patch="--- a\n", patch_folder="/else/where")
-    report = replace(report, recommendation=made, run_folder="/run")
-    (command,) = patch_commands(report, made.fixes)
-    assert command.endswith("/run/report.json | git -C /else/where apply")
-    here = replace(made, patch_folder=report.workload.cwd)
-    (command,) = patch_commands(replace(report, recommendation=here), made.fixes)
-    assert command.endswith(" | git apply")
 
 
 def test_the_runs_of_a_folder_are_listed_the_newest_first(tmp_path, monkeypatch) -> None:

@@ -136,5 +136,5 @@ def test_a_diff_and_the_command_that_applies_it_are_not_broken(width: int, colou
     drawn = terminal.render(made, width, colours="standard" if colour else None)
     text = re.sub(r"\x1b\[[0-9;]*m", "", drawn)
     assert LONG_EDIT in "".join(f"{line.rstrip()}\n" for line in text.splitlines())
-    command = f"torchdoctor patch {report.run_folder}/report.json | git apply"
+    command = f"torchdoctor patch {report.run_folder} --apply"
     assert f"    $ {command}" in [line.rstrip() for line in text.splitlines()]

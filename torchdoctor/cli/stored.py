@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 PATCH_HELP = (
     "Print the recommended edits of your source as one unified diff, or apply them.\n\n"
-    "torchdoctor patch | git apply\n\n"
-    "torchdoctor patch --apply"
+    "torchdoctor patch --apply\n\n"
+    "torchdoctor patch | git apply"
 )
 _TAKE_BACK = "To take it back: the same command with --undo in place of --apply."
 _TREE_HANGS = 8

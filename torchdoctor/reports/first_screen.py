@@ -104,7 +104,7 @@ def _answer(report: Report, folder: str) -> list[Block]:
         return _not_measured(report)
     open_fixes = [fix for fix in _offered(report) if fix.standing in ("undecided", "together")]
     shown = wording.patch_commands(report, open_fixes, folder)[:1]
-    code = [f"Its code:   {command.partition(' | ')[0]}" for command in shown]
+    code = [f"Its code:   {command.removesuffix(wording.APPLY)}" for command in shown]
     return [*_undecided(report), *sentences(*code)]
 
 
@@ -230,7 +230,7 @@ def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> l
     """Return how to apply the fixes: one command, and the code of those that have no edit."""
     blocks: list[Block] = []
     for command in wording.patch_commands(report, fixes, folder)[:1]:
-        shown = command.partition(" | ")[0]
+        shown = command.removesuffix(wording.APPLY)
         blocks.append(Sentence(f"Apply it:   {command}"))
         blocks += sentences(f"See it:     {shown}" if len(shown) < 60 else "", tone="soft")
     for fix in [fix for fix in fixes if not fix.edit and fix.instruction][:1]:

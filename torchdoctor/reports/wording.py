@@ -27,6 +27,7 @@ from torchdoctor.words.figures import (
     speedup,
 )
 
+APPLY = " --apply"  # behind the command that prints a patch
 _MEAN_APART = 0.03  # of the median, from where on both are said
 _LONGEST_LINE, _LAST_LINES = 200, 40  # of a program's output that is looked at
 # Behind the rank, where torchrun started it; torchrun's own ends with a colon.
@@ -144,25 +145,15 @@ def patch_commands(report: Report, fixes: Sequence[RecommendedFix], folder: str 
     """
     if not report.run_folder:
         return []
-    path = relative(f"{report.run_folder}/report.json", folder)
-    print_it = f"torchdoctor patch {shlex.quote(path)}"
-    recommended, cwd = report.recommendation, report.workload.cwd
+    print_it = f"torchdoctor patch {shlex.quote(relative(report.run_folder, folder))}"
+    recommended = report.recommendation
     if fixes and list(fixes) == recommended.fixes:
-        return [f"{print_it}{_applied(recommended.patch_folder, cwd)}"] * bool(recommended.patch)
+        return [f"{print_it}{APPLY}"] * bool(recommended.patch)
     joint = [fix for fix in fixes if fix.standing == "together"]
     # Without the one that has no edit the others are not what was measured.
     whole = bool(joint) and all(fix.edit for fix in joint)
     sets = [joint] * whole + [[fix] for fix in fixes if fix.edit and fix not in joint]
-    return [
-        print_it + "".join(f" --fix {fix.fix}" for fix in some) + _applied(some[0].folder, cwd)
-        for some in sets
-    ]
-
-
-def _applied(folder: str | None, cwd: str) -> str:
-    """Return the end of a pipe, for a shell in the folder that the program was started in."""
-    elsewhere = folder is not None and folder.rstrip("/") != cwd.rstrip("/")
-    return f" | git -C {shlex.quote(folder or cwd)} apply" if elsewhere else " | git apply"
+    return [print_it + "".join(f" --fix {fix.fix}" for fix in some) + APPLY for some in sets]
 
 
 def machine(environment: Environment) -> str:
