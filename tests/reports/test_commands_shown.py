@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from torchdoctor.cli.front import app
 from torchdoctor.reports.formats import rendered
-from torchdoctor.reports.wording import patch_commands
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import write_record
 
