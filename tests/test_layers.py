@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Rooms, or files, that may import a heavy package.
 ONLY_IN = {
     "torch": {"fixes"},  # there inside functions, which the user's process calls
-    "rich": {"reports/terminal.py"},
+    "rich": {"reports/terminal.py", "reports/progress.py"},
     "typer": {"cli"},
     "psutil": {"machine", "launch", "pairs"},
     "pynvml": {"machine"},

@@ -4,6 +4,7 @@ A note of severity "beware" may change a decision: the first screen shows those,
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
 from statistics import fmean
 
 from torchdoctor.advice.wording import wording
@@ -121,6 +122,13 @@ def _on_launches(recording: Recording, trials: TrialResults) -> Iterator[Note]:
             "The observed launch read its files from the device, and later launches found them in "
             "the page cache: the diagnosis holds for the first epoch, the speed-ups for the "
             "epochs after it."
+        )
+    logs = [enumerate(launch.losses, 1) for launch in trials.baselines]
+    broken = [n for log in logs for n, loss in log if loss is not None and not isfinite(loss)]
+    if broken:
+        yield _beware(
+            "The loss of the untouched program is NaN or infinite from its backward pass "
+            f"{broken[0]} on: fixes were compared by the losses before it."
         )
     times = [s for launch in trials.baselines for s in launch.step_s]
     if steps is None or not times or steps.mean_s <= 0 or any(mount.fits for mount in cold):

@@ -127,6 +127,9 @@ def main() -> None:
         discard_output()
         sys.exit(0)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            _say(f"torchdoctor: {str(error.filename)[:60]}... is too long a name: shorten it.")
+            sys.exit(2)
         if error.errno != errno.ENOSPC:
             sys.exit(_defect(error))
         discard_output()

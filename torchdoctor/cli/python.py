@@ -1,5 +1,6 @@
 """`torchdoctor.run` and `torchdoctor.report`: the commands, which hand their report to Python."""
 
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,7 +20,12 @@ _UNUSABLE: type[Exception] = typer.BadParameter.__mro__[1]
 
 def run(command: str | Iterable[str | Path], options: Mapping[str, object]) -> PythonReport:
     """Return the report of `torchdoctor run`; the package's `run` describes it."""
-    words = shlex.split(command) if isinstance(command, str) else map(str, command)
+    try:
+        words = (
+            shlex.split(command) if isinstance(command, str) else [os.fspath(x) for x in command]
+        )
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"Give the command as a line or as a list of words ({error}).") from error
     parser = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
     reports: list[Report] = []
     try:
@@ -32,7 +38,9 @@ def run(command: str | Iterable[str | Path], options: Mapping[str, object]) -> P
 
 def report(path: str | Path | None) -> PythonReport:
     """Return a stored report; the package's `report` describes it."""
-    return in_python(read_report(report_file(None if path is None else Path(path))))
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"Give the path of a report, not {type(path).__name__}.")
+    return in_python(read_report(report_file(path and Path(path))))
 
 
 def _words(options: Mapping[str, object]) -> list[str]:

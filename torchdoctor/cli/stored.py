@@ -70,6 +70,9 @@ def report(
     from torchdoctor.reports.formats import rendered, show
     from torchdoctor.words.record_files import read_report
 
+    named = [file is not None, format != "terminal", details, open]
+    if (list and any(named)) or (open and (details or format != "terminal")):
+        raise UsageError("--list and --open go with no other option; --open also takes a report.")
     if list:
         terminal.show(runs.document(_newest_first()))
         return

@@ -15,10 +15,10 @@ from torchdoctor.reports.document import (
     table,
 )
 from torchdoctor.reports.trial_rows import (
-    TRAINING,
     candidate_rows,
     measured,
     not_measured,
+    training,
     trial_remarks,
     verdict_of,
 )
@@ -38,8 +38,8 @@ A_A = "no change (A/A)"
 _TRIAL_COLUMNS = ["fix", "settings", "speed-up (95 %)", "verdict", "training", "memory", "risk"]
 _CANDIDATE_COLUMNS = ["fix", "expected", "helps", "why it was measured, or was not"]
 _TRAINING_LEGEND = (
-    "training: identical = same losses; rounding = same but for rounding; "
-    "seed noise = within what another seed changes; CHANGED = it learns something else"
+    "training: identical = same losses; rounding = same but for rounding; seed noise = no more "
+    "than another seed changes; changed = it learns something else"
 )
 _RISK_LEGEND = "risk: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training"
 _TONES = {"faster": "good", "slower": "soft", "no difference": "soft"}
@@ -161,7 +161,7 @@ def _trials(report: Report) -> list[Block]:
             settings(trial.settings),
             speedup(trial.speedup, trial.pairs),
             verdict_of(trial),
-            TRAINING.get(trial.numerics, trial.numerics),
+            training(trial.numerics),
             memory_change(trial.memory_change_bytes),
             str(trial.risk),
         ]

@@ -25,7 +25,7 @@ from torchdoctor.reports.document import (
     table,
 )
 from torchdoctor.reports.time_parts import WORTH_SAYING, replayed_gains, time_bars, upper_bounds
-from torchdoctor.reports.trial_rows import TRAINING, figures_of, not_tried, verdict_of
+from torchdoctor.reports.trial_rows import figures_of, not_tried, training, verdict_of
 from torchdoctor.words import NOT_WORTH_ITS_TIME, Interval, Note, RecommendedFix, Report, Trial
 from torchdoctor.words.figures import (
     clean,
@@ -46,13 +46,6 @@ _LITTLE = 3  # percent: gains below are nothing
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME = 44  # characters of a fix with its settings
 _PLACE = 44  # characters of a path; its end says most
-_TRAINING_CLAUSE = {
-    "identical": "training identical",
-    "within-rounding": "training the same within rounding",
-    "within-seed-noise": "training within what another seed changes",
-    "changed": "but training changes",
-}
-_UNKNOWN_TRAINING = "whether training stays the same is not known"
 _UNPROVEN = "No speed-up is proven yet"
 
 
@@ -132,14 +125,13 @@ def _recommended(report: Report, folder: str) -> list[Block]:
 
 def _faster(interval: Interval | None, numerics: str | None) -> str:
     estimate, _, bounds = speedup(interval).partition(" ")
-    clause = _TRAINING_CLAUSE.get(numerics or "", _UNKNOWN_TRAINING)
-    return f"{estimate} faster {bounds}, {clause}"
+    return f"{estimate} faster {bounds}, training: {training(numerics)}"
 
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     """Return the best fix that is faster by itself, where no set could be recommended."""
     title, more = "FASTER, measured by itself", ""
-    if best.numerics not in _TRAINING_CLAUSE:
+    if best.numerics == "not-comparable":
         title = "Faster, but not recommended"
         more = "More time may tell whether training stays the same (--budget)."
     offered = [fix for fix in _offered(report) if fix.fix == best.fix]
@@ -213,7 +205,8 @@ def _undecided(report: Report) -> list[Block]:
             looked = f"{ratio(best.speedup.estimate)}x in its one pair of launches"
         figure = f"Most promising: {_name(best, _EVIDENCE)}, {looked}."
         return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
-    if open_trials or (not measured and any(map(not_tried, report.trials))):
+    untried = [trial for trial in report.trials if not_tried(trial)]
+    if open_trials or any(trial.because != NOT_WORTH_ITS_TIME for trial in untried):
         ended = "The run was interrupted" if report.interrupted else "The time ended"
         figure = "" if measured else f"{ended} before a fix was measured."
         return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
@@ -260,9 +253,8 @@ def _tried(report: Report) -> list[Block]:
     recommended = report.recommendation
     rows = []
     if len(recommended.fixes) > 1 and recommended.speedup is not None:
-        training = TRAINING.get(recommended.numerics or "", "not known")
         figures, pairs = speedup(recommended.speedup), str(recommended.pairs or "-")
-        cells = ["all recommended together", figures, training, pairs, ""]
+        cells = ["all recommended together", figures, training(recommended.numerics), pairs, ""]
         rows.append(Row(cells, "good", recommended.speedup))
     measured = [trial for trial in report.trials if trial.speedup is not None]
     chosen = [(fix.fix, fix.settings) for fix in recommended.fixes]
@@ -282,11 +274,11 @@ def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
         remark = f"{ratio(trial.upper_bound)}x at most"
     if trial.numerics == "changed" and faster:
         remark = "changes training"
+    pairs = str(trial.pairs or "-")
     known = trial.numerics != "not-comparable" or faster
-    training = TRAINING.get(trial.numerics, trial.numerics) if known else ""
     shown = figures if faster else verdict
     drawn = trial.speedup if trial.speedup and says_something(trial.speedup) else None
-    cells = [_name(trial), shown, training, str(trial.pairs or "-"), remark]
+    cells = [_name(trial), shown, training(trial.numerics) if known else "", pairs, remark]
     return Row(cells, "good" if recommended else "", drawn)
 
 
@@ -310,7 +302,10 @@ def _step(report: Report) -> list[Block]:
     if not bars:
         return []
     time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
-    title = f"one step: {seconds(time.median)}" if time is not None else "one step"
+    title = "one step"
+    if time is not None:  # samples/s are of the same time
+        average = "median" if time.deciding == time.median else "mean"
+        title += f": {seconds(time.deciding)} ({average})"
     if report.trace is not None and not report.trace.steps and time is None:
         title = "the whole trace"
     title += f", {quantity(rate, 'samples/s')}" if rate else ""

@@ -53,15 +53,22 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
     if ident in shown:
         return shown[ident]
     known = ", ".join(shown) or "none"
-    tried = next((trial for trial in report.trials if trial.fix == ident), None)
+    trials = [trial for trial in report.trials if trial.fix == ident]
+    tried = max(trials, key=lambda trial: trial.pairs, default=None)
     if tried is None:
         raise UsageError(f"The report offers no fix {ident!r}; it offers: {known}.")
     reason = clean(tried.reason or "").rstrip(".")
-    became = f"came out {tried.verdict}{f': {reason}' if reason else ''}"
+    measured = [
+        f"{fix_with_settings(ident, trial.settings)} came out {trial.verdict}"
+        for trial in trials
+        if trial.pairs
+    ]
+    became = f"{'; '.join(measured) or f'it came out {tried.verdict}'}"
+    became += f": {reason}" if reason else ""
     if reason.startswith("not tried"):
-        became = f"was {reason}"
+        became = f"it was {reason}"
     raise UsageError(
-        f"The report holds no edit of {ident!r}: it {became}. "
+        f"The report holds no edit of {ident!r}: {became}. "
         f"It holds edits or advice of: {known}. For another: run again with --fixes."
     )
 

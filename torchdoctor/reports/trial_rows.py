@@ -18,17 +18,14 @@ from torchdoctor.words.figures import (
 )
 from torchdoctor.words.program import on_sizes
 
-# Whether training stayed the same, for a table.
-TRAINING = {
-    "identical": "identical",
-    "within-rounding": "rounding",
-    "within-seed-noise": "seed noise",
-    "changed": "CHANGED",
-    "not-comparable": "not known",
-}
 _VERDICTS = {"same": "no difference", "slower": "slower"}
 _SETUP_WORTH_SAYING_S = 2.0  # below, start-up differs by as much from launch to launch
 _MOST_PLACES = 3
+
+
+def training(numerics: str | None) -> str:
+    """Return whether training stayed the same, in the words of `Trial.numerics` made short."""
+    return (numerics or "not-comparable").removeprefix("within-").replace("-", " ")
 
 
 def verdict_of(trial: Trial) -> str:

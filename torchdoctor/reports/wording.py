@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from torchdoctor.reports.trial_rows import TRAINING
+from torchdoctor.reports.trial_rows import training
 from torchdoctor.words import (
     Environment,
     Interval,
@@ -114,7 +114,7 @@ def together(report: Report) -> str:
     if recommended.pairs:
         beside = " side by side" * (report.baseline.measured == "side by side")
         parts.append(f"{recommended.pairs} pairs of launches{beside}")
-    parts.append(f"training: {TRAINING.get(recommended.numerics or '', 'not known')}")
+    parts.append(f"training: {training(recommended.numerics)}")
     if recommended.peak_memory_bytes is not None:
         before = report.baseline.peak_memory_bytes
         change = f" (was {memory(before)})" if before is not None else ""
@@ -132,7 +132,7 @@ def patch(report: Report) -> str:
     parts = [f"Patch measured: {speedup(trial.speedup)}"]
     parts.append(clean(trial.reason or f"{trial.pairs} pairs of launches"))
     if trial.numerics:
-        parts.append(f"training: {TRAINING.get(trial.numerics, 'not known')}")
+        parts.append(f"training: {training(trial.numerics)}")
     if left_out := {fix.fix for fix in recommended.fixes} - set(recommended.patch_fixes):
         parts.append(f"without {', '.join(sorted(left_out))}")
     return "; ".join(parts) + "."

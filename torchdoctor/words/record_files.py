@@ -22,6 +22,8 @@ RECORDING_NAME = "recording.json"
 
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _STREAMS = {"stdout": 1, "stderr": 2}
+_LARGEST = 1e60  # a figure beyond is nobody's measurement
+_ABOVE_ZERO = (".low", ".estimate", ".high", "step_time_s.mean", "step_time_s.median")
 _Record = TypeVar("_Record", Report, Recording)
 
 
@@ -151,7 +153,8 @@ def _outline(data: bytes | str, name: str) -> dict[str, Any]:
     if not data.strip():
         raise UsageError(f"{name} is empty.")
     try:
-        outline = msgspec.json.decode(data)
+        text = data.encode("utf-8", "replace") if isinstance(data, str) else data
+        outline = msgspec.json.decode(text.replace(b"\\u0000", b"\\ufffd"))  # no path holds a NUL
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UsageError(f"{name} is damaged, or not JSON: {error}.") from error
     if not isinstance(outline, dict):
@@ -173,9 +176,24 @@ def _check_version(version: object, name: str) -> None:
 
 def _convert(data: Any, kind: type[_Record], name: str) -> _Record:
     try:
+        _check_figures(data)
         return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # of msgspec too
         raise UsageError(f"{name} is damaged: {error}.") from error
+
+
+def _check_figures(value: Any, where: str = "") -> None:
+    """Raise ValueError for what torchdoctor never writes, and cannot compute with."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_figures(inner, f"{where}.{key}" if where else key)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _check_figures(inner, f"{where}[{number}]")
+    elif isinstance(value, (int, float)):
+        ratio_or_time = where.endswith(_ABOVE_ZERO)
+        if abs(value) > _LARGEST or (ratio_or_time and value <= 0):
+            raise ValueError(f"{where} cannot be {value:g}")
 
 
 def _encode(record: Any) -> bytes:

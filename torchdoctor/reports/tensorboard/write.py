@@ -15,7 +15,7 @@ from torchdoctor.reports.formats import document
 from torchdoctor.reports.run_columns import read_measured, trace_files
 from torchdoctor.reports.tensorboard.event_file import EventFile
 from torchdoctor.reports.tensorboard.scalars import write_figures, write_launches, write_observed
-from torchdoctor.reports.trial_rows import TRAINING
+from torchdoctor.reports.trial_rows import training
 from torchdoctor.words import Interval, Report
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import MISSING, clean, settings
@@ -85,14 +85,14 @@ def _write_trials(report: Report, folder: Path) -> None:
     rows: list[tuple[tuple[str, str, str, str], Interval | None, int | None]] = []
     for trial in report.trials:
         if trial.speedup is not None or trial.verdict == "failed":
-            training = TRAINING.get(trial.numerics, trial.numerics)
-            cells = clean(trial.fix), settings(trial.settings), trial.verdict, training
+            shown = clean(trial.fix), settings(trial.settings), trial.verdict
+            cells = *shown, training(trial.numerics)
             rows.append((cells, trial.speedup, trial.peak_memory_bytes))
     together = report.recommendation
     if together.speedup is not None and len(together.fixes) > 1:
         fixes = ", ".join(clean(fix.fix) for fix in together.fixes)
-        training = TRAINING.get(together.numerics or "", together.numerics or "")
-        cells = "all recommended together", fixes, "recommended", training
+        trains = training(together.numerics)
+        cells = "all recommended together", fixes, "recommended", trains
         rows.append((cells, together.speedup, together.peak_memory_bytes))
     if report.noise_floor is not None:
         rows.append(((A_A, "", "noise floor", ""), report.noise_floor, None))
