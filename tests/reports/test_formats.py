@@ -11,8 +11,7 @@ from record_schema import report_schema
 from samples import SAMPLES
 
 from torchdoctor.reports.formats import rendered
-from torchdoctor.reports.progress import line
-from torchdoctor.words import Location, ProgressEvent
+from torchdoctor.words import Location
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import decode_report, encode, read_report
 
@@ -168,16 +167,3 @@ def test_a_file_that_is_no_report_is_a_usage_error(tmp_path: Path) -> None:
             read_report(path)
     with pytest.raises(UsageError):
         read_report(tmp_path / "missing.json")
-
-
-def test_progress_says_what_is_tried_and_the_time() -> None:
-    text = line(
-        ProgressEvent(
-            phase="screen",
-            message="cpu-threads",
-            launches_done=3,
-            elapsed_s=65,
-            budget_s=300,
-        )
-    )
-    assert text == "[1 min 5 s of 5 min] screen: cpu-threads"

@@ -40,7 +40,7 @@ def report(path: str | Path | None) -> PythonReport:
     """Return a stored report; the package's `report` describes it."""
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"Give the path of a report, not {type(path).__name__}.")
-    return in_python(read_report(report_file(path and Path(path))))
+    return in_python(read_report(report_file(None if path is None else Path(path))))
 
 
 def _words(options: Mapping[str, object]) -> list[str]:

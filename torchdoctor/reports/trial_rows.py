@@ -24,8 +24,10 @@ _MOST_PLACES = 3
 
 
 def training(numerics: str | None) -> str:
-    """Return whether training stayed the same, in the words of `Trial.numerics` made short."""
-    return (numerics or "not-comparable").removeprefix("within-").replace("-", " ")
+    """Return whether training stayed the same: `Trial.numerics` in words."""
+    if numerics in (None, "not-comparable"):
+        return "not known"
+    return str(numerics).removeprefix("within-").replace("-", " ")
 
 
 def verdict_of(trial: Trial) -> str:

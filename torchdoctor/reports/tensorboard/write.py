@@ -85,8 +85,8 @@ def _write_trials(report: Report, folder: Path) -> None:
     rows: list[tuple[tuple[str, str, str, str], Interval | None, int | None]] = []
     for trial in report.trials:
         if trial.speedup is not None or trial.verdict == "failed":
-            shown = clean(trial.fix), settings(trial.settings), trial.verdict
-            cells = *shown, training(trial.numerics)
+            named = clean(trial.fix), settings(trial.settings), trial.verdict
+            cells = *named, training(trial.numerics)
             rows.append((cells, trial.speedup, trial.peak_memory_bytes))
     together = report.recommendation
     if together.speedup is not None and len(together.fixes) > 1:
