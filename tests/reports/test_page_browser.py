@@ -13,8 +13,11 @@ from run_folders import ranks_folder, report_with_run
 from samples import SAMPLES
 
 from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.compare import compare
 from torchdoctor.reports.formats import PAGE_NAME, rendered, write_page
-from torchdoctor.words import Trial
+from torchdoctor.reports.side_by_side import comparison_page, gate_page
+from torchdoctor.words import Environment, Interval, Report, Shares, Trial, WorkloadRecord
+from torchdoctor.words.gate import GateMetric, GateReport
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 OF_A_RUN = ["time", "trials", "steps", "resources", "timeline", "tree", "source"]
@@ -75,7 +78,43 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     traced.write_text(rendered(trace_checkup([str(ranks)]), "html"))
     bare = folder / "bare.html"
     bare.write_text(rendered(SAMPLES["nothing_found"](), "html"))
-    return {"run": folder / PAGE_NAME, "ranks": traced, "bare": bare}
+    compared = folder / "compared.html"
+    compared.write_text(page_of_two(report, tmp_path_factory.mktemp("other")))
+    gate = folder / "gate.html"
+    gate.write_text(gate_page(GATE))
+    return {
+        "run": folder / PAGE_NAME, "ranks": traced, "bare": bare, "compare": compared, "gate": gate
+    }  # fmt: skip
+
+
+def page_of_two(a: Report, folder: Path) -> str:
+    """The page of a comparison with a run of the same program that has two workers."""
+    b, time = report_with_run(folder), a.baseline.step_time_s
+    faster = replace(time, median=0.6 * time.median, mean=0.6 * time.mean, p10=0.55 * time.median)
+    shares = Shares(data_loader=0.61, cpu=0.365, other=0.025)
+    launches = [0.6 * launch_s for launch_s in a.baseline.launches_s]
+    b = replace(b, workload=a.workload, baseline=replace(
+        b.baseline, step_time_s=faster, samples_per_s=a.baseline.samples_per_s / 0.6,
+        shares=shares, launches_s=launches))  # fmt: skip
+    return comparison_page(compare(a, b, ("before/report.json", "after/report.json")), a, b)
+
+
+GATE = GateReport(
+    workload=WorkloadRecord(command=["train.py"]),
+    environment=Environment(),
+    reference="main (0123456789)",
+    verdict="slower",
+    sentence="Slower: the new version takes 1.08x the time per step, more than the 2 % allowed.",
+    metrics=[
+        GateMetric(
+            name="step_time", reference=0.0101, new=0.0109, unit="s/step", tolerance=0.02,
+            ratio=Interval(estimate=1.08, low=1.05, high=1.11), verdict="worse",
+        )
+    ],
+    pairs=6,
+    pair_ratios=[1.05, 1.09, 1.07, 1.1, 1.08, 1.11],
+    measured="side by side",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +145,27 @@ def test_every_picture_is_there_in_either_light_and_width(browser, pages, scheme
     assert browser.run("return document.documentElement.scrollWidth") <= width
     assert browser.run("return performance.getEntriesByType('resource').length") == 0
     assert browser.driver.get_log("browser") == []
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("page", "drawn"),
+    [("compare", ["time", "trials", "steps-A", "steps-B"]), ("gate", ["trials", "time"])],
+)
+def test_two_versions_stand_side_by_side(browser, pages, page, drawn, scheme, width) -> None:
+    show(browser, pages[page], scheme, width)
+    browser.picture(f"{page}-{scheme}-{width}")
+    assert browser.each("figure", "e.id") == drawn
+    assert len(browser.each("#time .row", "e.id")) == 2
+    assert browser.run(EMPTY) == []
+    assert browser.run(PALE) == []
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+    assert browser.driver.get_log("browser") == []
+    if page == "compare":
+        spans = browser.run("return clock.plots.map(p => [p.scales.x.min, p.scales.x.max])")
+        assert spans[0] == spans[1], "the steps of both have one clock"
 
 
 def test_what_is_missing_is_named_with_its_reason(browser, pages) -> None:

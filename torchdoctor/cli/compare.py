@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import Details, Json
+from torchdoctor.cli.arguments import Details, Html, Json
 from torchdoctor.cli.outputs import check_written
 from torchdoctor.words.errors import UsageError
 
@@ -22,7 +22,7 @@ HELP = (
     "torchdoctor compare before.json.gz after.json.gz\n\n"
     "Exit codes: 0 compared, 2 a file is neither report nor trace, 6 one has no step time."
 )
-FORMATS = ("terminal", "markdown", "json")
+FORMATS = ("terminal", "html", "markdown", "json")
 STDIN = "-"
 _HEAD_BYTES = 1 << 20
 _REPORT = re.compile(rb"(?<!\\)\"schema_version\"\s*:")
@@ -32,30 +32,36 @@ def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A report.json, a run folder or a trace.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another of these, to compare with A.")],
     json: Json = None,
-    format: Annotated[str, typer.Option(help="terminal, markdown or json.")] = "terminal",
+    html: Html = None,
+    format: Annotated[str, typer.Option(help="terminal, html, markdown or json.")] = "terminal",
     details: Details = False,
 ) -> None:
     """What changed from A to B?"""
     from torchdoctor.compare import compare as compared
     from torchdoctor.reports import comparison as formats
     from torchdoctor.reports import markdown, terminal
-    from torchdoctor.words.record_files import encode, write_atomically
+    from torchdoctor.reports.side_by_side import comparison_page
+    from torchdoctor.words.record_files import encode, write_atomically, write_text
 
     if format not in FORMATS:
         raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
     for name in (a, b):
         _check_file(name)
-    check_written({"comparison": json}, read=(a, b))
-    comparison = compared(_report(Path(a)), _report(Path(b)), (a, b))
+    check_written({"comparison": json, "HTML page": html}, read=(a, b))
+    reports = _report(Path(a)), _report(Path(b))
+    comparison = compared(*reports, (a, b))
     encoded = encode(comparison)
     if json is not None:
         write_atomically(json, encoded)
+    page = comparison_page(comparison, *reports) if html or format == "html" else ""
+    if html is not None:
+        write_text(page, html)
     document = formats.document(comparison)
     if format == "terminal":
         terminal.show(document, details)
     else:
-        text = markdown.render(document) if format == "markdown" else encoded.decode()
-        typer.echo(text, nl=False)
+        text = markdown.render(document) if format == "markdown" else page or encoded.decode()
+        typer.echo(text.encode(errors="replace"), nl=False)  # whatever the terminal's encoding
 
 
 def _check_file(name: str) -> None:

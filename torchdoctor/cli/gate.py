@@ -53,6 +53,7 @@ def gate(
     budget: arguments.Budget = "10m",
     timeout: arguments.Timeout = "10m",
     json: arguments.Json = None,
+    html: arguments.Html = None,
     markdown: _Markdown = None,
     junit: _JUnit = None,
     output: arguments.Output = None,
@@ -78,7 +79,7 @@ def gate(
             raise UsageError("Give only one of --against and --baseline.")
         if against is None and baseline is None:
             raise UsageError(_without_reference(command))
-        files = {"gate result": json, "Markdown": markdown, "JUnit file": junit}
+        files = {"gate result": json, "HTML page": html, "Markdown": markdown, "JUnit file": junit}
         check_written(files, read=[] if baseline is None else [baseline])
         workload = workload_of(command, python=python)
         settings = GateSettings(
@@ -168,16 +169,19 @@ def _write_files(report: GateReport, files: Files) -> None:
     """Write the files that were asked for, and GitHub's step summary, as far as that goes."""
     from torchdoctor.reports import gate as formats
     from torchdoctor.reports import markdown
+    from torchdoctor.reports.formats import PAGE_NAME
+    from torchdoctor.reports.side_by_side import gate_page
     from torchdoctor.words.record_files import write_record, write_text
 
     document = formats.document(report)
-    for kind, path in files.items():
+    render = {"Markdown": markdown.render, "HTML page": lambda _: gate_page(report)}
+    own = Path(report.run_folder) / PAGE_NAME if report.run_folder else None
+    for kind, path in [*files.items(), ("HTML page", own)]:
         try:
             if path is not None and kind == "gate result":
                 write_record(report, path)
             elif path is not None:
-                text = markdown.render(document) if kind == "Markdown" else formats.junit(report)
-                write_text(text, path)
+                write_text(render.get(kind, lambda _: formats.junit(report))(document), path)
         except UsageError as error:
             typer.echo(f"torchdoctor: {error}", err=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")

@@ -83,7 +83,8 @@ def report(
     elif format == "terminal":
         show(read, details)
     else:
-        typer.echo(rendered(read, format, folder=str(Path.cwd())), nl=format != "json")
+        text = rendered(read, format, folder=str(Path.cwd()))
+        typer.echo(text.encode(errors="replace"), nl=format != "json")  # for any terminal
 
 
 def _open(report: Report, path: Path) -> None:

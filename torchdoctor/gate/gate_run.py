@@ -1,6 +1,7 @@
 """The story of `gate`: both versions observed, then measured in pairs until the rule decides."""
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable
@@ -206,6 +207,7 @@ class GateRun:
             sentence=sentence(rows, verdict, name, basis),
             metrics=rows,
             pairs=len(differences),
+            pair_ratios=[math.exp(difference) for difference in differences],
             per="step" if measured.per_step else "sample",
             p_value=p,
             mean_ratio=basis.mean,

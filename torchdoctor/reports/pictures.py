@@ -64,7 +64,7 @@ def pictures(report: Report) -> list[Picture]:
     return [
         _time(report),
         _trials(report),
-        _steps(report, columns),
+        steps_picture(report, columns),
         _resources(report, columns.observed),
         _timeline(report, columns.observed),
         *([_operators(trace)] if trace is not None and trace.operators else []),
@@ -134,7 +134,8 @@ def _trials(report: Report) -> Picture:
     return Picture(key="trials", title=title, caption=caption, drawn=drawn)
 
 
-def _steps(report: Report, columns: Measured) -> Picture:
+def steps_picture(report: Report, columns: Measured) -> Picture:
+    """Return the time of every step of the observed launch, or of a trace."""
     key, title, launch, trace = "steps", "The time of every step", columns.observed, report.trace
     marks: dict[str, NDArray[np.bool_]] = {}
     if launch is not None:

@@ -19,7 +19,7 @@ from torchdoctor.words.figures import (
 BOUNDS_TITLE = "Upper bounds: the program run without a cost"
 REPLAY_TITLE = "Upper bounds: the trace replayed without a cost, not measured"
 _HIDDEN = "hidden behind other work, so not the bottleneck"
-_PHASE_COLOURS = ("data_loader", "memcpy", "gpu", "runtime", "cpu", "other")  # those of branches
+PHASE_COLOURS = ("data_loader", "memcpy", "gpu", "runtime", "cpu", "other")  # those of branches
 _NO_GAIN = 1.01  # a gain below is not listed by itself
 _MOST_BOUNDS = 3
 WORTH_SAYING = 1.05  # of a gain by replay, on the first screen
@@ -58,7 +58,7 @@ def _phases(report: Report) -> list[tuple[str, str, float | None]]:
         return []
     return [
         (colour, label, getattr(steps, f"{phase}_s") / steps.mean_s)
-        for colour, (phase, label) in zip(_PHASE_COLOURS, PHASE_LABELS.items(), strict=True)
+        for colour, (phase, label) in zip(PHASE_COLOURS, PHASE_LABELS.items(), strict=True)
     ]
 
 

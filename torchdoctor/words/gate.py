@@ -26,7 +26,7 @@ class GateMetric:
 class GateReport:
     """The verdict of a gate, and what it rests on."""
 
-    schema_version: str = "1.2"  #: Version of these names, "1.x".
+    schema_version: str = "1.3"  #: Version of these names, "1.x".
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
     workload: WorkloadRecord  #: What was run.
@@ -36,6 +36,7 @@ class GateReport:
     sentence: str  #: The same in words.
     metrics: list[GateMetric] = field(default_factory=list)  #: One row for each figure.
     pairs: int = 0  #: Pairs of launches that were measured.
+    pair_ratios: list[float] = field(default_factory=list)  #: New / reference time of each pair.
     per: str = "sample"  #: What a time is per: sample, or step where batches have no size.
     p_value: float | None = None  #: Two-sided p of the paired t test; null: not paired.
     mean_ratio: Interval | None = None  #: Of the mean step; null: it decides, or below two pairs.

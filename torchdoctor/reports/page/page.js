@@ -65,26 +65,26 @@ const drawings = {
         : [{ key: bar.good ? "good-fill" : "plain", label: bar.label, s: bar.s }];
       const track = stacked(parts, most);
       if (bar.low && bar.high)
-        track.append(h("i", { class: "whisker", style: `left:${percent(bar.low / most)};width:${percent((bar.high - bar.low) / most)}`, title: `95 % interval ${seconds(bar.low)} to ${seconds(bar.high)}` }));
+        track.append(h("i", { class: "whisker", style: `left:${percent(bar.low / most)};width:${percent((bar.high - bar.low) / most)}`, title: `${bar.ends || "95 % interval"} ${seconds(bar.low)} to ${seconds(bar.high)}` }));
       box.append(row(bar.label, track, seconds(bar.s), bar.good ? "good" : ""));
     }
-    box.append(legend(rows[0].parts));
+    if (rows[0].parts) box.append(legend(rows[0].parts));
   },
 
-  trials(box, { rows, floor }) {
+  trials(box, { rows, floor, axis: axis_text }) {
     const axis = axisOf([...rows.map((trial) => ends(trial.interval)), ...(floor ? [ends(floor)] : [])]);
     const grid = () => [
       floor && s("rect", { class: "band", x: percent(axis.at(floor.low)), width: percent(axis.at(floor.high) - axis.at(floor.low)), y: 0, height: 34 }),
       ...axis.ticks.map((tick) => s("line", { class: tick === 1 ? "one" : "grid", x1: percent(axis.at(tick)), x2: percent(axis.at(tick)), y1: 0, y2: 34 })),
     ];
     for (const trial of rows) {
-      const tone = { faster: "good", slower: "bad" }[trial.verdict] || "";
+      const tone = trial.tone || { faster: "good", slower: "bad" }[trial.verdict] || "";
       const pairs = trial.pairs.map((ratio) => s("circle", { class: "pair", cx: percent(axis.at(ratio)), cy: 27, r: 2.5 }));
       const drawn = s("svg", { height: 34, class: "forest" }, ...grid(), ...pairs, ...interval(axis, ends(trial.interval), 14, tone));
       box.append(row(trial.label, drawn, `${trial.figures}, ${trial.verdict}`, tone));
     }
     const names = axis.ticks.map((tick) => s("text", { class: "soft", x: percent(axis.at(tick)), y: 15, "text-anchor": "middle" }, `${tick}x`));
-    box.append(row("", s("svg", { height: 20, class: "forest" }, ...names), "slower ← 1x → faster"));
+    box.append(row("", s("svg", { height: 20, class: "forest" }, ...names), axis_text || "slower ← 1x → faster"));
   },
 
   steps(box, drawn) {
@@ -97,7 +97,7 @@ const drawings = {
     const series = [since, dots("step", "--accent", 4)];
     const tones = ["--bad", "--communication", "--data_loader"];
     marked.forEach(([name], at) => series.push(dots(name, tones[at % tones.length], 7)));
-    curve(box, "time of a step (ms)", values, series, 260, { warm: drawn.warm, log: Math.max(...drawn.y) > 6 * drawn.median });
+    curve(box, "time of a step (ms)", values, series, 260, { warm: drawn.warm, to: drawn.to, top: drawn.top, log: Math.max(...drawn.y) > 6 * drawn.median });
     box.append(h("p", { class: "panel-name" }, "How many steps took how long"));
     const most = Math.max(...drawn.counts), wide = 1 / drawn.counts.length;
     const bars = drawn.counts.map((count, at) =>
@@ -250,9 +250,9 @@ const dots = (label, tone, size) => ({
   value: (_, value) => (value === null || value === undefined ? "" : `${digits(value)} ms`),
 });
 
-function curve(box, name, values, series, height, { warm, log, zero }) {
+function curve(box, name, values, series, height, { warm, log, zero, to, top }) {
   if (!clock.plots.length) {
-    [clock.from, clock.to] = [Math.min(0, values[0][0]), values[0][values[0].length - 1]];
+    [clock.from, clock.to] = [Math.min(0, values[0][0]), to || values[0][values[0].length - 1]];
     [clock.first, clock.last] = [clock.from, clock.to];
   }
   if (!box.querySelector(".tools")) box.append(tools("this picture", clock, showClock, () => showClock(clock.first, clock.last)));
@@ -262,7 +262,7 @@ function curve(box, name, values, series, height, { warm, log, zero }) {
   const axis = { stroke: () => colour("--soft"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { stroke: () => colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
   const plot = new uPlot({
     width: place.clientWidth, height, series,
-    scales: { x: { time: false, min: clock.from, max: clock.to }, y: { distr: log ? 3 : 1, range: zero ? (_, low, high) => [0, Math.max(high * 1.08, 1e-3)] : undefined } },
+    scales: { x: { time: false, min: clock.from, max: clock.to }, y: { distr: log ? 3 : 1, range: zero || (top && !log) ? (_, low, high) => [0, Math.max((top || high) * 1.08, 1e-3)] : undefined } },
     axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => `${digits(tick)} s`) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : digits(tick))) }],
     cursor: { sync: { key: "clock" }, drag: { x: true, y: false, setScale: false } },
     hooks: {
@@ -284,7 +284,7 @@ function curve(box, name, values, series, height, { warm, log, zero }) {
 
 for (const [key, drawn] of Object.entries(figures)) {
   const box = document.querySelector(`#${key} .drawing`);
-  drawings[key](box, drawn);
+  drawings[key.split("-")[0]](box, drawn);
 }
 
 // Canvases know nothing of styles: they are drawn again where the colours or the width change.
