@@ -18,14 +18,16 @@ from torchdoctor.words import (
     Interval,
     Question,
     Recording,
+    TraceStatistics,
     TriedCeiling,
 )
-from torchdoctor.words.figures import says_something
+from torchdoctor.words.figures import says_something, seconds
 
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
 _UNMEASURED_SHARE = 0.25
 _OTHER_THRESHOLD = 0.30
+_NAMED = 0.2  # of a step: an operator or a line that holds less explains little
 
 _VERDICTS = {
     "data_loader": "Training waits for data {value} of each step",
@@ -69,7 +71,7 @@ def diagnose(
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,
-        sentence=_sentence(bottleneck, value, detail, findings, checks, on_gpu),
+        sentence=_sentence(bottleneck, value, detail, findings, checks, on_gpu, recording.trace),
         path=path,
         findings=findings,
     )
@@ -184,6 +186,7 @@ def _sentence(
     findings: list[Finding],
     checks: Mapping[str, CheckSpec],
     on_gpu: bool,
+    trace: TraceStatistics | None,
 ) -> str:
     if bottleneck == "none" or value is None:
         return "No part of the step stands out."
@@ -197,11 +200,25 @@ def _sentence(
     text = _VERDICTS[kind].format(value=f"{value:.0%}")
     cause = next((f for f in findings if f.check == detail), None)
     if cause is None or checks[cause.check].question is not None or not cause.evidence:
-        return " ".join([*larger, f"{text}."])
+        return " ".join([*larger, f"{text}.", *(_on_host(trace) if kind == "cpu" else [])])
     quoted = checks[cause.check].verdict
     if quoted == "all":
         return " ".join(cause.evidence)
     return " ".join([*larger, f"{text}.", cause.evidence[-1 if quoted == "last" else 0]])
+
+
+def _on_host(trace: TraceStatistics | None) -> list[str]:
+    """Return what the host does, where no finding explains it: an operator, and a line of Python."""
+    if trace is None or not trace.step_s:
+        return []
+    told = [
+        f"{x.name} computes on the CPU, {seconds(x.self_s)} in each step."
+        for x in trace.operators
+        if not x.device_s and x.self_s >= _NAMED * trace.step_s
+    ]
+    places = [x for x in trace.python_places if x.total_s >= _NAMED * trace.step_s]
+    told += [f"The host is in {x.function} at {x.file}:{x.line}." for x in places[:1]]
+    return told
 
 
 def by_experiment(

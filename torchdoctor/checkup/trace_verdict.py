@@ -23,7 +23,6 @@ _REPLAYED = {
     "runtime": "other driver calls",
 }
 _SKEWED = 0.1  # of a step
-_EARLIER = 0.2  # of the step: less changes no answer
 _MOSTLY = 0.5  # of the exposed time in collectives
 _RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
 _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
@@ -33,8 +32,6 @@ def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosi
     """Return the diagnosis without what the trace cannot know: steps, or a device's work."""
     if not trace.steps:
         diagnosis = _without_steps(diagnosis)
-    if (trace.earlier_work_s or 0.0) > _EARLIER * (trace.step_s or 0.0):
-        return _begun_before(diagnosis, trace)
     if all(share is None for share in astuple(trace.shares)):
         return replace(diagnosis, sentence=_NO_TIME)
     if diagnosis.bottleneck == "data_loader":
@@ -47,20 +44,24 @@ def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosi
     return diagnosis
 
 
-def _begun_before(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
-    """Return what can be said of a window that begins while earlier work is under way."""
-    waited_s, step_s = trace.earlier_work_s or 0.0, trace.step_s or 0.0
-    computing = (trace.shares.gpu or 0.0) * step_s / max(step_s - waited_s, 1e-9)
-    sentence = (
-        f"The window begins in the middle of earlier work: {trace.earlier_work_call} waits "
-        f"{seconds(waited_s)} ({waited_s / step_s:.0%} of what was recorded) for what was launched "
-        "before, which the trace does not show. What takes the time of a step cannot be told: "
-        f"record more steps. In the rest, {seconds(step_s - waited_s)}, the GPU computes "
-        f"{computing:.0%} of the time."
+def of_the_rest(diagnosis: Diagnosis, why: str, rest_s: float) -> Diagnosis:
+    """Return the diagnosis of the usual part, worded so, and with the reason first."""
+    diagnosis = _reworded(
+        diagnosis,
+        lambda text: re.sub(
+            r"\b(?:(?:each|a|the)(?: profiled)? step|the trace)\b", "the rest", text
+        ),
     )
-    path = [replace(x, answer="not measured", value=None) for x in diagnosis.path]
+    sentence = (
+        f"{why} What takes the time of a step cannot be told: record more steps, after some of "
+        f"warm-up. The rest takes {seconds(rest_s)}. {diagnosis.sentence}"
+    )
     return replace(
-        diagnosis, bottleneck="none", detail=None, sentence=sentence, path=path, findings=[]
+        diagnosis,
+        bottleneck="none",
+        sentence=sentence,
+        path=[replace(x, answer="not measured", value=None) for x in diagnosis.path],
+        findings=[replace(f, share_of_step=None) for f in diagnosis.findings],
     )
 
 

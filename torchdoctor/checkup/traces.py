@@ -15,6 +15,7 @@ from torchdoctor.advice.wording import wording_for_trace
 from torchdoctor.checkup.trace_verdict import (
     as_far_as_recorded,
     in_its_words,
+    of_the_rest,
     with_replay,
     with_waits,
 )
@@ -25,6 +26,7 @@ from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.clocks import Alignment, Unaligned, align
 from torchdoctor.trace.ranks import STDIN, RankTrace, read_ranks
 from torchdoctor.trace.start_up import STARTS_UP
+from torchdoctor.trace.usual import unusual_part, usual_part
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
@@ -68,6 +70,8 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     rows = rank_times(ranks, aligned)
     chosen = slowest(ranks, rows)
     trace = chosen.statistics
+    if unusual_part(trace)[0]:
+        trace = replace(trace, what_if=None)  # a replay takes all of a step for usual
     # A leading dash would make a source an option.
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
     command, cwd = ["torchdoctor", "diagnose", *named], str(Path.cwd())
@@ -84,9 +88,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         ranks=rows,
     )
     fixes = catalogue.fixes()
-    diagnosis = diagnose(recording, catalogue.checks(), fixes)
-    diagnosis = with_waits(as_far_as_recorded(diagnosis, trace), trace, recording.ranks)
-    diagnosis = in_its_words(with_replay(diagnosis, trace), trace)
+    diagnosis = _diagnosis(recording, trace, fixes)
     times = trace.step_times_s if trace.steps else None
     step_time = StepTime.of(times) if times else None
     offered, unworded = _offered(diagnosis, recording, trace, fixes)
@@ -110,6 +112,20 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         beware=_too_little(ranks, chosen),
         reproduce=[shlex.join(command)],
     )
+
+
+def _diagnosis(
+    recording: Recording, trace: TraceStatistics, fixes: Mapping[str, FixSpec]
+) -> Diagnosis:
+    """Return the diagnosis as far as the trace goes, without what is no part of a usual step."""
+    lost_s, why_lost = unusual_part(trace)
+    usual = usual_part(recording, trace, lost_s)
+    diagnosis = as_far_as_recorded(diagnose(usual, catalogue.checks(), fixes), trace)
+    if why_lost:
+        diagnosis = of_the_rest(diagnosis, why_lost, (trace.step_s or 0.0) - lost_s)
+    else:
+        diagnosis = with_replay(with_waits(diagnosis, trace, recording.ranks), trace)
+    return in_its_words(diagnosis, trace)
 
 
 def slowest(ranks: Sequence[RankTrace], rows: Sequence[RankTime] = ()) -> RankTrace:
@@ -218,6 +234,8 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     steps, world = chosen.statistics.steps, chosen.world_size
     doubts = chosen.statistics.doubts
     sentences = [x for x in doubts if STARTS_UP in x or "cut off" in x]
+    if not chosen.statistics.has_device and chosen.statistics.device_missing is None:
+        sentences.append("The trace holds no event of a GPU.")
     if 0 < steps < _FEW_STEPS:
         counted = "one step" if steps == 1 else f"{steps} steps"
         sentences.append(f"The trace holds {counted}: too few to tell usual from unusual steps.")

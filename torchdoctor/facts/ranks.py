@@ -9,10 +9,7 @@ NOTABLE = 0.05  # of a step: less is within what ranks differ from each other
 _SLOW = 0.4  # of the slowest link on the data sheet: no link in good order is slower
 
 _PCIE = 16e9  # bytes/s each way of the slowest link that GPUs of today have
-_SEE = (
-    " That is far less: either another rank came late to all of them, or they go over a network or "
-    "the host's memory (NCCL_DEBUG=INFO tells)."
-)
+_SEE = "a rank comes late to all of them, or they leave the machine."
 
 
 def own_s(rank: RankTime) -> float:
@@ -47,11 +44,11 @@ def links(recording: Recording) -> list[str]:
     sheet = data_sheet(next(iter(names))) if len(names) == 1 else None
     if sheet is None or sheet.links is None:
         pcie = best.best_bytes_per_s < _SLOW * _PCIE
-        text = f"; 16 lanes of PCIe 3.0 carry {_PCIE / 1e9:.3g} GB/s each way" if pcie else ""
-        return [f"{reached} (bus bandwidth){text}.{_SEE if pcie else ''}"]
+        text = f"; PCIe carries {_PCIE / 1e9:.3g} or more: {_SEE}" if pcie else "."
+        return [f"{reached} (bus bandwidth){text}"]
     slow, fast = (link / 1e9 for link in sheet.links)
     could = f"{fast:.3g}" if slow == fast else f"{slow:.3g} (PCIe) to {fast:.3g} (NVLink)"
     text = f"{reached} (bus bandwidth); links of the {sheet.name} carry {could} GB/s each way."
     if best.best_bytes_per_s < _SLOW * sheet.links[0]:
-        text += _SEE
+        text += f" That is far less: {_SEE}"
     return [text]

@@ -157,7 +157,9 @@ def _not_measured(report: Report) -> list[Block]:
         title = spec.title if spec is not None else ""
         rows.append((_name(fix), title))
     replay = report.trace.what_if if report.trace and replayed_gains(report) else None
-    own = replay.gain(report.diagnosis.bottleneck) if replay else None
+    names, checks = {fix.fix for fix in offered}, catalogue.checks()
+    treated = {checks[x.check].branch for x in report.diagnosis.findings if names & set(x.fixes)}
+    own = max(filter(None, map(replay.gain, treated)), default=None) if replay else None
     worth = f"{ratio(own)}x at most, by replay of the trace" if own else ""
     if own and own < WORTH_SAYING:
         worth = "hardly any gain, by replay of the trace"
@@ -307,7 +309,7 @@ def _step(report: Report) -> list[Block]:
         average = "median" if time.deciding == time.median else "mean"
         title += f": {seconds(time.deciding)} ({average})"
     if report.trace is not None and not report.trace.steps and time is None:
-        title = "the whole trace"
+        title = f"the whole trace: {seconds(report.trace.step_s or 0.0)}"
     title += f", {quantity(rate, 'samples/s')}" if rate else ""
     return [Sentence(title, "soft"), Bars(bars), *sentences(upper_bounds(report), tone="soft")]
 

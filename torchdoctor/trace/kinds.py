@@ -36,8 +36,12 @@ _LEFT_OUT = frozenset(
         *("collective_comm", OUR_CATEGORY),
     )
 )
-# The first argument of a template that is no number, without the places that it is in.
-_NAMED_ARGUMENT = re.compile(r"(?:[\w()-]+, )*?(?:\w+::)*([A-Za-z_]\w{3,})\b(?!::)")
+# The first argument of a template that says what it computes, without the places that it is in.
+_NAMED_ARGUMENT = re.compile(
+    r"(?:\w+::)*\b(?!gpu_kernel_impl|(?:[AB]?Unary|Binary)Functor|TensorListMetadata|ReduceOp"
+    r"|func_wrapper_t|decltype|unsigned|bool|float|double|long|true|false|BFloat16|__nv_bfloat16|Half)"
+    r"([A-Za-z_]\w{3,})\b(?!::)"
+)
 _NOTICED = 0.01  # share of all events from where on unknown ones are named
 _COPY_NAME = re.compile(r"Memcpy |Copy(?:Host|Device)To(?:Host|Device)")
 
@@ -125,7 +129,7 @@ def short_name(name: str) -> str:
     """Return such as "vectorized_elementwise_kernel<CUDAFunctor_add>" of a kernel's whole name."""
     bare = name.replace("(anonymous namespace)::", "").removeprefix("void ")
     bare, _, arguments = re.split(r"\(", bare)[0].partition("<")
-    argument = _NAMED_ARGUMENT.match(arguments)
+    argument = _NAMED_ARGUMENT.search(arguments)
     return bare.rpartition("::")[2] + (f"<{argument[1]}>" if argument else "")
 
 

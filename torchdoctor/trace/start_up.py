@@ -1,4 +1,4 @@
-"""Where a window begins too early or too late: CUDA's start-up in it, or earlier work before it."""
+"""Where a window begins too early or too late: start-up in it, or earlier work before it."""
 
 import re
 
@@ -9,7 +9,7 @@ from torchdoctor.trace.threads import is_optimizer, named
 from torchdoctor.words.figures import counted, seconds
 from torchdoctor.words.intervals import Intervals
 
-STARTS_UP = "CUDA's start-up"
+STARTS_UP = "the GPU's start-up"
 ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
 _WAITS = re.compile(r"Synchronize|Memcpy")
 _FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
@@ -31,7 +31,7 @@ def begins_context(trace: Trace) -> Mask:
 
 
 def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
-    """Return where the window begins without CUDA's start-up, and a sentence if that is later.
+    """Return where the window begins without start-up, and a sentence if that is later.
 
     Start-up is what makes the context, and other long calls while the device does nothing. A step
     that it lies in goes with it, where optimizers mark the ends of steps.
@@ -50,8 +50,8 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
     names = ", ".join(sorted({trace.names[name] for name in table.name[rows]}))
     return until, [
         f"The first {seconds((until - start) / 1e9)} of the trace are left out, as {STARTS_UP} "
-        f"lies there: {counted(int(rows.sum()), 'call')} ({names}) held the host for "
-        f"{seconds(total / 1e9)}.",
+        f"lies there: {counted(int(rows.sum()), 'call')} held the host for "
+        f"{seconds(total / 1e9)} ({names}).",
         *_long_calls(trace, until, end),
     ]
 
@@ -82,19 +82,16 @@ def _loads(trace: Trace, least_ns: float) -> Mask:
     return (lasting >= least_ns) & idle & ~waits
 
 
-def within_steps(trace: Trace, steps: Intervals) -> list[str]:
-    """Return a doubt if a call of start-up takes much of the steps that the profiler marked."""
+def code_loading(trace: Trace, steps: Intervals) -> tuple[float, str]:
+    """Return how long calls that load code, as start-up does, hold marked steps; and their names.
+
+    No usual step makes a call that takes so much of all of them while the device does nothing.
+    """
     table = trace.runtime
     long = _loads(trace, max(_MOST * steps.total, _CONTEXT_NS))
     long &= steps.covered(table.start, table.end) > 0
-    if not long.any() or not trace.has_device:
-        return []
-    names = ", ".join(sorted({trace.names[name] for name in table.name[long]}))
-    return [
-        f"{counted(int(long.sum()), 'call')} ({names}) held the host for "
-        f"{seconds(table.spans(long).total / 1e9)} in the steps while the device did nothing, as "
-        f"{STARTS_UP} does: record after a few steps (`schedule=` with wait and warmup)."
-    ]
+    names = sorted({trace.names[name] for name in table.name[long]})
+    return steps.covered(table.start, table.end)[long].sum() / 1e9, ", ".join(names)
 
 
 def earlier_work(trace: Trace, steps: Intervals) -> tuple[float, str]:

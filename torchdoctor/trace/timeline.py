@@ -14,7 +14,7 @@ import numpy as np
 from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, is_communication
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
-from torchdoctor.trace.start_up import start_up, within_steps
+from torchdoctor.trace.start_up import start_up
 from torchdoctor.trace.threads import is_loader, is_optimizer, is_step, named, of_fetching_thread
 from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract
 
@@ -114,7 +114,6 @@ def find_steps(trace: Trace) -> Steps:
             kept.append(row)
             free = end[row] - _OVERLAP * (end[row] - start[row])
     steps = _with_device_work(trace, start[kept], end[kept])
-    steps.doubts.extend(within_steps(trace, Intervals(steps.start, steps.end)))
     if len(kept) == len(rows):
         return steps
     doubt = (

@@ -225,9 +225,12 @@ class WhatIf:
         return abs(self.replayed_s - self.measured_s) <= REPRODUCED_WITHIN * self.measured_s
 
     def speedup(self, branch: str) -> float | None:
-        """Return the replayed step with nothing taken away over the step without the branch."""
-        replayed = self.branches.get(branch)
-        return self.replayed_s / replayed.step_s if replayed and replayed.step_s > 0 else None
+        """Return the replayed step with nothing taken away over the step without the branch.
+
+        What is left counts as no less than what the replay may be off.
+        """
+        replayed, least_s = self.branches.get(branch), REPRODUCED_WITHIN * self.replayed_s
+        return self.replayed_s / max(replayed.step_s, least_s) if replayed and least_s else None
 
     def gain(self, branch: str | None) -> float | None:
         """Return the speed-up without a branch of the tree, whose host makes the driver calls."""
@@ -265,6 +268,8 @@ class TraceStatistics:
     blocking_copy_exposed_s: float | None = None  #: Of that, while neither kernels nor copies run.
     earlier_work_s: float | None = None  #: Per step: a wait for work of before the window.
     earlier_work_call: str | None = None  #: The call that waits for it; null: none.
+    code_loading_s: float | None = None  #: Per step: calls that load code, as at start-up.
+    code_loading_call: str | None = None  #: Their names; null: none in marked steps.
     loader_workers: int | None = None  #: Of the loader; 0: none, -1: some; null: no loader.
     #: Per step: what the GPU idles after synchronisations and copies to the host, their length at
     #: most.
