@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchdoctor.facts.lookup import exposed_python
+from torchdoctor.facts.lookup import exposed_python, on_host
 from torchdoctor.words import (
     BRANCHES,
     CheckSpec,
@@ -21,13 +21,12 @@ from torchdoctor.words import (
     TraceStatistics,
     TriedCeiling,
 )
-from torchdoctor.words.figures import says_something, seconds
+from torchdoctor.words.figures import says_something
 
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
 _UNMEASURED_SHARE = 0.25
 _OTHER_THRESHOLD = 0.30
-_NAMED = 0.2  # of a step: an operator or a line that holds less explains little
 
 _VERDICTS = {
     "data_loader": "Training waits for data {value} of each step",
@@ -200,25 +199,11 @@ def _sentence(
     text = _VERDICTS[kind].format(value=f"{value:.0%}")
     cause = next((f for f in findings if f.check == detail), None)
     if cause is None or checks[cause.check].question is not None or not cause.evidence:
-        return " ".join([*larger, f"{text}.", *(_on_host(trace) if kind == "cpu" else [])])
+        return " ".join([*larger, f"{text}.", *(on_host(trace) if trace and kind == "cpu" else [])])
     quoted = checks[cause.check].verdict
     if quoted == "all":
         return " ".join(cause.evidence)
     return " ".join([*larger, f"{text}.", cause.evidence[-1 if quoted == "last" else 0]])
-
-
-def _on_host(trace: TraceStatistics | None) -> list[str]:
-    """Return what the host does, where no finding explains it: an operator, and a line of Python."""
-    if trace is None or not trace.step_s:
-        return []
-    told = [
-        f"{x.name} computes on the CPU, {seconds(x.self_s)} in each step."
-        for x in trace.operators
-        if not x.device_s and x.self_s >= _NAMED * trace.step_s
-    ]
-    places = [x for x in trace.python_places if x.total_s >= _NAMED * trace.step_s]
-    told += [f"The host is in {x.function} at {x.file}:{x.line}." for x in places[:1]]
-    return told
 
 
 def by_experiment(

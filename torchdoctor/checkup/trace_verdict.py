@@ -46,12 +46,8 @@ def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosi
 
 def of_the_rest(diagnosis: Diagnosis, why: str, rest_s: float) -> Diagnosis:
     """Return the diagnosis of the usual part, worded so, and with the reason first."""
-    diagnosis = _reworded(
-        diagnosis,
-        lambda text: re.sub(
-            r"\b(?:(?:each|a|the)(?: profiled)? step|the trace)\b", "the rest", text
-        ),
-    )
+    whole = re.compile(r"\b(?:(?:each|a|the)(?: profiled)? step|the trace)\b")
+    diagnosis = _reworded(diagnosis, lambda text: whole.sub("the rest", text))
     sentence = (
         f"{why} What takes the time of a step cannot be told: record more steps, after some of "
         f"warm-up. The rest takes {seconds(rest_s)}. {diagnosis.sentence}"

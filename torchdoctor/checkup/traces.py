@@ -199,10 +199,9 @@ def _offered(
         module = fixes[ident]
         words = wording_for_trace(module, recording)
         instruction = words.instruction
-        if instruction and module.keeps_results == "changes training":
-            # What was not tried here is said to be another training.
-            told = "changes training" in instruction
-            instruction = instruction if told else f"# It changes training.\n{instruction}"
+        changes = module.keeps_results == "changes training"
+        if instruction and changes and "changes training" not in instruction:
+            instruction = f"# It changes training.\n{instruction}"
         if instruction is not None and module.is_for(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
             doubts += words.failures

@@ -11,6 +11,7 @@ _WORTH_IN_16_BITS = 0.05  # of the step
 MOSTLY_READY = 0.5  # of the waits for workers
 _FEWEST_LOOKS = 10
 _LONGER = 1.5  # the mean profiled step against the observed one, either way
+_LONG = 0.2  # of a step: what holds the host for less explains little
 _OTHER_WAIT = 0.10  # between the shares that wait for data
 
 
@@ -244,6 +245,15 @@ def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:
 def working_python_s(trace: TraceStatistics) -> float:
     """Return the seconds of a step in which Python works while no device does, by its stacks."""
     return sum(max(place.other_s - place.waiting_s, 0.0) for place in trace.python_places)
+
+
+def on_host(trace: TraceStatistics) -> list[str]:
+    """Return operators and the line of Python that hold the host for long."""
+    least_s = _LONG * (trace.step_s or 0.0)
+    own = (x for x in trace.operators if not x.device_s and x.self_s > least_s)
+    places = (x for x in trace.python_places[:1] if x.total_s > least_s)
+    told = [f"{x.name} computes on the CPU, {figures.seconds(x.self_s)} in each step." for x in own]
+    return told + [f"The host is in {x.function} at {x.file}:{x.line}." for x in places]
 
 
 def updates_one_by_one(optimizer: OptimizerFacts) -> bool:

@@ -7,7 +7,6 @@ from torchdoctor.words import RankTime, Recording
 
 NOTABLE = 0.05  # of a step: less is within what ranks differ from each other
 _SLOW = 0.4  # of the slowest link on the data sheet: no link in good order is slower
-
 _PCIE = 16e9  # bytes/s each way of the slowest link that GPUs of today have
 _SEE = "a rank comes late to all of them, or they leave the machine."
 
