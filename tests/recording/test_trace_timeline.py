@@ -232,5 +232,3 @@ def test_the_start_of_cuda_is_left_out_where_steps_are_unknown() -> None:
     assert steps.total == 2_000_000  # without the step that it lies in
     assert "the GPU's start-up" in steps.doubts[1]
     assert timeline(optimized(3, 2000)).steps.total == 5_000_000
-
-
