@@ -120,7 +120,7 @@ def test_explain_takes_one_of_its_questions(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_python_is_a_usage_error(tmp_path: Path) -> None:
-    says_one_sentence(run(tmp_path, script(tmp_path, source="this is ( no Python\n")), 2)
+    says_one_sentence(usage(tmp_path, "run", script(tmp_path, source="this is ( no Python\n")), 2)
 
 
 @pytest.mark.parametrize("module", ["typer", "psutil"])  # of the command line, of a command
@@ -138,7 +138,7 @@ def test_ctrl_c_while_it_is_still_being_loaded_is_one_line(tmp_path: Path, modul
 
 
 def test_isolated_python_is_said(tmp_path: Path) -> None:
-    result = torchdoctor(tmp_path, "run", "--", sys.executable, "-I", script(tmp_path))
+    result = usage(tmp_path, "run", "--", sys.executable, "-I", script(tmp_path))
     assert "-I" in says_one_sentence(result, 2)
 
 
@@ -173,7 +173,7 @@ def test_a_failure_after_enough_steps_is_not_hidden_by_the_report(
     # Models are looked for at the first backward pass: their count is not one less than true.
     assert "forward passes after the first backward pass, " in report["steps"]["how_found"]
     how = "killed by signal 9" if code < 0 else f"exit code {code}"
-    markdown = torchdoctor(tmp_path, "report", "out/report.json", "--format", "markdown")
+    markdown = usage(tmp_path, "report", "out/report.json", "--format", "markdown")
     for text in (result.stdout, (tmp_path / "report.html").read_text(), markdown.stdout):
         top = " ".join(text.partition("Why")[0].split())
         assert how in top and last in top
@@ -185,11 +185,20 @@ def test_a_program_without_training_steps_says_what_to_do(tmp_path: Path) -> Non
     assert "torchdoctor.step()" in message
 
 
-def test_a_program_that_ends_by_os_exit_is_measured(tmp_path: Path) -> None:
-    end = "if step == 99: __import__('os')._exit(0)"
-    result = run(tmp_path, script(tmp_path, end))
-    assert result.returncode == 0, result.stderr
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
+def test_no_path_no_closed_stream_and_no_end_by_os_exit_costs_the_report(tmp_path: Path) -> None:
+    """The folder's name is no UTF-8, our standard streams are closed, no exit handler runs."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff"))
+    try:
+        folder.mkdir()
+    except OSError:
+        folder = tmp_path  # this file system takes UTF-8 names only
+    name = script(folder, "if step == 99: __import__('os')._exit(0)")
+    words = [sys.executable, "-m", "torchdoctor.cli.front", "run", "--no-fixes", "--budget", "60s"]
+    shell = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *words, "--output", "out", name]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    code = subprocess.run(shell, cwd=folder, env=environment, check=False).returncode
+    assert code == 0
+    report = json.loads((folder / "out" / "report.json").read_text())
     assert report["steps"]["total_steps_seen"] >= 98
 
 
@@ -222,22 +231,11 @@ def test_a_program_that_prints_nothing_is_not_quoted(tmp_path: Path) -> None:
     assert "It printed nothing." in result.stderr and "exit code 7" in result.stderr
 
 
-def test_a_path_that_is_no_utf_8(tmp_path: Path) -> None:
-    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff"))
-    try:
-        folder.mkdir()
-    except OSError:
-        pytest.skip("this file system takes UTF-8 names only")
-    result = run(folder, script(folder, "if step == 60: break"))
-    assert result.returncode == 0, result.stderr
-    assert json.loads((folder / "out" / "report.json").read_text())["steps"]["steps"] > 0
-
-
 def test_deeply_nested_json_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 200000)
     for command in ("report", "patch", "compare"):
         more = ["deep.json"] if command == "compare" else []
-        says_one_sentence(torchdoctor(tmp_path, command, "deep.json", *more), 2)
+        says_one_sentence(usage(tmp_path, command, "deep.json", *more), 2)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -253,24 +251,6 @@ def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         )
     assert result.returncode == 2
     assert "No space left" in result.stderr and "Traceback" not in result.stderr
-
-
-def test_a_closed_standard_error_loses_nothing(tmp_path: Path) -> None:
-    name = script(tmp_path, "if step == 60: break")
-    command = [
-        sys.executable,
-        "-m",
-        "torchdoctor.cli.front",
-        "run",
-        "--no-fixes",
-        "--budget",
-        "60s",
-    ]
-    shell = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command, "--output", "out", name]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    code = subprocess.run(shell, cwd=tmp_path, env=environment, check=False).returncode
-    assert code == 0
-    assert (tmp_path / "out" / "report.json").exists()
 
 
 def test_a_program_that_hangs_times_out_and_is_gone(tmp_path: Path) -> None:
@@ -306,7 +286,7 @@ def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) ->
     shares = [x for x in report["baseline"]["shares"].values() if x is not None]
     assert sum(shares) == pytest.approx(1.0, abs=0.01)
     for form in ("terminal", "markdown", "html", "json", "sarif"):
-        shown = torchdoctor(tmp_path, "report", "out/report.json", "--format", form)
+        shown = usage(tmp_path, "report", "out/report.json", "--format", form)
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout
 
@@ -343,7 +323,7 @@ def test_a_signal_keeps_what_was_measured(tmp_path: Path, sent: signal.Signals) 
 def test_a_report_overwrites_no_program(tmp_path: Path, option: str) -> None:
     name = script(tmp_path)
     before = (tmp_path / name).read_text()
-    result = torchdoctor(tmp_path, "run", option, name, name)
+    result = usage(tmp_path, "run", option, name, name)
     assert result.returncode == 2, result.stderr
     assert "that torchdoctor wrote" in result.stderr
     assert (tmp_path / name).read_text() == before

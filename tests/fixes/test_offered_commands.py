@@ -139,36 +139,14 @@ loader = [(torch.stack(dataset), torch.ones(64, 1))] * 4
     assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("commands")
-def test_the_command_for_two_machines_joins_two_agents(
-    tmp_path: Path, of_one_process: list[float]
-) -> None:
-    (tmp_path / "train.py").write_text(BEFORE + permanent("ddp") + AFTER)
-    said = instruction("several-machines", {}, gpus=1, data_parallel="DistributedDataParallel")
-    command = said.split("\n\n")[0].split("\n", 1)[1].replace(HOST, "localhost")
-    command = at_free_port(command)
-    environment = torchrun_on_path(tmp_path)
-    agents = [
-        subprocess.Popen(
-            ["/bin/sh", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    try:
-        ended = [agent.communicate(timeout=600) for agent in agents]
-    finally:
-        for agent in agents:
-            agent.kill()
-    assert [agent.returncode for agent in agents] == [0, 0], ended
-    # One of the two holds rank 0, which prints; both together see each sample once a step.
-    found = losses("".join(printed for printed, _ in ended))
-    assert found == pytest.approx(of_one_process, rel=1e-4)
+def test_the_command_for_two_machines_is_what_the_slurm_script_starts() -> None:
+    """So the test of the script below, which runs it on two nodes, is one of the command too."""
+    by_slurm = {'"$SLURM_JOB_NUM_NODES"': "2", '"$SLURM_JOB_ID"': "train", '"$host:': f'"{HOST}:'}
+    script = slurm_script(EXAMPLE)
+    for name, value in by_slurm.items():
+        script = script.replace(name, value)
+    started = shlex.split(script[script.index("torchrun") :])
+    assert started == shlex.split(several_machines(EXAMPLE))
 
 
 # What Slurm does with the script, and no more: the batch runs on the first node with the job's

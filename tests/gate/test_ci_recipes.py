@@ -56,21 +56,18 @@ def test_the_recipes_use_what_the_action_and_the_command_have() -> None:
 
 def test_both_hold_to_their_schemas(tmp_path: Path) -> None:
     pytest.importorskip("check_jsonschema")
-    for number, (recipe, schema) in enumerate(
-        [
-            (ACTION, "vendor.github-actions"),
-            *(
-                (x, "vendor.github-workflows" if "jobs" in x else "vendor.gitlab-ci")
-                for x in recipes()
-            ),
-        ]
+    workflows = [{"on": "pull_request", **recipe} for recipe in recipes() if "jobs" in recipe]
+    pipelines = [recipe for recipe in recipes() if "jobs" not in recipe]
+    for schema, files in (
+        ("vendor.github-actions", [ACTION]),
+        ("vendor.github-workflows", workflows),
+        ("vendor.gitlab-ci", pipelines),
     ):
-        if "jobs" in recipe:
-            recipe = {"on": "pull_request", **recipe}
-        path = tmp_path / f"{number}.yml"
-        path.write_text(yaml.safe_dump(recipe))
-        command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        paths = [tmp_path / f"{schema}-{number}.yml" for number in range(len(files))]
+        for path, content in zip(paths, files, strict=True):
+            path.write_text(yaml.safe_dump(content))
+        words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
+        result = subprocess.run([*words, *paths], capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
 
 

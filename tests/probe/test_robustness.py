@@ -35,7 +35,7 @@ FAILING = {
     ),
     "model": ("def apply(t, s, program): program.on_model(lambda m: 1 / 0)", "failed"),
     "forward": (
-        "def apply(t, s, program): program.before_forward(lambda m, a, k: 1 / 0)",
+        "def apply(t, s, program): program.at('arguments', lambda m, a, k: 1 / 0)",
         "failed",
     ),
     "context": ("def apply(t, s, program): program.around_forward(lambda m: 1 / 0)", "failed"),
@@ -57,7 +57,7 @@ def apply(t, s, program): program.around_forward(lambda m: Bad())
 """,
         "failed",
     ),
-    "step": ("def apply(t, s, program): program.before_step(lambda: 1 / 0)", "failed"),
+    "step": ("def apply(t, s, program): program.at('step', lambda: 1 / 0)", "failed"),
     "first": ("def apply(t, s, program): program.at_first_batch(lambda: 1 / 0)", "failed"),
     "nothing": ("def apply(torch, settings, program): pass", "pending"),
     "applied": ("def apply(t, s, program): program.applied(n=s['n'])", "applied"),

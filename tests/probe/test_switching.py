@@ -224,7 +224,7 @@ def apply(torch, settings, program):
     def slow():
         program.applied()
         time.sleep(2.0)
-    program.before_backward(slow)
+    program.at("backward", slow)
 """)
     slow = [{"id": "slow", "file": str(tmp_path / "slow.py"), "settings": {}}]
     arms = [slow, arm("cpu-threads", num_threads=1)]
@@ -245,7 +245,7 @@ def apply(torch, settings, program):
         program.applied()
         calls.append(1)
         if len(calls) == 8: time.sleep(12.0)
-    program.before_backward(pause)
+    program.at("backward", pause)
 """)
     pausing = [{"id": "pausing", "file": str(tmp_path / "pausing.py"), "settings": {}}]
     ran = run(tmp_path, [pausing], block_steps=10, block_most_s=10.0, rounds=3)

@@ -1,8 +1,7 @@
 """Where an argument's value comes from: an option of the command line, or else a constant.
 
-`num_workers=args.workers` is not overwritten, which would leave `--workers` without effect: the
-option's default is changed, or, where the command gives the option, the command. If the option is
-declared in another file than the call, nothing proves that they are the same: no source is changed.
+The default of `--workers` is changed, or the command where it gives the option; nothing where the
+option is declared in another file than the call.
 """
 
 import re

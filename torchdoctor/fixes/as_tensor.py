@@ -51,10 +51,10 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             if len(args) != 1 or not kwargs.keys() <= {"dtype", "device"}:
                 return old(*args, **kwargs)
             data = args[0]
-            if type(data) in (list, tuple) and data and all(map(_is_array, data)):
+            if type(data) in (list, tuple) and data and all(map(program.is_array, data)):
                 array = _joined(data)
             # `data` is one more reference than there was when the count was taken.
-            elif _is_array(data) and sys.getrefcount(data) <= alone + 1:
+            elif program.is_array(data) and sys.getrefcount(data) <= alone + 1:
                 array = _own(data)
             else:
                 return old(*args, **kwargs)
@@ -69,14 +69,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return tensor
 
-    alone = _count_of_a_temporary()
+    alone = program.temporary_count()
     program.set_reason("No array that could be shared came by.")
     program.replace(torch, "tensor", make)
-
-
-def _is_array(value: Any) -> bool:
-    cls = type(value)
-    return cls.__module__ == "numpy" and cls.__name__ == "ndarray"
 
 
 def _joined(data: Any) -> Any:
@@ -88,17 +83,6 @@ def _joined(data: Any) -> Any:
 def _own(data: Any) -> Any:
     flags = data.flags
     return data if data.base is None and flags.writeable and flags.c_contiguous else None
-
-
-def _count_of_a_temporary() -> int:
-    """Return the reference count, in `*args`, of an object that nothing else holds."""
-    if sys.version_info >= (3, 14):
-        return -1  # a caller's own reference may be borrowed there: nothing can be told
-
-    def held(*args: Any, **kwargs: Any) -> int:
-        return sys.getrefcount(args[0])
-
-    return held(bytearray())
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:

@@ -90,7 +90,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     program.set_reason("No root module with 2-D convolutions came by.")
     program.on_model(convert, undo)
-    program.before_forward(convert_inputs)
+    program.at("arguments", convert_inputs)
 
 
 def _lay_out(torch: Any, module: Any, memory_format: Any, optimizers: Any) -> None:

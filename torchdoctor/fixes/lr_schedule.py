@@ -104,7 +104,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         own.clear()
 
     program.set_reason("No torch optimizer stepped.")
-    program.before_backward(lambda: updates.append(done))
+    program.at("backward", lambda: updates.append(done))
     program.around_step(raise_rates, give_back)
 
 

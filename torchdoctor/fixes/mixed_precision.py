@@ -121,7 +121,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.set_reason("No forward pass in training mode came by.")
     program.around_forward(autocast, until="backward")
     if scaling is not None:
-        program.before_forward(look)
+        program.at("arguments", look)
         scaling.install()
 
 

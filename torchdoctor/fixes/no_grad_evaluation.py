@@ -92,9 +92,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     handles: dict[Any, Any] = {}  # of hooks on a module's next output
     program.set_reason("No second evaluation with gradients on came by.")
-    program.before_forward(look_at_inputs)
+    program.at("arguments", look_at_inputs)
     program.around_forward(without_gradients, until="forward")
-    program.before_backward(check)
+    program.at("backward", check)
 
 
 def instruction(settings: Settings, recording: Recording) -> str:

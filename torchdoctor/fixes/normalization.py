@@ -117,7 +117,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         return None
 
     program.set_reason("No model was called with a tensor.")
-    program.before_forward(change)
+    program.at("arguments", change)
 
 
 def instruction(settings: Settings, recording: Recording) -> str:

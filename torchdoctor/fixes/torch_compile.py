@@ -159,7 +159,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     reason = "No root module with trainable parameters came by."
     program.set_reason("No such block came by." if name else reason)
     program.on_model(compile_module)
-    program.before_backward(report)
+    program.at("backward", report)
 
 
 def _options(settings: Settings) -> Settings:

@@ -1,11 +1,9 @@
-"""Runs one command inside namespaces: started by path, before the user's program.
+"""Runs one command inside namespaces, as the parent of every launched program: small, stdlib only.
 
     python -I -S sandbox_entry.py settings.json
 
-Standard library only, and small: it is the parent of every launched program. It mounts what the
-settings say (`sandbox_plan.py`), moves into the new root and executes the user's command there, in
-its own environment, byte for byte. What happens is told as JSON lines on the file descriptor
-`status_fd`: {"event": "started" | "failed" | "limited" | "exec-failed" | "exit", ...}.
+It mounts what the settings say (`sandbox_plan.py`), moves into the new root and executes the
+command, in its own environment. JSON lines on `status_fd` tell what happens: {"event": ...}.
 """
 
 import base64

@@ -1,9 +1,7 @@
-"""A plan of file systems laid over each other so that nothing a program writes stays.
+"""A plan of file systems laid over each other so that nothing a program writes stays. Pure.
 
-Pure: a list of mounts in, a list of steps for `sandbox_entry.py` out. Every folder of the root
-gets a layer of its own, so that large files go to the scratch disk and not to memory; every
-file system mounted below gets one too; what is no store of files (/proc, /sys, /dev) is shown
-as it is.
+Every folder of the root gets a layer of its own, so that large files go to the scratch disk; so
+does every file system below. What is no store of files (/proc, /sys, /dev) is shown as it is.
 """
 
 import os

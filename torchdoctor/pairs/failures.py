@@ -2,10 +2,9 @@
 
 - A fix that was not applied is refused.
 - An arm that fails before its first block beside another launch, or runs out of memory there, is
-  launched by itself from then on: a fixed port or a lock may be the reason, and not the arm.
-- An arm that fails or hangs after blocks, where the other program went on, has broken down. Where
-  nobody had come as far, the other program may fail there too, and the pair is repeated.
-- Where the untouched program itself was seen to fail, what was measured before counts.
+  launched by itself from then on: a fixed port or a lock may be the reason.
+- An arm that fails or hangs after blocks, where the other program went on, has broken down; else
+  the pair is repeated. What was measured before the untouched program's own failure counts.
 - The untouched program may fail by itself once; twice in a row it cannot be measured.
 """
 

@@ -27,7 +27,8 @@ def read_launch(
     turns = spec.plan.get("turns")
     warmup_steps = (turns or spec.plan).get("warmup_steps", 0)
     timing = launch_timing(result.channel, spec.boundary, warmup_steps)
-    if turns and timing.blocks and _went_well(result):
+    went_well = result.ended == "stopped" or (result.ended == "exited" and not result.exit_code)
+    if turns and timing.blocks and went_well:
         timing = replace(timing, ended="measured")  # no mark ends its last block
     timing = replace(timing, stopped=turns is not None and result.ended == "stopped")
     return with_ending(timing, result, peak_memory_bytes)
@@ -136,11 +137,6 @@ def main_process(
         return (math.inf if rank is None else rank, int(events[pid].t_ns[0]), pid)
 
     return min(measured, key=key, default=None)
-
-
-def _went_well(result: LaunchResult) -> bool:
-    """Return True for a launch that was ended from outside, or by itself without an error."""
-    return result.ended == "stopped" or (result.ended == "exited" and not result.exit_code)
 
 
 def _step_times(log: Events, rows: Rows) -> list[float]:

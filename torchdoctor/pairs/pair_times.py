@@ -1,8 +1,7 @@
 """Blocks and pairs -> times, and differences of their logarithms. Pure.
 
-A pair is one sample: of launches that follow each other it holds one block of each, of launches
-side by side many. Blocks that met somebody else's load are outvoted. A difference is the natural
-logarithm of the time of `against` minus that of the arm: above 0 the arm is faster.
+A pair is one sample, of one block of each side or of many; those that met another load are
+outvoted. A difference is log time of `against` - log time of the arm: above 0 the arm is faster.
 """
 
 import itertools

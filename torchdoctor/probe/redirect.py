@@ -1,11 +1,8 @@
 """The fallback sandbox: Python's and torch's writers go to a scratch folder and read back from it.
 
-Used where the kernel offers no overlay. Writes by C++ libraries and by other programs get past
-it. Loaded by path on its own, before the program's first line.
-
-A path's *upper* is scratch/<absolute path>. What was removed is remembered by a mark below
-scratch/.gone, on disk because the program's children share the layer. A mark stays for good: the
-upper of a path wins over it, and what a removed folder held stays hidden when it is made again.
+For kernels without an overlay; C++ libraries and other programs get past it. A path's *upper* is
+scratch/<absolute path>. What was removed has a mark below scratch/.gone, on disk for the program's
+children, for good: an upper wins over it, and what a removed folder held stays hidden.
 """
 
 import builtins

@@ -1,9 +1,8 @@
 """Samples of the main thread's Python stack, by phase; only in launches that are not timed.
 
-With each goes whether the main thread has recorded operations for autograd since its last event: a
-forward that no module's call shows (a function of tensors, `model.forward()`, `torch.func`) does,
-preparing a batch does not. Autograd counts them per thread and the sampler is another one, so it
-asks by a pending call: the interpreter makes it in the main thread, between two instructions.
+Each says whether autograd recorded operations since the last event: a forward that no module's call
+shows does, preparing a batch does not. The count is the main thread's own, so the sampler asks by a
+pending call, which the interpreter makes there between two instructions.
 """
 
 import ctypes

@@ -75,7 +75,9 @@ class Window:
             self._began_s = time.perf_counter()
             session.log.add(step_log.WINDOW_BEGIN)
         done = number - self._first
-        over = self._began_s is not None and self._is_over(done)
+        spent_s = 0.0 if self._began_s is None else time.perf_counter() - self._began_s
+        long = spent_s >= self._most_s and done >= _FEWEST_STEPS
+        over = self._began_s is not None and (done >= self._steps or long)
         if over:
             session.synchronise()
         session.log.add(step_log.BOUNDARY, 0, number)
@@ -102,10 +104,6 @@ class Window:
         elif self._switching.boundary(number):
             log.add(step_log.WINDOW_END, 0, number - self._first)
             self._finish("switch")
-
-    def _is_over(self, done):
-        spent = time.perf_counter() - self._began_s
-        return done >= self._steps or (spent >= self._most_s and done >= _FEWEST_STEPS)
 
     def _finish(self, reason):
         session = self._session

@@ -81,7 +81,7 @@ class NotedCalls:
         """Call note(Call) after each call of owner.name, if there is one; failed: result None."""
         session = self._session
         compiling = session.torch.compiler.is_dynamo_compiling
-        temporary = _temporary_count()
+        temporary = temporary_count()
 
         def make(old):
             def function(*args, **kwargs):
@@ -124,7 +124,7 @@ class NotedCalls:
         self._wrapped = []
 
 
-def _temporary_count():
+def temporary_count():
     """Return the reference count, in a wrapper's `args`, of an object that nobody else holds."""
     if sys.version_info >= (3, 14):
         return 0  # a caller's own reference may be borrowed there: nothing can be told

@@ -11,10 +11,9 @@ from typing import Any
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import BASELINE, LaunchSpec
 from torchdoctor.trials.arm_specs import ArmSpecs, label
-from torchdoctor.trials.numerics import RISKS
 from torchdoctor.trials.samples import Preparation
 from torchdoctor.words import Candidate, LaunchTiming, Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import RISKS, FixSpec
 
 _WIDE_GAP = 8  # times: two named values so far apart have one between them tried
 

@@ -18,7 +18,6 @@ from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.log import Log, Series
 from torchdoctor.words import (
-    AppliedFix,
     Interval,
     Recording,
     StepStatistics,
@@ -206,7 +205,8 @@ def _repeat(log: Log, turns: Sequence[Arm], ceilings: Sequence[Arm], rounds: int
     """Launch once; return True if another launch without some ceiling makes sense."""
     launch = log.switch(turns, rounds)
     broken = abandon(launch, turns, ceilings, _FEWEST_PAIRS)
-    kept = {0, *(n for n, states in enumerate(launch.arms, 1) if _took_effect(states))}
+    applied = [[x.state == "applied" for x in states] for states in launch.arms]
+    kept = {0, *(n for n, states in enumerate(applied, 1) if states and all(states))}
     blocks = [block for block in launch.blocks if block.arm in kept]
     log.switched.append(Series(keys=[BASELINE, *(arm.key for arm in turns)], blocks=blocks))
     return broken
@@ -220,7 +220,3 @@ def _is_decided(log: Log, arm: Arm) -> bool:
     plain = [x for series in log.switched for block in series.of(BASELINE) for x in block.step_s]
     slower = _FAR_SLOWER * median(plain) if plain else math.inf
     return bool(own) and all(median(block.step_s) > slower for block in own)
-
-
-def _took_effect(states: Sequence[AppliedFix]) -> bool:
-    return bool(states) and all(state.state == "applied" for state in states)

@@ -44,12 +44,11 @@ def visible(deviation: float, pairs: int, alpha: float = 1.0 - CONFIDENCE) -> fl
 
 
 def half_width(differences: Sequence[float]) -> float:
-    """Return half the t interval of the mean difference, in log units; infinite below two pairs."""
+    """Return half the t interval of the mean difference; infinite below two pairs."""
     pairs = len(differences)
     if pairs < 2:
         return math.inf
-    deviation = math.sqrt(variance(differences) / pairs)
-    return t_quantile(0.5 + CONFIDENCE / 2, pairs - 1) * deviation
+    return t_quantile(0.5 + CONFIDENCE / 2, pairs - 1) * math.sqrt(variance(differences) / pairs)
 
 
 def interval(differences: Sequence[float]) -> Interval | None:

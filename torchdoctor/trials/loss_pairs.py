@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchdoctor.trials.compare import CONFIDENCE, interval, t_quantile
+from torchdoctor.trials.compare import half_width, interval
 from torchdoctor.trials.numerics import FEWEST_LOSSES, block_length, block_means
 from torchdoctor.words import Interval, LaunchTiming, LossComparison
 from torchdoctor.words.figures import says_something, speedup
@@ -143,11 +143,8 @@ def _figures(
 
 
 def _interval(apart: Sequence[float]) -> tuple[float | None, float | None]:
-    if len(apart) < 2:
-        return None, None
-    error = float(np.std(apart, ddof=1)) / math.sqrt(len(apart))
-    half = t_quantile(0.5 + CONFIDENCE / 2, len(apart) - 1) * error
-    return fmean(apart) - half, fmean(apart) + half
+    half = half_width(apart)
+    return (fmean(apart) - half, fmean(apart) + half) if math.isfinite(half) else (None, None)
 
 
 def _broken(figures: LossComparison, columns: Sequence[Sequence[np.ndarray]]) -> tuple[str, str]:

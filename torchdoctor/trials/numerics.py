@@ -1,8 +1,7 @@
 """Compares a candidate's losses with the untouched program's: did training change? Pure.
 
-The thresholds were set on small training loops whose answer is known (tests/trials/
-training_runs.py): another order of summation gives relative differences of 1e-7 that grow slowly,
-bfloat16 1e-5 to 1e-3 that stay, a learning rate 10 % off 4e-4 and more from the second loss on.
+By small training loops (tests/trials/training_runs.py), another order of summation gives relative
+differences of 1e-7 that grow slowly, bfloat16 1e-5 to 1e-3 that stay, another rate 4e-4 and more.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from torchdoctor.trials.samples import Preparation, SampleComparison, compare_sa
 from torchdoctor.words import LaunchTiming, Recording
 
 CLASSES = ("identical", "within-rounding", "within-seed-noise", "not-comparable", "changed")
-RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
 
 FEWEST_LOSSES = 8
 EARLY = 8  # first losses, in which a difference must look like rounding

@@ -70,7 +70,9 @@ def range_test(launch: RateLosses) -> RangeTest | str:
     width = max(3, 2 * round(_SMOOTHED * len(launch.rates) / 2) + 1)
     curve = _smoothed(losses, width)
     lowest = int(curve.argmin())
-    error = _noise(losses[: max(lowest + 1, width + 1)]) / math.sqrt(width)
+    apart = np.diff(losses[: max(lowest + 1, width + 1)])  # by neighbours: the trend is left out
+    noise = 1.4826 * float(np.median(np.abs(apart - np.median(apart)))) / math.sqrt(2.0)
+    error = noise / math.sqrt(width)
     begin = float(np.median(curve[:width]))
     fall = begin - float(curve[lowest])
     falls = fall > _FALLS * error and fall > 1e-9 * abs(begin)
@@ -164,9 +166,3 @@ def _smoothed(losses: np.ndarray, width: int) -> np.ndarray:
     again = np.pad(medians / width, half, mode="reflect")
     means: np.ndarray = np.lib.stride_tricks.sliding_window_view(again, width).sum(axis=1)
     return means
-
-
-def _noise(losses: np.ndarray) -> float:
-    """Return the standard deviation of a loss around its trend, by neighbours' differences."""
-    apart = np.diff(losses)
-    return float(1.4826 * np.median(np.abs(apart - np.median(apart))) / math.sqrt(2.0))

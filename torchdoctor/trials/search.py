@@ -157,7 +157,9 @@ class Search:
     def _measure(self, action: Action) -> None:
         self._log.why = self._why(action)
         if action.kind == "switch":
-            self._switch(action)
+            self._switch_launches += 1
+            arms = [self._by_key[name] for name in action.arms]
+            switch_arms(self._log, arms, [arm for _, arm in self._ceilings], action.rounds)
         elif action.kind == "seeds":
             self._launch_seeds()
         elif action.kind == "patch":
@@ -195,11 +197,6 @@ class Search:
         broken = "could not be applied" in (failed.failed or "")
         if len(untried) == 1 and (failed.refused or broken):
             untried[0].refused, untried[0].failed = failed.refused, failed.failed
-
-    def _switch(self, action: Action) -> None:
-        self._switch_launches += 1
-        arms = [self._by_key[name] for name in action.arms]
-        switch_arms(self._log, arms, [arm for _, arm in self._ceilings], action.rounds)
 
     def _try_ceilings_alone(self) -> bool:
         """Launch for ceilings alone if that costs a tenth of the budget; return True if it did."""

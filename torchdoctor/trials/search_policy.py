@@ -1,8 +1,7 @@
 """Decides by one rule what to measure next, when to stop, and what to claim. Pure.
 
 The next measurement is the one after which the best claim still in reach is worth most for each
-second. A claim rests on pairs of that very set of fixes alone. No clock, no process and no text for
-users is here: priors, prices and results come in, an action comes out.
+second. A claim rests on pairs of that very set of fixes alone.
 """
 
 import math
@@ -125,11 +124,9 @@ class SearchPolicy:
                 claims.append(claim)
         claims.sort(key=lambda claim: -claim.gain)
         alike = [claim for claim in claims if claim.gain >= claims[0].gain - ALIKE]
-        alike.sort(key=lambda claim: (len(claim.members), self._risk(claim.members)))
+        arms = self.beliefs.arms
+        alike.sort(key=lambda x: (len(x.members), max(arms[name].risk for name in x.members)))
         return [*alike, *claims[len(alike) :]]
-
-    def _risk(self, members: Members) -> int:
-        return max(self.beliefs.arms[name].risk for name in members)
 
     def _is_earned(self, members: Members) -> bool:
         """Return whether each member gains something that is worth its edit and its risk."""
@@ -195,11 +192,9 @@ class SearchPolicy:
     def _why_stop(self) -> str:
         """Return "time" where more of it would be worth having."""
         worth = self._worth_now(math.inf) - self._claimed
-        short = self._cheapest_s() > self._left_s and worth > WORTH
+        cheapest_s = min(map(self.pair_s, self.targets), default=0.0)
+        short = cheapest_s > self._left_s and worth > WORTH
         return "time" if short else "decided" if self.claims else "nothing to gain"
-
-    def _cheapest_s(self) -> float:
-        return min(map(self.pair_s, self.targets), default=0.0)
 
     def _best_measurement(self) -> Action | None:
         """Return what adds most for each second; None: nothing is worth its time."""

@@ -46,7 +46,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.set_reason("The function that prepares batches was not called by the loop.")
     program.restore_training()
     program.at_first_batch(answered.start, answered.stop)
-    program.before_backward(answered.learns)
+    program.at("backward", answered.learns)
 
 
 class _BatchFunction:
@@ -144,7 +144,7 @@ class _BatchFunction:
     def keep(self, key: Any, value: Any) -> None:
         """Keep a result if it is a batch."""
         leaves = self.torch.utils._pytree.tree_leaves(value)
-        if not any(isinstance(x, self.torch.Tensor) or _is_array(x) for x in leaves):
+        if not any(isinstance(x, self.torch.Tensor) or self.program.is_array(x) for x in leaves):
             self.program.refuse("The function that prepares batches returns no tensor or array.")
         self.given.add(key)
         self.kept[key] = self.program.replayed(value)
@@ -180,10 +180,6 @@ def _codes(frame: Any) -> list[Any]:
         codes.append(frame.f_code)
         frame = frame.f_back
     return codes
-
-
-def _is_array(value: Any) -> bool:
-    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
 
 
 CEILING = CeilingSpec(

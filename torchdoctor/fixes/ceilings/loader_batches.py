@@ -45,7 +45,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.set_reason("Its loader handed out no batch.")
     program.restore_training()
     program.at_first_batch(batches.start, batches.give_back)
-    program.before_backward(batches.learns)
+    program.at("backward", batches.learns)
     program.around_fetch(batches.answer, batches.keep)
 
 

@@ -41,11 +41,11 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.set_reason("No model's forward could be left out.")
     program.restore_training()
     program.at_first_batch(skipped.start, skipped.forget)
-    program.each_iteration(skipped.next_iteration)
+    program.at("iteration", skipped.next_iteration)
     program.around_model(skipped.answer, skipped.keep)
-    program.in_place_of_backward(skipped.backward)
-    program.in_place_of_gradients(skipped.gradients)
-    program.before_step(skipped.without_gradients)
+    program.at("instead of backward", skipped.backward)
+    program.at("gradients", skipped.gradients)
+    program.at("step", skipped.without_gradients)
 
 
 class _Skipped:

@@ -1,8 +1,7 @@
 """Calls of a tensor's methods answered with what the same call returned an iteration before.
 
-A call is told by its place (the instructions of the three innermost frames) and by its number at
-that place within the iteration. So a loop over ten losses gets ten answers, and whatever the
-program decides by them it decides as it did in the iteration that they come from.
+A call is told by its place (the three innermost frames) and its number there in the iteration, so
+whatever the program decides by it, it decides as in the iteration that the answer comes from.
 """
 
 import functools

@@ -1,12 +1,8 @@
 """Loss scaling for float16, as `torch.amp.GradScaler` does it, without a line of the program's.
 
-Every backward pass computes the gradients of the loss times a power of two, and they are divided by
-it as soon as the pass has ended. So whatever the program does with gradients between backward and
-step (clipping, logging, adding up over micro-batches) sees them as they are. A step whose gradients
-hold an infinity or a NaN is left out and the scale halved; after 2000 whole steps it is doubled.
-
-`torch.amp.GradScaler` itself unscales once a step and must be told when: the program would see
-scaled gradients until then. The kernel, the numbers and what a step does on overflow are its own.
+Gradients are divided by the scale as soon as the pass has ended: what the program does with them
+before the step (clipping, logging) sees them as they are. A step with an infinity or a NaN is left
+out and the scale halved; after 2000 whole steps it is doubled, by GradScaler's own kernel.
 """
 
 import sys

@@ -1,8 +1,7 @@
 """The program's own matrix products and convolutions against padded ones, each timed alone.
 
-Their sizes come from the profiler window. They are timed after the analysed steps, where the
-launch would end: on the program's device, in its precision, by turns, so that what slows the
-machine down slows both. Nothing else is timed there.
+After the analysed steps, where nothing else is timed: in the sizes and the precision of the
+profiler window, by turns, so that what slows the machine down slows both.
 """
 
 import math

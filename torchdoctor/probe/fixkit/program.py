@@ -5,11 +5,12 @@ import functools
 import hashlib
 import os
 import sys
+from functools import partial
 
 from ..hooks import file_reads
 from ..hooks.compile_log import CompileLog
 from ..measure import nested
-from ..wrapping import stand_in
+from ..wrapping import stand_in, temporary_count
 from . import answered_calls, read_redirect, second_loader, training_state
 from .gradient_scaling import GradientScaling
 from .replayed import Replayed
@@ -48,8 +49,25 @@ class Program:
         self.second_loader = None
         self.given_back = []  # (loader, batch): its next ones, before it is asked again
         self.modules = []  # the program's root modules, from the moment it is switched on
+        # Classes of the probe that a fix may use, which it cannot import.
+        self.compile_log, self.replayed = partial(CompileLog, torch), partial(Replayed, torch)
+        self.gradient_scaling = partial(GradientScaling, torch, self)
+        self.sample_cache = partial(SampleCache, torch)
 
-    def _at(self, event, function):
+    is_array = staticmethod(nested.is_array)
+    temporary_count = staticmethod(temporary_count)
+
+    def at(self, event, function):
+        """Call a function at an event, while the fix is on.
+
+        "arguments": (module, args, kwargs) -> (args, kwargs), before a root's outermost call.
+        "backward", "step": before each backward, before each optimizer step.
+        "instead of backward": (tensors) -> True, where that backward is not to be run.
+        "gradients": (args, kwargs) -> (result,) in place of a `torch.autograd.grad`, or None.
+        "iteration": at each iteration of a switching launch, from the second one on.
+        "settled": -> whether a block may begin, for all that it left running.
+        "end": once it is switched on no more; it must do no harm a second time.
+        """
         self.functions.setdefault(event, []).append(function)
 
     def refuse(self, reason):
@@ -78,30 +96,26 @@ class Program:
             self.second_loader.functions.append(change)
             return
         self._only_from_the_start()
-        self._at("loader", change)
+        self.at("loader", change)
 
     def before_optimizer(self, function):
         """Let function(cls, arguments: dict) change an optimizer's arguments before it is made."""
         self._only_from_the_start()
-        self._at("optimizer", function)
+        self.at("optimizer", function)
 
     def on_model(self, function, undo=None):
         """Call function(module) for each root module at the first batch; `undo(module)`: back."""
         if undo is None:
             self._only_from_the_start()
-        self._at("model", function)
-        self._at("undo model", undo)
-
-    def before_forward(self, function):
-        """Let function(module, args, kwargs) -> (args, kwargs) change outermost root calls."""
-        self._at("arguments", function)
+        self.at("model", function)
+        self.at("undo model", undo)
 
     def around_forward(self, make_context, until="forward"):
         """Enter make_context(module) -> context manager or None before the root's forward.
 
         It is left at the end of it, or when a backward, the next fetch or an optimizer step begins.
         """
-        self._at("contexts until " + until, make_context)
+        self.at("contexts until " + until, make_context)
 
     def around_fetch(self, answer, keep):
         """Take answer(ident, left) -> (batch,) in place of a loader's next one; None: fetch it.
@@ -110,8 +124,8 @@ class Program:
         does what it does between epochs, and the next one goes on where its iterator stands.
         keep(ident, batch) sees each batch that was fetched.
         """
-        self._at("fetch", answer)
-        self._at("fetched", keep)
+        self.at("fetch", answer)
+        self.at("fetched", keep)
 
     def give_back(self, ident, batch):
         """Keep a batch that was not trained with: the loader's next one when the fix is off."""
@@ -122,28 +136,8 @@ class Program:
 
         keep(module, args, kwargs, output) sees each forward that was run.
         """
-        self._at("forward", answer)
-        self._at("forward ended", keep)
-
-    def in_place_of_backward(self, function):
-        """Call function(tensors) before each backward, which is not run where it says True."""
-        self._at("instead of backward", function)
-
-    def in_place_of_gradients(self, function):
-        """Take function(args, kwargs) -> (result,) in place of a `torch.autograd.grad`, or None."""
-        self._at("gradients", function)
-
-    def each_iteration(self, function):
-        """Call function() at each iteration of a switching launch, from the second one on."""
-        self._at("iteration", function)
-
-    def settles(self, function):
-        """Ask function() whether a block may begin, for all that it left running."""
-        self._at("settled", function)
-
-    def at_end(self, function):
-        """Call function() once it is switched on no more; it must do no harm a second time."""
-        self._at("end", function)
+        self.at("forward", answer)
+        self.at("forward ended", keep)
 
     def restore_training(self):
         """Put the training's state back to what it was before, when the fix is switched off."""
@@ -163,16 +157,8 @@ class Program:
         """Return an `AnsweredCalls` that is on while this is."""
         calls = answered_calls.AnsweredCalls(self)
         self.at_first_batch(calls.start, calls.stop)
-        self.each_iteration(calls.next_iteration)
+        self.at("iteration", calls.next_iteration)
         return calls
-
-    def before_backward(self, function):
-        """Call function() before each backward."""
-        self._at("backward", function)
-
-    def before_step(self, function):
-        """Call function() before each optimizer step."""
-        self._at("step", function)
 
     def around_step(self, before, after=None):
         """Call before(optimizer) and after(optimizer) around each step of each optimizer."""
@@ -194,8 +180,8 @@ class Program:
         """Call function() once, after the user's set-up; `undo()` also takes back half of it."""
         if undo is None:
             self._only_from_the_start()
-        self._at("first batch", function)
-        self._at("undo first batch", undo)
+        self.at("first batch", function)
+        self.at("undo first batch", undo)
 
     def replace(self, owner, name, make):
         """Set owner.name to make(old), which keeps old's name, documentation and signature."""
@@ -313,22 +299,6 @@ class Program:
     def innermost(self, dataset):
         """Return the data set within torch's Subset and the like."""
         return nested.innermost(dataset, self.torch)
-
-    def sample_cache(self, limit_bytes, on_use, on_off):
-        """Return a `SampleCache`: on_use() when it answers, on_off(reason) when it may not."""
-        return SampleCache(self.torch, limit_bytes, on_use, on_off)
-
-    def gradient_scaling(self):
-        """Return a `GradientScaling`: float16 gradients neither underflow nor show their scale."""
-        return GradientScaling(self.torch, self)
-
-    def replayed(self, batch):
-        """Return a `Replayed`: a batch that is handed out more than once."""
-        return Replayed(self.torch, batch)
-
-    def compile_log(self):
-        """Return a `CompileLog`: what torch.compile says of its own work from here on."""
-        return CompileLog(self.torch)
 
     def read_before(self):
         """Return absolute paths that the observed loop read, in that order; [] if unknown."""

@@ -1,9 +1,8 @@
 """Lets a fix answer the program's reads from other files: `Program.redirect_reads`.
 
-Python's `open`, `io.open` and `os.open` are wrapped, and with them all that goes through them
-(`pathlib`, `numpy.load`, `numpy.memmap`, `PIL.Image.open`, `torch.load`, `zipfile`). A library that
-opens files in C gets past this. A file opened for writing, by an `opener`, by number, or from a
-folder's descriptor is never touched.
+`open`, `io.open` and `os.open` are wrapped, and so all that goes through them (`numpy.load`,
+`PIL.Image.open`, `torch.load`), but no library that opens files in C. A file opened for writing,
+by an `opener`, by number, or from a folder's descriptor is never touched.
 """
 
 import _io

@@ -1,9 +1,7 @@
 """Batches from a second loader while a loader fix is on, in a running program.
 
-What the fix changes when a loader is made is decided once and for all then. So a second one is
-made with it, over the same data set: its batches are handed out in place of the program's own,
-whose iterator stands still meanwhile. Epochs end after as many batches as ever. Workers live until
-the launch ends, as persistent ones do.
+It is made with what the fix changes, over the same data set; the program's own iterator stands
+still meanwhile. Epochs end after as many batches as ever. Workers live until the launch ends.
 """
 
 import copy
@@ -44,11 +42,11 @@ class SecondLoader:
         self._pid = os.getpid()
         program.restore_training()
         program.at_first_batch(self.start, self.stop)
-        program.before_backward(self.learns)
-        program.before_step(self.learns)
+        program.at("backward", self.learns)
+        program.at("step", self.learns)
         program.around_fetch(self.answer, self.keep)
-        program.settles(self.is_settled)
-        program.at_end(self.close)
+        program.at("settled", self.is_settled)
+        program.at("end", self.close)
 
     def start(self):
         """Begin to answer: the fix was switched on."""

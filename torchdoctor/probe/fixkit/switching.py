@@ -1,8 +1,7 @@
 """A switching launch: the untouched program and fixes in turns, in blocks of iterations.
 
-A round is baseline, the arms in random order, baseline; with one arm ABBA or BAAB. After each
-switch some iterations are discarded: caches, thread pools and loader queues are still as the
-other side left them. The device is waited for at both ends of a block.
+A round is baseline, the arms in random order, baseline; with one arm ABBA or BAAB. What comes right
+after a switch is discarded, and the device is waited for at both ends of a block.
 """
 
 import random

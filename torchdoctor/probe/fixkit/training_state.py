@@ -1,8 +1,7 @@
 """The training's state, put back to what it was: what the blocks of a ceiling did is undone.
 
-Parameters, buffers, gradients, optimizers, learning-rate schedules, gradient scalers and the
-global random generators. What the program keeps elsewhere (counters, sums, generators of its own,
-the place in a data set) is not: nobody can know it, and the launch is thrown away.
+Parameters, gradients, optimizers, schedules, scalers and the global random generators; what the
+program keeps elsewhere nobody can know, and the launch is thrown away.
 """
 
 import copy

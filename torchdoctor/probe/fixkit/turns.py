@@ -1,8 +1,7 @@
 """Blocks of iterations that take turns with another process: the other version of the program.
 
-At a boundary the process says that it stands still (`turn.json` in its channel) and waits until it
-is told to go on (`go-<number>`). Whoever tells it stops all of its processes meanwhile, its
-loader's workers too. The device is waited for at both ends of a block.
+At a boundary the process says that it stands still (`turn.json` in its channel) and waits for
+`go-<number>`; whoever gives the turn stops all of its processes meanwhile.
 """
 
 import os

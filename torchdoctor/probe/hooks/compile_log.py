@@ -128,7 +128,9 @@ class CompileLog(logging.Handler):
                 elif name is None:  # a backward graph: of a further version where its forward is
                     again = version is not None and version in further
                 if again and metrics.start_time >= since_unix_s:
-                    seconds += _seconds(metrics)
+                    whole_s = getattr(metrics, "entire_frame_compile_time_s", None)
+                    us = getattr(metrics, "duration_us", None) or 0
+                    seconds += us / 1e6 if whole_s is None else whole_s
                     if name:
                         versions[name, metrics.co_filename, metrics.co_firstlineno] += 1
         except _UNTOLD:
@@ -145,11 +147,6 @@ class CompileLog(logging.Handler):
 def _is_further(metrics):
     """Return True for a further version of what was compiled before."""
     return (getattr(metrics, "cache_size", None) or 0) > 0
-
-
-def _seconds(metrics):
-    seconds = getattr(metrics, "entire_frame_compile_time_s", None)
-    return (getattr(metrics, "duration_us", None) or 0) / 1e6 if seconds is None else seconds
 
 
 def _first_line(reason):

@@ -1,8 +1,7 @@
 """The files that the program opens to read, by an audit hook; only in launches not timed.
 
-A row of `files-<pid>.log` is a letter, a tab and a text, mostly a path. The loader's workers, which
-log nothing else, write theirs too: each row is one write call, so that a kill loses none. Reads
-that are more than opening a file have rows of their own: fsspec's remote files, pandas' tables.
+A row of `files-<pid>.log` is a letter, a tab and a text, mostly a path: one write call each, so
+that a kill loses none. fsspec's remote files and pandas' tables have rows of their own.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """Gradients that are computed without a backward: `torch.autograd.grad`, also by torch.func.
 
-`torch.func.grad`, `vjp` and `jacrev` call it too. Where a program makes no backward pass, the calls
-of one kind are its backward passes; which ones, only the whole sequence of events tells. So a
-launch that observes logs each call with its kind, and the plan of later ones names what counts.
+Where a program makes no backward pass, the calls of one kind are its backward passes. A launch that
+observes logs each call with its kind, and the plan of later ones names what counts.
 """
 
 from .. import places, step_log, wrapping

@@ -1,7 +1,6 @@
 """Graphs of earlier steps that something still holds: what, and the line that keeps it.
 
-Each backward's graph is marked with its step. At the end, the graphs that live tensors lead to are
-walked: a mark of an earlier step in there is a graph that was kept.
+Each backward's graph is marked with its step; at the end those of live tensors are walked.
 """
 
 import ast

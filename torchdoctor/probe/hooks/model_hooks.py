@@ -1,8 +1,7 @@
 """Root modules: found by a scan, their outermost calls timed.
 
-No global module hook and no patch of `nn.Module.__call__` (dynamo looks at both), and nothing is
-set on an instance (it would be pickled or copied with the model): the root's class gets a
-`__call__` that forwards.
+The root's class gets a `__call__` that forwards: dynamo looks at global hooks and at `nn.Module`'s
+own, and what is set on an instance would be pickled or copied with the model.
 """
 
 import gc

@@ -11,6 +11,7 @@ import weakref
 from time import perf_counter_ns
 
 from .. import places, step_log
+from ..measure.nested import is_array
 from ..wrapping import NotedCalls
 
 _MOST_ROWS = 100
@@ -117,10 +118,15 @@ class TensorCalls:
         where = places.of_frame(caller)
         if result.device.type == "cpu" and not result.requires_grad:
             self._made.put(result, (call.name, where))
-        if call.name == "tensor" and _is_array(array):
+        if call.name == "tensor" and is_array(array):
             # Nobody else can write to an array that only this call held.
             kind, held_alone = "array-copy", call.lone and array.base is None
-        elif call.name == "tensor" and _are_arrays(array):
+        elif (
+            call.name == "tensor"
+            and type(array) in (list, tuple)
+            and array
+            and all(map(is_array, array))
+        ):
             kind, held_alone = "arrays-copy", True
         else:
             return
@@ -236,15 +242,6 @@ def _alike(took):
 
 def _bytes(tensor):
     return tensor.numel() * tensor.element_size()
-
-
-def _is_array(value):
-    cls = type(value)
-    return cls.__module__ == "numpy" and cls.__name__ == "ndarray"
-
-
-def _are_arrays(values):
-    return type(values) in (list, tuple) and bool(values) and all(map(_is_array, values))
 
 
 def _places(index):

@@ -13,6 +13,7 @@ _FRAMEWORKS = (
     *("timm", "deepspeed", "diffusers", "torch_geometric"),
 )
 _CALIBRATION_EVENTS = 2000
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 _INSTALLED = ("site-packages", "dist-packages")
 _LIBRARY = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
 # By module's name; None: of no interest. A look at the disk for each is not for every call.
@@ -58,7 +59,7 @@ def _of_process(session):
         "is_loader_worker": session.is_loader_worker(),
         # But for the time for which another process had the turn.
         "first_step_s": None if first_step_s is None else first_step_s - session.stood_still_s,
-        "peak_memory_bytes": _peak_memory(),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES,
         "peak_gpu_memory_bytes": cuda.max_memory_allocated() if initialized else None,
         "flags": session.flags.facts(),
         "fixes": [program.facts() for program in session.all_programs()],
@@ -77,11 +78,6 @@ def _integer(name):
         return int(os.environ[name])
     except (KeyError, ValueError):
         return None
-
-
-def _peak_memory():
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _group(session):

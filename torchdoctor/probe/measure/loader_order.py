@@ -1,8 +1,7 @@
 """Waits for a batch while a later one lay ready, and taking over those that lie ready.
 
-A loader with workers hands batches out in the order of their numbers, and puts those that come
-early aside. Each that is put aside is seen here as it comes, in the training process. A wait that
-begins with a batch in the queue is no wait for a worker: it is the work of taking the batch over.
+A loader with workers puts batches that come early aside. A wait that begins with a batch in the
+queue is no wait for a worker: it is the work of taking the batch over.
 """
 
 import time

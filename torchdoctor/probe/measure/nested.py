@@ -31,6 +31,11 @@ def is_tensor(value):
     return hasattr(value, "untyped_storage") and hasattr(value, "dim")
 
 
+def is_array(value):
+    """Return True for a NumPy array; without NumPy, which the program may not have imported."""
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
+
+
 def rows(value):
     """Return the rows of a tensor; None: it is none, or has no dimension."""
     return int(value.shape[0]) if is_tensor(value) and value.dim() > 0 else None

@@ -32,8 +32,8 @@ class TrainingFacts:
     def start(self):
         """Look before each forward and each optimizer step."""
         program = Program(self._torch, "analysis")
-        program.before_forward(self._note_input)
-        program.before_step(self._note_gradients)
+        program.at("arguments", self._note_input)
+        program.at("step", self._note_gradients)
         self._session.programs.append(program)
         self._began_s = time.perf_counter()
         self.on = True
