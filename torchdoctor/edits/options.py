@@ -9,16 +9,7 @@ import shlex
 from pathlib import Path
 
 import libcst as cst
-from libcst.matchers import (
-    Attribute,
-    Index,
-    MatchIfTrue,
-    Name,
-    SimpleString,
-    SubscriptElement,
-    findall,
-    matches,
-)
+from libcst import matchers
 
 from torchdoctor.edits import KeywordEdit
 from torchdoctor.edits.origins import constant_changed, is_parsed, set_elsewhere
@@ -74,11 +65,13 @@ def read_elsewhere(program: Program, call: cst.Call, edit: KeywordEdit) -> list[
     option = None if value is None else _option(program, _unwrapped(value), edit.value)
     if value is None or option is None or _command(option, edit) is not None:
         return []
-    read = Attribute(value=Name(), attr=Name(last_name(_unwrapped(value))))
-    inside = findall(call, Attribute())
+    read = matchers.Attribute(
+        value=matchers.Name(), attr=matchers.Name(last_name(_unwrapped(value)))
+    )
+    inside = matchers.findall(call, matchers.Attribute())
     lines = {
         program.line(x)
-        for x in findall(program.module, read)
+        for x in matchers.findall(program.module, read)
         if isinstance(x, cst.Attribute) and not any(x is node for node in inside)
         if is_parsed(program, x.value)
     }
@@ -87,17 +80,19 @@ def read_elsewhere(program: Program, call: cst.Call, edit: KeywordEdit) -> list[
 
 def _serves_something_else(program: Program, option: str, keyword: str) -> bool:
     """Return True if a new default of `args.threads` would change something that is not shown."""
-    text = SimpleString(value=MatchIfTrue(lambda code: code.strip("rbuRBU'\"") == option))
+    text = matchers.SimpleString(
+        value=matchers.MatchIfTrue(lambda code: code.strip("rbuRBU'\"") == option)
+    )
     reads: list[cst.CSTNode] = [
         x
-        for x in findall(program.module, Attribute(attr=Name(option)))
-        if not matches(x, Attribute(value=Name("self")))
+        for x in matchers.findall(program.module, matchers.Attribute(attr=matchers.Name(option)))
+        if not matchers.matches(x, matchers.Attribute(value=matchers.Name("self")))
     ]
-    reads += findall(program.module, SubscriptElement(Index(text)))
+    reads += matchers.findall(program.module, matchers.SubscriptElement(matchers.Index(text)))
     reads += [
         x
         for x in program.calls("getattr")
-        if any(matches(given.value, text) for given in x.args[1:2])
+        if any(matchers.matches(given.value, text) for given in x.args[1:2])
     ]
     return any(not _is_for(program, read, keyword) for read in reads)
 

@@ -82,15 +82,10 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     for name, value in settings.items():
         if os.environ.get(name) != value:
             program.refuse(f"The program sets {name} by itself.")
-        library = value.split(":")[0]
-        if name == "LD_PRELOAD" and not _mapped(library):
+        library, maps = Path(value.split(":")[0]), Path("/proc/self/maps")
+        if name == "LD_PRELOAD" and library.resolve().name not in maps.read_text(errors="replace"):
             program.refuse(f"{library} could not be preloaded.")
     program.applied()
-
-
-def _mapped(library: str) -> bool:
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        return os.path.basename(os.path.realpath(library)) in file.read()
 
 
 def instruction(settings: Settings, recording: Recording) -> str:

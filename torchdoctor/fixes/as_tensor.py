@@ -52,10 +52,12 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
                 return old(*args, **kwargs)
             data = args[0]
             if type(data) in (list, tuple) and data and all(map(program.is_array, data)):
-                array = _joined(data)
+                alike = len({(a.shape, a.dtype) for a in data}) == 1
+                array = sys.modules["numpy"].array(data) if alike else None
             # `data` is one more reference than there was when the count was taken.
             elif program.is_array(data) and sys.getrefcount(data) <= alone + 1:
-                array = _own(data)
+                own = data.base is None and data.flags.writeable and data.flags.c_contiguous
+                array = data if own else None
             else:
                 return old(*args, **kwargs)
             if "device" not in kwargs and torch.empty(0).device.type != "cpu":
@@ -72,17 +74,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     alone = program.temporary_count()
     program.set_reason("No array that could be shared came by.")
     program.replace(torch, "tensor", make)
-
-
-def _joined(data: Any) -> Any:
-    if any((a.shape, a.dtype) != (data[0].shape, data[0].dtype) for a in data):
-        return None
-    return sys.modules["numpy"].array(data)
-
-
-def _own(data: Any) -> Any:
-    flags = data.flags
-    return data if data.base is None and flags.writeable and flags.c_contiguous else None
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:

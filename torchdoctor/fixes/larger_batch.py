@@ -86,8 +86,10 @@ def next_settings(tried: Sequence[Tried], recording: Recording) -> dict[str, Any
     if not fitting:
         return None
     largest = max(fitting)
-    if largest != today and not _still_falls(sizes, fitting):
-        return None
+    if largest != today:  # it must take less time per sample than the one below it
+        before, now = (sizes[size].seconds for size in sorted(fitting)[-2:])
+        if before is not None and now is not None and now >= before * (1.0 - _WORTH):
+            return None
     if failed:
         size = (largest + min(failed)) // 2 // 8 * 8
         enough = min(failed) - largest <= max(8, largest // 8)
@@ -108,13 +110,6 @@ def _most(recording: Recording) -> float:
     length, scale = training_loaders(recording)[0].dataset_length, noise_scale(recording)
     useful = math.inf if scale is None or scale.high is None else scale.high
     return min(math.inf if length is None else length, useful)
-
-
-def _still_falls(sizes: dict[int, Tried], fitting: list[int]) -> bool:
-    """Return True if the largest that fits takes less time per sample than the one below it."""
-    below, largest = sorted(fitting)[-2:]
-    before, now = sizes[below].seconds, sizes[largest].seconds
-    return before is None or now is None or now < before * (1.0 - _WORTH)
 
 
 def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> bool:

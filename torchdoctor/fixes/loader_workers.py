@@ -37,15 +37,8 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, without_workers
-from torchdoctor.facts import loading
+from torchdoctor.facts import loading, lookup
 from torchdoctor.facts.loading import workers_told
-from torchdoctor.facts.lookup import (
-    loader_cpu_share,
-    loader_target,
-    respawn_share,
-    training_loaders,
-    workers_keep_up,
-)
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.words import Example, FixSpec, LoaderFacts, Recording, Settings
 
@@ -56,7 +49,7 @@ _MOST_SETTINGS = 4
 
 
 def refuses(recording: Recording) -> str | None:
-    loaders = training_loaders(recording)
+    loaders = lookup.training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no workers to start."
     loader = loaders[0]
@@ -73,7 +66,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def doubt(recording: Recording) -> str | None:
-    loaders = training_loaders(recording)
+    loaders = lookup.training_loaders(recording)
     if not loaders or loaders[0].num_workers:
         return None
     but = "each worker would change a copy of its own, and the main process would not see it."
@@ -82,8 +75,8 @@ def doubt(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[Settings]:
     """Return the numbers of workers, the one that should just keep up with the model first."""
-    loader = training_loaders(recording)[0]
-    target = {"loader": loader.ident} if loader.iterable else loader_target(recording)
+    loader = lookup.training_loaders(recording)[0]
+    target = {"loader": loader.ident} if loader.iterable else lookup.loader_target(recording)
     return [{"num_workers": number, **target} for number in _numbers(recording, loader)]
 
 
@@ -105,7 +98,7 @@ def _numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
         return [1]  # which repeats nothing
     cpus = recording.environment.whole_cpus
     none = [0] * _may_do_without(recording, loader)
-    if workers_keep_up(recording):
+    if lookup.workers_keep_up(recording):
         least = loading.fewest(recording, loader)
         fewer = [n for n in (1, 2, 4) if least <= n < loader.num_workers]
         return [*fewer, 0] if loading.making_s(recording, loader) is None else [*none, *fewer]
@@ -130,7 +123,7 @@ def _shards(loader: LoaderFacts) -> bool:
 
 
 def _started_again(recording: Recording) -> bool:
-    return (respawn_share(recording) or 0.0) >= _STARTED_AGAIN
+    return (lookup.respawn_share(recording) or 0.0) >= _STARTED_AGAIN
 
 
 def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
@@ -144,7 +137,7 @@ def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
 
 def ladder(recording: Recording) -> dict[str, Any]:
     """Return the range to search: twice the CPUs, or more if the workers wait."""
-    loader, cpus = training_loaders(recording)[0], recording.environment.whole_cpus
+    loader, cpus = lookup.training_loaders(recording)[0], recording.environment.whole_cpus
     most = max(8 * cpus, 16) if _waits(recording) else 2 * cpus
     most = most if _shards(loader) else 1
     return {"setting": "num_workers", "least": 1, "most": most, "today": loader.num_workers}
@@ -152,12 +145,12 @@ def ladder(recording: Recording) -> dict[str, Any]:
 
 def _waits(recording: Recording) -> bool:
     """Return True if preparing a batch waits (disk, network, sleep) instead of computing."""
-    if loading.untold_wait(recording) is not None or workers_keep_up(recording):
+    if loading.untold_wait(recording) is not None or lookup.workers_keep_up(recording):
         return False  # more workers than cores for what may compute are dear
-    busy = loader_cpu_share(recording)
+    busy = lookup.loader_cpu_share(recording)
     if busy is not None and busy < loading.MOSTLY_WAITING:
         return True
-    known = busy is not None and not training_loaders(recording)[0].num_workers
+    known = busy is not None and not lookup.training_loaders(recording)[0].num_workers
     return not known and (recording.sensors.iowait_share or 0.0) > _IOWAIT
 
 
@@ -201,7 +194,7 @@ def advice(recording: Recording) -> str:
 def instruction(settings: Settings, recording: Recording) -> str:
     """Return the argument to set, and where; of an IterableDataset also what more workers need."""
     call = loader_call(recording, num_workers=settings["num_workers"])
-    if not _shards(training_loaders(recording)[0]):
+    if not _shards(lookup.training_loaders(recording)[0]):
         sharding = FIX.permanent_form.partition("\n\n")[2]
         return f"{call}\n{sharding}"
     if settings["num_workers"]:

@@ -16,16 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchdoctor.launch import escaped_writes, shared_memory
+from torchdoctor.launch import escaped_writes, running_launch, shared_memory
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.launch.running_launch import (
-    Poll,
-    RunningLaunch,
-    WindowDone,
-    end,
-    no_interrupts,
-    until_end,
-)
+from torchdoctor.launch.running_launch import Poll
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Command, Started
 from torchdoctor.machine import processes
@@ -131,7 +124,7 @@ def launch(
         scratch=scratch,
         environment={name: value for name, value in changed.items() if value is not None},
     )
-    return watch.run(timeout_s, poll or WindowDone(), sensors)
+    return watch.run(timeout_s, poll or running_launch.WindowDone(), sensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,22 +146,24 @@ class _Watch:
         output_file, channel = self.folder / "output.txt", self.folder / "channel"
         begin = time.monotonic()
         started = self._start(output_file)
-        running = RunningLaunch(started=started, channel=channel, folder=self.folder, begin_s=begin)
+        running = running_launch.RunningLaunch(
+            started=started, channel=channel, folder=self.folder, begin_s=begin
+        )
         plan = "TORCHDOCTOR_PLAN"
         tree = processes.Tree(started.popen.pid, (plan, self.environment[plan]))
         ended, columns = "interrupted", None
         try:
-            ended = until_end(running, tree, timeout_s, poll, sensors)
+            ended = running_launch.until_end(running, tree, timeout_s, poll, sensors)
         except KeyboardInterrupt:
             pass
         finally:
-            with no_interrupts():
+            with running_launch.no_interrupts():
                 columns = _stopped(sensors, self.folder)
                 wall_s = running.elapsed_s
                 # What a program prints while it is being ended is not its own story.
                 said_bytes = output_file.stat().st_size
                 held = shared_memory.mapped(x.pid for x in tree.now()) if open_to_writes else set()
-                clean = end(running, tree)
+                clean = running_launch.end(running, tree)
                 started.read_status()
                 if open_to_writes:
                     shared_memory.remove_left(segments, tree.every_pid, held)

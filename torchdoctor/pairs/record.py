@@ -20,18 +20,10 @@ from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
 from torchdoctor.machine.storage import storage_facts, waits_for_input
+from torchdoctor.observe import observation
 from torchdoctor.observe.evaluation import evaluates_training_loader
 from torchdoctor.observe.events import read_channel
-from torchdoctor.observe.observation import (
-    Observation,
-    ObservationWatch,
-    Profiled,
-    check_usable,
-    own_failure,
-    profiled_window,
-    step_start_s,
-    trainers_first,
-)
+from torchdoctor.observe.observation import Observation, ObservationWatch, Profiled
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics, window_ns
 from torchdoctor.pairs.launch_timing import last_switched_on, read_launch
@@ -145,7 +137,7 @@ class Recorder:
         result = self._launch(spec, timeout_s, cold=cold)
         if result.ended == "interrupted":
             raise KeyboardInterrupt
-        return profiled_window(result)
+        return observation.profiled_window(result)
 
     def time(
         self, spec: LaunchSpec, timeout_s: float, poll: Poll | None = None, cold: bool = False
@@ -212,7 +204,7 @@ def _observation(
     interrupted = result.ended == "interrupted"
     if interrupted and isinstance(boundaries, NoSteps):
         raise KeyboardInterrupt
-    check_usable(result, events, boundaries, workload)
+    observation.check_usable(result, events, boundaries, workload)
     assert isinstance(boundaries, StepsFound)
     trainers = [events[pid] for pid in boundaries.trainers]
     try:
@@ -228,12 +220,12 @@ def _observation(
     return Observation(
         steps_found=boundaries,
         steps=steps,
-        processes=trainers_first(facts, boundaries.trainers),
+        processes=observation.trainers_first(facts, boundaries.trainers),
         sensors=columns.statistics(begin, end, main_pid=boundaries.trainers[0]),
         wall_s=result.wall_s,
-        start_s=step_start_s(trainers[0], boundaries, result),
+        start_s=observation.step_start_s(trainers[0], boundaries, result),
         doubts=doubts,
-        failure=own_failure(result, steps.total_steps_seen),
+        failure=observation.own_failure(result, steps.total_steps_seen),
         interrupted=interrupted,
         logs_phases=any(evaluates_training_loader(log) for log in trainers),
     )

@@ -109,16 +109,12 @@ def names_of(value):
 
     The innermost and the outermost line with a name for it, and the user's frames above that.
     """
-    bindings = [_binding(frame, value) for frame in users_frames(sys._getframe(1))]
+    named = [(name_of(frame, value), frame) for frame in users_frames(sys._getframe(1))]
+    bindings = [name and {"location": of_frame(frame), "name": name} for name, frame in named]
     named = [number for number, binding in enumerate(bindings) if binding is not None]
     if not named:
         return None, None, None
     return bindings[0], bindings[named[-1]], len(bindings) - 1 - named[-1]
-
-
-def _binding(frame, value):
-    name = name_of(frame, value)
-    return None if name is None else {"location": of_frame(frame), "name": name}
 
 
 def name_of(frame, value):

@@ -13,15 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from torchdoctor.trials.claims import (
-    SIGMAS,
-    Floats,
-    LogInterval,
-    claim_interval,
-    error_density,
-    sigma_prior_log,
-    spread_evidence,
-)
+from torchdoctor.trials import claims
+from torchdoctor.trials.claims import SIGMAS, Floats, LogInterval, claim_interval, error_density
 
 Members = frozenset[str]  # names of the arms of a set
 
@@ -182,15 +175,15 @@ class Beliefs:
 
     def sigma_log(self, without: Members | None = None) -> Floats:
         """Return the log weight of each of `SIGMAS` by all pairs of the run, but those of a set."""
-        log = sigma_prior_log(self.results.side_by_side)
+        log = claims.sigma_prior_log(self.results.side_by_side)
         for name, evidence in self._evidence.items():
             if without != frozenset([name]):
                 log = log + evidence
         for members, logs in self.results.pairs.items():
             if len(members) > 1 and members != without and len(logs) > 1:
-                log = log + spread_evidence(logs)
+                log = log + claims.spread_evidence(logs)
         if self.results.same:
-            log = log + spread_evidence(self.results.same, centre=0.0)
+            log = log + claims.spread_evidence(self.results.same, centre=0.0)
         return np.asarray(log - log.max())
 
     def _draw(self, random: np.random.Generator) -> None:

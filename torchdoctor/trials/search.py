@@ -10,20 +10,11 @@ from dataclasses import dataclass, field, replace
 from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.pair_times import usable
-from torchdoctor.trials import beliefs
+from torchdoctor.trials import beliefs, ceilings
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
 from torchdoctor.trials.arms import Arm, FixFacts, candidate_arms, together
 from torchdoctor.trials.beliefs import Beliefs, Members, Results
-from torchdoctor.trials.ceilings import (
-    FEWEST_ROUNDS,
-    CeilingTrial,
-    affordable_ceilings,
-    bounded,
-    conditions,
-    switch_arms,
-    switch_s,
-    tried,
-)
+from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.log import NO_TIME, SEED_LAUNCHES, Budget, BudgetEnded, Log, Stopped
 from torchdoctor.trials.outcome import (
@@ -159,7 +150,7 @@ class Search:
         if action.kind == "switch":
             self._switch_launches += 1
             arms = [self._by_key[name] for name in action.arms]
-            switch_arms(self._log, arms, [arm for _, arm in self._ceilings], action.rounds)
+            ceilings.switch_arms(self._log, arms, [arm for _, arm in self._ceilings], action.rounds)
         elif action.kind == "seeds":
             self._launch_seeds()
         elif action.kind == "patch":
@@ -200,11 +191,11 @@ class Search:
 
     def _try_ceilings_alone(self) -> bool:
         """Launch for ceilings alone if that costs a tenth of the budget; return True if it did."""
-        ceilings = [arm for _, arm in self._ceilings if self._can_switch(arm)]
-        if self._log.switched or not affordable_ceilings(self._log, [], ceilings):
+        alive = [arm for _, arm in self._ceilings if self._can_switch(arm)]
+        if self._log.switched or not ceilings.affordable_ceilings(self._log, [], alive):
             return False
         self._log.why = "What the program gains without a cost bounds every fix of that cost"
-        switch_arms(self._log, [], ceilings, FEWEST_ROUNDS)
+        ceilings.switch_arms(self._log, [], alive, ceilings.FEWEST_ROUNDS)
         self._beliefs = None
         return True
 
@@ -310,7 +301,7 @@ class Search:
         patched = self._patch is None or self._patch.alive
 
         def seconds(names: Sequence[str], rounds: int) -> float:
-            return switch_s(log, [self._by_key[name] for name in names], rounds)
+            return ceilings.switch_s(log, [self._by_key[name] for name in names], rounds)
 
         return Prices(
             budget_s=log.budget.seconds or math.inf,
@@ -375,9 +366,10 @@ class Search:
 
     def _tried_ceilings(self) -> list[TriedCeiling]:
         launched = {key for series in self._log.switched for key in series.keys}
-        alike = conditions(self._log.switched, self._settings.steps)
+        alike = ceilings.conditions(self._log.switched, self._settings.steps)
         can_switch = all(self._can_switch(arm) for _, arm in self._ceilings)
-        return tried(self._ceilings, self._evidence, launched if can_switch else None, alike)
+        known = launched if can_switch else None
+        return ceilings.tried(self._ceilings, self._evidence, known, alike)
 
     def results(self) -> TrialResults:
         """Return what was measured, however the search ended."""
@@ -415,7 +407,7 @@ def _believed_arm(arm: Arm, switches: bool, tried: TriedCeiling | None) -> belie
     value = arm.fixes[0][1].get(setting) if setting is not None else None
     ceiling = min(candidate.ceiling or _UNKNOWN_CEILING, candidate.bound or float("inf"))
     if tried is not None:
-        ceiling, counts = bounded(ceiling, tried)
+        ceiling, counts = ceilings.bounded(ceiling, tried)
         p_helps *= counts
     return beliefs.Arm(
         name=arm.key,

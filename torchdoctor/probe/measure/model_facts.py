@@ -23,6 +23,7 @@ def describe(module):
     parameters = list(module.parameters())
     modules = list(module.modules())
     names = [type(m).__name__ for m in modules]
+    classes = (base.__name__ for m in modules for base in type(m).__mro__)
     cls = type(module)
     convolutions = [m for m in modules if _is_torchs(m, ("Conv2d",))]
     block, blocks = _told(("", 0), repeated_blocks, modules)
@@ -49,7 +50,7 @@ def describe(module):
             type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None)
             for m in modules
         ),
-        "data_parallel": _data_parallel(modules),
+        "data_parallel": next((_PARALLEL[name] for name in classes if name in _PARALLEL), None),
     }
 
 
@@ -58,12 +59,6 @@ def _told(otherwise, look, looked_at):
         return look(looked_at)
     except Exception:
         return otherwise
-
-
-def _data_parallel(modules):
-    """Return the first of the wrappers that divide data or weights among devices, or None."""
-    names = (cls.__name__ for module in modules for cls in type(module).__mro__)
-    return next((_PARALLEL[name] for name in names if name in _PARALLEL), None)
 
 
 def repeated_blocks(modules):
