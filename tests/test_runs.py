@@ -65,21 +65,26 @@ def report_of(folder: Path) -> dict:
 DIAGNOSE = ("--no-fixes", "--budget", "40s", "--output", "out")
 
 
-def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
+def test_torchrun_with_a_rank_that_others_wait_for(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
-        "for step in range(100000):\n"
-        "    x = torch.randn(4, 8)\n"
-        "    time.sleep(0.002)\n" + STEP
+        "def prepare(i):\n"
+        "    time.sleep(0.002 + 0.05 * dist.get_rank())\n"
+        "    return torch.randn(4, 8)\n"
+        "for x in map(prepare, range(100000)):\n" + STEP
     )
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29517"]
     result = run(tmp_path, *DIAGNOSE, "--", sys.executable, *torchrun, "train.py")
     assert result.returncode == 0, result.stderr
     report = report_of(tmp_path)
     assert report["steps"]["trainers"] == 2
+    told = report["diagnosis"]["sentence"]
+    assert told.startswith("The ranks wait for rank 1, which comes last to 100%"), told
+    # What is said of the program is said of the rank that sleeps, and not of the one that waits.
+    assert report["baseline"]["shares"]["communication"] < 0.3, told
     assert left_in(tmp_path) == []
 
 

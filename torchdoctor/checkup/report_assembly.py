@@ -92,6 +92,7 @@ def assemble(run: RunResults) -> Report:
         overhead=_overhead(recording),
         steps=recording.steps,
         trace=recording.trace,
+        ranks=recording.ranks,
         scaling=scaling(recording),
         sensors=recording.sensors,
         doubts=[note.sentence for note in notes],

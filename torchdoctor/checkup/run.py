@@ -14,6 +14,7 @@ from torchdoctor.advice.candidates import candidates
 from torchdoctor.advice.diagnosis import by_experiment, diagnose, too_short
 from torchdoctor.checkup.report_assembly import RunResults, assemble
 from torchdoctor.checkup.run_settings import RunSettings
+from torchdoctor.checkup.trace_verdict import with_waits
 from torchdoctor.facts.hardware import load_during_trials
 from torchdoctor.facts.slow_reads import stays_cold
 from torchdoctor.facts.stacks import share_showing
@@ -22,7 +23,7 @@ from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import environment
 from torchdoctor.machine.sensors import LoadBeside
-from torchdoctor.observe.observation import Observation
+from torchdoctor.observe.observation import Observation, Profiled
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.observe.window import Window, choose_window
 from torchdoctor.pairs.block_plan import TurnBlocks
@@ -153,6 +154,21 @@ class _Checkup:
         most = max(0.35 * budget, enough)
         observation = self.recorder.observe(self.settings.step_on, enough, most, self._left())
         self.doubts += observation.doubts
+        self._take(observation)
+        if not observation.interrupted and too_short(self.recording) is None:
+            profiled = self._profile(observation)
+            observation = self._take_traces(observation, profiled) if profiled else observation
+        self._share_out()
+        self.doubts += share_doubts(self.recording.steps, self.recording.trace)
+        try:
+            write_recording(self.recording, self.folder / "recording.json")
+        except UsageError as error:
+            self.doubts.append(str(error))
+        if observation.interrupted:
+            raise KeyboardInterrupt
+        return observation
+
+    def _take(self, observation: Observation) -> None:
         self.recording = replace(
             self.recording,
             steps=observation.steps,
@@ -167,19 +183,9 @@ class _Checkup:
         )
         if not observation.interrupted and too_short(self.recording) is None:
             self.recording = replace(self.recording, storage=self.recorder.storage(observation))
-            self._profile(observation)
-        self._share_out()
-        self.doubts += share_doubts(self.recording.steps, self.recording.trace)
-        try:
-            write_recording(self.recording, self.folder / "recording.json")
-        except UsageError as error:
-            self.doubts.append(str(error))
-        if observation.interrupted:
-            raise KeyboardInterrupt
-        return observation
 
-    def _profile(self, observation: Observation) -> None:
-        """Add the profiler window, where the budget allows it; its absence is a doubt."""
+    def _profile(self, observation: Observation) -> Profiled | None:
+        """Return the profiler window, where the budget allows it; its absence is a doubt."""
         step_s = observation.steps.mean_s
         warmup = 3 if step_s > 1.0 else 10
         expected = observation.start_s + 5.0 + step_s * (warmup + 14)
@@ -192,23 +198,35 @@ class _Checkup:
                 f"the budget of {self.settings.budget_s:.0f} s (--budget). Operators and kernels "
                 "are therefore not measured."
             )
-            return
+            return None
         longest = max(2 * expected, min(6 * expected + 30, self._left()))
         message = "The profiler records a few steps, in a launch of its own"
         why = "Its trace says which operators and kernels take the time"
         self._relay(ProgressEvent(phase="profile", message=message, why=why))
         boundary, cold = observation.steps_found.boundary, stays_cold(self.recording)
         try:
-            profiled = self.recorder.profile(boundary, warmup, longest, cold)
+            return self.recorder.profile(boundary, warmup, longest, cold)
         except ProgramFailed as error:
             self.doubts.append(str(error))
-            return
-        trace = profiled.trace
+            return None
+
+    def _take_traces(self, observation: Observation, profiled: Profiled) -> Observation:
+        """Add the trace of the rank that the others wait for; return what was observed on it."""
+        from torchdoctor.checkup.traces import compared  # with all that reads traces
+
+        ranks, chosen, _ = compared(profiled.traces)
+        if not ranks:
+            chosen = profiled.largest()
+        elif chosen.rank not in (None, observation.processes[0].rank):
+            observation = self.recorder.observed_on(chosen.rank)
+            self._take(observation)
+        trace = chosen.statistics
         # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
         expected = not self.recording.environment.gpus and not trace.has_device
         self.doubts += [x for x in trace.doubts if not (expected and "GPU events" in x)]
-        processes = profiled.added_to(self.recording.processes)
-        self.recording = replace(self.recording, trace=trace, processes=processes)
+        processes = profiled.added_to(self.recording.processes, trace.path)
+        self.recording = replace(self.recording, trace=trace, processes=processes, ranks=ranks)
+        return observation
 
     def _share_out(self) -> None:
         """Set where the step's time goes, by all that was recorded."""
@@ -218,7 +236,9 @@ class _Checkup:
         self.recording = with_inline_preparation(replace(recording, shares=known))
 
     def _diagnose(self) -> None:
-        self.diagnosis = diagnose(self.recording, catalogue.checks(), catalogue.fixes())
+        diagnosis = diagnose(self.recording, catalogue.checks(), catalogue.fixes())
+        trace, ranks = self.recording.trace, self.recording.ranks
+        self.diagnosis = with_waits(diagnosis, trace, ranks) if trace else diagnosis
 
     def _try_fixes(self, observation: Observation) -> None:
         modules, wanted = catalogue.fixes(), self.settings

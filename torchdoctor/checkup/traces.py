@@ -65,10 +65,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     copies = {os.path.realpath(rank.statistics.path) for rank in ranks}
     if annotated is not None and os.path.realpath(annotated) in copies:
         raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
-    longest_s = max(rank.statistics.step_s or 0.0 for rank in ranks)
-    aligned = align([rank.collectives for rank in ranks], longest_s)
-    rows = rank_times(ranks, aligned)
-    chosen = slowest(ranks, rows)
+    rows, chosen, aligned = compared(ranks)
     trace = chosen.statistics
     if unusual_part(trace)[0]:
         trace = replace(trace, what_if=None)  # a replay takes all of a step for usual
@@ -126,6 +123,16 @@ def _diagnosis(
     else:
         diagnosis = with_replay(with_waits(diagnosis, trace, recording.ranks), trace)
     return in_its_words(diagnosis, trace)
+
+
+def compared(
+    ranks: Sequence[RankTrace],
+) -> tuple[list[RankTime], RankTrace, Alignment | Unaligned]:
+    """Return a row for each rank of one job, the trace of the one that others wait for, clocks."""
+    longest_s = max(rank.statistics.step_s or 0.0 for rank in ranks)
+    aligned = align([rank.collectives for rank in ranks], longest_s)
+    rows = rank_times(ranks, aligned)
+    return rows, slowest(ranks, rows), aligned
 
 
 def slowest(ranks: Sequence[RankTrace], rows: Sequence[RankTime] = ()) -> RankTrace:

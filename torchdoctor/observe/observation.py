@@ -1,9 +1,13 @@
 """The observing and the profiled launch: when they have shown enough, and what they showed."""
 
+from __future__ import annotations
+
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchdoctor.launch.launch import LaunchResult, how_it_ended
 from torchdoctor.launch.running_launch import RunningLaunch
@@ -15,11 +19,13 @@ from torchdoctor.words import (
     ProgramFailure,
     SensorStatistics,
     StepStatistics,
-    TraceStatistics,
     Workload,
 )
 from torchdoctor.words.errors import NoStepFound, ProgramFailed, TimedOut, UsageError
 from torchdoctor.words.program import ANALYSED
+
+if TYPE_CHECKING:
+    from torchdoctor.trace.ranks import RankTrace
 
 _LOOK_EVERY_S = 0.5
 _ENOUGH_STEPS = 40
@@ -157,33 +163,35 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Profiled:
-    """What the profiled launch showed: its trace, and what the hooks saw after the trace."""
+    """What the profiled launch showed: a trace of each rank, and what hooks saw after them."""
 
-    trace: TraceStatistics
-    analysed: ProcessFacts | None = None  # None: the program ended before
+    traces: list[RankTrace]
+    facts: Mapping[int, ProcessFacts]
 
-    def added_to(self, processes: list[ProcessFacts]) -> list[ProcessFacts]:
-        """Return the observed processes, with what only the profiled launch sees in the first."""
-        if self.analysed is None:
+    def largest(self) -> RankTrace:
+        """Return the trace that holds most, of processes that are not ranks of one job."""
+        return max(self.traces, key=lambda trace: Path(trace.statistics.path).stat().st_size)
+
+    def added_to(self, processes: list[ProcessFacts], trace: str) -> list[ProcessFacts]:
+        """Return the observed processes; the first has what only this trace's process shows."""
+        process = self.facts.get(int(Path(trace).name.split("-")[1].split(".")[0]))
+        if process is None or not process.analysed_steps:  # the program ended before
             return processes
-        analysed = {name: getattr(self.analysed, name) for name in ANALYSED}
+        analysed = {name: getattr(process, name) for name in ANALYSED}
         return [replace(processes[0], **analysed), *processes[1:]]
 
 
 def profiled_window(result: LaunchResult) -> Profiled:
-    """Read the largest trace of a launch; raise ProgramFailed if there is none."""
-    from torchdoctor.trace.reader import read_trace
-    from torchdoctor.trace.summary import summarise
+    """Read the traces of a launch; raise ProgramFailed if there is none."""
+    from torchdoctor.trace.ranks import read_ranks
 
     traces = sorted(result.channel.glob("trace-*.json.gz"))
     if not traces:
         raise ProgramFailed(
             f"The profiler window gave no trace ({how_it_ended(result)}).", result.exit_code
         )
-    largest = max(traces, key=lambda path: path.stat().st_size)
     try:
-        trace = summarise(read_trace(largest))
+        read = read_ranks(list(map(str, traces))).traces
     except UsageError as error:
         raise ProgramFailed(f"The profiler's trace cannot be read: {error}") from error
-    own = read_channel(result.channel)[1].get(int(largest.name.split("-")[1].split(".")[0]))
-    return Profiled(trace=trace, analysed=own if own is not None and own.analysed_steps else None)
+    return Profiled(traces=read, facts=read_channel(result.channel)[1])

@@ -80,9 +80,10 @@ def find_boundary(
     events_by_pid: Mapping[int, Events],
     facts_by_pid: Mapping[int, ProcessFacts],
     step_on: str | None = None,
+    rank: int | None = None,
 ) -> StepsFound | NoSteps:
     """Find what separates iterations of the main training process; `step_on` overrules it."""
-    trainers = training_processes(events_by_pid, facts_by_pid)
+    trainers = training_processes(events_by_pid, facts_by_pid, rank)
     if not trainers:
         fetched = any(_fetched(log) > 1 for log in events_by_pid.values())
         loader = " all the same, give --step-on loader, or" if fetched else ","
@@ -115,9 +116,9 @@ def find_boundary(
 
 
 def training_processes(
-    events_by_pid: Mapping[int, Events], facts: Mapping[int, ProcessFacts]
+    events_by_pid: Mapping[int, Events], facts: Mapping[int, ProcessFacts], main: int | None = None
 ) -> list[int]:
-    """Return the pids of the processes that train, the main one first."""
+    """Return the pids of the processes that train, the main one first: that of rank `main`."""
     marks = {
         pid: len(learning_rows(events)) + len(events.at(step_log.EXPLICIT_STEP))
         for pid, events in events_by_pid.items()
@@ -125,9 +126,10 @@ def training_processes(
     }
     least = max(1.0, _MINOR_TRAINER * max(marks.values(), default=0))
 
-    def order(pid: int) -> tuple[int, int, int]:
+    def order(pid: int) -> tuple[bool, int, int, int]:
         rank = facts[pid].rank if pid in facts else None
-        return (1 << 30 if rank is None else rank, int(events_by_pid[pid].t_ns[0]), pid)
+        last = 1 << 30 if rank is None else rank
+        return (main not in (None, rank), last, int(events_by_pid[pid].t_ns[0]), pid)
 
     return sorted((pid for pid, count in marks.items() if count >= least), key=order)
 

@@ -7,7 +7,9 @@ import itertools
 import math
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from torchdoctor.launch import compile_cache
@@ -60,6 +62,7 @@ class Recorder:
         self.doubts: list[str] = []
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
+        self._observation: Callable[[int | None], Observation] | None = None  # given a rank
         kept = compile_cache.kept_folder(workload)
         self._compile_cache = kept or folder / "compile-cache"
         with writing(folder):
@@ -111,7 +114,15 @@ class Recorder:
         if watch.gave_up:
             result = replace(result, ended="timed-out")
         self._observed = result.channel
-        return _observation(result, sensors.stop(), step_on, spec.workload or self.workload)
+        self._observation = partial(
+            _observation, result, sensors.stop(), step_on, spec.workload or self.workload
+        )
+        return self._observation(None)
+
+    def observed_on(self, rank: int) -> Observation:
+        """Return what the observed launch shows with this rank as the main process."""
+        assert self._observation is not None
+        return self._observation(rank)
 
     def storage(self, observed: Observation) -> StorageFacts | None:
         """Return where the files lie that the observed loop waited for; None: it waits for none.
@@ -196,11 +207,18 @@ class Recorder:
 
 
 def _observation(
-    result: LaunchResult, columns: SensorColumns, step_on: str | None, workload: Workload
+    result: LaunchResult,
+    columns: SensorColumns,
+    step_on: str | None,
+    workload: Workload,
+    rank: int | None,
 ) -> Observation:
-    """Return what an observing launch showed, or raise what keeps it from being used."""
+    """Return what an observing launch showed, or raise what keeps it from being used.
+
+    `rank`: the one that counts as the main process; None: the lowest.
+    """
     events, facts, doubts = read_channel(result.channel)
-    boundaries = find_boundary(events, facts, step_on)
+    boundaries = find_boundary(events, facts, step_on, rank)
     interrupted = result.ended == "interrupted"
     if interrupted and isinstance(boundaries, NoSteps):
         raise KeyboardInterrupt
