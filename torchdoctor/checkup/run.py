@@ -73,8 +73,9 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
         machine = replace(machine, sandbox=sandbox.mode)
         stdin = keep_stdin(folder)
+        seed, timeout_s, forks = settings.seed, settings.timeout_s, not settings.cold
         with contextlib.closing(
-            Recorder(workload, folder, sandbox, settings.seed, stdin, settings.timeout_s)
+            Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
         ) as recorder:
             run = _Checkup(
                 settings=settings,

@@ -27,6 +27,7 @@ class RunSettings:
     seed: int = 0
     sandbox: bool = True
     side_by_side: bool = True
+    cold: bool = False
 
     def options(self) -> list[str]:
         """Return the command line's options that give these settings."""
@@ -44,6 +45,7 @@ class RunSettings:
         words += ["--no-fixes"] * self.no_fixes
         words += ["--allow-training-changes"] * self.allow_training_changes
         words += ["--no-sandbox"] * (not self.sandbox)
+        words += ["--cold"] * self.cold
         return words + ["--in-turns"] * (not self.side_by_side)
 
     def wanted(self) -> dict[str, FixSpec]:

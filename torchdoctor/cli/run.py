@@ -23,6 +23,9 @@ _Fixes = Annotated[
 ]
 _Skip = Annotated[str | None, typer.Option(help="Do not try these fixes.")]
 _NoFixes = Annotated[bool, typer.Option("--no-fixes", help="Diagnose only.")]
+_Cold = Annotated[
+    bool, typer.Option("--cold", help="Start an interpreter for each launch; fork none.")
+]
 _TrainingChanges = Annotated[
     bool,
     typer.Option(
@@ -52,6 +55,7 @@ def run(
     python: arguments.Python = None,
     no_sandbox: arguments.NoSandbox = False,
     in_turns: arguments.InTurns = False,
+    cold: _Cold = False,
     quiet: arguments.Quiet = False,
     details: arguments.Details = False,
 ) -> None:
@@ -76,6 +80,7 @@ def run(
         seed=seed,
         sandbox=not no_sandbox,
         side_by_side=not in_turns,
+        cold=cold,
     )
     files = {"report": json, "HTML page": html}
     check_written(files, tensorboard=tensorboard)

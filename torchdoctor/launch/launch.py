@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 import time
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchdoctor.launch import escaped_writes, running_launch, shared_memory
-from torchdoctor.launch.launch_spec import LaunchSpec
+from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.running_launch import Poll
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Command, Started
+from torchdoctor.launch.warm_image import WarmImage
 from torchdoctor.machine import processes
 from torchdoctor.words import LaunchTiming, Workload
 from torchdoctor.words.errors import TorchdoctorError, UsageError
@@ -60,6 +62,7 @@ class Program:
     seed: int = 0
     stdin_file: Path | None = None  # what the program reads on its standard input
     compile_cache: Path | None = None  # keeps what torch.compile makes; None: thrown away
+    image: WarmImage | None = None  # forks launches that differ by their plan alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +126,7 @@ def launch(
         folder=folder,
         scratch=scratch,
         environment={name: value for name, value in changed.items() if value is not None},
+        image=program.image.place if program.image else None,
     )
     return watch.run(timeout_s, poll or running_launch.WindowDone(), sensors)
 
@@ -137,6 +141,7 @@ class _Watch:
     folder: Path
     scratch: Path
     environment: dict[str, str]
+    image: tuple[int, str] | None = None
 
     def run(self, timeout_s: float | None, poll: Poll, sensors: Sensors | None) -> LaunchResult:
         # An overlay's files and its /dev/shm are its own.
@@ -145,7 +150,7 @@ class _Watch:
         segments = shared_memory.segments()
         output_file, channel = self.folder / "output.txt", self.folder / "channel"
         begin = time.monotonic()
-        started = self._start(output_file)
+        started = self.start(output_file)
         running = running_launch.RunningLaunch(
             started=started, channel=channel, folder=self.folder, begin_s=begin
         )
@@ -183,7 +188,7 @@ class _Watch:
             began_s=begin,
         )
 
-    def _start(self, output_file: Path) -> Started:
+    def start(self, output_file: Path, inherited: tuple[int, ...] = ()) -> Started:
         kept = (self.folder / "channel", self.program.compile_cache)
         with contextlib.ExitStack() as files:
             given = self.program.stdin_file
@@ -193,6 +198,7 @@ class _Watch:
                 environment=self.environment,
                 stdin=files.enter_context(given.open("rb")) if given else subprocess.DEVNULL,
                 output=files.enter_context(output_file.open("wb")),
+                inherited=inherited or (self.image or ())[:1],
             )
             return self.program.sandbox.start(
                 command,
@@ -200,6 +206,7 @@ class _Watch:
                 real=[path.absolute() for path in kept if path is not None],
                 interest=named_places(self.workload),
                 contents=self.spec.contents,
+                image=self.image,
             )
 
     def _snapshot(self) -> escaped_writes.Snapshot:
@@ -218,6 +225,28 @@ class _Watch:
                 f"The sandbox for the program could not be set up: {started.failure}. "
                 "Try again, or run with --no-sandbox."
             )
+
+
+def start_image(program: Program, folder: Path) -> WarmImage | None:
+    """Return a warm image of the program; None: it can have none, as a file in `folder` says."""
+    # In our PID namespace: from another one it could not enter a launch's.
+    outside = replace(program, sandbox=replace(program.sandbox, pidns=False))
+    (folder / "channel").mkdir(parents=True)
+    places = folder / "plan.json", folder / "trackers", program.compile_cache
+    watch = _Watch(
+        program=outside,
+        spec=UNTOUCHED,
+        workload=program.workload,
+        folder=folder,
+        scratch=program.sandbox.new_scratch(),
+        environment=child_environment(*places, program.seed),
+    )
+    plan = {"script": program.workload.script, "channel": str(folder / "channel")}
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        (folder / "plan.json").write_text(json.dumps(plan | {"image": theirs.fileno()}))
+        started = watch.start(folder / "output.txt", (theirs.fileno(),))
+    return WarmImage(sandbox=outside.sandbox, started=started, link=ours).ready()
 
 
 def _stopped(sensors: Sensors | None, folder: Path) -> SensorColumns | None:

@@ -44,11 +44,17 @@ class LaunchSpec:
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched (compiling)
     settled_after: int = 0  # iterations after which its fixes work as they go on working
     switching: Switching | None = None  # None: it cannot be switched within one launch
+    forked: bool = False  # from the warm image, where there is one
 
     @property
     def is_baseline(self) -> bool:
         """Return True for the untouched program."""
         return self.name == BASELINE
+
+    @property
+    def differs_by_plan(self) -> bool:
+        """Return True if it starts as the untouched program does: its plan is read later."""
+        return not (self.variables or self.contents or self.workload)
 
     def plan_content(self, seed: int) -> dict[str, Any]:
         """Return the content of the plan file; `seed` is given to a program that sets none."""

@@ -126,11 +126,13 @@ class Sandbox:
         real: Sequence[Path] = (),
         interest: Sequence[str] = (),
         contents: Contents | None = None,
+        image: tuple[int, str] | None = None,
     ) -> Started:
         """Start a command in it.
 
         `real`: folders that it may really write to; `interest`: places where it may want to write;
-        `contents`: of files, that this launch alone sees, in an overlay.
+        `contents`: of files, that this launch alone sees, in an overlay; `image`: socket and user
+        namespace of a warm image that forks it.
         """
         if contents and self.mode != "overlay":
             raise ValueError("other contents for files need the overlay sandbox")
@@ -158,6 +160,7 @@ class Sandbox:
                     for path, data in (contents or {}).items()
                 },
                 "links": [p for p, data in (contents or {}).items() if isinstance(data, str)],
+                "image": image,
             }
         return start_entry(settings, command, folder)
 

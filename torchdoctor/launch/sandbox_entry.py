@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 from typing import Any, NoReturn
 
@@ -262,6 +263,24 @@ def _as_init(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any
     os._exit(0)
 
 
+def _forked(settings: dict[str, Any], environment: dict[bytes, bytes]) -> NoReturn:
+    """Be PID 1 of a namespace that a warm image forks the program into, until it has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    reader, writer = os.pipe()
+    kinds = ["user"] * settings["userns"] + ["mnt", "pid"] + ["ipc"] * settings["ipcns"]
+    spaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
+    variables = {os.fsdecode(name): os.fsdecode(text) for name, text in environment.items()}
+    launch = {"environment": variables, "cwd": settings["cwd"], "userns": settings["userns"]}
+    with socket.socket(fileno=settings["image"][0]) as link:
+        files = [settings["status_fd"], 0, 1, writer, *spaces]
+        socket.send_fds(link, [json.dumps(launch).encode()], files)
+    os.close(writer)
+    if not os.read(reader, 1):
+        raise OSError("the warm image could not be forked")
+    os.read(reader, 1)  # ends with the process that waits for the program
+    os._exit(0)
+
+
 def _initial_environment() -> dict[bytes, bytes]:
     # Not os.environ: this interpreter adds LC_CTYPE to its own when the locale is "C".
     with open("/proc/self/environ", "rb") as file:
@@ -287,6 +306,9 @@ def main() -> None:
         say(event="started", program=os.getpid())
         _execute(settings, environment, say)
     try:
+        if settings["image"] and settings["userns"]:  # its launches' must lie within its own
+            space = os.open(settings["image"][1], os.O_RDONLY)
+            _check(_libc.setns(space, CLONE_NEWUSER), "setns")
         _unshare(settings)
         init = os.fork() if settings["pidns"] else 0
         if init:
@@ -299,6 +321,8 @@ def main() -> None:
         root.build(settings["steps"])
         root.enter()
         replace_contents(settings.get("contents") or {}, settings.get("links") or [])
+        if settings["image"]:
+            _forked(settings, environment)
     except OSError as error:
         say(event="failed", errno=error.errno, reason=str(error))
         os._exit(SETUP_FAILED)

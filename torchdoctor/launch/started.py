@@ -22,6 +22,7 @@ class Command:
     environment: Mapping[str, str]
     output: IO[bytes] | int
     stdin: IO[bytes] | int = subprocess.DEVNULL
+    inherited: tuple[int, ...] = ()  # file descriptors besides these
 
     def surroundings(self) -> dict[str, Any]:
         """Return the arguments of `subprocess.Popen` for them."""
@@ -112,7 +113,7 @@ def start_entry(settings: dict[str, Any], command: Command, folder: Path) -> Sta
         path.write_text(json.dumps(settings | {"status_fd": writer}), encoding="utf-8")
         popen = subprocess.Popen(
             [sys.executable, "-I", "-S", str(ENTRY), str(path)],
-            pass_fds=(writer,),
+            pass_fds=(writer, *command.inherited),
             **command.surroundings(),
         )
     except BaseException:

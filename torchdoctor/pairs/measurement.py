@@ -134,7 +134,9 @@ class ProgramLaunches:
         timeout_s = _timeout_s(turns.pair_s + self.pace.start_s, most_s)
         plan = {**turns.plan, "phases": self.pace.logs_phases}
 
-        starts = [partial(self.recorder.time, self._with(arm, plan), timeout_s) for arm in arms]
+        forked = all(arm.differs_by_plan for arm in arms) and self.recorder.image() is not None
+        specs = [replace(self._with(arm, plan), forked=forked) for arm in arms]
+        starts = [partial(self.recorder.time, spec, timeout_s) for spec in specs]
         until_s = time.monotonic() + max(most_s - turns.turn_s, 0.0)
         # The first to warm up waits longer for its first block, so that goes by lot too.
         places = chance.sample([0, 1], 2)
@@ -150,7 +152,7 @@ class ProgramLaunches:
         # Arms that are slower than the untouched program take longer; rounds end in time.
         limit_s = max(min(1.5 * self.blocks.launch_s(arms, rounds) + 5.0, most_s), 1.0)
         plan = self.blocks.plan(arms, rounds, limit_s, seed)
-        spec = self._with(LaunchSpec(name="switch"), plan)
+        spec = self._with(LaunchSpec(name="switch", forked=True), plan)
         return self.recorder.switch(spec, [len(arm.fixes) for arm in arms], limit_s)
 
     def warmup_steps(self, arm: LaunchSpec, beside: bool) -> int:

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from torchdoctor.launch import compile_cache
-from torchdoctor.launch.launch import LaunchResult, Program, launch
+from torchdoctor.launch.launch import LaunchResult, Program, launch, start_image
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import writing
 from torchdoctor.launch.running_launch import Poll
 from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.warm_image import WarmImage, can_have_image
 from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
@@ -44,7 +45,8 @@ class Recorder:
     """Starts the workload again and again, each launch in `<folder>/launches/<nn>-<name>/`.
 
     `seed` is given to a program that sets none, `stdin_file` is replayed to each launch, and
-    `timeout_s` is the longest wait for the first training steps.
+    `timeout_s` is the longest wait for the first training steps; if `forks`, launches are forked
+    from a warm image of the program, where that is possible.
     """
 
     def __init__(
@@ -55,7 +57,10 @@ class Recorder:
         seed: int,
         stdin_file: Path | None,
         timeout_s: float,
+        forks: bool = False,
     ) -> None:
+        self._image: WarmImage | None = None
+        self._forks = forks and can_have_image(workload, sandbox)
         self.workload, self.folder, self.sandbox = workload, folder, sandbox
         self.seed, self.timeout_s = seed, timeout_s
         self.escaped: list[str] = []
@@ -79,6 +84,8 @@ class Recorder:
 
     def close(self) -> None:
         """Remove what only further launches would have needed."""
+        if self._image is not None:
+            self._image.close()
         shutil.rmtree(self.folder / "compile-cache", ignore_errors=True)
         compile_cache.remove_oldest()
 
@@ -150,6 +157,14 @@ class Recorder:
             raise KeyboardInterrupt
         return observation.profiled_window(result)
 
+    def image(self) -> WarmImage | None:
+        """Return the image that launches are forked from, made at the first call; None: none."""
+        if self._forks:
+            self._forks = False
+            with writing(self.folder):
+                self._image = start_image(self._program, self.folder.absolute() / "image")
+        return self._image
+
     def time(
         self, spec: LaunchSpec, timeout_s: float, poll: Poll | None = None, cold: bool = False
     ) -> LaunchTiming:
@@ -195,11 +210,10 @@ class Recorder:
         folder = self.folder / "launches" / f"{next(self._launches):03d}-{name}"
         read = str((self.folder / "files-read.txt").absolute())
         spec = replace(spec, plan={"files_read": read, **spec.plan})
+        program = replace(self._program, image=self.image() if spec.forked else None)
         with writing(self.folder):
             (folder / "channel").mkdir(parents=True)
-            result = launch(
-                self._program, spec, folder, timeout_s=timeout_s, poll=poll, sensors=sensors
-            )
+            result = launch(program, spec, folder, timeout_s=timeout_s, poll=poll, sensors=sensors)
         shutil.rmtree(folder / "channel" / "staged", ignore_errors=True)  # by fast-storage
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]

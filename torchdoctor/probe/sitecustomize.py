@@ -66,6 +66,8 @@ def _load(name, path, **options):
 
 def _load_probe(torch):
     try:
+        if '"image":' in _plan_text():  # a warm image, that goes on in forked launches alone
+            _load("_torchdoctor_warm_image", "warm_image.py").hold_up(_plan_text())
         from importlib import import_module
 
         _load("_torchdoctor_probe", "__init__.py", submodule_search_locations=[_HERE])

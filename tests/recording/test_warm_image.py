@@ -1,0 +1,156 @@
+"""A launch that was forked from a warm image is what a fresh interpreter would be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchdoctor.launch.launch import Program, launch, start_image
+from torchdoctor.launch.launch_spec import UNTOUCHED
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.warm_image import WarmImage, can_have_image
+from torchdoctor.launch.workload import workload_of
+from torchdoctor.words.errors import UsageError
+
+IMPORTS = '"""A script."""\nfrom __future__ import annotations\nimport os, sys\nimport torch\n'
+SURROUNDINGS = (
+    IMPORTS
+    + """
+import random, resource, signal, threading
+before = os.path.exists("made")
+open("made", "w").write("of this launch alone")
+status = dict(x.split(":", 1) for x in open("/proc/self/status").read().splitlines())
+handlers = {x.name: str(signal.getsignal(x)) for x in signal.Signals}
+shown = {x: text for x, text in os.environ.items() if x != "TORCHDOCTOR_PLAN"}
+for fact in (
+    sys.argv, sys.orig_argv, sys.path, sys.flags, __name__, __file__, sorted(globals()),
+    torch.ready,
+    os.getcwd(), os.getpid(), os.getppid(), os.getsid(0), os.listdir("/proc/self/fd"), shown,
+    status["CapEff"], status["SigIgn"], status["SigBlk"], os.umask(0), handlers,
+    before, hash("a"),
+    resource.getrlimit(resource.RLIMIT_NOFILE), os.sched_getaffinity(0), threading.active_count(),
+    sorted(x for x in os.listdir("/proc") if x.isdigit()), sys.stdin.read(), sys.stdout.encoding,
+): print(fact)
+numbers = os.environ["TORCHDOCTOR_PLAN"], random.random()
+sys.stderr.write("an error\\n")
+"""
+)
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    try:
+        chosen = Sandbox.choose("overlay")
+    except UsageError as error:
+        pytest.skip(str(error))
+    with chosen:
+        if not chosen.pidns:
+            pytest.skip("no PID namespace")
+        yield chosen
+
+
+@pytest.fixture
+def program(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    project, packages = tmp_path / "project", tmp_path / "site-packages"
+    for folder in (project, packages):
+        folder.mkdir()
+    (packages / "torch.py").write_text("ready = True\n")
+    (tmp_path / "typed").write_text("typed")
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    (project / "train.py").write_text(SURROUNDINGS)
+    (project / "mine.py").write_text("import torch\n")
+    workload = workload_of(["train.py", "--rate", "1"], python=sys.executable, cwd=str(project))
+    return Program(workload=workload, sandbox=sandbox, stdin_file=tmp_path / "typed")
+
+
+def ran(program: Program, folder: Path, image: WarmImage | None) -> tuple[int | None, str]:
+    folder.mkdir()
+    program = replace(program, image=image)
+    result = launch(program, UNTOUCHED, folder, timeout_s=60, poll=lambda running: False)
+    assert result.ended == "exited"
+    return result.exit_code, result.output_tail.replace(str(folder), "")
+
+
+def script(program: Program, source: str) -> None:
+    Path(program.workload.script or "").write_text(source)
+
+
+@pytest.mark.parametrize("userns", [False, True])
+def test_a_forked_launch_has_the_surroundings_of_a_fresh_interpreter(
+    program: Program, tmp_path: Path, userns: bool
+) -> None:
+    program = replace(program, sandbox=replace(program.sandbox, userns=userns))
+    if userns:  # a folder of root's cannot be written there
+        script(program, SURROUNDINGS.replace('open("made", "w")', "sys.stdout"))
+    assert can_have_image(program.workload, program.sandbox)
+    image = start_image(program, tmp_path / "image")
+    assert image is not None
+    try:
+        fresh = ran(program, tmp_path / "fresh", None)
+        assert ran(program, tmp_path / "first", image) == fresh
+        assert ran(program, tmp_path / "second", image) == fresh
+    finally:
+        image.close()
+    assert fresh[0] == 0 and "typed" in fresh[1] and "an error" in fresh[1]
+    assert ran(program, tmp_path / "third", image) == fresh  # an image that has ended forks none
+    assert not (tmp_path / "project/made").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("sys.exit(7)", 7),
+        ("raise ValueError('told')", 1),
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os.fork() or sys.exit(3); os.wait()", 0),
+    ],
+)
+def test_its_end_is_the_programs_own(
+    program: Program, tmp_path: Path, source: str, code: int
+) -> None:
+    script(program, IMPORTS + source)
+    image = start_image(program, tmp_path / "image")
+    assert image is not None
+    fresh, forked = ran(program, tmp_path / "fresh", None), ran(program, tmp_path / "warm", image)
+    image.close()
+    assert forked == fresh and forked[0] == code
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\n", "line 2 stands before"),
+        ("import mine, torch\n", "mine is no package that was installed"),
+        ("try:\n    import torch\nexcept ImportError:\n    pass\n", "line 1 stands before"),
+        ("import this, torch\n", "something was printed"),
+        ("import starts_a_thread, torch\n", "threads were started"),
+        ("import keeps_a_file, torch\n", "is open"),
+        ("print('no torch')\n", None),
+    ],
+)
+def test_a_program_that_launches_may_begin_in_several_ways_has_no_image(
+    program: Program, tmp_path: Path, source: str, reason: str | None
+) -> None:
+    packages = tmp_path / "site-packages"
+    (packages / "starts_a_thread.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"
+    )
+    (packages / "keeps_a_file.py").write_text("kept = open(__file__)\n")
+    script(program, source)
+    assert start_image(program, tmp_path / "image") is None
+    told = "".join(x.read_text() for x in (tmp_path / "image").rglob("probe-error-*"))
+    assert (reason or "") in told and bool(told) == bool(reason)
+
+
+def test_options_of_the_interpreter_and_weaker_sandboxes_have_none(program: Program) -> None:
+    plain = program.workload
+    for words in (["-u", "train.py"], ["-m", "train"]):
+        assert not can_have_image(
+            replace(plain, command=[*plain.command[:1], *words]), program.sandbox
+        )
+    assert not can_have_image(plain, replace(program.sandbox, mode="redirect"))
+    assert not can_have_image(plain, replace(program.sandbox, pidns=False))
