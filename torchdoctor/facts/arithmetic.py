@@ -69,10 +69,7 @@ class PaddingGain:
 
 
 def padding_gains(recording: Recording) -> list[PaddingGain]:
-    """Return the gain of every product that was timed padded, the largest saving first.
-
-    Its speed-up is the geometric mean of paired ratios with a 95 % t interval.
-    """
+    """Return the gain of every product that was timed padded, in pairs; the largest first."""
     from scipy.special import stdtrit  # slow to import
 
     steps, gains = recording.steps, []

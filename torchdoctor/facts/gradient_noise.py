@@ -49,14 +49,9 @@ def noise_scale(recording: Recording) -> NoiseScale | None:
 
 
 def from_products(products: Sequence[Sequence[float]], batch: float) -> NoiseScale | None:
-    """Return the scale from inner products of the gradients of successive steps.
+    """Return the scale from <g_i, g_j> of successive steps, shape (n, n); None below four.
 
-    Args:
-        products: symmetric, shape (n, n): row i, column j is <g_i, g_j>.
-        batch: samples that each gradient is the mean of.
-
-    Returns:
-        The interval is of a jackknife over the gradients; None below four of them.
+    Each gradient is the mean of `batch` samples; the interval is of a jackknife over them.
     """
     count = len(products)
     if count < FEWEST_GRADIENTS or not all(math.isfinite(x) for row in products for x in row):
@@ -72,22 +67,17 @@ def from_products(products: Sequence[Sequence[float]], batch: float) -> NoiseSca
     from scipy.special import stdtrit
 
     reach = float(stdtrit(count - 1, 0.975)) * error
-    return NoiseScale(
-        estimate=_scale(share, batch),
-        low=_scale(min(share + reach, 1.0), batch) or 0.0,
-        high=_scale(share - reach, batch),
-        gradients=count,
+    low, estimate, high = (
+        batch * (1.0 - part) / part if part > 0 else None
+        for part in (min(share + reach, 1.0), share, share - reach)
     )
+    return NoiseScale(estimate=estimate, low=low or 0.0, high=high, gradients=count)
 
 
 def _signal_share(products: Sequence[Sequence[float]], chosen: Sequence[int]) -> float | None:
     norm = fmean(products[i][i] for i in chosen)
     signal = fmean(products[i][j] for i in chosen for j in chosen if i != j)
     return signal / norm if norm > 0 else None
-
-
-def _scale(share: float, batch: float) -> float | None:
-    return batch * (1.0 - share) / share if share > 0 else None
 
 
 def _rounded(samples: float) -> str:

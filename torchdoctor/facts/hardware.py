@@ -38,10 +38,7 @@ def has_bf16_instructions(recording: Recording) -> bool | None:
 
 
 def low_precision(recording: Recording) -> str | None:
-    """Return "bfloat16" or "float16", which the program's hardware multiplies fast; None: neither.
-
-    A GPU or processor that is not known counts as one with bfloat16.
-    """
+    """Return "bfloat16" (also if unknown) or "float16", multiplied fast here; None: neither."""
     if not recording.has_gpu:
         return None if has_bf16_instructions(recording) is False else "bfloat16"
     capability = compute_capability(recording)

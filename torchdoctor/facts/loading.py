@@ -75,10 +75,7 @@ def least_step_s(recording: Recording) -> float | None:
 
 
 def given_back_share(recording: Recording, settings: Mapping[str, Any]) -> float:
-    """Return the most of a step that fewer workers may give back to the training itself.
-
-    Each second of CPU time that they use may have stopped the training for one.
-    """
+    """Return the most of a step that fewer workers, who stop the training, may give back to it."""
     loaders, steps = training_loaders(recording), recording.steps
     busy = recording.sensors.workers_cpus
     today = loaders[0].num_workers if loaders else 0
@@ -121,11 +118,6 @@ def workers_that_keep_up(recording: Recording, loader: LoaderFacts) -> int:
 def workers_told(recording: Recording) -> str | None:
     """Return what a trace shows of the loader's workers; None: it shows none."""
     workers = recording.trace.loader_workers if recording.trace is not None else None
-    if not workers:
-        return None
-    if workers < 0:
-        return "The loader has worker processes already, which do not keep up."
-    return (
-        f"The loader has worker processes already, {workers} by its waits (one long wait every "
-        f"{workers} batches), and they do not keep up."
-    )
+    number = f", {workers} by its waits (one long wait every {workers} batches), and they"
+    which = number if workers and workers > 0 else ", which"
+    return f"The loader has worker processes already{which} do not keep up." if workers else None

@@ -103,19 +103,20 @@ def cold_mounts(recording: Recording) -> list[ColdMount]:
     """Return the mounts whose files came from the device while the step waited for them."""
     if recording.steps is None or (wait_share(recording) or 0.0) < LEAST_WAIT:
         return []
-    mounts = []
+    mounts, reads = [], (recording.sensors.read_bytes_per_s or 0.0) >= HARDLY_READ
     for mount in read_mounts_of(recording):
         cached = mount.cached_at_first
         if mount.kind == "memory" or cached is None or cached >= _COLD:
             continue
-        if not _gains_by_cache(mount):
+        if mount.cold_file_s is None or mount.warm_file_s is None or not _gains_by_cache(mount):
             continue
-        saved_s = (mount.cold_file_s or 0.0) - (mount.warm_file_s or 0.0)
-        share = _opened_share(recording, mount, saved_s * (1.0 - cached))
+        saved_s = (mount.cold_file_s - mount.warm_file_s) * (1.0 - cached)
+        share = _opened_share(recording, mount, saved_s)
         fits = fits_into_memory(recording, mount)
         if share is not None and share >= LEAST_SHARE:
             mounts.append(ColdMount(mount=mount, share=share, fits=fits))
-        elif mount.held and _waits(recording) and _comes_from_a_device(recording, mount):
+        # The bytes of a network go by no disk.
+        elif mount.held and _waits(recording) and (mount.kind in SLOW_KINDS or reads):
             mounts.append(ColdMount(mount=mount, share=None, fits=fits))
     return mounts
 
@@ -123,11 +124,6 @@ def cold_mounts(recording: Recording) -> list[ColdMount]:
 def stays_cold(recording: Recording) -> bool:
     """Return True if the loop waits for uncached files that memory has no room for."""
     return any(not cold.fits for cold in cold_mounts(recording))
-
-
-def _comes_from_a_device(recording: Recording, mount: MountReads) -> bool:
-    # The bytes of a network go by no disk.
-    return mount.kind in SLOW_KINDS or (recording.sensors.read_bytes_per_s or 0.0) >= HARDLY_READ
 
 
 def why_not_slow(recording: Recording) -> str:

@@ -41,10 +41,18 @@ _TONES = {"slower": "bad", "faster": "good"}
 def document(comparison: Comparison) -> Document:
     """Return what a comparison says."""
     chance = sentences(_CHANCE.get(comparison.verdict, ""))
-    findings = notes([_with_evidence(change) for change in comparison.findings])
+    findings = notes(
+        [
+            ". ".join([_named(x), " ".join(map(clean, x.evidence[:_EVIDENCE_LINES]))]).rstrip()
+            for x in comparison.findings
+        ]
+    )
     operators = table(
         ["", "calls", "host", "device", "change"], [_operator(x) for x in comparison.operators]
     )
+    by = "branch of the tree" if comparison.parts_are == "branches" else "phase"
+    parts = f"Where the step's time goes, by {by}"
+    parts += ", in the observed launch" * ("run" in (comparison.a.kind, comparison.b.kind))
     first = _cut(comparison.sentence)
     a, b = (shorten_left(clean(side.name), _NAME) for side in (comparison.a, comparison.b))
     doubts = [clean(doubt) for doubt in comparison.doubts]
@@ -61,7 +69,7 @@ def document(comparison: Comparison) -> Document:
         details=sections(
             ("Verdict", sentences(comparison.sentence if first.endswith("…") else "")),
             ("Step time", _step_times(comparison)),
-            (_parts_title(comparison), table(["", "A", "B", "change"], _parts(comparison))),
+            (parts, table(["", "A", "B", "change"], _parts(comparison))),
             ("Findings", [*chance, *findings] if findings else []),
             ("Operators, per step", [*chance, *operators] if operators else []),
             ("Other figures; times, bytes copied and counts are per step", _figures(comparison)),
@@ -103,12 +111,6 @@ def _step_times(comparison: Comparison) -> list[Block]:
         interval = speedup(comparison.speedup)
         lines.append(f"B's speed-up by launches, with its 95 % interval: {interval}")
     return [*table(["", "step", "spread", "measured as"], rows), *notes(lines)]
-
-
-def _parts_title(comparison: Comparison) -> str:
-    how = "branch of the tree" if comparison.parts_are == "branches" else "phase"
-    runs = "run" in (comparison.a.kind, comparison.b.kind)
-    return f"Where the step's time goes, by {how}{', in the observed launch' if runs else ''}"
 
 
 def _parts(comparison: Comparison) -> list[list[str]]:
@@ -172,11 +174,6 @@ def _named(change: FindingChange) -> str:
     place = _arrow(a_place, b_place) if a_place and b_place else a_place or b_place
     where = f" at {clean(place)}" if place else ""
     return f"{kind}: {clean(change.check)}{where}" + (f" ({cost} per step)" * (cost != MISSING))
-
-
-def _with_evidence(change: FindingChange) -> str:
-    evidence = " ".join(clean(sentence) for sentence in change.evidence[:_EVIDENCE_LINES])
-    return f"{_named(change)}. {evidence}".rstrip()
 
 
 def _time(value: float | None) -> str:

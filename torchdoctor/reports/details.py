@@ -75,7 +75,7 @@ def details(report: Report) -> list[Section]:
         (tried, _trials(report)),
         ("Candidates, by what they are worth", table(_CANDIDATE_COLUMNS, candidate_rows(report))),
         ("What to change", _changes(report, report.recommendation.fixes)),
-        ("All together", _together(report)),
+        ("All together", sentences(*wording.together(report))),
         *_offered(report),
         ("Not measured", table(["fix", "", "reason"], unmeasured)),
         ("Doubts", notes([clean(doubt) for doubt in report.doubts])),
@@ -179,14 +179,6 @@ def _trials(report: Report) -> list[Block]:
         *sentences(*trial_remarks(report)),
         *sentences(noise, _TRAINING_LEGEND, _RISK_LEGEND, tone="soft"),
     ]
-
-
-def _together(report: Report) -> list[Block]:
-    recommended, text = report.recommendation, wording.together(report)
-    if text:
-        names = (fix_with_settings(fix.fix, fix.settings) for fix in recommended.fixes)
-        text = f"{' + '.join(names)}: {text}"
-    return sentences(text, wording.at_most(recommended), wording.patch(report))
 
 
 def _changes(report: Report, fixes: list[RecommendedFix]) -> list[Block]:

@@ -71,18 +71,14 @@ def _cause(report: Report) -> list[Block]:
         where = place(finding.location, report.workload.cwd, _PLACE)
         if where and where not in first:
             first = f"{first} ({where})"
-        proofs = [clean(text) for text in finding.evidence]
-        proofs = [text for text in proofs if not _repeats(text, f"{first} {rest}")]
+        told, shares = f"{first} {rest}", re.compile(r"\d+ ?%")
+        proofs = [text for text in map(clean, finding.evidence) if text[:40] not in told]
+        # What has no other share than the sentence only repeats it.
+        known = set(shares.findall(told))
+        proofs = [text for text in proofs if not {*(shares.findall(text) or ["-"])} <= known]
         placed = [text for text in proofs if re.search(r"\.py:\d", text)]
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
     return [Sentence(f"{first}.", "strong"), *sentences(rest, proof, tone="soft")]
-
-
-def _repeats(proof: str, sentence: str) -> bool:
-    """Return True if a proof says what the sentence says already, in the same figures."""
-    shares = set(re.findall(r"\d+ ?%", proof))
-    repeated = bool(shares) and shares <= set(re.findall(r"\d+ ?%", sentence))
-    return repeated or proof[:40] in sentence
 
 
 def _answer(report: Report, folder: str) -> list[Block]:
@@ -112,7 +108,7 @@ def _recommended(report: Report, folder: str) -> list[Block]:
         rows.append((_name(fix), "   ".join(filter(None, parts))))
     interval = recommended.speedup
     title, figure = "RECOMMENDED", "not measured all together"
-    if wording.proven_faster(interval):
+    if interval is not None and interval.low > 1:
         figure = _faster(interval, recommended.numerics)
     elif interval is not None:
         title, figure = _UNPROVEN, f"measured {speedup(interval)}"

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
-from torchdoctor.reports import wording
 from torchdoctor.reports.document import Document, Row, sections, table
 from torchdoctor.reports.formats import program
 from torchdoctor.words.errors import UsageError
@@ -35,7 +34,7 @@ def _row(file: Path) -> Row:
     share = vars(report.baseline.shares).get(branch)
     cause = SHARE_LABELS.get(branch, "no part of the step")
     cause += f", {percent(share)}" if share is not None else ""
-    faster = wording.proven_faster(recommended.speedup)
+    faster = recommended.speedup is not None and recommended.speedup.low > 1
     names = " + ".join(catalogue.name(fix.fix) for fix in recommended.fixes)
     gain = f"{clean(names)}: {speedup(recommended.speedup)}" if faster else "nothing yet"
     command = program(report.workload.command, str(Path.cwd()))

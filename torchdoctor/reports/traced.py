@@ -136,8 +136,11 @@ def _arithmetic_lines(report: Report, trace: TraceStatistics) -> list[str]:
             "MFU: not measured (the trace has no matrix product with input sizes; record with "
             "record_shapes=True)"
         ]
+    units = (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 0.0))
+    unit = next(name for name, least in units if work.flops >= least)
+    size = dict(units)[unit] or 1e6
     lines = [
-        f"{_flops(work.flops)} in matrix products: {seconds(work.device_s)} of kernels",
+        f"{work.flops / size:.3g} {unit} in matrix products: {seconds(work.device_s)} of kernels",
         f"MFU: {_mfu(report, work)}",
     ]
     for product in work.products[:_MOST]:
@@ -165,10 +168,3 @@ def _mfu(report: Report, work: MatrixWork) -> str:
     if not names:
         return "not measured (the trace does not name its GPU, whose data sheet would say the peak)"
     return f"not measured (no data sheet figures for {', '.join(names)} in this precision)"
-
-
-def _flops(value: float) -> str:
-    for unit, size in (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e6:.3g} MFLOP"

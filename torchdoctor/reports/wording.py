@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from torchdoctor.reports.trial_rows import training
 from torchdoctor.words import (
     Environment,
-    Interval,
     ProgramFailure,
     Recommendation,
     RecommendedFix,
@@ -18,6 +17,7 @@ from torchdoctor.words.errors import ProgramFailed
 from torchdoctor.words.figures import (
     clean,
     counted,
+    fix_with_settings,
     memory,
     percent,
     quantity,
@@ -75,11 +75,6 @@ def how_it_failed(failed: ProgramFailure) -> str:
     return f"The program itself failed after {counted(failed.steps, 'training step')} ({how})"
 
 
-def proven_faster(interval: Interval | None) -> bool:
-    """Return True if the 95 % interval lies above 1: the only ground to call anything faster."""
-    return interval is not None and interval.low > 1
-
-
 def at_most(result: Trial | Recommendation) -> str:
     """Return a sentence on a speed-up beyond what the fix works on; mostly empty."""
     if result.at_most is None or result.speedup is None:
@@ -103,13 +98,13 @@ def untried(report: Report) -> str:
     return "No fix was tried."
 
 
-def together(report: Report) -> str:
+def together(report: Report) -> list[str]:
     """Return what the recommended fixes do all together, or that this was not measured."""
     recommended = report.recommendation
-    if not recommended.fixes:
-        return ""
+    names = " + ".join(fix_with_settings(fix.fix, fix.settings) for fix in recommended.fixes)
+    more = [at_most(recommended), patch(report)]
     if recommended.speedup is None:
-        return "Not measured all together." if len(recommended.fixes) > 1 else ""
+        return [f"{names}: not measured all together."] * (len(recommended.fixes) > 1) + more
     parts = [f"{speedup(recommended.speedup)} against the untouched program"]
     if recommended.pairs:
         beside = " side by side" * (report.baseline.measured == "side by side")
@@ -119,7 +114,7 @@ def together(report: Report) -> str:
         before = report.baseline.peak_memory_bytes
         change = f" (was {memory(before)})" if before is not None else ""
         parts.append(f"peak memory {memory(recommended.peak_memory_bytes)}{change}")
-    return "; ".join(parts) + "."
+    return [f"{names}: {'; '.join(parts)}.", *more]
 
 
 def patch(report: Report) -> str:

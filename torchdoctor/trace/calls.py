@@ -67,10 +67,7 @@ def _covered(table: Table, steps: Steps) -> float:
 
 
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
-    """Return fields of `TraceStatistics`: device memory that the driver was asked for or given.
-
-    Start-up is left out: it calls cudaFree before the first kernel, to make the context.
-    """
+    """Return fields of `TraceStatistics`: memory asked of the driver, but to make the context."""
     steps, table = timeline.steps, trace.runtime
     if not len(table):
         return {}

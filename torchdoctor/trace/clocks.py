@@ -148,10 +148,7 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
 
 
 def _matched(ranks: Sequence[Collectives]) -> list[tuple[int, ...]]:
-    """Return the rows of the same collective on every rank: the n-th of its name in a step.
-
-    Where one rank ran more of a name than another, which is which is not known.
-    """
+    """Return the rows of the same collective on every rank: the n-th of a name in a step."""
     matched: list[tuple[int, ...]] = []
     by_name: list[dict[tuple[int, str], list[int]]] = []
     for rank in ranks:

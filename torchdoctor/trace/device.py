@@ -56,10 +56,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
 
 
 def _idle_after_waits(trace: Trace, steps: Steps) -> int:
-    """Return the ns that the device idles after waits of the host, and no longer than each was.
-
-    Without such a wait the host would have come that much earlier to its next launch.
-    """
+    """Return the ns that the device idles after waits of the host, and no longer than each was."""
     runtime, device = trace.runtime, trace.device
     waits = named(trace, runtime, _SYNC_CALL.match)
     copies = np.flatnonzero(device["kind"] == MEMCPY)

@@ -71,11 +71,7 @@ class _Call:
 def product_sizes(
     inputs: ProductInputs, gradients: int, outputs: dict[tuple[Shape, Shape], Shape]
 ) -> ProductSizes | None:
-    """Return the arithmetic of one call; None: the trace does not say enough.
-
-    `gradients`: what a convolution's backward computes, 0: not known; `outputs`: from
-    `convolution_output`.
-    """
+    """Return the arithmetic of one call, as `_Call` has it; None: the trace says too little."""
     call = _Call(
         shapes=_shapes(inputs.dims),
         types=types_of(inputs),

@@ -40,36 +40,18 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
     rows = begins_context(trace) | _loads(trace, _LONG_NS)
     total = table.spans(rows).total
     if not rows.any() or total < max(_LONG * (end - start), _LONG_NS):
-        return start, _long_calls(trace, start, end)
+        return start, []
     until = int(table.end[rows].max())
     steps = np.concatenate([t.end[named(trace, t, is_optimizer)] for t in trace.ranges])
     if len(steps) > 1 and steps.min() > until:
         until = int(steps.min())
     if (trace.device.start >= until).sum() < len(trace.device) / 2:
-        return start, _long_calls(trace, start, end)
+        return start, []
     names = ", ".join(sorted({trace.names[name] for name in table.name[rows]}))
     return until, [
         f"The first {seconds((until - start) / 1e9)} of the trace are left out, as {STARTS_UP} "
         f"lies there: {counted(int(rows.sum()), 'call')} held the host for "
         f"{seconds(total / 1e9)} ({names}).",
-        *_long_calls(trace, until, end),
-    ]
-
-
-def _long_calls(trace: Trace, start: int, end: int) -> list[str]:
-    """Return a doubt if single driver calls take as long as start-up, which no step repeats."""
-    table, least = trace.runtime, max(_LONG * (end - start), _LONG_NS)
-    long = (table.end - table.start >= least) & (table.start >= start)
-    long &= ~named(trace, table, _WAITS.search)
-    if not long.any():
-        return []
-    names = ", ".join(sorted({trace.names[name] for name in table.name[long]}))
-    total_ns, count = table.spans(long).total, int(long.sum())
-    return [
-        f"{counted(count, 'call')} ({names}) {'hold' if count > 1 else 'holds'} the host "
-        f"for {total_ns / 1e6:.0f} ms, {total_ns / (end - start):.0%} of the trace, as start-up "
-        "does: if it is no part of training, record after a few steps (`schedule=` with wait and "
-        "warmup)."
     ]
 
 
@@ -95,10 +77,7 @@ def code_loading(trace: Trace, steps: Intervals) -> tuple[float, str]:
 
 
 def earlier_work(trace: Trace, steps: Intervals) -> tuple[float, str]:
-    """Return how long the first wait of the window is for work launched before it; and its call.
-
-    While it waits, the device runs nothing that was recorded.
-    """
+    """Return how long the first call of the window waits for work launched before; and its name."""
     table = trace.runtime
     waits = named(trace, table, _WAITS.search) & (table.end - table.start >= _WAIT_NS)
     if not waits.any():

@@ -8,10 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.trace.columns import Ints, Table, Trace, once
-from torchdoctor.words.intervals import join
-
-_WORKS = 0.1  # of the busiest thread's operators, from where on a thread is taken to do the steps
+from torchdoctor.trace.columns import Table, Trace, once
 
 
 def named(trace: Trace, table: Table, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
@@ -58,7 +55,8 @@ def fetching_threads(trace: Trace) -> NDArray[np.bool_]:
         stepping = threads_of(trace, wanted)
         if stepping.any():
             return loading & ~stepping
-    return loading & ~_working_threads(trace)
+    loading[main_thread(trace)] = False
+    return loading
 
 
 def of_fetching_thread(trace: Trace, table: Table) -> NDArray[np.bool_]:
@@ -72,14 +70,3 @@ def threads_of(trace: Trace, wanted: Callable[[str], object]) -> NDArray[np.bool
     for table in trace.ranges:
         threads[table.thread[named(trace, table, wanted)]] = True
     return threads
-
-
-def _working_threads(trace: Trace) -> NDArray[np.bool_]:
-    """Return which threads spend much time in operators that no loader of theirs calls."""
-    spent: Ints = np.zeros(len(trace.threads), dtype=np.int64)
-    waits = [table.where(named(trace, table, is_loader)) for table in trace.ranges]
-    for thread in np.unique(trace.operators.thread):
-        ours = trace.operators.where(trace.operators.thread == thread)
-        loading = join(*(wait.spans(wait.thread == thread) for wait in waits))
-        spent[thread] = ours.spans(~loading.contain(ours.start)).total
-    return spent >= _WORKS * spent.max() if len(spent) else np.zeros(0, dtype=bool)

@@ -22,10 +22,9 @@ Times = NDArray[np.float64]
 def replay(
     graph: Dependencies, kept: Mapping[Cost, float] | None = None, delay: Times | None = None
 ) -> Times:
-    """Return the length of each step in nanoseconds.
+    """Return the length of each step in ns if these shares of the classes of cost are `kept`.
 
-    `kept` is the share of each class of cost that stays, all of it if not named; `delay` by how
-    much later than the graph explains each node ends, for None waits too long to be chance.
+    `delay`: by how much later than explained each node ends; None: waits too long to be chance.
     """
     keep = np.ones(len(Cost))
     for cost, share in (kept or {}).items():
