@@ -225,4 +225,4 @@ def test_a_single_event_has_its_verb(tmp_path: Path) -> None:
     trace = without_steps(synthetic.every_branch())
     trace.slice("cpu_op", "aten::mm", 200_000, 199_000)
     doubts = " ".join(diagnosed(tmp_path, "trace.json", trace).doubts)
-    assert "1 event of 45 has no duration" in doubts and "it counts as" in doubts
+    assert "1 event of 44 has no duration" in doubts and "it counts as" in doubts

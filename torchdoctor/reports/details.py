@@ -64,6 +64,10 @@ def details(report: Report) -> list[Section]:
     """Return every section behind the first screen."""
     how = report.baseline.measured
     tried = f"What was tried, measured {how}" if how else "What was tried"
+    offered: dict[str, list[RecommendedFix]] = {title: [] for title in _OFFERED.values()}
+    for fix in report.recommendation.also_offered:
+        standing = "training" if fix.aim == "training" else fix.standing
+        offered[_OFFERED.get(standing, _OFFERED["untried"])].append(fix)
     unmeasured = [[", ".join(fixes), *why] for why, fixes in not_measured(report).items()]
     return sections(
         ("Why: the path through the decision tree", _path(report)),
@@ -76,7 +80,7 @@ def details(report: Report) -> list[Section]:
         ("Candidates, by what they are worth", table(_CANDIDATE_COLUMNS, candidate_rows(report))),
         ("What to change", _changes(report, report.recommendation.fixes)),
         ("All together", sentences(*wording.together(report))),
-        *_offered(report),
+        *((title, _changes(report, fixes)) for title, fixes in offered.items()),
         ("Not measured", table(["fix", "", "reason"], unmeasured)),
         ("Doubts", notes([clean(doubt) for doubt in report.doubts])),
         ("How to reproduce", [Code(clean(x), "shell") for x in report.reproduce]),
@@ -207,15 +211,6 @@ def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
         if trial.fix == fix.fix
     ]
     return [*lines, *([f"What it may cost: {clean(fix.warning)}"] if fix.warning else [])]
-
-
-def _offered(report: Report) -> list[tuple[str, list[Block]]]:
-    """Return what is offered beside the recommended set, under its titles."""
-    parts: dict[str, list[RecommendedFix]] = {title: [] for title in _OFFERED.values()}
-    for fix in report.recommendation.also_offered:
-        standing = "training" if fix.aim == "training" else fix.standing
-        parts[_OFFERED.get(standing, _OFFERED["untried"])].append(fix)
-    return [(title, _changes(report, fixes)) for title, fixes in parts.items()]
 
 
 def _machine(report: Report) -> list[Block]:

@@ -115,7 +115,8 @@ def _basis(report: GateReport) -> str:
 
 def junit(report: GateReport) -> str:
     """Return JUnit XML: a test case for each metric with a tolerance, or one with the reason."""
-    undecided, reason = report.verdict == "inconclusive", _printable(report.sentence)
+    undecided, words = report.verdict == "inconclusive", clean(report.sentence).split()
+    reason = "".join(c for c in " ".join(words) if c.isprintable())  # XML holds nothing else
     suite = ElementTree.Element("testsuite", name="torchdoctor gate", timestamp=report.created)
     judged = [metric for metric in report.metrics if metric.tolerance is not None]
     for metric in judged or [GateMetric(name="gate")]:
@@ -139,11 +140,6 @@ def junit(report: GateReport) -> str:
     suite.set("tests", str(len(suite)))
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _printable(text: str) -> str:
-    """Return text on one line, without the control characters that XML cannot hold."""
-    return "".join(c for c in " ".join(clean(text).split()) if c.isprintable())
 
 
 def annotation(report: GateReport) -> str:

@@ -38,7 +38,11 @@ def render(document: Document, pictures: Sequence[Picture] = ()) -> str:
         *map(_section, document.screen),
         "</div>",
         f'<nav aria-label="Contents"><ul>{contents}</ul></nav>' if links else "",
-        *map(_figure, drawn),
+        *(
+            f'<figure id="{picture.key}"><h2>{_text(picture.title)}</h2><div class="drawing"></div>'
+            f"<figcaption>{_text(picture.caption)}</figcaption></figure>"
+            for picture in drawn
+        ),
         f'<ul class="missing" id="left-out">{"".join(left_out)}</ul>' if left_out else "",
         f'<div id="details"><h2>{links[-1][1]}</h2>' if document.details else "<div>",
         *map(_folded, document.details),
@@ -62,13 +66,6 @@ def render(document: Document, pictures: Sequence[Picture] = ()) -> str:
 
 def _file(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
-
-
-def _figure(picture: Picture) -> str:
-    return (
-        f'<figure id="{picture.key}"><h2>{_text(picture.title)}</h2><div class="drawing"></div>'
-        f"<figcaption>{_text(picture.caption)}</figcaption></figure>"
-    )
 
 
 def _folded(section: Section) -> str:

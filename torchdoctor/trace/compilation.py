@@ -133,7 +133,13 @@ def _by_an_optimizer(trace: Trace, call: Ints) -> Mask:
 
 def _costliest(trace: Trace, members: _Members, count: int, steps: int) -> list[PointwiseChain]:
     """Return the chains of equal operators that take most."""
-    names = _launching_operators(trace, members.call)
+    call, operators, runtime = members.call, trace.operators, trace.runtime
+    names = np.full(len(call), -1)  # of the innermost operator around each call
+    if len(runtime) and len(operators):
+        nesting = operator_nesting(trace)
+        inside = innermost(operators, nesting, runtime.thread[call], runtime.start[call])
+        known = (call >= 0) & (inside >= 0)
+        names = np.where(known, operators.name[inside].astype(np.int64), -1)
     bounds = np.searchsorted(members.chain, np.arange(count + 1)).tolist()
     equal: dict[bytes, list[int]] = defaultdict(list)
     for chain, (begin, end) in enumerate(itertools.pairwise(bounds)):
@@ -143,14 +149,13 @@ def _costliest(trace: Trace, members: _Members, count: int, steps: int) -> list[
     listed = []
     for chains in costliest:
         begin, end = bounds[chains[0] : chains[0] + 2]
-        call, location = int(members.call[begin]), None
-        if call >= 0:
-            runtime = trace.runtime
-            location = user_frame(trace, int(runtime.thread[call]), int(runtime.start[call]), b"")
-        operators = [trace.names[n] if n >= 0 else "unknown" for n in names[begin:end][:_OPERATORS]]
+        first, location = int(call[begin]), None
+        if first >= 0:
+            location = user_frame(trace, int(runtime.thread[first]), int(runtime.start[first]), b"")
+        listing = [trace.names[n] if n >= 0 else "unknown" for n in names[begin:end][:_OPERATORS]]
         listed.append(
             PointwiseChain(
-                operators=operators,
+                operators=listing,
                 kernels=end - begin,
                 times_per_step=len(chains) / steps,
                 device_s=float(spent[chains].sum()) / steps / 1e9,
@@ -158,13 +163,3 @@ def _costliest(trace: Trace, members: _Members, count: int, steps: int) -> list[
             )
         )
     return listed
-
-
-def _launching_operators(trace: Trace, call: Ints) -> Ints:
-    """Return the name of the innermost operator around each call, or -1."""
-    operators, runtime = trace.operators, trace.runtime
-    if not len(runtime) or not len(operators):
-        return np.full(len(call), -1)
-    nesting = operator_nesting(trace)
-    inside = innermost(operators, nesting, runtime.thread[call], runtime.start[call])
-    return np.where((call >= 0) & (inside >= 0), operators.name[inside].astype(np.int64), -1)

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from torchdoctor.trace.columns import Mask, Table, Trace
+from torchdoctor.trace.columns import Mask, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, is_communication
 from torchdoctor.trace.nesting import launch_rows
 from torchdoctor.trace.threads import named
@@ -100,11 +100,14 @@ def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> De
     step = np.searchsorted(steps.host_start, called[rows], side="right") - 1
     counted = known & (step >= first) & (returned <= steps.host_end[np.maximum(step, 0)])
     counted |= (row < 0) & (not steps.known)
+    collective = named(trace, table, is_communication)
+    of_kernels = np.where(collective, Cost.COMMUNICATION, Cost.GPU)
+    copies = np.where(table["kind"] == MEMCPY, Cost.COPY, Cost.FIXED)
     events = DeviceEvents(
         start=table.start,
         end=table.end,
         stream=stream,
-        cost=_cost(trace, table),
+        cost=np.where(table["kind"] == KERNEL, of_kernels, copies),
         name=table.name,
         call=np.where(earlier, -1, row),
         called=np.where(known, called[rows], NEVER),
@@ -120,12 +123,6 @@ def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> De
 
 def _dense(values: Ints) -> Ints:
     return np.asarray(np.unique(values, return_inverse=True)[1]).reshape(-1)
-
-
-def _cost(trace: Trace, table: Table) -> Ints:
-    kernel, collective = table["kind"] == KERNEL, named(trace, table, is_communication)
-    cost = np.where(table["kind"] == MEMCPY, Cost.COPY, Cost.FIXED)
-    return np.where(kernel, np.where(collective, Cost.COMMUNICATION, Cost.GPU), cost)
 
 
 def _with_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> DeviceEvents:

@@ -60,18 +60,25 @@ def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | No
     known_from: str | None = kind
     total = exchanged.bytes(rows)
     if not total or (exchanged.payload[rows] < 0).any():
-        total = _accumulated(trace, steps)
+        added = trace.operators.where(
+            named(trace, trace.operators, lambda name: name == ACCUMULATED)
+        )
+        payload = added["payload"][steps.host.index(added.start) >= 0]
+        known = len(payload) > 0 and (payload >= 0).mean() >= _NEARLY_ALL
+        total = float(np.maximum(payload, 0).sum()) if known else 0.0
         known_from = "backward" if total else None
     exchanging = exchanged.of(kind, "all-gather") if sharded else rows
     other = ~exchanging & ~exchanged.of("broadcast")
     ranks = whole_number(dictionary(trace.metadata.get("distributedInfo")).get("world_size"))
     mean, best = _bandwidths(exchanged, rows, ranks or 1, kind)
     count = len(steps)
+    last = {int(exchanged.step[row]): row for row in np.flatnonzero(rows)}
+    sizes = [int(exchanged.payload[row]) for row in last.values()]
     return GradientExchange(
         ranks=ranks,
         known_from=known_from,
         gradient_bytes=total / count if total else None,
-        last_bytes=_last(exchanged, rows),
+        last_bytes=sum(sizes) / len(sizes) if sizes and min(sizes) >= 0 else None,
         backward_s=backward_s,
         exchange_s=exchanged.length_ns[exchanging].sum() / count / 1e9 if rows.any() else None,
         other_s=exchanged.length_ns[other].sum() / count / 1e9,
@@ -148,23 +155,6 @@ def _kind(names: list[str]) -> str:
         if kinds or name.startswith(("nccl:", "rccl:")):
             return kinds[0] if kinds else "other"
     return "other"
-
-
-def _accumulated(trace: Trace, steps: Steps) -> float:
-    """Return the bytes of all gradients that the backward passes accumulate; 0: not known."""
-    table = trace.operators
-    rows = np.flatnonzero(named(trace, table, lambda name: name == ACCUMULATED))
-    payload = table["payload"][rows[steps.host.index(table.start[rows]) >= 0]]
-    if not len(payload) or (payload >= 0).mean() < _NEARLY_ALL:
-        return 0.0
-    return float(np.maximum(payload, 0).sum())
-
-
-def _last(exchanged: CollectiveCalls, rows: Mask) -> float | None:
-    """Return the mean bytes of the collective that begins last in its step."""
-    last = {int(exchanged.step[row]): row for row in np.flatnonzero(rows)}
-    sizes = [int(exchanged.payload[row]) for row in last.values()]
-    return sum(sizes) / len(sizes) if sizes and min(sizes) >= 0 else None
 
 
 def _bandwidths(

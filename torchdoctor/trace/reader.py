@@ -33,7 +33,8 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
         columns.add(run.slices)
     of_profiler = columns.of_profiler
     trace = columns.trace(name)
-    if not of_profiler or _holds_marks_alone(trace):
+    worked = len(trace.operators) or len(trace.runtime) or trace.has_device
+    if not of_profiler or not (worked or not named(trace, trace.annotations, is_step).all()):
         raise _nothing_of_torch(file, columns)
     marked = [trace.threads[thread][0] for thread in np.flatnonzero(threads_of(trace, is_step))]
     if len(set(marked)) > 1:  # their ids of launches begin at the same number
@@ -45,13 +46,6 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
     if file.damaged:
         doubts.append(f"{file.damaged} events of {name} are damaged and were skipped.")
     return replace(trace, metadata=file.metadata, cut_off=bool(file.doubts), doubts=doubts)
-
-
-def _holds_marks_alone(trace: Trace) -> bool:
-    """Return True if nothing but marks of steps was recorded."""
-    if len(trace.operators) or len(trace.runtime) or trace.has_device:
-        return False
-    return bool(named(trace, trace.annotations, is_step).all())
 
 
 def _nothing_of_torch(file: TraceFile, columns: Columns) -> NoTrace:

@@ -158,7 +158,11 @@ def _whole_trace(trace: Trace) -> Steps:
 
 
 def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
-    step_of = _launching_step(trace, host_start, host_end)
+    row = launch_rows(trace)
+    called, returned = (np.append(x, -1)[row] for x in (trace.runtime.start, trace.runtime.end))
+    step = np.searchsorted(host_start, called, side="right") - 1
+    inside = (row >= 0) & (step >= 0) & (returned <= host_end[np.maximum(step, 0)])
+    step_of = np.where(inside, step, -1)  # whose host span holds the launch of each device event
     launched = step_of >= 0
     if not launched.any():
         return Steps(host_start, host_end, host_start, host_end, known=True)
@@ -187,33 +191,32 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
     return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
 
 
-def _launching_step(trace: Trace, host_start: Ints, host_end: Ints) -> Ints:
-    """Return for every device event the step whose host span holds its launch, or -1."""
-    row = launch_rows(trace)
-    start, end = (np.append(x, -1)[row] for x in (trace.runtime.start, trace.runtime.end))
-    step = np.searchsorted(host_start, start, side="right") - 1
-    inside = (row >= 0) & (step >= 0) & (end <= host_end[np.maximum(step, 0)])
-    return np.where(inside, step, -1)
-
-
 def build_timeline(trace: Trace) -> Timeline:
     """Return the steps of a trace and the exposed time of every branch in them."""
     steps = find_steps(trace)
     device = trace.device
     kind = device["kind"]
     communication = (kind == KERNEL) & named(trace, device, is_communication)
+    loader, work = [], []
+    for table in trace.ranges:
+        loading, elsewhere = named(trace, table, is_loader), of_fetching_thread(trace, table)
+        loader.append(table.spans(loading & ~elsewhere))
+        work.append(table.spans(~loading & ~elsewhere & ~named(trace, table, is_step)))
     branches = {
         "gpu": device.spans((kind == KERNEL) & ~communication),
         "memcpy": device.spans(kind == MEMCPY),
         "memset": device.spans(kind == MEMSET),
         "communication": device.spans(communication),
         "runtime": trace.runtime.spans(~of_fetching_thread(trace, trace.runtime)),
-        **_host_branches(trace),
+        "data_loader": join(*loader),
+        "cpu": join(*work),
     }
     collectives = branches["communication"]
     if not trace.has_device:
         collectives = host_collectives(trace)
-        branches["communication"] = _not_hidden(trace, collectives, branches["data_loader"])
+        computing = trace.operators.spans(operator_nesting(trace).leaves)
+        hidden = join(branches["data_loader"], computing)
+        branches["communication"] = subtract(collectives, hidden)
     exposed, below, covered = {}, np.zeros(len(steps), dtype=np.int64), EMPTY
     for branch in BRANCHES:
         covered = join(covered, branches[branch])
@@ -224,22 +227,7 @@ def build_timeline(trace: Trace) -> Timeline:
     return Timeline(steps, branches, exposed, collectives)
 
 
-def _host_branches(trace: Trace) -> dict[str, Intervals]:
-    loader, work = [], []
-    for table in trace.ranges:
-        loading, elsewhere = named(trace, table, is_loader), of_fetching_thread(trace, table)
-        loader.append(table.spans(loading & ~elsewhere))
-        work.append(table.spans(~loading & ~elsewhere & ~named(trace, table, is_step)))
-    return {"data_loader": join(*loader), "cpu": join(*work)}
-
-
 def host_collectives(trace: Trace) -> Intervals:
     """Return the collectives that run on the host (gloo): without a GPU these are all."""
     table = trace.annotations
     return table.spans(named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION)))
-
-
-def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Intervals:
-    """Return the collectives where no operator computes and no loader waits."""
-    computing = trace.operators.spans(operator_nesting(trace).leaves)
-    return subtract(collectives, join(loading, computing))

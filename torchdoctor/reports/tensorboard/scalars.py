@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from torchdoctor.machine.sensor_columns import sensor_curves
 from torchdoctor.reports.run_columns import Measured
@@ -40,7 +39,7 @@ def write_observed(writer: EventFile, measured: Measured) -> None:
     launch = measured.observed
     if launch is None:
         return
-    _write_steps(writer, "step_time/observed_s", "observed", measured)
+    write_steps(writer, "step_time/observed_s", "observed", measured)
     curves = sensor_curves(launch.sensors) if launch.sensors is not None else {}
     for name, (wall_s, values) in curves.items():
         for row in _thinned(len(values)):
@@ -48,14 +47,8 @@ def write_observed(writer: EventFile, measured: Measured) -> None:
             writer.scalar(name, float(values[row]), round((at - wall_s[0]) * 1000), at)
 
 
-def write_launches(folder: Path, measured: Measured) -> None:
-    """Write steps of the timed launches, a TensorBoard run for each kind: one chart has both."""
-    for kind in [kind for kind in measured.kinds if kind != "observed"]:
-        with EventFile(folder / kind) as writer:
-            _write_steps(writer, "step_time/measured_s", kind, measured)
-
-
-def _write_steps(writer: EventFile, tag: str, kind: str, measured: Measured) -> None:
+def write_steps(writer: EventFile, tag: str, kind: str, measured: Measured) -> None:
+    """Write the steps of a kind of launches at their wall times."""
     ends_ns, step_s = measured.steps(kind)
     for number in _thinned(len(step_s)):
         at = _wall_s(int(ends_ns[number]), measured)

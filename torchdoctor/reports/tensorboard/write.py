@@ -14,7 +14,7 @@ from torchdoctor.reports.details import A_A
 from torchdoctor.reports.formats import document
 from torchdoctor.reports.run_columns import read_measured, trace_files
 from torchdoctor.reports.tensorboard.event_file import EventFile
-from torchdoctor.reports.tensorboard.scalars import write_figures, write_launches, write_observed
+from torchdoctor.reports.tensorboard.scalars import write_figures, write_observed, write_steps
 from torchdoctor.reports.trial_rows import training
 from torchdoctor.words import Interval, Report
 from torchdoctor.words.errors import UsageError
@@ -43,7 +43,9 @@ def write_tensorboard(report: Report, folder: Path) -> None:
             write_observed(writer, measured)
             for number, (title, text) in enumerate(markdown.titled(document(report)), 1):
                 writer.text(f"report/{number:02d} {title}", text)
-        write_launches(folder / when, measured)
+        for kind in measured.kinds.keys() - {"observed"}:  # each a run, so that one chart has both
+            with EventFile(folder / when / kind) as writer:
+                write_steps(writer, "step_time/measured_s", kind, measured)
         _write_trials(report, folder / when / "trials")
         _write_traces(report, folder / "plugins" / "profile" / when)
     except OSError as error:
