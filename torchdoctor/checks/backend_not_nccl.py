@@ -52,7 +52,6 @@ CHECK = CheckSpec(
     "use the NCCL backend for training with CUDA GPUs",
     examine=_examine,
     fires=[
-        process(**_ON_GPU),
         process(**{**_ON_GPU, "backend": "cpu:gloo,cuda:mpi"}),
         {"processes": [], **trace(**_TRACED)},
     ],
@@ -61,9 +60,6 @@ CHECK = CheckSpec(
         process(**{**_ON_GPU, "world_size": 1}),
         # A sweep, or gloo for barriers: no gradients are exchanged.
         process(**{**_ON_GPU, "models": [{"ident": 0, "device": "cuda:0"}]}),
-        # The default group is gloo's, the wrapper has a group of NCCL.
-        # On CPUs gloo is right.
-        process(**{**_ON_GPU, "models": [{"ident": 0, "device": "cpu"}]}),
         {"processes": [], **trace(**{**_TRACED, "has_device": False})},
     ],
 )

@@ -63,7 +63,6 @@ CHECK = CheckSpec(
     fires=[{"steps": _STEPS, **process(loaders=[_READY])}],
     quiet=[
         {"steps": _STEPS, **process(loaders=[{**_LOADER, "taken_over_s": 0.1, "awaited_s": 2.0}])},
-        {"steps": _STEPS, **process(loaders=[{**_READY, "num_workers": 0}])},
         # A sampler's work, or evaluation's loader: the step waits, and hardly takes over.
         {
             "steps": {"data_wait_s": 0.02, "forward_s": 0.008, "mean_s": 0.03},

@@ -96,7 +96,6 @@ CHECK = CheckSpec(
         reading({**_MOUNT, "warm_file_s": 0.0007}),
         reading({**_MOUNT, "cold_file_s": 3e-5, "warm_file_s": 1e-6}),  # hardly any of the step
         {**reading(_KEPT_OPEN), "sensors": {"read_bytes_per_s": 100.0}},
-        {**reading(_MOUNT), "shares": {"data_loader": 0.01}},
         reading({**_MOUNT, "kind": "memory"}),
     ],
 )

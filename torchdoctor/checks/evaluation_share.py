@@ -48,8 +48,5 @@ CHECK = CheckSpec(
     source="torchdoctor: a fifth of the time is worth a look",
     examine=_examine,
     fires=[{"steps": {"evaluation_s": 0.004, "evaluations": 3}}],
-    quiet=[
-        {"steps": {"evaluation_s": 0.004, "evaluations": 1}},
-        {"steps": {"evaluation_s": 0.0005, "evaluations": 3}},
-    ],
+    quiet=[{"steps": {"evaluation_s": 0.004, "evaluations": 1}}],
 )

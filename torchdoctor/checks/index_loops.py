@@ -62,7 +62,6 @@ CHECK = CheckSpec(
     fires=[process(tensor_calls=[_SLOW])],
     quiet=[
         process(tensor_calls=[{**_SLOW, "calls_per_step": 10.0}]),
-        process(tensor_calls=[{**_SLOW, "kind": "wait"}]),
         process(tensor_calls=[_LOOP, _NEXT]),  # each line was noted with the time of the whole turn
     ],
 )

@@ -77,6 +77,5 @@ CHECK = CheckSpec(
     quiet=[
         {"steps": _STEPS, **process(stacks=[_CLEARED])},
         {"steps": _STEPS, **process(stacks=[_LOSS_READ])},
-        {"steps": {"before_forward_s": 0.0001}},
     ],
 )

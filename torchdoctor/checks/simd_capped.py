@@ -12,8 +12,6 @@ The two variables in the program's environment are compared with the CPU's featu
 A CPU without AVX2 or AVX-512: there is nothing to gain.
 """
 
-from typing import Any
-
 from torchdoctor.facts.hardware import capped_simd
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
@@ -28,27 +26,13 @@ def _examine(recording: Recording) -> Symptoms:
         )
 
 
-def _set(*features: str, **environment: str) -> dict[str, Any]:
-    return {
-        "environment": {"cpu_features": features},
-        **process(flags={"environment": environment}),
-    }
-
-
+_CAPPED = process(flags={"environment": {"ATEN_CPU_CAPABILITY": "avx2"}})
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0,
     unit="variables that hold back the CPU's instructions: any is a finding",
     source="torchdoctor: torch uses the best instructions unless it is told",
     examine=_examine,
-    fires=[
-        _set("avx2", "avx512f", ATEN_CPU_CAPABILITY="default"),
-        _set("avx2", "avx512f", ATEN_CPU_CAPABILITY="avx2"),
-        _set("avx2", "avx512f", ONEDNN_MAX_CPU_ISA="SSE41"),
-    ],
-    quiet=[
-        _set("avx2", "avx512f", ATEN_CPU_CAPABILITY="avx512"),
-        _set("avx2", ATEN_CPU_CAPABILITY="avx2"),
-        _set(ATEN_CPU_CAPABILITY="default"),
-    ],
+    fires=[{"environment": {"cpu_features": ["avx2", "avx512f"]}, **_CAPPED}],
+    quiet=[{"environment": {"cpu_features": ["avx2"]}, **_CAPPED}],
 )

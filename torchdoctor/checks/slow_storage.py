@@ -77,7 +77,6 @@ CHECK = CheckSpec(
     quiet=[
         reading(_CACHED),
         reading({**_MOUNT, "kind": "memory"}),
-        reading({**_MOUNT, "cold_file_s": 1e-5}),
         {**reading(_MOUNT), "shares": {"data_loader": 0.01}},
     ],
 )

@@ -73,7 +73,6 @@ CHECK = CheckSpec(
     source="torchdoctor; Nsight Systems' expert rule cuda_api_sync lists the same calls",
     examine=_examine,
     fires=[
-        trace(**_SYNCS, shares=_IDLE),
         {**trace(**_SYNCS, shares=_IDLE), **process(tensor_calls=[_WAIT])},
         {
             **trace(**_SYNCS, shares={"gpu": 0.92, "cpu": 0.04, "data_loader": 0.04}),
@@ -81,7 +80,6 @@ CHECK = CheckSpec(
         },
     ],
     quiet=[
-        trace(**{**_SYNCS, "sync_s": 0.001}, shares=_IDLE),
         trace(**_SYNCS, shares=_BUSY),
         trace(**_SYNCS, after_sync_s=0.001, shares=_IDLE),  # hardly anything follows the waits
     ],

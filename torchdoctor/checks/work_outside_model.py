@@ -81,12 +81,9 @@ _UPDATE = {**_ROW, "phase": "after_backward", "text": "p -= 0.01 * g"}
 _TRANSFORM = {**_ROW, "phase": "other", "leaf": "torch/_functorch/apis.py wrapper"}
 
 
-def _sampled(*rows: dict[str, Any], other: float = 0.3) -> dict[str, Any]:
+def _sampled(row: dict[str, Any]) -> dict[str, Any]:
     model = {**_ROW, "phase": "backward", "count": 70, "text": "loss.backward()"}
-    return {
-        "shares": {"data_loader": 0.02, "cpu": 0.98 - other, "other": other},
-        **process(stacks=[*rows, model]),
-    }
+    return {"shares": {"cpu": 0.7, "other": 0.3}, **process(stacks=[row, model])}
 
 
 CHECK = CheckSpec(
@@ -101,7 +98,6 @@ CHECK = CheckSpec(
     quiet=[
         _sampled({**_ROW, "leaf": "lib/python3.11/threading.py join"}),
         _sampled(_TRANSFORM),
-        _sampled(_ROW, other=0.03),
         _sampled({**_ROW, "phase": "other", "text": "loss = f(x)"}),
     ],
 )

@@ -68,10 +68,7 @@ class _Trials:
         return [*named, *self._for_findings(beside)][:_MOST_UNDECIDED]
 
     def _shown(self, row: Trial, treating: str | None = None) -> list[RecommendedFix]:
-        """Return the fixes of an open trial; none where one of them may change training.
-
-        Of a trial that was not launched, those that may be shown untried for a finding.
-        """
+        """Return the fixes of an open trial that may be shown; unlaunched, `treating` a finding."""
         parts = _parts(row)
         if not parts.keys() <= self.fixes.keys() or self._may_change_training(row):
             return []

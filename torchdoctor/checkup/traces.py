@@ -184,11 +184,7 @@ def rank_times(
 def _offered(
     diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics, fixes: Mapping[str, FixSpec]
 ) -> tuple[list[RecommendedFix], list[str]]:
-    """Return fixes for the findings, none of them tried, and doubts about how they are worded.
-
-    In the order of what they could save by the what-if replay; where there is none that is
-    believed, those first that treat most of the bottleneck.
-    """
+    """Return fixes for the findings, by what they could save, and doubts on their words."""
     checks = catalogue.checks()
     unexplained = diagnosis.detail is not None and checks[diagnosis.detail].verdict == "all"
     treated: dict[str, dict[str | None, float]] = {}  # fix -> branch -> shares of its findings

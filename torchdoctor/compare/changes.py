@@ -139,11 +139,7 @@ def findings(a: Side, b: Side) -> list[FindingChange]:
 
 
 def _could_show(side: Side, other: Side, finding: Finding) -> bool:
-    """Return True if this side would show a finding of the other side's, were it there.
-
-    A trace shows neither loaders nor settings nor sensors; a run without a profiler window shows
-    nothing that takes a trace.
-    """
+    """Return True if this side, as it was recorded, would show a finding of the other's."""
     if side.is_trace and not other.is_trace:
         return False
     if side.report.trace is not None or other.report.trace is None:

@@ -89,10 +89,7 @@ def _within_spread(side: Side, other: Side) -> bool:
 
 
 def other_load(a: Side, b: Side) -> str | None:
-    """Return how much of the machine other programs used, if far more in the slower run.
-
-    Launches of one run agree with each other under a steady load, so no interval shows it.
-    """
+    """Return how much of the machine others used, if that explains the change; or None."""
     usable = min(side.report.environment.usable_cpus or 0.0 for side in (a, b))
     old, new = (side.report.sensors.other_load_cpus for side in (a, b))
     if not usable or old is None or new is None or abs(old - new) < OTHER_LOAD * usable:

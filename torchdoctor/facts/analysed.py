@@ -19,10 +19,7 @@ def calls_of(recording: Recording, *kinds: str) -> list[TensorCall]:
 
 
 def element_loops(recording: Recording) -> list[TensorCall]:
-    """Return the loops through tensors element by element, the longest first.
-
-    Lines of one function run equally often are one loop: each took what the whole turn takes.
-    """
+    """Return the loops through tensors by element, one of each function, the longest first."""
     longest: dict[tuple[str, str, float], TensorCall] = {}
     for call in calls_of(recording, "element"):
         where = call.location

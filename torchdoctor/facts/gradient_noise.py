@@ -35,10 +35,7 @@ class NoiseScale:
 
 
 def noise_scale(recording: Recording) -> NoiseScale | None:
-    """Return the scale at the point of training that was analysed; None: not measured.
-
-    Clipped gradients have lost their norms, and those of several optimizers are of other losses.
-    """
+    """Return the scale where it was analysed; None: clipped, or of several losses."""
     steps, main = recording.steps, recording.main
     if steps is None or not steps.samples_per_step or main.flags.clip_calls:
         return None

@@ -16,10 +16,7 @@ _OTHER_WAIT = 0.10  # between the shares that wait for data
 
 
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
-    """Return the loaders that feed the training loop, the main one first; [] where there is none.
-
-    A loader constructed anew each epoch shows as several, made at one place of as many samples.
-    """
+    """Return the loaders that feed the training: the main one, then others of its place."""
     loaders = recording.main.loaders
     steps = recording.steps
     if steps is not None and steps.boundary.kind == "loader":
@@ -124,10 +121,7 @@ def order_wait_share(recording: Recording) -> float | None:
 
 
 def unlike_profiled(steps: StepStatistics | None, trace: TraceStatistics | None) -> bool:
-    """Return True if profiled steps were unlike those observed, in length or waiting for data.
-
-    A GPU's trace is always alike: its kernels take as long, and its wait is corrected.
-    """
+    """Return True if profiled steps on a CPU took another time, or waited for data otherwise."""
     if steps is None or trace is None or trace.has_device or not trace.step_s or steps.mean_s <= 0:
         return False
     apart = trace.step_s / steps.mean_s
@@ -167,10 +161,7 @@ def changes_itself(recording: Recording) -> str | None:
 
 
 def loader_cpu_share(recording: Recording) -> float | None:
-    """Return the share of the loader's fetching that is CPU time; None: not measured.
-
-    Of workers: the CPUs that they keep busy, or queue for, of as many as they could use.
-    """
+    """Return the share of fetching that is CPU time, of workers of what they could use."""
     loaders, sensors = training_loaders(recording), recording.sensors
     if not loaders or not loaders[0].num_workers:
         return loaders[0].sample_cpu_share if loaders else None
@@ -232,10 +223,7 @@ def overhead_share(recording: Recording) -> float | None:
 
 
 def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:
-    """Return the part of `Shares.other`, with a GPU, that is Python between operators.
-
-    Long stretches in no operator stay there, as the program may have slept, unless stacks tell.
-    """
+    """Return the part of `Shares.other`, with a GPU, that is Python between operators."""
     other = shares.other
     if trace is None or not trace.has_device or not trace.step_s or other is None:
         return 0.0

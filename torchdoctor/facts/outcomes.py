@@ -41,10 +41,7 @@ def replay_ceilings(what_if: WhatIf | None) -> dict[str, Ceiling | None]:
 
 
 def value_of(trial: Trial) -> float:
-    """Return what ranks a trial: its expected speed-up, which one lucky pair does not make large.
-
-    Of a report of an earlier version: what was measured, but never more than it can be.
-    """
+    """Return what ranks a trial: its expected speed-up, or in older reports what was measured."""
     if trial.expected is not None:
         return trial.expected
     interval = trial.speedup

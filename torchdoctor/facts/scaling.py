@@ -74,10 +74,7 @@ class Step:
 
 
 def scaling(recording: Recording) -> Scaling | None:
-    """Return the prediction for a program that trains on GPUs; None for any other.
-
-    `missing` names what is not known, and nothing that needs it is predicted.
-    """
+    """Return the prediction for a program that trains on GPUs, as far as all is known."""
     trace = recording.trace
     if trace is None or not trace.has_device or (trace.exchange is None and not trace.trains):
         return None

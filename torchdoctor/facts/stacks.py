@@ -188,11 +188,7 @@ def _prepares(row: StackSample, on_gpu: bool) -> bool:
 
 
 def updates_by_hand(recording: Recording, row: StackSample) -> bool:
-    """Return True if a sample shows weights being updated in a program that steps no optimizer.
-
-    The next batch's preparation is in the same phase, so an update stands on or below the line
-    that computes gradients, or looks like an update.
-    """
+    """Return True if a sample shows an update by hand, behind the line of the gradients."""
     steps = recording.steps
     if row.phase != "after_backward" or steps is None or steps.optimizer_steps_per_step:
         return False

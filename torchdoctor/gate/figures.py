@@ -122,10 +122,7 @@ def memory(
 def waiting(
     observed: Sequence[tuple[StepStatistics, StepStatistics]], tolerances: Mapping[str, float]
 ) -> GateMetric:
-    """Return the row of the wait for data: worse only where it grew in each order.
-
-    One order judges nothing, because the first to be launched reads from a cold disk.
-    """
+    """Return the row of the wait for data; of one order, the first reads from a cold disk."""
     shares = [
         [x.data_wait_s / x.mean_s if x.mean_s > 0 else 0.0 for x in both] for both in observed
     ]

@@ -113,10 +113,7 @@ class GateSession:
 def undecided(
     workload: Workload, reference: str, why: str, *, interrupted: bool = False, broken: bool = False
 ) -> GateReport:
-    """Return a result without figures, so that readers of the files learn the reason.
-
-    `broken`: it is the working tree's program that cannot be measured.
-    """
+    """Return a result without figures; `broken`: the working tree's program cannot be measured."""
     return GateReport(
         torchdoctor_version=__version__,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -132,10 +129,7 @@ def undecided(
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What the launches before the first pair showed, each of (reference, new).
-
-    `arms` know their boundaries; `waits` are the steps, once for each order of observing.
-    """
+    """What the launches before the first pair showed, each of (reference, new)."""
 
     arms: tuple[LaunchSpec, LaunchSpec]
     versions: tuple[Observation, Observation]

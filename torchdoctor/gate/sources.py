@@ -39,10 +39,7 @@ def changed(then: dict[Path, bytes | None], root: Path) -> str:
 def unloaded_doubts(
     folders: Sequence[Path], differing: Iterable[str], sources: Iterable[str]
 ) -> list[str]:
-    """Return sentences on what of the difference between the versions was perhaps not measured.
-
-    `differing` are paths below each of the versions' folders; `sources` files that were loaded.
-    """
+    """Return sentences on what of the paths that differ was perhaps not measured."""
     loaded, differ = set(sources), list(differing)
     python = [path for path in differ if path.endswith(".py")]
     left_out = [x for x in python if not any(str(folder / x) in loaded for folder in folders)]

@@ -200,11 +200,7 @@ def _link_the_rest(reference: Reference) -> None:
 
 
 def _own_repository(reference: Reference) -> None:
-    """Make a `.git` that answers `git rev-parse HEAD` with the reference's commit.
-
-    It shares the objects, as one of `git worktree add` does, but stands in no list, and what a
-    program does to its index or HEAD is done to these.
-    """
+    """Make a `.git` whose HEAD is the reference, with an index of its own and shared objects."""
     answer = reference.git("rev-parse", "--git-common-dir").rstrip("\n")
     common = Path(reference.root, answer).resolve()
     own = reference.folder / ".git"

@@ -32,10 +32,7 @@ class Units:
 
 
 def learning_rows(events: Events) -> np.ndarray:
-    """Return the rows of backwards and optimizer steps; if there are neither, of learned batches.
-
-    A log without phases (a timed launch) holds only their ends.
-    """
+    """Return the rows of backwards and optimizer steps, or their ends; else of learned batches."""
     begins = events.at(step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.LEARNED)
     return begins if len(begins) else events.at(step_log.BACKWARD_END, step_log.OPTIMIZER_END)
 

@@ -105,10 +105,8 @@ class Events:
 
 
 def _on_device_clock(rows: np.ndarray) -> np.ndarray:
-    """Return the log with the times at which the GPU came to each event, as far as these are known.
-
-    The host runs ahead of a GPU until the launch queue is full: its times tell nothing of steps.
-    """
+    """Return the log with the times at which the GPU came to each event, if it is known."""
+    # The host runs ahead of a GPU until the launch queue is full: its times tell nothing of steps.
     marks = rows[rows[:, 0] == step_log.DEVICE]
     rows = rows[rows[:, 0] != step_log.DEVICE]
     if not len(marks) or (marks[:, 3] < 0).any():

@@ -61,10 +61,7 @@ def sum_by_step(step: np.ndarray, weights: np.ndarray, steps: int) -> np.ndarray
 
 
 def phase_seconds(events: Events, edges: np.ndarray) -> np.ndarray:
-    """Return the seconds of each phase in each step.
-
-    Step i lasts from row edges[i] to edges[i + 1]; shape (len(edges) - 1, len(PHASES)).
-    """
+    """Return the seconds of each phase in each step between `edges`; shape (steps, len(PHASES))."""
     steps = max(len(edges) - 1, 0)
     cell = step_numbers(events, edges) * len(PHASES) + phase_after(events)
     return sum_by_step(cell, stretches(events), steps * len(PHASES)).reshape(steps, len(PHASES))

@@ -65,11 +65,7 @@ def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) ->
 
 
 def with_inline_preparation(recording: Recording) -> Recording:
-    """Count batch preparation outside a DataLoader as data loader time.
-
-    It is host time outside any phase, so it is taken from "other" and then from what the trace
-    saw of it in operators. On a GPU only what no kernel hides counts.
-    """
+    """Count batch preparation outside a DataLoader as data loader time, not as "other" or "cpu"."""
     preparation = inline_preparation(recording)
     known = recording.shares
     if preparation is None or preparation.share < _WORTH_COUNTING or known.data_loader is None:

@@ -45,10 +45,7 @@ def settled_after(durations: np.ndarray) -> int | None:
 def cycle_length(
     epoch_ends: np.ndarray, durations: np.ndarray, optimizer_steps_per_step: float = 1.0
 ) -> int | None:
-    """Return the steps per regular cycle: an epoch, a period of far longer steps, an accumulation.
-
-    An epoch ends where the loader was exhausted; longer steps are rollouts or evaluations.
-    """
+    """Return the steps of an epoch, of a period of far longer steps, or an accumulation."""
     if len(epoch_ends):
         ends = epoch_ends if len(epoch_ends) > 1 else np.append(-1, epoch_ends)
         return max(int(np.median(np.diff(ends))), 1)

@@ -29,10 +29,7 @@ class PythonReport(Report):
         return f'<iframe srcdoc="{escape(html.render(screen))}" style="{style}"></iframe>'
 
     def trials_frame(self) -> Any:
-        """Return a pandas frame with a row for each trial: the fields of report.json.
-
-        The fix has its name beside it, and the speed-up the ends of its interval.
-        """
+        """Return a pandas frame of the trials, with fields of report.json and names."""
         rows = [
             {
                 "name": catalogue.name(trial.fix),
@@ -47,11 +44,7 @@ class PythonReport(Report):
         return _pandas().DataFrame(rows, columns=columns)
 
     def steps_frame(self) -> Any:
-        """Return a pandas frame with a row for each step whose launch the run folder still holds.
-
-        `launches` is "observed", "baseline" (timed, untouched) or "recommended"; `ended_s` counts
-        from the first step of all.
-        """
+        """Return a pandas frame of each step; `ended_s` counts from the first of all."""
         kinds = read_measured(self).kinds
         edges = [(kind, *x) for kind, launches in kinds.items() for x in enumerate(launches)]
         began_ns = min((int(times[0]) for _, _, times in edges), default=0)

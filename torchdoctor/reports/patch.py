@@ -30,10 +30,7 @@ def remarks(report: Report, applied: bool = False) -> list[str]:
 def remarks_on(
     report: Report, fixes: list[RecommendedFix], made: list[str], folder: str | None
 ) -> list[str]:
-    """Return what was measured of these fixes, where to apply their diff and what it lacks.
-
-    `made` are the ids of those in the diff, which belongs into the folder; None: there is no diff.
-    """
+    """Return what was measured of fixes, where to apply their diff, and what it lacks."""
     lines = [_APPLY.format(clean(folder))] if folder is not None else []
     lines += _measured(report, fixes)
     if clashing := [fix.fix for fix in fixes if fix.edit and fix.fix not in made]:

@@ -197,10 +197,7 @@ def _marks(launch: Observed, step_s: NDArray[np.float64]) -> dict[str, NDArray[n
 def thinned(
     values: NDArray[np.float64], most: int, wanted: Iterable[NDArray[np.int64]] = ()
 ) -> NDArray[np.int64]:
-    """Return rows to draw: the lowest and the highest of each stretch, and some of each `wanted`.
-
-    At most about `most` rows; no extreme is lost.
-    """
+    """Return about `most` rows to draw: the extremes of each stretch, and some of each `wanted`."""
     if len(values) <= most:
         return np.arange(len(values))
     cuts = np.linspace(0, len(values), most // 2 + 1).astype(int)

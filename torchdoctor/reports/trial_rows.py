@@ -31,10 +31,7 @@ def training(numerics: str | None) -> str:
 
 
 def verdict_of(trial: Trial) -> str:
-    """Return "faster", "no difference", "slower" or "not decided" for a trial.
-
-    Nothing is called faster without an interval above 1.
-    """
+    """Return faster (its interval is above 1), no difference, slower or not decided, of a trial."""
     if trial.verdict == "faster" and trial.speedup is not None and trial.speedup.low > 1:
         return "faster"
     return _VERDICTS.get(trial.verdict, "not decided")

@@ -134,10 +134,7 @@ def patch(report: Report) -> str:
 
 
 def patch_commands(report: Report, fixes: Sequence[RecommendedFix], folder: str = "") -> list[str]:
-    """Return shell commands that apply the edits of these fixes: one for the recommended set.
-
-    They name the report by its path from the reader's folder.
-    """
+    """Return shell commands that apply the edits of these fixes, from the reader's folder."""
     if not report.run_folder:
         return []
     print_it = f"torchdoctor patch {shlex.quote(relative(report.run_folder, folder))}"

@@ -13,10 +13,7 @@ def width() -> int:
 
 
 def fill(line: str, hang: int, columns: int) -> str:
-    """Return one line broken between words; what goes on is indented by `hang` columns.
-
-    A word that is longer than the line (a path, an address) stays whole: it must be copied.
-    """
+    """Return a line broken between words, but for long ones; what goes on is indented by `hang`."""
     if len(line) <= columns:
         return line
     body = line.lstrip(" ")

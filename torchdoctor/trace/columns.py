@@ -48,11 +48,7 @@ def _whole_column(values: list[int | float | None]) -> NDArray[np.int64]:
 
 
 def _payload(name: str, args: SliceArgs) -> int:
-    """Return the bytes that a collective exchanges or a gradient has; -1: none, or not recorded.
-
-    Of collectives that divide or gather a tensor those of the whole one, where a kernel says so;
-    the host's ranges name their input alone.
-    """
+    """Return the bytes of a collective's whole tensor, or of a gradient; -1: not known."""
     if not (name == ACCUMULATED or is_communication(name) or name.startswith("gloo:")):
         return -1
     elements = [_decoded(args.sent), _decoded(args.received)]

@@ -160,11 +160,7 @@ def _with_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> Devi
 
 
 def cross_stream_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
-    """Return the events that wait for an event of another stream: (waiting, waited for).
-
-    Taken from cudaStreamWaitEvent calls where the times agree, and inferred where an event starts
-    right when one of another stream ends and nothing else explains the start.
-    """
+    """Return the events that wait for one of another stream, by calls or by times, and those."""
     called = _declared_waits(trace, events)
     late = start_later_by(events, *called)
     inferred = _inferred_waits(events, np.flatnonzero(late > CLOCK_NS))

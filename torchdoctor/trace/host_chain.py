@@ -75,11 +75,7 @@ def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[I
 def _awaited_streams(
     trace: Trace, events: DeviceEvents, calls: Ints, last: Ints, ended: Ints
 ) -> Mask:
-    """Return which streams each stream synchronisation may wait for, as no trace says which.
-
-    That of the thread's last launch; and where the call returned right after an event of another
-    stream, that one.
-    """
+    """Return which streams a call may wait for: the last used, or one that ended just then."""
     runtime = trace.runtime
     begin, end = runtime.start[calls][:, None], runtime.end[calls][:, None]
     called = np.where(last >= 0, events.called[last], -1)

@@ -13,10 +13,7 @@ _FEWEST = 3  # long waits, equally far apart
 
 
 def loading(trace: Trace, timeline: Timeline) -> dict[str, Any]:
-    """Return fields of `TraceStatistics`; empty if the trace has no loader in its steps.
-
-    Workers make a batch each at the same time: where these are waited for, every n-th wait is long.
-    """
+    """Return fields of `TraceStatistics`; of n workers, every n-th wait is long."""
     rows = []
     for table in trace.ranges:
         waits = table.where(named(trace, table, is_loader) & ~of_fetching_thread(trace, table))

@@ -9,11 +9,7 @@ from torchdoctor.words.intervals import subtract
 
 
 def gpus(trace: Trace, platform: str | None) -> list[Gpu]:
-    """Return each device that was used and described; empty if the trace describes none.
-
-    A process may count its devices otherwise than the profiler: where all that are described are
-    alike, a used one without a description of its own is like them.
-    """
+    """Return each device that was used and described, if only as those that are all alike."""
     properties = trace.metadata.get("deviceProperties")
     described = list(map(dictionary, properties if isinstance(properties, list) else []))
     alike = {(known.get("name"), known.get("totalGlobalMem")) for known in described}

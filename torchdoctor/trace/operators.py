@@ -137,10 +137,7 @@ def _outermost_working(table: Table, nesting: Nesting, steps: Steps) -> Mask:
 
 
 def _usual_length(table: Table, working: Mask) -> NDArray[Any]:
-    """Return each row's median length (ns) over working operators of its name and input sizes.
-
-    On a machine that others use too, a 2 us operator now and then takes a whole time slice.
-    """
+    """Return each row's median length (ns) over working operators of its name and input sizes."""
     rows = np.flatnonzero(working)
     usual = np.zeros(len(table))
     shapes = table["shapes"][rows].astype(np.int64)

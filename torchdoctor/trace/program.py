@@ -29,10 +29,7 @@ _PLATFORMS = {
 
 
 def trains(trace: Trace) -> bool | None:
-    """Return True if it has a backward pass or an optimizer, False if it is inference, or None.
-
-    That nothing of training is there says something of whole steps with operators alone.
-    """
+    """Return True if it has a backward pass or an optimizer, False if it is inference, or None."""
     operators, kernels = trace.operators, trace.device.where(trace.device["kind"] == KERNEL)
     if any(named(trace, table, _TRAINS.search).any() for table in trace.ranges):
         return True

@@ -31,11 +31,7 @@ def begins_context(trace: Trace) -> Mask:
 
 
 def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
-    """Return where the window begins without start-up, and a sentence if that is later.
-
-    Start-up is what makes the context, and other long calls while the device does nothing. A step
-    that it lies in goes with it, where optimizers mark the ends of steps.
-    """
+    """Return where the window begins without start-up, and a sentence if that is later."""
     table = trace.runtime
     rows = begins_context(trace) | _loads(trace, _LONG_NS)
     total = table.spans(rows).total

@@ -20,10 +20,7 @@ from torchdoctor.words.intervals import Intervals
 
 
 def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
-    """Return all figures of one trace; times are means per step.
-
-    Without step annotations the whole trace counts as one span, `steps` is 0, and a doubt says so.
-    """
+    """Return all figures of one trace, means per step; without marks it is one span."""
     timeline = timeline or build_timeline(trace)
     steps, count = timeline.steps, len(timeline.steps)
     fields = summarise_operators(trace, timeline) | allocation(trace, timeline)

@@ -90,10 +90,7 @@ class Timeline:
 
 
 def find_steps(trace: Trace) -> Steps:
-    """Return the steps by the profiler's marks, each ended by the last device event of it.
-
-    Without these, optimizers' marks divide the trace, if there are enough of them.
-    """
+    """Return the steps by the profiler's marks or optimizers', with their device events."""
     marks = [table.where(named(trace, table, is_step)) for table in trace.ranges]
     start = np.concatenate([mark.start for mark in marks])
     end = np.concatenate([mark.end for mark in marks])

@@ -30,10 +30,7 @@ _SAYS_NOTHING = 30.0  # an interval whose bounds lie further apart is not worth 
 
 
 def percent(share: float | None, against: float | None = None) -> str:
-    """Return a share as "78 %".
-
-    Digits are added until it looks different from the share `against` which it is compared with.
-    """
+    """Return a share as "78 %", with the digits that tell it from the share `against` it."""
     if share is None or not math.isfinite(share):
         return "not measured"
     if 0 < share < 0.0005:

@@ -111,10 +111,7 @@ def open_descriptor(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to, which takes the place of `path` once the block has ended well.
-
-    As `write_atomically`, for what is written piece by piece. Raises OSError.
-    """
+    """Yield a file which takes the place of `path` once the block has ended; or OSError."""
     descriptor = open_descriptor(path)
     if descriptor is not None or (path.exists() and not path.is_file() and not path.is_dir()):
         with path.open("wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as file:

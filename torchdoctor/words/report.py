@@ -189,10 +189,7 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEvent:
-    """Where a run stands, sent whenever something begins or ends. Never stored.
-
-    phase: "observe", "profile", "screen", "confirm", "stack" or another single word.
-    """
+    """Where a run stands, with a word for its phase, sent whenever something begins or ends."""
 
     phase: str
     message: str  # what is measured now: a sentence without its full stop
@@ -205,10 +202,7 @@ class ProgressEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """One remark on a report: of severity "beware" where it may change a decision, else "detail".
-
-    Never stored: a report has the sentences.
-    """
+    """A remark, "beware" where it may change a decision, else "detail"; never stored."""
 
     severity: str
     sentence: str

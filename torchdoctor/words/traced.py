@@ -127,10 +127,7 @@ class MatrixProduct:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixWork:
-    """Arithmetic of the step, from recorded input sizes; means per step.
-
-    Products that are computed twice (activation checkpointing) count twice.
-    """
+    """Arithmetic of the step by input sizes, repeated work included; means per step."""
 
     flops: float  #: Operations per step of products of known sizes; a multiply-add is two.
     device_s: float  #: Time per step of the kernels that these products launched.

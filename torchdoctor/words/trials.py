@@ -139,10 +139,7 @@ class Ceiling:
 
 @dataclass(frozen=True, kw_only=True)
 class TriedCeiling:
-    """A cost that was removed for real, in blocks of a launch that was thrown away.
-
-    If it is the `whole` cost of its branch, `Report.ceilings` has the same figure.
-    """
+    """A cost that was removed for real, in blocks of a launch that was thrown away."""
 
     ceiling: str  #: Its id.
     branch: str  #: Branch of the tree that the cost belongs to.
@@ -164,10 +161,7 @@ class TriedCeiling:
 
 @dataclass(frozen=True, kw_only=True)
 class RangeTest:
-    """The loss while the learning rate rose from step to step; rates as the program writes them.
-
-    The curve ends where losses are no longer finite.
-    """
+    """The loss, while finite, as the learning rate rose; rates as the program writes them."""
 
     own_rate: float  #: The program's own learning rate.
     lowest_rate: float  #: The first rate that was tried.
