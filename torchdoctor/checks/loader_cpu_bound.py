@@ -17,6 +17,7 @@ from torchdoctor.facts.loading import queued_words, waiting_loader
 from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
 from torchdoctor.facts.stacks import preparing_line
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words.figures import seconds
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -35,8 +36,7 @@ def _examine(recording: Recording) -> Symptoms:
         ]
     if loader.sample_time_s is not None:
         evidence.append(
-            f"One sample took {loader.sample_time_s * 1e3:.2f} ms to prepare, of the first "
-            "batches of the observed launch."
+            f"Preparing one sample took {seconds(loader.sample_time_s)} in the first batches."
         )
     share = data_wait_share(recording)
     yield Symptom(share=share, evidence=evidence, location=loader.location)

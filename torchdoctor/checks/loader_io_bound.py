@@ -20,6 +20,7 @@ from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
 from torchdoctor.facts.slow_reads import HARDLY_READ, read_mounts_of
 from torchdoctor.facts.stacks import preparing_line
 from torchdoctor.words import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words.figures import seconds
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -36,8 +37,7 @@ def _examine(recording: Recording) -> Symptoms:
     evidence = [f"Fetching a batch is only {busy:.0%} CPU time: the loader waits for {cause}."]
     if loader.sample_time_s is not None:
         evidence.append(
-            f"One sample took {loader.sample_time_s * 1e3:.2f} ms, of the first batches of the "
-            "observed launch."
+            f"Preparing one sample took {seconds(loader.sample_time_s)} in the first batches."
         )
     if (line := preparing_line(recording)) is not None:
         evidence.append(line)
