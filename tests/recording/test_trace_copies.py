@@ -58,3 +58,46 @@ def test_a_copy_that_waits_beside_kernels_is_not_exposed(tmp_path: Path) -> None
     # Of the 580 us beyond what queueing a copy costs, 480 lie beside the kernel; 5 are the copy.
     assert share == pytest.approx(0.100, abs=0.006)
     assert report.diagnosis.bottleneck != "memcpy"
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [("cudaMemcpyAsync", "blocking_copy_s"), ("cudaStreamSynchronize", "sync_s")],
+)
+def test_a_call_that_began_before_the_step_counts_from_its_start(
+    call: str, field: str, tmp_path: Path
+) -> None:
+    """Copies were said to hold 15.7 ms of a step in whose table they took 9."""
+    trace = TraceBuilder()
+    before = trace.call(call, -5000, 200)
+    for number in range(4):
+        at = 1000.0 * number
+        trace.step(number, at, at + 1000)
+        launch = trace.call("cudaLaunchKernel", at + 10, at + 15)
+        trace.kernel("ampere_sgemm_128x64_nn", at + 20, at + 900, launch)
+    if call == "cudaMemcpyAsync":
+        trace.copy(DEVICE_TO_HOST, 190, 195, before, bytes=256)
+    path = tmp_path / "trace.json"
+    path.write_bytes(trace.text())
+    statistics = trace_checkup([str(path)]).trace
+    assert statistics is not None
+    assert getattr(statistics, field) == pytest.approx(200e-6 / 4)
+    held = {x.name: x.host_s for x in statistics.runtime_calls}
+    assert held[call] == pytest.approx(200e-6 / 4)
+
+
+def test_a_launch_that_loads_its_code_is_no_part_of_a_usual_step(tmp_path: Path) -> None:
+    """A toy that was recorded without warm-up was said to wait for its host for 98 % of a step."""
+    trace = TraceBuilder()
+    trace.step(0, 0, 9000)
+    trace.operator("aten::add_", 90, 6800)
+    launch = trace.call("hipLaunchKernel", 100, 6700)
+    trace.kernel("Cijk_Ailk_Bljk_SB_MT64x64x8", 6710, 8800, launch)
+    path = tmp_path / "trace.json"
+    path.write_bytes(trace.text())
+    report = trace_checkup([str(path)])
+    sentence = report.diagnosis.sentence
+    assert sentence.startswith("The GPU's start-up lies in the window: hipLaunchKernel holds")
+    assert "record more steps" in sentence and "The GPU computes 87% of the rest" in sentence
+    assert report.diagnosis.bottleneck == "none"
+    assert report.trace is not None and report.trace.what_if is None

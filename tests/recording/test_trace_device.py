@@ -10,7 +10,12 @@ import pytest
 from synthetic_traces import TraceBuilder, every_branch
 
 from torchdoctor.trace import kinds
-from torchdoctor.trace.kinds import is_communication, is_matrix_work, uses_tensor_cores
+from torchdoctor.trace.kinds import (
+    is_communication,
+    is_matrix_work,
+    short_name,
+    uses_tensor_cores,
+)
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.words import TraceStatistics
@@ -198,3 +203,24 @@ def test_inputs_in_float32_say_what_a_name_does_not() -> None:
         trace.slice("cpu_op", "aten::mm", at, at + 10, args={"Input type": ["float"] * 2})
         trace.kernel(name, at + 10, at + 20, trace.call("cudaLaunchKernel", at + 2, at + 5))
     assert statistics(trace).float32_matrix_s == pytest.approx(10e-6)  # not TF32's
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (
+            "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::"
+            "native::BinaryFunctor<c10::BFloat16, c10::BFloat16, c10::BFloat16, at::native::"
+            "binary_internal::MulFunctor<float> > >(at::TensorIteratorBase&)>",
+            "elementwise_kernel<MulFunctor>",
+        ),
+        (
+            "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>, float>(int)",
+            "multi_tensor_apply_kernel<AdamFunctor>",
+        ),
+        ("void CatArrayBatchedCopy<float, unsigned int, 2>(float*)", "CatArrayBatchedCopy"),
+    ],
+)
+def test_a_kernel_is_named_by_what_it_computes(name: str, short: str) -> None:
+    """A third of a step was said to be "gpu_kernel_impl_nocast"."""
+    assert short_name(name) == short
