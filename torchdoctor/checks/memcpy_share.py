@@ -33,13 +33,14 @@ def _examine(recording: Recording) -> Symptoms:
         return
     evidence = [f"Copies, or the host blocked in them, take {share:.0%} of each step, exposed."]
     if traced is not None and traced.blocking_copy_s:
+        where = f", most of it in {traced.blocking_copy_range}" * bool(traced.blocking_copy_range)
         evidence.append(
-            f"The host is blocked {traced.blocking_copy_s * 1e3:.1f} ms a step in copies."
+            f"The host is blocked {traced.blocking_copy_s * 1e3:.1f} ms a step in copies{where}."
         )
         if (to_host_s := traced.d2h_wait_s or 0.0) > traced.blocking_copy_s / 2:
             evidence.append(
                 f"{to_host_s * 1e3:.1f} ms of that are copies to the host, which wait until all "
-                "is done that was launched before: what they wait for is not the copy."
+                "is done that was launched before, and for other ranks where it communicates."
             )
     yield Symptom(share=share, evidence=evidence)
 

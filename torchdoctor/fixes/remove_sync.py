@@ -28,8 +28,9 @@ from typing import Any
 
 from torchdoctor.edits import DetachEdit, Edit, RemoveEdit
 from torchdoctor.fixes._parts import Lines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall, TraceStatistics
 
+_NOTABLE = 0.05  # of the step
 _NOT_NEEDED = ("synchronize", "empty_cache")
 _SUMMED = re.compile(r"([A-Za-z_]\w*)\s*\+=.*\.item\(\)")
 
@@ -56,6 +57,15 @@ def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
         return "The model trains on the CPU, where nothing waits for a GPU."
     return _WAITS.refuses(recording)
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """Return True if the device idles for values that the host reads, or memory is given back."""
+    to_host_s, held_s = trace.d2h_wait_s or 0.0, trace.blocking_copy_s or 0.0
+    read_s = (trace.blocking_copy_exposed_s or 0.0) * (to_host_s > held_s / 2)
+    waits = max(read_s, trace.after_sync_s or 0.0) >= _NOTABLE * (trace.step_s or 0.0)
+    emptied = trace.releases_per_step and not trace.uncached_per_step
+    return not trace.has_engine and (waits or bool(emptied))
 
 
 def settings(recording: Recording) -> list[Settings]:
@@ -105,11 +115,11 @@ def advice(recording: Recording) -> str | None:
 
 FIX = FixSpec(
     name="no GPU synchronization",
-    treats=("sync-in-step", "allocator-thrash"),
+    treats=("sync-in-step", "allocator-thrash", "memcpy-share"),
     keeps_results="exactly",
     p_helps=0.5,  # the wait is seen in the loop
     refuses=refuses,
-    suits=lambda trace: not trace.has_engine,
+    suits=suits,
     advice=advice,
     settings=settings,
     by_hand=lambda recording: not settings(recording),

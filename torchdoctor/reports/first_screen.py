@@ -154,8 +154,11 @@ def _not_measured(report: Report) -> list[Block]:
         rows.append((_name(fix), title))
     replay = report.trace.what_if if report.trace and replayed_gains(report) else None
     names, checks = {fix.fix for fix in offered}, catalogue.checks()
-    treated = {checks[x.check].branch for x in report.diagnosis.findings if names & set(x.fixes)}
-    own = max(filter(None, map(replay.gain, treated)), default=None) if replay else None
+    treated = [checks[x.check] for x in report.diagnosis.findings if names & set(x.fixes)]
+    branches = {
+        "cpu" if x.asks("gpu") else x.branch for x in treated
+    }  # an idle GPU awaits its host
+    own = max(filter(None, map(replay.gain, branches)), default=None) if replay else None
     worth = f"{ratio(own)}x at most, by replay of the trace" if own else ""
     if own and own < WORTH_SAYING:
         worth = "hardly any gain, by replay of the trace"

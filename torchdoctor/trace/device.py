@@ -19,7 +19,7 @@ from torchdoctor.trace.kinds import (
     uses_tensor_cores,
 )
 from torchdoctor.trace.nesting import launch_rows
-from torchdoctor.trace.threads import named
+from torchdoctor.trace.threads import is_step, named
 from torchdoctor.trace.timeline import Steps, Timeline
 from torchdoctor.words import KernelTime
 from torchdoctor.words.intervals import exposed_in_order, intersect, union
@@ -158,8 +158,31 @@ def summarise_copies(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "d2h_copies": float(to_host.sum()) / count,
         "d2h_wait_s": wait_s(to_host),
         "blocking_copy_s": float(held_ns.sum()) / count / 1e9,
+        "blocking_copy_range": _range_of(trace, held_ns),
         "blocking_copy_exposed_s": exposed.total / count / 1e9,
     }
+
+
+def _range_of(trace: Trace, held_ns: Ints) -> str | None:
+    """Return the shortest of the program's ranges that most of the calls' time lies in."""
+    runtime, marks = trace.runtime, trace.annotations
+    marks = marks.where(~named(trace, marks, is_step))
+    within = np.zeros(len(marks))
+    for thread in np.unique(marks.thread).tolist():
+        calls, own = (
+            np.flatnonzero((runtime.thread == thread) & (held_ns > 0)),
+            marks.thread == thread,
+        )
+        calls = calls[np.argsort(runtime.start[calls])]
+        until, begins = np.append(0, np.cumsum(held_ns[calls])), runtime.start[calls]
+        first, last = (np.searchsorted(begins, x[own]) for x in (marks.start, marks.end))
+        within[own] = until[last] - until[first]
+    held, lasting = (
+        np.bincount(marks.name, within),
+        np.bincount(marks.name, marks.end - marks.start),
+    )
+    most = np.flatnonzero((held > 0) & (held >= held_ns.sum() / 2))
+    return trace.names[most[lasting[most].argmin()]] if len(most) else None
 
 
 def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[np.str_]]:

@@ -263,6 +263,7 @@ class TraceStatistics:
     d2h_wait_s: float | None = None  #: Time per step that the host is blocked in those.
     blocking_copy_s: float | None = None  #: Time per step that the host is blocked in copy calls.
     blocking_copy_exposed_s: float | None = None  #: Of that, while neither kernels nor copies run.
+    blocking_copy_range: str | None = None  #: The range of the program that has most of that.
     earlier_work_s: float | None = None  #: Per step: a wait for work of before the window.
     earlier_work_call: str | None = None  #: The call that waits for it; null: none.
     code_loading_s: float | None = None  #: Per step: calls that load code, as at start-up.
