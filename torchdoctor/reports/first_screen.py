@@ -150,8 +150,7 @@ def _not_measured(report: Report) -> list[Block]:
     rows = []
     for fix in offered[:_MOST_FIXES]:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
-        title = spec.title if spec is not None else ""
-        rows.append((_name(fix), title))
+        rows.append((_name(fix), spec.title if spec is not None else ""))
     replay = report.trace.what_if if report.trace and replayed_gains(report) else None
     names, checks = {fix.fix for fix in offered}, catalogue.checks()
     treated = [checks[x.check] for x in report.diagnosis.findings if names & set(x.fixes)]
