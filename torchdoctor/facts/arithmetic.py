@@ -70,10 +70,10 @@ class PaddingGain:
 
 def padding_gains(recording: Recording) -> list[PaddingGain]:
     """Return the gain of every product that was timed padded, in pairs; the largest first."""
-    from scipy.special import stdtrit  # slow to import
-
     steps, gains = recording.steps, []
     for product in recording.main.padded_products:
+        from scipy.special import stdtrit  # slow to import
+
         logs = [math.log(ratio) for ratio in product.speedups if ratio > 0]
         if len(logs) < 2:
             continue
