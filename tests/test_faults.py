@@ -90,6 +90,7 @@ def test_help_answers_without_torch(tmp_path: Path) -> None:
         ["--step-on", "moon", "train.py"],
         ["--json", "no/such/folder/report.json", "train.py"],
         ["no-such-command-at-all"],
+        ["a" * 5000 + ".py"],
     ],
 )
 def test_bad_command_line_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:

@@ -30,6 +30,7 @@ from torchdoctor.words import (
     TriedCeiling,
     WorkloadRecord,
 )
+from torchdoctor.words.gate import GateMetric, GateReport
 
 HOME = "/home/ada/projects/flowers"
 CPU_MACHINE = Environment(
@@ -622,3 +623,21 @@ SAMPLES = {
     "diagnosed_only": diagnosed_only,
     "refused_heavy": refused_heavy,
 }
+
+
+GATE = GateReport(
+    workload=WorkloadRecord(command=["train.py"]),
+    environment=Environment(),
+    reference="main (0123456789)",
+    verdict="slower",
+    sentence="Slower: the new version takes 1.08x the time per step, more than the 2 % allowed.",
+    metrics=[
+        GateMetric(
+            name="step_time", reference=0.0101, new=0.0109, unit="s/step", tolerance=0.02,
+            ratio=Interval(estimate=1.08, low=1.05, high=1.11), verdict="worse",
+        )
+    ],
+    pairs=6,
+    pair_ratios=[1.05, 1.09, 1.07, 1.1, 1.08, 1.11],
+    measured="side by side",
+)  # fmt: skip

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import pytest
+from commands import torchdoctor
 from samples import loader_bound, nothing_found
 from typer.testing import CliRunner
 
+from torchdoctor.cli import stored
 from torchdoctor.cli.front import app
 from torchdoctor.reports.formats import rendered
 from torchdoctor.words.errors import UsageError
@@ -81,6 +84,22 @@ def test_the_runs_of_a_folder_are_listed_the_newest_first(tmp_path, monkeypatch)
     assert third.startswith(
         "run-0 train.py --epochs 3 waiting for data, 78 % loader workers: 3.10x"
     )
+
+
+def test_a_list_obeys_or_refuses_other_options(tmp_path) -> None:
+    for options in (["--list", "--details"], ["--list", "x"], ["--open", "--format", "html"]):
+        refused = torchdoctor("report", *options, cwd=tmp_path)
+        assert refused.returncode == 2 and "go with no other option" in refused.stderr
+
+
+def test_the_page_goes_to_a_terminal_of_any_encoding(tmp_path, monkeypatch) -> None:
+    write_record(replace(loader_bound(), run_folder=None), tmp_path / "report.json")
+    page = io.BytesIO()
+    terminal = io.TextIOWrapper(page, encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", terminal)
+    stored.report(tmp_path / "report.json", format="html")
+    terminal.flush()
+    assert "“" in page.getvalue().decode("utf-8")
 
 
 def test_the_page_is_opened_where_there_is_a_desktop(tmp_path, monkeypatch) -> None:

@@ -26,6 +26,7 @@ CASES = [
 def approved(file: str, text: str) -> None:
     path = GOLD / file
     if os.environ.get("TORCHDOCTOR_UPDATE_GOLD"):
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 

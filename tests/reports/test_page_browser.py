@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from browser import Browser, chromium
 from run_folders import ranks_folder, report_with_run
-from samples import SAMPLES
+from samples import GATE, SAMPLES
 
 from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.compare import compare
 from torchdoctor.reports.formats import PAGE_NAME, rendered, write_page
 from torchdoctor.reports.side_by_side import comparison_page, gate_page
-from torchdoctor.words import Environment, Interval, Report, Shares, Trial, WorkloadRecord
-from torchdoctor.words.gate import GateMetric, GateReport
+from torchdoctor.words import Report, Shares, Trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 OF_A_RUN = ["time", "trials", "steps", "resources", "timeline", "tree", "source"]
@@ -97,24 +96,6 @@ def page_of_two(a: Report, folder: Path) -> str:
         b.baseline, step_time_s=faster, samples_per_s=a.baseline.samples_per_s / 0.6,
         shares=shares, launches_s=launches))  # fmt: skip
     return comparison_page(compare(a, b, ("before/report.json", "after/report.json")), a, b)
-
-
-GATE = GateReport(
-    workload=WorkloadRecord(command=["train.py"]),
-    environment=Environment(),
-    reference="main (0123456789)",
-    verdict="slower",
-    sentence="Slower: the new version takes 1.08x the time per step, more than the 2 % allowed.",
-    metrics=[
-        GateMetric(
-            name="step_time", reference=0.0101, new=0.0109, unit="s/step", tolerance=0.02,
-            ratio=Interval(estimate=1.08, low=1.05, high=1.11), verdict="worse",
-        )
-    ],
-    pairs=6,
-    pair_ratios=[1.05, 1.09, 1.07, 1.1, 1.08, 1.11],
-    measured="side by side",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,26 @@ def test_what_ends_the_command_is_raised(measured, tmp_path, monkeypatch) -> Non
         torchdoctor.run("train.py", quiet=True)
     with pytest.raises(UsageError, match="There is no run"):
         torchdoctor.report()
+    for command in (5, None, "train.py 'a", b"train.py", [1]):
+        with pytest.raises(UsageError, match="as a line or as a list of words"):
+            torchdoctor.run(command)
+    for path in (5, b"report.json", ["report.json"]):
+        with pytest.raises(UsageError, match="Give the path of a report, not"):
+            torchdoctor.report(path)
+
+
+def test_a_run_folder_that_was_moved_keeps_its_steps(tmp_path) -> None:
+    before, now = tmp_path / "before", tmp_path / "now"
+    before.mkdir()
+    write_record(replace(report_with_run(before), run_folder=str(before)), before / "report.json")
+    steps = len(torchdoctor.report(before).steps_frame())
+    alone = tmp_path / "report.json"
+    alone.write_bytes((before / "report.json").read_bytes())
+    (before / "recording.json").touch()
+    before.rename(now)
+    assert len(torchdoctor.report(now).steps_frame()) == steps > 0
+    shown = rendered(torchdoctor.report(alone), "html")
+    assert f"The run&#x27;s folder {before} is not there any more." in shown
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy
 import pytest
 from record_schema import SCHEMAS, report_page
-from samples import CPU_MACHINE, between, loader_bound
+from samples import CPU_MACHINE, SAMPLES, between, loader_bound
 
 from torchdoctor import words as records
+from torchdoctor.reports.formats import FORMATS, rendered
 from torchdoctor.words import BRANCHES, Recording, Report, Workload
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import (
@@ -74,6 +75,27 @@ def test_fields_of_a_later_minor_version_are_passed_over() -> None:
 def test_what_is_no_report_is_said_in_one_sentence(data, words) -> None:
     with pytest.raises(UsageError, match=words):
         decode_report(data, "a.json")
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [("step_time_s.mean", 0), ("step_time_s.median", 1e308), ("speedup.low", -1.0),
+     ("speedup.estimate", 0.0), ("peak_memory_bytes", 1e300)],
+)  # fmt: skip
+def test_a_figure_that_nobody_measured_is_said(where, value) -> None:
+    outline = json.loads(encode(SAMPLES["loader_bound"]()))
+    part, _, name = where.rpartition(".")
+    outer = outline["baseline"] if part != "speedup" else outline["recommendation"]
+    (outer[part] if part else outer)[name] = value
+    with pytest.raises(UsageError, match=f"{where} cannot be"):
+        decode_report(json.dumps(outline))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_nul_in_a_path_breaks_no_format(format) -> None:
+    outline = json.loads(encode(SAMPLES["loader_bound"]()))
+    outline["run_folder"] = outline["workload"]["cwd"] = "/a\0b"
+    assert rendered(decode_report(json.dumps(outline)), format)
 
 
 def test_no_nan_and_no_infinity_reach_the_file() -> None:

@@ -179,8 +179,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
     where = place(recording, _makes_samples(recording), "")
     cls = loaders[0].dataset_cls.rpartition(".")[2] if loaders else ""
     lines += [
-        f"# {f'{where}, ' if where else ''}in {cls or 'the data set'}, with self.samples = {{}} in "
-        "__init__ and decode() for what it does now:",
+        f"# {f'{where}, ' if where else ''}in {cls or 'the data set'}:",
+        "# self.samples = {} in __init__, and decode() for what __getitem__ does now",
         FIX.permanent_form,
     ]
     needed = _needed_bytes(loaders[0]) if loaders else None

@@ -1,5 +1,7 @@
 """The details of a report: the tree, findings, operators, trials, code, conditions."""
 
+from pathlib import Path
+
 from torchdoctor.advice import catalogue
 from torchdoctor.reports import time_parts, traced, wording
 from torchdoctor.reports.document import (
@@ -216,7 +218,8 @@ def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
 def _machine(report: Report) -> list[Block]:
     lines = [wording.machine(report.environment), wording.overhead(report)]
     if report.run_folder:
-        lines.append(f"Everything that was recorded: {report.run_folder}")
+        gone = " (not there any more)" * (not Path(report.run_folder).is_dir())
+        lines.append(f"Everything that was recorded: {report.run_folder}{gone}")
     if report.memory_snapshot:
         viewer = "open it at https://pytorch.org/memory_viz"
         lines.append(f"GPU memory, allocation by allocation ({viewer}): {report.memory_snapshot}")

@@ -147,6 +147,8 @@ def steps_picture(report: Report, columns: Measured) -> Picture:
         at_s = np.cumsum(step_s)
     else:
         reason = "The steps of the observed launch are not there to be drawn."
+        if report.run_folder and not Path(report.run_folder).is_dir():
+            reason = f"The run's folder {report.run_folder} is not there any more."
         if report.steps is None and trace is not None:
             reason = "The trace holds a single step, or no mark of a step."
         return Picture(key=key, title=title, missing=reason)

@@ -76,7 +76,9 @@ def render(
         _print(console, section)
     if document.hint and not details:
         console.print()
-        console.print(Text(f"  {document.hint}", style="dim"), soft_wrap=True)
+        fits = len(document.hint) + _MARGIN <= width
+        hint = document.hint if fits else document.hint.replace(" · ", "\n  ")
+        console.print(Text(f"  {hint}", style="dim"), soft_wrap=True)
     # rich fills lines up with spaces, which a file or pipe should not get
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 

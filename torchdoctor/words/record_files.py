@@ -61,10 +61,21 @@ def write_record(record: Report | Comparison | GateReport, path: str | Path) -> 
 
 
 def read_report(path: str | Path) -> Report:
-    """Read a report.json, or the one in a run folder; raise UsageError if it is none."""
+    """Read a report.json, or the one in a run folder; raise UsageError if it is none.
+
+    The run folder of a report that was moved with it is where the report is now.
+    """
     path = Path(path)
     path = path / REPORT_NAME if path.is_dir() else path
-    return decode_report(_read(path), str(path))
+    report = decode_report(_read(path), str(path))
+    before, now = report.run_folder, str(path.parent.resolve())
+    if before and not Path(before).is_dir() and (path.parent / RECORDING_NAME).is_file():
+        report = dataclasses.replace(report, run_folder=now)
+        if report.trace is not None:
+            trace_path = report.trace.path.replace(before, now, 1)
+            trace = dataclasses.replace(report.trace, path=trace_path)
+            report = dataclasses.replace(report, trace=trace)
+    return report
 
 
 def write_recording(recording: Recording, path: str | Path) -> None:
