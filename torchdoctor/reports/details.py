@@ -3,19 +3,7 @@
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
-from torchdoctor.reports import time_parts, traced, wording
-from torchdoctor.reports.document import (
-    Bars,
-    Block,
-    Code,
-    Row,
-    Section,
-    Sentence,
-    notes,
-    sections,
-    sentences,
-    table,
-)
+from torchdoctor.reports import document, time_parts, traced, wording
 from torchdoctor.reports.trial_rows import (
     candidate_rows,
     measured,
@@ -62,7 +50,7 @@ _OFFERED = {
 _TRIED = {"failed": "Failed", "not-tried": "Not tried", "not-decided": "Not decided"}
 
 
-def details(report: Report) -> list[Section]:
+def details(report: Report) -> list[document.Section]:
     """Return every section behind the first screen."""
     how = report.baseline.measured
     tried = f"What was tried, measured {how}" if how else "What was tried"
@@ -71,26 +59,29 @@ def details(report: Report) -> list[Section]:
         standing = "training" if fix.aim == "training" else fix.standing
         offered[_OFFERED.get(standing, _OFFERED["untried"])].append(fix)
     unmeasured = [[", ".join(fixes), *why] for why, fixes in not_measured(report).items()]
-    return sections(
+    return document.sections(
         ("Why: the path through the decision tree", _path(report)),
         ("Where a step's time goes", _time(report)),
         ("What was found", _findings(report)),
-        *((title, notes(lines)) for title, lines in traced.lines(report)),
-        (time_parts.BOUNDS_TITLE, notes(time_parts.bound_lines(report))),
-        (time_parts.REPLAY_TITLE, notes(time_parts.replay_lines(report))),
+        *((title, document.notes(lines)) for title, lines in traced.lines(report)),
+        (time_parts.BOUNDS_TITLE, document.notes(time_parts.bound_lines(report))),
+        (time_parts.REPLAY_TITLE, document.notes(time_parts.replay_lines(report))),
         (tried, _trials(report)),
-        ("Candidates, by what they are worth", table(_CANDIDATE_COLUMNS, candidate_rows(report))),
+        (
+            "Candidates, by what they are worth",
+            document.table(_CANDIDATE_COLUMNS, candidate_rows(report)),
+        ),
         ("What to change", _changes(report, report.recommendation.fixes)),
-        ("All together", sentences(*wording.together(report))),
+        ("All together", document.sentences(*wording.together(report))),
         *((title, _changes(report, fixes)) for title, fixes in offered.items()),
-        ("Not measured", table(["fix", "", "reason"], unmeasured)),
-        ("Doubts", notes([clean(doubt) for doubt in report.doubts])),
-        ("How to reproduce", [Code(clean(x), "shell") for x in report.reproduce]),
+        ("Not measured", document.table(["fix", "", "reason"], unmeasured)),
+        ("Doubts", document.notes([clean(doubt) for doubt in report.doubts])),
+        ("How to reproduce", [document.Code(clean(x), "shell") for x in report.reproduce]),
         ("Measured on" if report.steps or not report.trace else "Recorded on", _machine(report)),
     )
 
 
-def _path(report: Report) -> list[Block]:
+def _path(report: Report) -> list[document.Block]:
     rows = []
     for asked in report.diagnosis.path:
         figure = quantity(asked.value, asked.unit, asked.threshold)
@@ -99,8 +90,8 @@ def _path(report: Report) -> list[Block]:
         basis = f"{asked.metric}; threshold: {asked.source}" if asked.source else asked.metric
         known = asked.answer not in ("no GPU", "not measured")
         rows.append([clean(asked.question), asked.answer, figure if known else "", clean(basis)])
-    blocks = table(["question", "answer", "figure", "what it is"], rows)
-    return [*blocks, *sentences(path_rule(report))]
+    blocks = document.table(["question", "answer", "figure", "what it is"], rows)
+    return [*blocks, *document.sentences(path_rule(report))]
 
 
 def path_rule(report: Report) -> str:
@@ -114,7 +105,7 @@ def path_rule(report: Report) -> str:
     return _RULE if len(yes) > 1 else ""
 
 
-def _time(report: Report) -> list[Block]:
+def _time(report: Report) -> list[document.Block]:
     bars = time_parts.time_bars(report)
     if not bars:
         return []
@@ -124,7 +115,7 @@ def _time(report: Report) -> list[Block]:
         wording.step_time(report),
         wording.how_steps_were_found(report),
     )
-    return [Bars(bars), *sentences(*told)]
+    return [document.Bars(bars), *document.sentences(*told)]
 
 
 def _cost_and_place(report: Report, finding: Finding) -> list[str]:
@@ -135,15 +126,15 @@ def _cost_and_place(report: Report, finding: Finding) -> list[str]:
     return [x for x in (cost, place(finding.location, report.workload.cwd)) if x]
 
 
-def _findings(report: Report) -> list[Block]:
-    blocks: list[Block] = []
+def _findings(report: Report) -> list[document.Block]:
+    blocks: list[document.Block] = []
     findings = report.diagnosis.findings
     for finding in findings:
         head = [clean(finding.check), *_cost_and_place(report, finding)]
-        blocks.append(Sentence("  ".join(head), "strong"))
-        blocks += notes([clean(proof) for proof in finding.evidence])
+        blocks.append(document.Sentence("  ".join(head), "strong"))
+        blocks += document.notes([clean(proof) for proof in finding.evidence])
     shares = [finding for finding in findings if finding.share_of_step is not None]
-    return [*blocks, *sentences(_OVERLAP if len(shares) > 1 else "", tone="soft")]
+    return [*blocks, *document.sentences(_OVERLAP if len(shares) > 1 else "", tone="soft")]
 
 
 def lines_about(report: Report, ident: str) -> list[str]:
@@ -159,7 +150,7 @@ def lines_about(report: Report, ident: str) -> list[str]:
     return [f"- {line}" for line in lines if line]
 
 
-def _trials(report: Report) -> list[Block]:
+def _trials(report: Report) -> list[document.Block]:
     rows = []
     for trial in measured(report):
         cells = [
@@ -171,34 +162,36 @@ def _trials(report: Report) -> list[Block]:
             memory_change(trial.memory_change_bytes),
             str(trial.risk),
         ]
-        rows.append(Row(cells, _TONES.get(verdict_of(trial), "")))
+        rows.append(document.Row(cells, _TONES.get(verdict_of(trial), "")))
     floor, noise = report.noise_floor, ""
     if floor is not None:
-        rows.append(Row([A_A, "", speedup(floor), "noise floor", "", "", ""], "soft"))
+        rows.append(document.Row([A_A, "", speedup(floor), "noise floor", "", "", ""], "soft"))
         noise = f"{A_A}: the untouched program against itself."
         if floor.low > 1 or floor.high < 1:
             noise = f"{A_A} excludes 1: the machine was too noisy, so trust no small difference."
     if not rows:
-        return sentences(wording.untried(report)) if report.no_trials_reason else []
+        return document.sentences(wording.untried(report)) if report.no_trials_reason else []
     return [
-        *table(_TRIAL_COLUMNS, rows),
-        *sentences(*trial_remarks(report)),
-        *sentences(noise, _TRAINING_LEGEND, _RISK_LEGEND, tone="soft"),
+        *document.table(_TRIAL_COLUMNS, rows),
+        *document.sentences(*trial_remarks(report)),
+        *document.sentences(noise, _TRAINING_LEGEND, _RISK_LEGEND, tone="soft"),
     ]
 
 
-def _changes(report: Report, fixes: list[RecommendedFix]) -> list[Block]:
+def _changes(report: Report, fixes: list[RecommendedFix]) -> list[document.Block]:
     """Return what to change for each of the fixes, in order, and how to apply the edits."""
-    blocks: list[Block] = []
+    blocks: list[document.Block] = []
     for number, fix in enumerate(fixes, 1):
         ident = fix_with_settings(fix.fix, fix.settings)
         where = place(fix.location, report.workload.cwd)
         head = f"{number}. {ident}: {clean(catalogue.name(fix.fix))}  {where}"
-        blocks.append(Sentence(head.strip(), "strong"))
+        blocks.append(document.Sentence(head.strip(), "strong"))
         code = clean((fix.edit or fix.instruction or "").strip("\n"))
-        blocks.append(Code(code, "diff" if fix.edit else "python"))
-        blocks += sentences(*map(clean, fix.also_changes), *_training_notes(report, fix))
-    return blocks + [Code(clean(x), "shell") for x in wording.patch_commands(report, fixes)]
+        blocks.append(document.Code(code, "diff" if fix.edit else "python"))
+        blocks += document.sentences(*map(clean, fix.also_changes), *_training_notes(report, fix))
+    return blocks + [
+        document.Code(clean(x), "shell") for x in wording.patch_commands(report, fixes)
+    ]
 
 
 def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
@@ -215,7 +208,7 @@ def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
     return [*lines, *([f"What it may cost: {clean(fix.warning)}"] if fix.warning else [])]
 
 
-def _machine(report: Report) -> list[Block]:
+def _machine(report: Report) -> list[document.Block]:
     lines = [wording.machine(report.environment), wording.overhead(report)]
     if report.run_folder:
         gone = " (not there any more)" * (not Path(report.run_folder).is_dir())
@@ -223,4 +216,4 @@ def _machine(report: Report) -> list[Block]:
     if report.memory_snapshot:
         viewer = "open it at https://pytorch.org/memory_viz"
         lines.append(f"GPU memory, allocation by allocation ({viewer}): {report.memory_snapshot}")
-    return sentences(*lines)
+    return document.sentences(*lines)

@@ -3,17 +3,7 @@
 from xml.etree import ElementTree
 
 from torchdoctor.reports.document import Block, Document, Sentence, notes, sections, table
-from torchdoctor.words import Interval, Note
-from torchdoctor.words.figures import (
-    MISSING,
-    clean,
-    counted,
-    memory,
-    percent,
-    quantity,
-    says_something,
-    seconds,
-)
+from torchdoctor.words import Interval, Note, figures
 from torchdoctor.words.gate import GateMetric, GateReport
 
 WEAK = ("perhaps slower", "not seen well enough")  # of a row whose gate passes all the same
@@ -32,7 +22,7 @@ def row(metric: GateMetric) -> list[str]:
     per_sample = metric.name == "step_time" and metric.unit == "s/sample"
     # "ok" only with a tolerance; samples/s goes with the step time.
     judged = metric.tolerance is not None or metric.name == "samples_per_s"
-    verdicts = {"ok": "ok" if judged else "not judged", "not measured": MISSING}
+    verdicts = {"ok": "ok" if judged else "not judged", "not measured": figures.MISSING}
     return [
         metric.name.replace("_", " ") + " per sample" * per_sample,
         # What a time is per stands in the first cell alone.
@@ -41,7 +31,7 @@ def row(metric: GateMetric) -> list[str]:
             for value in (metric.reference, metric.new)
         ),
         _ratio(metric.ratio),
-        MISSING if metric.tolerance is None else percent(metric.tolerance),
+        figures.MISSING if metric.tolerance is None else figures.percent(metric.tolerance),
         verdicts.get(metric.verdict, metric.verdict),
     ]
 
@@ -49,16 +39,16 @@ def row(metric: GateMetric) -> list[str]:
 def figure(value: float | None, metric: GateMetric) -> str:
     """Return a value of a row with its unit: "10.0 ms a sample", "1.2 GB", "12 %"; "-" for None."""
     if value is None:
-        return MISSING
+        return figures.MISSING
     if metric.unit.startswith("s/"):
-        return f"{seconds(value)} a {metric.unit[2:]}"
-    return memory(value) if metric.unit == "bytes" else quantity(value, metric.unit)
+        return f"{figures.seconds(value)} a {metric.unit[2:]}"
+    return figures.memory(value) if metric.unit == "bytes" else figures.quantity(value, metric.unit)
 
 
 def _ratio(interval: Interval | None) -> str:
     if interval is None:
-        return MISSING
-    if not says_something(interval):
+        return figures.MISSING
+    if not figures.says_something(interval):
         return "not known"
     return f"{interval.estimate:.3f} ({interval.low:.3f}-{interval.high:.3f})"
 
@@ -83,10 +73,10 @@ def document(report: GateReport) -> Document:
     if warning(report):
         told = Note(severity="beware", sentence=report.sentence)
     rows = [row(metric) for metric in report.metrics]
-    doubts = [clean(doubt) for doubt in report.doubts]
+    doubts = [figures.clean(doubt) for doubt in report.doubts]
     return Document(
         title=f"torchdoctor gate: {mark(report)}",
-        subject=f"against {clean(report.reference)}",
+        subject=f"against {figures.clean(report.reference)}",
         summary=f"gate: {mark(report)}",
         screen=sections(("", [told]), ("", table(_COLUMNS, rows)), ("", notes(doubts[:1]))),
         details=sections(
@@ -101,21 +91,21 @@ def _basis(report: GateReport) -> str:
         return f"Compared with stored launches: {means}, per {report.per}."
     if not report.pairs:
         return "No pair of launches was measured."
-    text = f"{_HOW[report.measured]}: {counted(report.pairs, 'pair')} of launches."
+    text = f"{_HOW[report.measured]}: {figures.counted(report.pairs, 'pair')} of launches."
     if report.p_value is not None:
         text += f" p = {report.p_value:.2g}."
     text += (
         f" Times are per {report.per}, geometric means over the pairs; the ratio new / reference "
         "is their quotient."
     )
-    if report.mean_ratio is not None and says_something(report.mean_ratio):
+    if report.mean_ratio is not None and figures.says_something(report.mean_ratio):
         text += f" Of the mean step, every block counted, it is {_ratio(report.mean_ratio)}."
     return text
 
 
 def junit(report: GateReport) -> str:
     """Return JUnit XML: a test case for each metric with a tolerance, or one with the reason."""
-    undecided, words = report.verdict == "inconclusive", clean(report.sentence).split()
+    undecided, words = report.verdict == "inconclusive", figures.clean(report.sentence).split()
     reason = "".join(c for c in " ".join(words) if c.isprintable())  # XML holds nothing else
     suite = ElementTree.Element("testsuite", name="torchdoctor gate", timestamp=report.created)
     judged = [metric for metric in report.metrics if metric.tolerance is not None]
@@ -128,7 +118,7 @@ def junit(report: GateReport) -> str:
             continue
         reference, new = figure(metric.reference, metric), figure(metric.new, metric)
         text = f"{reference} -> {new}, ratio {_ratio(metric.ratio)}"
-        text += f", tolerance {percent(metric.tolerance)}"
+        text += f", tolerance {figures.percent(metric.tolerance)}"
         if metric.verdict == "worse" and not undecided:
             ElementTree.SubElement(case, "failure", message=reason).text = text
         if metric.verdict in WEAK:
@@ -151,5 +141,5 @@ def annotation(report: GateReport) -> str:
 
 def workflow_command(kind: str, text: str) -> str:
     """Return an annotation of GitHub Actions: "error", "warning" or "notice"."""
-    escaped = clean(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    escaped = figures.clean(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return f"::{kind} title=torchdoctor gate::{escaped}"

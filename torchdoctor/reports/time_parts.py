@@ -4,17 +4,7 @@ from dataclasses import replace
 
 from torchdoctor.facts.lookup import exposed_python, unlike_profiled
 from torchdoctor.reports.document import Bar
-from torchdoctor.words import Interval, Report, Shares, TriedCeiling
-from torchdoctor.words.figures import (
-    PHASE_LABELS,
-    SHARE_LABELS,
-    clean,
-    percent,
-    ratio,
-    says_something,
-    seconds,
-    speedup,
-)
+from torchdoctor.words import Interval, Report, Shares, TriedCeiling, figures
 
 BOUNDS_TITLE = "Upper bounds: the program run without a cost"
 REPLAY_TITLE = "Upper bounds: the trace replayed without a cost, not measured"
@@ -35,9 +25,9 @@ def time_bars(report: Report) -> list[Bar]:
         if python and shares.other is not None and shares.cpu is not None:
             other = max(shares.other - python, 0.0)
             shares = replace(shares, cpu=shares.cpu + python, other=other)
-        parts = [(key, label, getattr(shares, key)) for key, label in SHARE_LABELS.items()]
+        parts = [(key, label, getattr(shares, key)) for key, label in figures.SHARE_LABELS.items()]
     bars = [
-        Bar(key, label, share, percent(share), _bound_beside(report, key))
+        Bar(key, label, share, figures.percent(share), _bound_beside(report, key))
         for key, label, share in parts
         if share
     ]
@@ -48,7 +38,7 @@ def phase_line(report: Report) -> str:
     """Return the step's time by phase in one line; empty where the bars already say it."""
     if report.baseline.shares == Shares():
         return ""
-    parts = [f"{label} {percent(share)}" for _, label, share in _phases(report) if share]
+    parts = [f"{label} {figures.percent(share)}" for _, label, share in _phases(report) if share]
     return f"By phase: {', '.join(parts)}." if parts else ""
 
 
@@ -58,19 +48,19 @@ def _phases(report: Report) -> list[tuple[str, str, float | None]]:
         return []
     return [
         (colour, label, getattr(steps, f"{phase}_s") / steps.mean_s)
-        for colour, (phase, label) in zip(PHASE_COLOURS, PHASE_LABELS.items(), strict=True)
+        for colour, (phase, label) in zip(PHASE_COLOURS, figures.PHASE_LABELS.items(), strict=True)
     ]
 
 
 def upper_bounds(report: Report) -> str:
     """Return the largest upper bounds in one line: of experiments, else of a replay; or ""."""
     tried = [
-        (ceiling.speedup.low, f"without {clean(ceiling.removes)} {_bound(ceiling.speedup)}")
+        (ceiling.speedup.low, f"without {figures.clean(ceiling.removes)} {_bound(ceiling.speedup)}")
         for ceiling in report.ceiling_trials
         if ceiling.whole and ceiling.decided and ceiling.speedup is not None
     ]
     replayed = [
-        (gain, f"without {SHARE_LABELS.get(branch, branch)} {ratio(gain)}x")
+        (gain, f"without {figures.SHARE_LABELS.get(branch, branch)} {figures.ratio(gain)}x")
         for branch, gain in replayed_gains(report).items()
         if gain >= WORTH_SAYING
     ]
@@ -86,12 +76,12 @@ def bound_lines(report: Report) -> list[str]:
 
 
 def _bound_line(ceiling: TriedCeiling) -> str:
-    removed, share = f"without {clean(ceiling.removes)}", ceiling.share
-    reason = clean(ceiling.reason or "")
+    removed, share = f"without {figures.clean(ceiling.removes)}", ceiling.share
+    reason = figures.clean(ceiling.reason or "")
     if ceiling.speedup is None:
         return f"{removed}: {ceiling.verdict.replace('-', ' ')}. {reason}".strip()
     if share is not None:
-        removed += f" ({percent(share)} of the step)"
+        removed += f" ({figures.percent(share)} of the step)"
     if ceiling.verdict == "slower":
         return f"{removed}: the step took longer, so this says nothing"
     if not ceiling.decided:
@@ -100,7 +90,7 @@ def _bound_line(ceiling: TriedCeiling) -> str:
     if ceiling.verdict in ("hidden", "nothing"):
         return f"{bound}: {_HIDDEN if ceiling.verdict == 'hidden' else 'not the bottleneck'}"
     if share is not None and 0 < share < 1:
-        bound += f"; by its share alone {ratio(1 / (1 - share))}x"
+        bound += f"; by its share alone {figures.ratio(1 / (1 - share))}x"
     return bound
 
 
@@ -116,11 +106,15 @@ def _bound_beside(report: Report, branch: str) -> str:
 
 
 def _bound(interval: Interval) -> str:
-    return speedup(interval) if says_something(interval) else f"more than {ratio(interval.low)}x"
+    return (
+        figures.speedup(interval)
+        if figures.says_something(interval)
+        else f"more than {figures.ratio(interval.low)}x"
+    )
 
 
 def _at_most(interval: Interval) -> str:
-    return f"{_bound(interval)}{' at most' * says_something(interval)}"
+    return f"{_bound(interval)}{' at most' * figures.says_something(interval)}"
 
 
 def replayed_gains(report: Report) -> dict[str, float]:
@@ -139,7 +133,7 @@ def replay_lines(report: Report) -> list[str]:
     if replay is None or unlike_profiled(report.steps, report.trace):
         return []  # a doubt says why: figures of other conditions would be taken for these
     lines = [
-        f"without {SHARE_LABELS.get(branch, branch)}: {seconds(replayed.step_s)} ({ratio(gain)}x)"
+        f"without {figures.SHARE_LABELS.get(branch, branch)}: {figures.seconds(replayed.step_s)} ({figures.ratio(gain)}x)"
         for branch, gain in replayed_gains(report).items()
         if gain >= _NO_GAIN and (replayed := replay.branches[branch]) is not None
     ]
@@ -148,7 +142,7 @@ def replay_lines(report: Report) -> list[str]:
     steps = f"{replay.steps} of {replay.of_steps} steps" if replay.steps else "the whole trace"
     apart = 100 * abs(replay.replayed_s / replay.measured_s - 1)
     lines.append(
-        f"replay of the trace as it is: {seconds(replay.replayed_s)}, "
-        f"measured {seconds(replay.measured_s)}: {apart:.1f} % apart ({steps})"
+        f"replay of the trace as it is: {figures.seconds(replay.replayed_s)}, "
+        f"measured {figures.seconds(replay.measured_s)}: {apart:.1f} % apart ({steps})"
     )
-    return lines + [clean(doubt) for doubt in replay.doubts if doubt not in report.doubts]
+    return lines + [figures.clean(doubt) for doubt in replay.doubts if doubt not in report.doubts]

@@ -8,16 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.trace import kinds
 from torchdoctor.trace.columns import Ints, Mask, Table, Trace, once
-from torchdoctor.trace.kinds import (
-    COPY_CALL,
-    KERNEL,
-    MEMCPY,
-    is_communication,
-    is_matrix_work,
-    short_name,
-    uses_tensor_cores,
-)
 from torchdoctor.trace.nesting import launch_rows
 from torchdoctor.trace.threads import is_step, named
 from torchdoctor.trace.timeline import Steps, Timeline
@@ -35,13 +27,13 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: kernels, synchronisation and tensor cores."""
     steps, count = timeline.steps, len(timeline.steps)
     in_steps = steps.index(trace.device.start) >= 0
-    is_kernel = in_steps & (trace.device["kind"] == KERNEL)
+    is_kernel = in_steps & (trace.device["kind"] == kinds.KERNEL)
     kernels = trace.device.where(is_kernel)
     length = kernels.end - kernels.start
     waiting = steps.inside(trace.runtime.where(named(trace, trace.runtime, _SYNC_CALL.match)))
-    matrix = named(trace, kernels, is_matrix_work)
+    matrix = named(trace, kernels, kinds.is_matrix_work)
     in_matrix = int(length[matrix].sum())
-    in_tensor = int(length[matrix & named(trace, kernels, uses_tensor_cores)].sum())
+    in_tensor = int(length[matrix & named(trace, kernels, kinds.uses_tensor_cores)].sum())
     return {
         "kernels_per_step": len(kernels) / count,
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
@@ -59,7 +51,7 @@ def _idle_after_waits(trace: Trace, steps: Steps) -> int:
     """Return the ns that the device idles after waits of the host, and no longer than each was."""
     runtime, device = trace.runtime, trace.device
     waits = named(trace, runtime, _SYNC_CALL.match)
-    copies = np.flatnonzero(device["kind"] == MEMCPY)
+    copies = np.flatnonzero(device["kind"] == kinds.MEMCPY)
     to_host = copies[copy_sides(trace, device.where(copies))[1] != "device"]
     call = launch_rows(trace)[to_host]
     waits[call[call >= 0]] = True
@@ -74,13 +66,13 @@ def _idle_after_waits(trace: Trace, steps: Steps) -> int:
 
 
 def _longest_kernels(trace: Trace, rows: Mask, steps: int) -> list[KernelTime]:
-    rows = rows & ~named(trace, trace.device, is_communication)
+    rows = rows & ~named(trace, trace.device, kinds.is_communication)
     names = trace.device.name[rows]
     each, spent = np.bincount(names), np.bincount(names, weights=device_time(trace)[rows])
     calls: Counter[str] = Counter()
     took: Counter[str] = Counter()
     for number in np.flatnonzero(each).tolist():
-        name = short_name(trace.names[number])
+        name = kinds.short_name(trace.names[number])
         calls[name] += int(each[number])
         took[name] += int(spent[number])
     return [
@@ -97,7 +89,7 @@ def device_time(trace: Trace) -> Ints:
     product that runs beside a collective takes its time all the same.
     """
     device = trace.device
-    computing = (device["kind"] == KERNEL) & ~named(trace, device, is_communication)
+    computing = (device["kind"] == kinds.KERNEL) & ~named(trace, device, kinds.is_communication)
     added = np.zeros(len(device), dtype=np.int64)
     added[computing] = exposed_in_order(device.start[computing], device.end[computing])
     start, end = device.start[~computing], device.end[~computing]
@@ -111,7 +103,7 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
     if not steps.total:
         return None
     spans = (
-        device.spans((device["kind"] == KERNEL) & (device["device"] == number))
+        device.spans((device["kind"] == kinds.KERNEL) & (device["device"] == number))
         for number in np.unique(device["device"])
     )
     busy = [int(span.covered(steps.start, steps.end).sum()) for span in spans]
@@ -127,7 +119,7 @@ _SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
 def summarise_copies(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: copies, and how long they block the host."""
     steps, count = timeline.steps, len(timeline.steps)
-    inside = (steps.index(trace.device.start) >= 0) & (trace.device["kind"] == MEMCPY)
+    inside = (steps.index(trace.device.start) >= 0) & (trace.device["kind"] == kinds.MEMCPY)
     copies, call = trace.device.where(inside), launch_rows(trace)[inside]
     sources, targets = copy_sides(trace, copies)
     to_device = (sources != "device") & (targets == "device")
@@ -137,7 +129,7 @@ def summarise_copies(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     # How long each call holds the host in a copy, beyond queueing it, within the steps.
     lasting = np.minimum(runtime.start + COPY_LAUNCH_NS, runtime.end)
     held_ns = steps.inside(replace(runtime, start=lasting))
-    held_ns *= named(trace, runtime, COPY_CALL.match)
+    held_ns *= named(trace, runtime, kinds.COPY_CALL.match)
     held = union(lasting[held_ns > 0], runtime.end[held_ns > 0])
     exposed = intersect(held, timeline.exposed_intervals["runtime"])
 

@@ -10,15 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet
+from torchdoctor.trace import kinds
 from torchdoctor.trace.columns import Ints, Table, Trace, once
 from torchdoctor.trace.device import device_time
-from torchdoctor.trace.kinds import (
-    KERNEL,
-    computes_float32,
-    is_matrix_work,
-    may_compute_float32,
-    uses_tensor_cores,
-)
 from torchdoctor.trace.metadata import gpus
 from torchdoctor.trace.nesting import Nesting, innermost, launch_rows, nest
 from torchdoctor.trace.product_sizes import (
@@ -118,7 +112,7 @@ def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
     capability = min(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
     products = _products(trace, calls, sheet, capability, len(timeline.steps))
     step_s = timeline.steps.total / len(timeline.steps) / 1e9
-    devices = len(np.unique(trace.device["device"][trace.device["kind"] == KERNEL]))
+    devices = len(np.unique(trace.device["device"][trace.device["kind"] == kinds.KERNEL]))
     peak_s = _at_peak_s(products, sheet) if calls.known_share >= KNOWN_ENOUGH else None
     device_s = sum(product.device_s for product in products)
     bound_s: dict[bool | None, float] = defaultdict(float)
@@ -158,9 +152,9 @@ def float32_matrix_s(trace: Trace, timeline: Timeline) -> float:
     single = np.array([dtype.lower().removeprefix("c10::") == "float" for dtype in first] + [False])
     # Input types say nothing of a kernel whose name denies it, such as TF32 on tensor cores.
     by_inputs = single[np.append(table["product"], -1)[row]]
-    by_inputs &= named(trace, trace.device, may_compute_float32)
-    float32 = by_inputs | named(trace, trace.device, computes_float32)
-    float32 &= trace.device["kind"] == KERNEL
+    by_inputs &= named(trace, trace.device, kinds.may_compute_float32)
+    float32 = by_inputs | named(trace, trace.device, kinds.computes_float32)
+    float32 &= trace.device["kind"] == kinds.KERNEL
     float32 &= timeline.steps.index(trace.device.start) >= 0
     return float(device_time(trace)[float32].sum()) / len(timeline.steps) / 1e9
 
@@ -169,13 +163,13 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
     table, nesting, launched_by = _launching(trace)
     if not len(table):
         return None
-    is_kernel = trace.device["kind"] == KERNEL
+    is_kernel = trace.device["kind"] == kinds.KERNEL
     kernels, launched_by = trace.device.where(is_kernel), launched_by[is_kernel]
     in_steps = timeline.steps.index(kernels.start) >= 0
     launched = np.flatnonzero(in_steps & (launched_by >= 0))
     row = launched_by[launched]
     added = device_time(trace)[is_kernel].astype(np.float64)
-    matrix = named(trace, kernels, is_matrix_work)
+    matrix = named(trace, kernels, kinds.is_matrix_work)
 
     def per_call(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.bincount(row, weights[launched], len(table)).astype(np.float64)
@@ -189,7 +183,7 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
     total = float(added[in_steps & matrix].sum())
     tensor, float32 = (
         per_call(added * named(trace, kernels, kind)) / np.maximum(in_matrix, 1.0)
-        for kind in (uses_tensor_cores, computes_float32)
+        for kind in (kinds.uses_tensor_cores, kinds.computes_float32)
     )
     return _Calls(
         table=table,
