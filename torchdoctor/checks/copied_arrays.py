@@ -14,15 +14,14 @@ not noted: a slow data set shows as waiting for data.
 """
 
 from torchdoctor.facts.analysed import ARRAYS, calls_of, costly_calls
-from torchdoctor.words import CheckSpec, Recording, Symptoms, TensorCall, process
+from torchdoctor.words import CheckSpec, Recording, Symptoms, process
+
+_NAMES = {"array-copy": "torch.tensor of an array", "arrays-copy": "torch.tensor of several arrays"}
 
 
 def _examine(recording: Recording) -> Symptoms:
-    return costly_calls(recording, calls_of(recording, *ARRAYS), CHECK.threshold, _name)
-
-
-def _name(call: TensorCall) -> str:
-    return f"torch.tensor of {'a list of arrays' if call.kind == 'arrays-copy' else 'an array'}"
+    calls = calls_of(recording, *ARRAYS)
+    return costly_calls(recording, calls, CHECK.threshold, lambda call: _NAMES[call.kind])
 
 
 _CALL = {

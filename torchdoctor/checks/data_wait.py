@@ -22,12 +22,8 @@ _MODERATE = 0.05
 _NAMED = 0.01  # share of the step from which a part of the wait is named
 
 
-def _measure(recording: Recording) -> float | None:
-    return recording.shares.data_loader
-
-
 def _examine(recording: Recording) -> Symptoms:
-    share, steps = _measure(recording), recording.steps
+    share, steps = recording.shares.data_loader, recording.steps
     if share is None or share < _MODERATE:
         return
     evidence = [f"Each step waits for data {share:.0%} of its time."]
@@ -59,7 +55,7 @@ CHECK = CheckSpec(
     question=TreeQuestion(
         text="Is data loader time high?",
         metric="share of the step spent waiting for data",
-        measure=_measure,
+        measure=lambda recording: recording.shares.data_loader,
     ),
     phases=("data_wait_s", "loader_start_s"),
     share_field="data_loader",

@@ -4,7 +4,7 @@ import sys
 
 from torchdoctor.advice import catalogue
 from torchdoctor.machine.environment import environment
-from torchdoctor.words import Gpu, Recording, Workload
+from torchdoctor.words import Recording, Workload
 
 FIGURES_AT = 13  # column
 
@@ -20,21 +20,17 @@ def describe_environment() -> list[str]:
         f"CPU          {machine.cpu}, {machine.cpu_cores} cores, {machine.cpus:g} usable",
         f"CPU features {', '.join(machine.cpu_features) or 'unknown'}",
         f"memory       {_gib(machine.memory_bytes)} (limit {_gib(limits.memory_bytes)})",
-        *(f"GPU          {_described(gpu)}" for gpu in machine.gpus),
+        *(
+            f"GPU          {gpu.name} ({_gib(gpu.memory_bytes)}, compute capability "
+            f"{gpu.compute_capability or 'unknown'})"
+            for gpu in machine.gpus
+        ),
         *([] if machine.gpus else ["GPU          none"]),
         f"driver       {machine.driver or 'none'}",
     ]
     recording = Recording(workload=Workload(command=[], cwd=""), environment=machine)
     ruled_out = _ruled_out(recording) or ["nothing"]
     return [*lines, "", "Ruled out on this machine:", *(f"  {reason}" for reason in ruled_out)]
-
-
-def _described(gpu: Gpu) -> str:
-    """Return a GPU's name, memory and compute capability, as far as the driver tells them."""
-    figures = [_gib(gpu.memory_bytes)] if gpu.memory_bytes is not None else []
-    if gpu.compute_capability is not None:
-        figures.append(f"compute capability {gpu.compute_capability}")
-    return f"{gpu.name} ({', '.join(figures)})" if figures else gpu.name
 
 
 def _ruled_out(recording: Recording) -> list[str]:

@@ -10,13 +10,14 @@ from statistics import fmean
 from torchdoctor.advice.wording import wording
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.loading import untold_wait
-from torchdoctor.facts.lookup import data_wait_share, is_first_look, long_steps_share
+from torchdoctor.facts.lookup import data_wait_share, long_steps_share
 from torchdoctor.facts.slow_reads import cold_mounts
 from torchdoctor.trials.outcome import TrialResults, disagreement
 from torchdoctor.words import Note, RecommendedFix, Recording
 from torchdoctor.words.figures import ratio, seconds, speedup
 from torchdoctor.words.specs import FixSpec
 
+_FEW_STEPS = 12
 _MUCH_OF_IT = 0.3  # of the step
 _COSTLY = 0.2  # of a step, for observing it
 _UNLIKE_ITSELF = (0.8, 1.25)  # the untouched program against itself, as a speed-up
@@ -77,7 +78,7 @@ def _on_steps(recording: Recording) -> Iterator[Note]:
             "Steps were still getting faster or slower while the program was observed; the shares "
             "of the step may shift later in training."
         )
-    if is_first_look(steps):
+    if steps.steps < _FEW_STEPS:
         yield _beware(
             f"Only {steps.steps} steps could be measured: the step time is only a first estimate."
         )

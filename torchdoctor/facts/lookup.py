@@ -6,7 +6,6 @@ import re
 from torchdoctor.words import Operator, Recording, Shares, StepStatistics, TraceStatistics, figures
 from torchdoctor.words.program import LoaderFacts, Location, ModelFacts, OptimizerFacts
 
-_FEW_STEPS = 12
 _WORTH_IN_16_BITS = 0.05  # of the step
 MOSTLY_READY = 0.5  # of the waits for workers
 _FEWEST_LOOKS = 10
@@ -84,11 +83,6 @@ def share_of_seconds(recording: Recording, seconds: float) -> float | None:
     """Return the share of the mean step that its `seconds` take, at most 1; None: not measured."""
     steps = recording.steps
     return min(seconds / steps.mean_s, 1.0) if steps is not None and steps.mean_s > 0 else None
-
-
-def is_first_look(steps: StepStatistics) -> bool:
-    """Return True if so few steps were measured that a few more might say something else."""
-    return steps.steps < _FEW_STEPS
 
 
 def long_steps_share(steps: StepStatistics) -> float:

@@ -133,7 +133,8 @@ def replay_lines(report: Report) -> list[str]:
     if replay is None or unlike_profiled(report.steps, report.trace):
         return []  # a doubt says why: figures of other conditions would be taken for these
     lines = [
-        f"without {figures.SHARE_LABELS.get(branch, branch)}: {figures.seconds(replayed.step_s)} ({figures.ratio(gain)}x)"
+        f"without {figures.SHARE_LABELS.get(branch, branch)}: "
+        f"{figures.seconds(replayed.step_s)} ({figures.ratio(gain)}x)"
         for branch, gain in replayed_gains(report).items()
         if gain >= _NO_GAIN and (replayed := replay.branches[branch]) is not None
     ]

@@ -17,10 +17,10 @@ from torchdoctor.facts.stacks import is_users
 from torchdoctor.trace.events import Slice, SliceArgs
 from torchdoctor.trace.kinds import (
     DEVICE_KINDS,
+    LEFT_OUT,
     OUR_CATEGORY,
     doubt_about_unknown,
     is_communication,
-    is_left_out,
     kind_by_name,
     table_of,
 )
@@ -217,7 +217,7 @@ class Columns:
                 events = [x for x in events if x.dur >= _LONG_FRAME_US or is_kept(x.name)]
             if table is not None:
                 self._add_events(table, events)
-            elif not is_left_out(category):
+            elif category.lower() not in LEFT_OUT:
                 self.unknown[category or "none"] += len(events)
 
     @property

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.facts.stacks import FRAME
-from torchdoctor.trace.columns import Ints, Mask, Trace
-from torchdoctor.trace.kinds import is_pointwise
+from torchdoctor.trace.columns import Ints, Trace
+from torchdoctor.trace.kinds import kernel_kinds
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
 from torchdoctor.trace.python import user_frame
 from torchdoctor.trace.threads import named
@@ -35,24 +35,18 @@ def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | 
         return None
     in_each = timed.spans().covered(steps.start, steps.end)
     frames = named(trace, timed, _FRAME.match)
+    inside = trace.annotations.name[steps.index(trace.annotations.start) >= 0]
+    matches = [match for name in inside if (match := _VERSION.match(trace.names[name]))]
+    versions = {match.string.partition("compile_id=")[2]: int(match[1]) for match in matches}
+    again = sum(version > 0 for version in versions.values())
     return TracedCompilation(
         compiles_per_step=float(frames.sum()) / len(steps),
         compile_s=float(in_each.sum()) / len(steps) / 1e9,
         steps_with=int((in_each > 0).sum()),
         regions_per_step=float(regions.sum()) / len(steps),
-        again=_again(trace, timeline, int(frames.sum())),
+        again=None if frames.any() and not matches else again,  # torch before 2.6 does not say
         resumed=_resumed(trace),
     )
-
-
-def _again(trace: Trace, timeline: Timeline, frames: int) -> int | None:
-    """Return the compilations of further versions; None: torch before 2.6 does not say."""
-    inside = trace.annotations.name[timeline.steps.index(trace.annotations.start) >= 0]
-    matches = [match for name in inside if (match := _VERSION.match(trace.names[name]))]
-    if frames and not matches:
-        return None
-    versions = {match.string.partition("compile_id=")[2]: int(match[1]) for match in matches}
-    return sum(version > 0 for version in versions.values())
 
 
 def _resumed(trace: Trace) -> list[Location]:
@@ -100,8 +94,12 @@ def pointwise_chains(trace: Trace, timeline: Timeline) -> PointwiseChains | None
 
 def _members(trace: Trace, timeline: Timeline) -> _Members:
     device, call = trace.device, launch_rows(trace)
-    pointwise = named(trace, device, is_pointwise) & (timeline.steps.index(device.start) >= 0)
-    pointwise &= ~_by_an_optimizer(trace, call)
+    pointwise = named(trace, device, lambda name: "pointwise" in kernel_kinds(name))
+    pointwise &= timeline.steps.index(device.start) >= 0
+    steps = join(
+        *(t.spans(named(trace, t, lambda name: name.startswith(_OPTIMIZER))) for t in trace.ranges)
+    )
+    pointwise &= (call < 0) | ~steps.contain(np.append(trace.runtime.start, -1)[call])
     order = np.lexsort((device.start, device["stream"], device["device"]))
     follows = pointwise[order]
     follows[1:] &= pointwise[order][:-1]
@@ -119,16 +117,6 @@ def _members(trace: Trace, timeline: Timeline) -> _Members:
     _, number = np.unique(chain[inside], return_inverse=True)
     exposed = alone.covered(device.start[rows], device.end[rows])
     return _Members(call[rows], exposed, number.reshape(-1))
-
-
-def _by_an_optimizer(trace: Trace, call: Ints) -> Mask:
-    """Return True for the device events that were launched in an optimizer's step."""
-    spans = join(
-        *(t.spans(named(trace, t, lambda name: name.startswith(_OPTIMIZER))) for t in trace.ranges)
-    )
-    if not len(trace.runtime):
-        return np.zeros(len(call), dtype=bool)
-    return (call >= 0) & spans.contain(trace.runtime.start[call])
 
 
 def _costliest(trace: Trace, members: _Members, count: int, steps: int) -> list[PointwiseChain]:

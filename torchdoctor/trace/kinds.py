@@ -29,7 +29,7 @@ _TABLE_OF = {
     "python_function": "python",
 }
 # Known, and nothing of it is counted: what the profiler itself cost, instants, marks on GPU tracks.
-_LEFT_OUT = frozenset(
+LEFT_OUT = frozenset(
     (
         *("overhead", "cpu_instant_event", "gpu_user_annotation", "cuda_sync", "ac2g", "fwdbwd"),
         *("external_correlation", "cuda_profiler_range", "gpu_pm_counter", "mtia_insight"),
@@ -55,11 +55,6 @@ def table_of(category: str) -> str | None:
     if suffix in DEVICE_KINDS:  # privateuse1_kernel, xpu_memcpy, ...
         return suffix
     return "runtime" if suffix in ("runtime", "driver") else None
-
-
-def is_left_out(category: str) -> bool:
-    """Return True if the category is known and nothing in it counts."""
-    return category.lower() in _LEFT_OUT
 
 
 def kind_by_name(name: str) -> int:
@@ -131,11 +126,6 @@ def short_name(name: str) -> str:
     bare, _, arguments = re.split(r"\(", bare)[0].partition("<")
     argument = _NAMED_ARGUMENT.search(arguments)
     return bare.rpartition("::")[2] + (f"<{argument[1]}>" if argument else "")
-
-
-def is_pointwise(name: str) -> bool:
-    """Return True for a kernel that computes each element by itself, and is not fused."""
-    return "pointwise" in kernel_kinds(name)
 
 
 COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")

@@ -81,7 +81,13 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     operators = ~named(trace, table, lambda name: name.startswith(_ANNOTATION_PREFIXES))
     operators &= ~of_fetching_thread(trace, table)
     table = table.where(operators & (host.index(table.start) >= 0))
-    idle, outside = (ns / count / 1e9 for ns in _python_time(trace, timeline, host, table))
+    branches = ["runtime", "data_loader"] + ["communication"] * (not trace.has_device)
+    known = join(table.spans(), *(timeline.branches[branch] for branch in branches))
+    gaps = subtract(union(host.start, host.end), known)
+    length = gaps.end - gaps.start
+    idle, outside = (
+        int(ns.sum()) / count / 1e9 for ns in (length, length[length >= _LONG_IDLE_NS])
+    )
     if not len(table):
         return {"python_s": idle, "outside_s": outside}
     nesting = nest(table)
@@ -108,15 +114,6 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "outside_s": outside,
         "operators": _top_operators(trace, table, nesting, device_ns, count),
     }
-
-
-def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> tuple[int, int]:
-    """Return the ns of the host in no operator, call, loader or collective; in long stretches."""
-    branches = ["runtime", "data_loader"] + ["communication"] * (not trace.has_device)
-    known = join(table.spans(), *(timeline.branches[branch] for branch in branches))
-    idle = subtract(union(host.start, host.end), known)
-    length = idle.end - idle.start
-    return int(length.sum()), int(length[length >= _LONG_IDLE_NS].sum())
 
 
 def _inside(intervals: Intervals, steps: Steps) -> int:
