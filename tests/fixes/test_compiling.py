@@ -87,7 +87,6 @@ def test_compiling_in_every_step_is_said_with_what_changes(tmp_path: Path) -> No
     assert rows and {row["file"] for row in rows} == {script}
     text = " ".join(compilation(Trial(fix="torch-compile", details=details), str(tmp_path)))
     assert "It compiled again" in text and "gave up compiling 'forward' (train.py:" in text
-    assert "mark_dynamic" not in text
 
 
 def test_sizes_that_vary_are_named_and_dynamic_compiles_once(tmp_path: Path) -> None:
@@ -99,7 +98,6 @@ def test_sizes_that_vary_are_named_and_dynamic_compiles_once(tmp_path: Path) -> 
     assert any("size mismatch" in row["reason"] for row in details["recompile_reasons"])
     trial = Trial(fix="torch-compile", details=details, verdict="slower")
     assert any("mark_dynamic" in sentence for sentence in compilation(trial, "/"))
-    assert any("does not pay" in sentence for sentence in compilation(trial, "/"))
     details, _, _ = compiled(tmp_path / "dynamic", sizes=sizes, dynamic="True")
     assert details["recompiles"] == 0
     assert compilation(replace(trial, details={"mode": "default"}), "/") == []

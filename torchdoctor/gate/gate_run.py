@@ -50,10 +50,7 @@ class GateRun:
         self._spent_s, self._pair_s = 0.0, 0.0  # before the first pair, and by each
 
     def run(self) -> GateReport:
-        """Measure until decided; what was measured counts when it is interrupted.
-
-        Raise the errors of the working tree's version, and Inconclusive of the reference's.
-        """
+        """Measure until decided; what was measured counts when it is interrupted."""
         with (
             contextlib.closing(Reference(self._workload, self._ref)) as reference,
             self._session as session,

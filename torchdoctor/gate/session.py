@@ -138,11 +138,7 @@ class Observed:
 
 
 def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref: str) -> Observed:
-    """Observe the working tree, then the reference; in the other order too if waiting is judged.
-
-    Raise Inconclusive if the reference cannot be measured, or not be compared with the new version,
-    else as `GateSession.observe`.
-    """
+    """Observe the working tree, then the reference; in the other order too if waiting is judged."""
     new = session.observe(arms[1], "the working tree")
     try:
         old = session.observe(arms[0], ref, may_fail=True)

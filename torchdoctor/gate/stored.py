@@ -52,10 +52,7 @@ def gate_against_report(
     settings: GateSettings,
     progress: Callable[[ProgressEvent], None],
 ) -> GateReport:
-    """Launch the program a few times and compare with a stored report's launches.
-
-    Raise Inconclusive for another machine, driver, torch or workload, or too few stored launches.
-    """
+    """Launch the program a few times and compare with a stored report; or raise Inconclusive."""
     launches = stored.baseline.launches_s
     if len(launches) < FEWEST_STORED:
         raise Inconclusive(

@@ -98,11 +98,7 @@ def step_statistics(
     window: int | None = None,
     program_ended: bool = False,
 ) -> StepStatistics:
-    """Summarise the iterations of a measured window; ValueError: fewer than two boundaries.
-
-    Times are those of the main trainer, the first; samples of all trainers add up, as rates.
-    Without `warmup` the step time has to settle first.
-    """
+    """Summarise the iterations of a measured window; ValueError: fewer than two boundaries."""
     events, boundary = trainers[0], steps_found.boundary
     rows = boundary_rows(events, boundary)
     if len(rows) < 2:

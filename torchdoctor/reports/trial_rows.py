@@ -16,7 +16,6 @@ from torchdoctor.words.figures import (
     says_something,
     speedup,
 )
-from torchdoctor.words.program import on_sizes
 
 _VERDICTS = {"same": "no difference", "slower": "slower"}
 _SETUP_WORTH_SAYING_S = 2.0  # below, start-up differs by as much from launch to launch
@@ -135,16 +134,16 @@ def compilation(trial: Trial, cwd: str) -> list[str]:
     times, reasons = details.get("recompiles"), details.get("recompile_reasons")
     if times and reasons:
         again = "once" if times == 1 else f"{times} times"
-        lines.append(f"It compiled again {again}, because of {_places(reasons)}.")
-        if not details.get("dynamic") and any(on_sizes(row["reason"]) for row in reasons):
-            lines.append("Sizes vary: dynamic=True or torch._dynamo.mark_dynamic suits them all.")
+        sizes = "; where sizes vary, dynamic=True or torch._dynamo.mark_dynamic suits them all"
+        dynamic = details.get("dynamic")
+        lines.append(
+            f"It compiled again {again}, because of {_places(reasons)}{'' if dynamic else sizes}."
+        )
     lines += [
         f"torch then gave up compiling {row['function']} for new inputs, and runs it as before "
         f"({row['reason']})."
         for row in (details.get("gave_up") or [])[:_MOST_PLACES]
     ]
-    if trial.verdict in ("slower", "same"):
-        lines.append("It does not pay for itself: the steps are not faster.")
     return [line.replace(cwd.rstrip(os.sep) + os.sep, "") for line in lines]
 
 

@@ -113,11 +113,7 @@ def _call_before(trace: Trace, rows: Table) -> tuple[Ints, Ints]:
 
 
 def _uncached(trace: Trace, rows: Table, inside: Ints, asks: Mask, apart: int) -> int:
-    """Return the calls for a tensor's memory that PyTorch's caching allocator would not make.
-
-    It asks for 2 MiB and more. Where sizes are not recorded: nearly each tensor asks the driver,
-    and memory is given back between launches (`apart` times), not all at once.
-    """
+    """Return the calls for a tensor's memory that PyTorch's caching allocator would not make."""
     empty = named(trace, trace.operators, _EMPTY.match)
     of_tensor = asks & (inside >= 0) & np.append(empty, False)[inside]
     small = of_tensor & (rows["bytes"] >= 0) & (rows["bytes"] < _LEAST_BYTES)

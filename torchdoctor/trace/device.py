@@ -83,11 +83,7 @@ def _longest_kernels(trace: Trace, rows: Mask, steps: int) -> list[KernelTime]:
 
 @once
 def device_time(trace: Trace) -> Ints:
-    """Return what each device event adds to the time in which anything runs on the device.
-
-    Kernels that compute come first and collectives and copies below them, as in the shares: a
-    product that runs beside a collective takes its time all the same.
-    """
+    """Return what each device event adds to the time in which any runs; computing kernels first."""
     device = trace.device
     computing = (device["kind"] == kinds.KERNEL) & ~named(trace, device, kinds.is_communication)
     added = np.zeros(len(device), dtype=np.int64)

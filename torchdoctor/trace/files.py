@@ -179,11 +179,7 @@ def _unzipped_chunks(
 
 
 def trace_paths(path: Path) -> list[Path]:
-    """Return the files that a path stands for: itself, or those of a folder in order of name.
-
-    In a folder, what is no file (a pipe has no end) is left out. Raise UsageError if there is
-    nothing to read.
-    """
+    """Return the files that a path stands for, in order of name; UsageError: nothing to read."""
     try:
         if not path.exists():
             raise UsageError(f"{path} does not exist: pass a trace file or a folder of traces.")

@@ -141,11 +141,6 @@ def _matrices(first: int, call: _Call) -> ProductSizes | None:
     return _product(call.shapes[first], call.shapes[first + 1], call.dtype(first), turned)
 
 
-def _linear(call: _Call) -> ProductSizes | None:
-    image, weight = call.shapes[:2]
-    return _product((math.prod(image[:-1]), image[-1]), (weight[1], weight[0]), call.dtype(0))
-
-
 def _convolution(call: _Call) -> ProductSizes | None:
     image, weight = call.shapes[:2]
     if call.concrete[6:7] == ["True"]:  # transposed: every input meets every weight of its channel
@@ -175,18 +170,13 @@ def _convolved(
     return ProductSizes(times * flops, float(times * elements), sizes, dtype) if flops else None
 
 
-def _convolution_backward(call: _Call) -> ProductSizes | None:
-    output, image, weight = call.shapes[:3]
+def _convolution_backward(operator: str, call: _Call) -> ProductSizes | None:
+    image, output, weight = (call.shapes[index] for index in _BACKWARD_INPUTS[operator])
     times = call.gradients
     if len(call.concrete) > 10:
         times = call.concrete[10].strip("[]").split(", ")[:2].count("True")
     transposed = call.concrete[7:8] == ["True"]
     return _convolved(image, image if transposed else output, weight, times or 2, call.dtype(0))
-
-
-def _cudnn_convolution_backward(call: _Call) -> ProductSizes | None:
-    image, output, weight = call.shapes[:3]
-    return _convolved(image, output, weight, call.gradients or 2, call.dtype(0))
 
 
 def _attention(first: int, products: float, call: _Call) -> ProductSizes | None:
@@ -207,10 +197,11 @@ PRODUCT_OPERATORS: dict[str, Callable[[_Call], ProductSizes | None]] = {
     "aten::addmm": partial(_matrices, 1),
     "aten::baddbmm": partial(_matrices, 1),
     "aten::addbmm": partial(_matrices, 1),
-    "aten::linear": _linear,
+    "aten::linear": lambda call: _product(
+        (math.prod(call.shapes[0][:-1]), call.shapes[0][-1]), call.shapes[1][1::-1], call.dtype(0)
+    ),
     "aten::convolution": _convolution,
-    "aten::convolution_backward": _convolution_backward,
-    "aten::cudnn_convolution_backward": _cudnn_convolution_backward,
+    **{name: partial(_convolution_backward, name) for name in _BACKWARD_INPUTS},
     "aten::scaled_dot_product_attention": partial(_attention, 0, 1.0),
     **{f"{_FUSED}{how}_attention": partial(_attention, 0, 1.0) for how in _FUSED_BY},
     **{f"{_FUSED}{how}_attention_backward": partial(_attention, 1, 2.5) for how in _FUSED_BY},

@@ -127,10 +127,7 @@ def memory_change(value: float | None) -> str:
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Return settings as "num_workers=4, prefetch_factor=2", of several fixes in a row.
-
-    The first loader needs no number; bytes are said as a size.
-    """
+    """Return settings as "num_workers=4, prefetch_factor=2", of several fixes in a row."""
     parts = []
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -183,10 +180,7 @@ def clean(text: str) -> str:
 
 
 def counted(number: float, singular: str, plural: str | None = None) -> str:
-    """Return a number with its noun: "1 call", "39 calls", "2.5 copies".
-
-    Below 10 the number has one decimal if it is not whole; `plural` is the singular with an s.
-    """
+    """Return a number with its noun, one decimal if it is not whole: "1 call", "2.5 copies"."""
     whole = number >= 10.0 or abs(number - round(number)) < 0.05
     text = f"{number:,.0f}" if whole else f"{number:.1f}"
     return f"{text} {singular if text == '1' else plural or singular + 's'}"

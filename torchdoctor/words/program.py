@@ -53,14 +53,6 @@ class Compilation:
     later_s: float = 0.0  # in them, at most watched_s
 
 
-_ON_SIZES = ("size mismatch", "stride mismatch", ".size()", ".stride()", ".shape")
-
-
-def on_sizes(reason: str) -> bool:
-    """Return True if the guard that failed compares the sizes of a tensor, by torch's words."""
-    return any(part in reason for part in _ON_SIZES)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PaddedProduct:
     """A matrix product or convolution of the step, timed alone beside one with padded sizes."""

@@ -40,10 +40,7 @@ def encode(record: Report | Comparison | GateReport) -> bytes:
 
 
 def decode_report(data: bytes | str, name: str = "the file") -> Report:
-    """Return the report in these bytes. Fields of later 1.x versions are passed over.
-
-    Raise UsageError if it is no report, damaged, or of a newer major version.
-    """
+    """Return the report in these bytes, unknown fields passed over; UsageError: it is none."""
     outline = _outline(data, name)
     if outline.get("kind") == "recording":
         raise UsageError(f"{name} holds a recording; give the {REPORT_NAME} beside it.")

@@ -113,10 +113,7 @@ class StepTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The untouched program: its timed launches where there are any, else the observed one.
-
-    `shares` are always those of the observed launch and the profiler window.
-    """
+    """The untouched program: its timed launches, else the observed one, whose shares these are."""
 
     step_time_s: StepTime | None = None  #: Time of one training iteration.
     samples_per_s: float | None = None  #: A step's samples over its time; null: no batch sizes.
