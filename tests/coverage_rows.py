@@ -272,7 +272,7 @@ _ROWS_OF_FIXES = (
             f"{_COMMANDS}::"
             "test_the_lines_that_shard_a_model_train_as_one_process_does[fully_shard]",
             f"{_COMMANDS}::test_the_lines_that_split_a_model_train_as_one_process_does",
-            f"{_COMMANDS}::test_the_command_for_two_machines_joins_two_agents",
+            f"{_COMMANDS}::test_the_command_for_two_machines_is_what_the_slurm_script_starts",
             f"{_COMMANDS}::test_the_slurm_script_trains_on_every_node",
         ),
         lacking="They run on one machine with gloo and a stand-in for Slurm: no GPU, no network.",

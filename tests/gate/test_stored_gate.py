@@ -93,13 +93,6 @@ def gate(project: Path, path: Path, *arguments: str) -> tuple[int, str, dict[str
     return result.returncode, " ".join((result.stdout + result.stderr).split()), written
 
 
-def test_another_machine_is_not_comparable(project: Path, tmp_path: Path) -> None:
-    path = stored(tmp_path, [0.010] * 3, 10**9, cpu="another processor")
-    code, said, _ = gate(project, path)
-    assert code == 6, said
-    assert "not comparable" in said and "another processor" in said
-
-
 def test_more_time_and_more_memory_than_stored_fail(project: Path, tmp_path: Path) -> None:
     path = stored(tmp_path, [0.00200, 0.00202, 0.00198, 0.00200], 10**8, **here())
     code, said, written = gate(project, path)
@@ -111,19 +104,13 @@ def test_more_time_and_more_memory_than_stored_fail(project: Path, tmp_path: Pat
     assert rows["step_time"]["ratio"]["estimate"] > 3.0
 
 
-def test_launches_within_the_scatter_of_the_stored_ones_pass(project: Path, tmp_path: Path) -> None:
-    """It says how little that proves; memory that may grow is no failure."""
-    path = stored(tmp_path, [0.009, 0.018, 0.012, 0.014], 10**8, **here())
-    code, said, written = gate(project, path, "--tolerance", "peak_memory=900%")
-    assert code == 0, said
-    assert "a gate fails from" in said
-    assert written["blind_spot"] > 0.3
-
-
-def test_time_per_sample_is_not_compared_with_time_per_step(tmp_path: Path) -> None:
+def test_another_machine_or_time_per_sample_is_not_comparable(tmp_path: Path) -> None:
     report = read_stored(stored(tmp_path, [0.0025] * 3, 10**9, samples=4.0))
     steps = replace(report.steps, samples_per_step=None)
     workload = Workload(command=report.workload.command, cwd=str(tmp_path))
     said = not_comparable(workload, report.environment, steps, report)
     assert said == "the size of a batch is known in one of them only"
     assert not_comparable(workload, report.environment, report.steps, report) is None
+    elsewhere = replace(report, environment=replace(report.environment, cpu="another processor"))
+    said = not_comparable(workload, report.environment, report.steps, elsewhere)
+    assert said is not None and said.startswith("another processor (another processor then")

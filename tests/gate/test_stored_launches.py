@@ -83,6 +83,14 @@ def test_stored_launches_that_lie_far_apart_decide_nothing() -> None:
         compared(stored, [launch([0.08] * 10) for _ in range(5)])
 
 
+def test_launches_within_the_scatter_of_the_stored_ones_pass_and_say_what_that_proves() -> None:
+    stored = report([0.018, 0.036, 0.024, 0.028], launches_by="median", launches_per="sample")
+    found = compared(stored, [launch([0.1] * 10) for _ in range(5)])
+    assert found.verdict == "not slower"
+    assert "a gate fails from" in found.sentence
+    assert found.blind_spot > 0.3
+
+
 def test_a_tolerance_of_ten_times_is_no_scatter() -> None:
     """Only the memory was to be judged, and launches 9 % apart were said to show nothing."""
     stored = report([0.1, 0.104, 0.109, 0.1], launches_by="median", launches_per="sample")

@@ -53,7 +53,6 @@ def mlp(x):
 
 PROGRAMS = {
     "scripted": "net = torch.jit.script(Net()); train(net, net.parameters())",
-    "traced": "net = torch.jit.trace(Net(), X); train(net, net.parameters())",
     "functional": "train(mlp, [w1, w2])",
     "functional, a loader": """
 loader = DataLoader(TensorDataset(X.repeat(60, 1), Y.repeat(60)), batch_size=256)
@@ -80,7 +79,6 @@ from torch.func import functional_call
 net = Net(); own = dict(net.named_parameters())
 train(lambda x: functional_call(net, own, (x,)), own.values())
 """,
-    "DataParallel": "net = nn.DataParallel(Net()); train(net, net.parameters())",
     "DDP": """
 import os, tempfile
 import torch.distributed as dist
@@ -93,11 +91,6 @@ dist.destroy_process_group()
 net = Net(); train(torch.compile(net, backend="aot_eager"), net.parameters())
 """,
     "compiled function": 'train(torch.compile(mlp, backend="aot_eager"), [w1, w2])',
-    "a __call__ of its own": """
-class Own(Net):
-    __call__ = Net.forward
-net = Own(); train(net, net.parameters())
-""",
     "the forward at the end of the loop": """
 net = Net(); optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 loss = F.cross_entropy(mlp(X), Y)
@@ -127,10 +120,9 @@ def test_a_forward_is_no_preparation(name: str, tmp_path: Path) -> None:
     "program",
     [
         "train(mlp, [w1, w2], slow_batch)",
-        "net = torch.jit.script(Net()); train(net, net.parameters(), slow_batch)",
         "net = Net(); train(net, net.parameters(), slow_batch)",
     ],
-    ids=["functional", "scripted", "module"],
+    ids=["functional", "module"],
 )
 def test_preparation_is_still_found(program: str, tmp_path: Path) -> None:
     found = observed(program, tmp_path)
