@@ -47,7 +47,6 @@ def untriable(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Take the decay off the weights before each step of Adam, and none within it."""
     taken: list[tuple[Any, float]] = []
 
     def decay(optimizer: Any) -> None:

@@ -67,7 +67,6 @@ def installed() -> list[str]:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return the variables of the environment with their new values."""
     given = recording.main.flags.environment
     if recording.has_gpu:
         name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in given else _CUDA
@@ -94,7 +93,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 def advice(recording: Recording) -> str:
-    """Return the variable for a trace: of a caching allocator that is off, or of segments."""
     traced = recording.trace
     if traced is None or not traced.has_device:
         return FIX.permanent_form.splitlines()[0]

@@ -199,13 +199,11 @@ def _slowest(recording: Recording) -> TableReads | None:
 
 
 def location(recording: Recording) -> Location | None:
-    """Return the line that reads, or else where the training loader is made."""
     table = _slowest(recording)
     return (table and table.location) or loader_location(recording)
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return the command that converts the files, and what to write where they are read."""
     table = _slowest(recording)
     ending = os.path.splitext(table.example)[1] if table is not None else ""
     if table is None or not ending:

@@ -77,7 +77,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    """Return the lines whose arrays nobody else holds."""
     return [
         AsTensorEdit(file=x.location.file, line=x.location.line, joined=x.kind == "arrays-copy")
         for x in _COPIES.calls(recording)

@@ -61,7 +61,6 @@ def _better(here: DataSheet, share: float) -> list[tuple[float, float, str]]:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return the prediction for each."""
     here, share = _sheet(recording), recording.shares.gpu or 0.0
     assert here is not None, "otherwise it is refused"
     lines = [f"# predicted from {share:.0%} of the step in kernels, by data sheets; not measured"]

@@ -56,7 +56,6 @@ def together(settings: Settings, recording: Recording) -> dict[str, Settings]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Convert root modules with 2-D convolutions, and their inputs at each call."""
     converted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def convert(module: Any) -> None:

@@ -45,7 +45,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Look at the graph of each root module's first training forward, then drop the biases."""
     done: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def drop(module: Any, output: Any) -> None:

@@ -63,7 +63,6 @@ def _cores(recording: Recording) -> int:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Set the number at the first batch, and keep it."""
     wanted, pid = int(settings["num_threads"]), os.getpid()
     set_number: list[Any] = []  # torch's own function
     asked: list[int] = []  # while it is kept: the number that the program would have
@@ -103,7 +102,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    """Change the program's own call, or add one after the imports of its script."""
     number, flags = settings["num_threads"], recording.main.flags
     if flags.num_threads_location is not None:
         return call_edits(recording, flags.num_threads_location, "set_num_threads", {"int": number})

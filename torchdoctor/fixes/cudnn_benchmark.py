@@ -53,7 +53,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Set the switch once the script has set its own."""
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         program.refuse("This torch was built without CUDA, and cuDNN runs on a GPU alone.")
 

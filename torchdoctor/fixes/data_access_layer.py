@@ -53,7 +53,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return Alluxio where the user has it, and fsspec's cache."""
     storage = recording.storage
     layers: list[Settings] = [{"layer": "simplecache"}]
     if storage is not None and storage.alluxio_workers and "alluxiofs" in storage.available:
@@ -122,7 +121,6 @@ def _version(filesystem: Any, path: str) -> str:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Answer fsspec's remote reads from the layer."""
     try:
         import fsspec
 
@@ -163,13 +161,11 @@ def _opened(recording: Recording) -> RemoteReads | None:
 
 
 def location(recording: Recording) -> Location | None:
-    """Return the line that opens remote files, or else where the training loader is made."""
     opened = _opened(recording)
     return (opened and opened.location) or loader_location(recording)
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return how to name the layer where files are opened."""
     opened = _opened(recording)
     where = place(recording, opened.location if opened is not None else None, "")
     before = f"{where}  " if where else ""

@@ -59,7 +59,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return the lines, the command that starts them, and what that could give."""
     first = [_INSTEAD] if _divides_batches(recording) else []
     lines = with_own_command(FIX.permanent_form, recording)
     return "\n".join([*first, *comment_lines(scaling(recording), "replicas"), lines])

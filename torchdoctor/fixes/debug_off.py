@@ -55,8 +55,6 @@ def _left_on(recording: Recording) -> list[str]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Turn off each of settings["off"], for good."""
-
     def instead(value: Any, **note: str) -> Any:
         def make(old: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:

@@ -115,7 +115,6 @@ class _Cached:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Put a cache between the fetchers of the chosen loaders and their data sets."""
     limit = int(settings["limit_bytes"])
     chosen: dict[int, tuple[Any, Any]] = {}  # by id of the data set, as long as that lives
 
@@ -168,7 +167,6 @@ def _makes_samples(recording: Recording) -> Location | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return what to keep, and where."""
     loaders, check = training_loaders(recording), recording.main.sample_check
     lines = []
     if by_hand(recording) and check is not None:

@@ -51,7 +51,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return where the class goes."""
     where = place(recording, training_loader_location(recording), "the training loader")
     return f"{where}  loader = Prefetched(loader, device)  # see torchdoctor explain {FIX.ident}"
 

@@ -36,7 +36,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Hand averages with a constant decay to the function that takes all tensors together."""
     swa_utils, averaged = torch.optim.swa_utils, set()
 
     def choose(model: Any) -> None:

@@ -66,7 +66,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return each faster local place with room, memory first."""
     slow, storage = slow_mounts(recording), recording.storage
     if not slow or storage is None:
         return []
@@ -132,7 +131,6 @@ class _Stage:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Copy what the observed loop read, then answer reads from copies."""
     folder, first = _folder(settings["place"], program)
     stage = _Stage(folder, int(settings["limit_bytes"]), program)
     is_below = program.is_below(settings["mount"])
@@ -177,7 +175,6 @@ def _folder(place: str, program: Any) -> tuple[str, bool]:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return what to copy, and the command that reads the copy, where the folder is an argument."""
     mounts = [mount for mount in read_mounts_of(recording) if mount.path == settings["mount"]]
     folders = [folder for mount in mounts for folder in mount.folders]
     source = os.path.commonpath(folders) if folders else settings["mount"]

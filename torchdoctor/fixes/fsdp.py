@@ -63,7 +63,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return what it divides, the lines with the program's own block, and how to start it."""
     main = recording.main
     count = max(len(main.devices), main.world_size or 1, 2)
     lines = with_own_command(FIX.permanent_form, recording)

@@ -73,7 +73,6 @@ def _changed(settings: Settings, recording: Recording) -> list[OptimizerFacts]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Change the arguments of every optimizer that can take the implementation."""
     wanted, other = ("fused", "foreach") if settings.get("fused") else ("foreach", "fused")
 
     def choose(cls: Any, arguments: dict[str, Any]) -> None:
@@ -91,7 +90,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def works_on_s(recording: Recording) -> float | None:
-    """Return the seconds of a step in updates that another implementation would do."""
     steps, changed = recording.steps, {o.ident for o in _concerned(recording)}
     if steps is None or not changed:
         return None

@@ -40,8 +40,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Freeze what is alive when training begins."""
-
     def freeze() -> None:
         if not gc.isenabled():
             program.refuse("The program has switched the garbage collector off.")

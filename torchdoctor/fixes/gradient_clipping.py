@@ -55,7 +55,6 @@ def _usual(norms: list[float]) -> list[float]:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return the bound: a percentile of the norms that are no spikes."""
     usual = _usual(recording.main.gradient_norms)
     return [{"max_norm": float(f"{quantile(usual, _PERCENTILE):.2g}")}] if usual else []
 
@@ -69,7 +68,6 @@ def untriable(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Clip the norm of an optimizer's gradients before each of its steps."""
     most, clipped = settings["max_norm"], [0, 0]
 
     def clip(optimizer: Any) -> None:

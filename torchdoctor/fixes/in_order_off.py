@@ -45,7 +45,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def works_on_s(recording: Recording) -> float | None:
-    """Return the seconds of a step spent waiting while a later batch lay ready."""
     share, steps = order_wait_share(recording), recording.steps
     return None if share is None or steps is None else share * steps.mean_s
 

@@ -130,7 +130,6 @@ def note(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Set batch_size of the chosen loaders, before they are made."""
     wanted = int(settings["batch_size"])
 
     def enlarge(arguments: dict[str, Any]) -> None:

@@ -192,7 +192,6 @@ def advice(recording: Recording) -> str:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return the argument to set, and where; of an IterableDataset also what more workers need."""
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(lookup.training_loaders(recording)[0]):
         sharding = FIX.permanent_form.partition("\n\n")[2]

@@ -92,12 +92,10 @@ def _unscalable(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return bfloat16, or what the GPU has in its place."""
     return [{"dtype": low_precision(recording) or "bfloat16"}]
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Autocast from each training forward until the backward pass, which float16 scales."""
     dtype = getattr(torch, settings.get("dtype", "bfloat16"))
     scaling = program.gradient_scaling() if dtype is torch.float16 else None
 

@@ -37,7 +37,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return the call, and what has to stand before it."""
     where = place(recording, recording.main.backend_location, "where the process group is made")
     return (
         f'{where}  {_CALLEE}(backend="{_BACKEND["backend"]}", ...)\n'

@@ -52,7 +52,6 @@ def _changed(recording: Recording) -> list[ModelFacts]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Evaluate without gradients, unless a module's first evaluation output is differentiated."""
     watched: weakref.WeakSet[Any] = weakref.WeakSet()
     differentiated: weakref.WeakSet[Any] = weakref.WeakSet()
     needs_gradient = without = False  # of the latest root forward: its inputs; this fix's doing
@@ -106,7 +105,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    """Decorate the function that evaluates; return none if the place is not known."""
     places = [m.eval_with_grad_location for m in _changed(recording)]
     return [
         DecoratorEdit(file=where.file, line=where.line, decorator="torch.no_grad()")

@@ -59,7 +59,6 @@ def _deep(recording: Recording) -> bool:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return mean and deviation to normalize by, of each channel if there are several."""
     if not _input(recording):
         return [{}]
     whole = (recording.main.input_mean or 0.0, recording.main.input_std or 1.0)
@@ -86,7 +85,6 @@ def untriable(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Normalize the first tensor that the model is called with, by numbers that stay the same."""
     known: dict[tuple[Any, ...], Any] = {}
 
     def constants(x: Any) -> Any:

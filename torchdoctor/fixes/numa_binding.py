@@ -40,7 +40,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Bind this process and whatever it starts."""
     numbers = [name.removeprefix("node") for name in os.listdir(_NODES)]
     nodes = sorted(int(number) for number in numbers if number.isdigit())
     rank = os.environ.get("LOCAL_RANK", "")
@@ -57,7 +56,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return the command, bound."""
     node, command = settings["node"], " ".join(recording.workload.command)
     return f"numactl --cpunodebind={node} --membind={node} {command}"
 

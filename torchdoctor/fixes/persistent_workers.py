@@ -54,7 +54,6 @@ def includes(recording: Recording) -> tuple[str, ...]:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return the loader's own number of workers; where it has none, the one that should keep up."""
     loader = training_loaders(recording)[0]
     more = {} if loader.num_workers else loader_workers.settings(recording)[0]
     return [{**more, **loader_target(recording)}]

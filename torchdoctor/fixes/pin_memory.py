@@ -62,7 +62,6 @@ def _hardly_held(trace: TraceStatistics) -> bool:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Pin the chosen loaders' batches, mark them, and copy marked ones without blocking."""
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         program.refuse("This torch was built without CUDA: there is no GPU to copy to.")
 
@@ -105,7 +104,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return the argument to set, and where; and how to copy."""
     call = loader_call(recording, pin_memory=True)
     if trainer_call(recording, {"pin_memory": True}) is not None:
         return call  # which copies the batches itself

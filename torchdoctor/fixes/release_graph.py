@@ -50,7 +50,6 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Detach what these lines' additions give."""
     lines = {(os.path.realpath(file), line) for file, line in settings["lines"]}
     numbers = {line for _, line in lines}
 
@@ -88,7 +87,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    """Return `.detach()` at the lines that are known."""
     return [
         DetachEdit(file=graph.location.file, line=graph.location.line, name=graph.name)
         for graph in recording.main.kept_graphs

@@ -69,7 +69,6 @@ def suits(trace: TraceStatistics) -> bool:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return the calls that nobody needs."""
     names = {call.name for call in _WAITS.calls(recording)} & set(_NOT_NEEDED)
     return [{"calls": sorted(names)}] if names else []
 
@@ -104,7 +103,6 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 def advice(recording: Recording) -> str | None:
-    """Return the form for inference, which has no loss to add up."""
     if recording.trace is None or recording.trace.trains is not False:
         return FIX.permanent_form
     return (

@@ -54,7 +54,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return the commands for two machines like this one."""
     own = program(recording)
     return "\n".join(
         [

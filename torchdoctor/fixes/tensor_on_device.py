@@ -51,7 +51,6 @@ _MOVED = Lines(
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return the lines of the factories with their names, and of the moves."""
     sure = [call for call in _MOVED.calls(recording) if call.sure]
     made = [[x.location.file, x.location.line, x.name] for x in sure if x.kind == "made-then-moved"]
     moved = [[x.location.file, x.location.line] for x in sure if x.kind == "moved-again"]
@@ -59,7 +58,6 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Change the factories and the moves at these lines."""
     made = {(os.path.realpath(file), line) for file, line, _ in settings["made"]}
     moved = {(os.path.realpath(file), line) for file, line in settings["moved"]}
     numbers = {line for _, line in made | moved}

@@ -55,7 +55,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Set the switches once the script has set its own."""
     if torch.version.cuda is None:
         program.refuse("This torch was built without CUDA, and TF32 is a format of NVIDIA's GPUs.")
     before: list[bool] = []

@@ -123,7 +123,6 @@ def _matrix_share(recording: Recording) -> float:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Compile each root module, or its repeated blocks, in place; say what compiling cost."""
     from torch._dynamo.eval_frame import check_if_dynamo_supported
 
     try:

@@ -32,7 +32,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return the lines, with the places that are known."""
     lines = []
     if recording.main.cuda is None:
         lines.append("install a torch that was built with CUDA: pytorch.org/get-started/locally")

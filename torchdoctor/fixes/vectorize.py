@@ -41,7 +41,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    """Return what to write in place of each loop's line."""
     lines = []
     for loop in element_loops(recording)[:_NAMED]:
         lines.append(f"{place(recording, loop.location, 'the loop')}  {loop.text}")

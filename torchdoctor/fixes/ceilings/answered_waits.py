@@ -31,7 +31,6 @@ def share(recording: Recording) -> float | None:
 
 
 def settings(recording: Recording) -> Settings | None:
-    """Return None where nothing waits in the loop."""
     trace = recording.trace
     if trace is None:
         return None
@@ -43,7 +42,6 @@ def settings(recording: Recording) -> Settings | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Answer reads of values, and what waits for the device without one."""
     on_gpu = settings["on_gpu"]
 
     def of_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:

@@ -22,7 +22,6 @@ _OF_TORCH = f"{os.sep}torch{os.sep}"
 
 
 def share(recording: Recording) -> float | None:
-    """Return the share of the step that the stacks showed."""
     preparation = inline_preparation(recording)
     return None if preparation is None else preparation.share
 
@@ -41,7 +40,6 @@ def settings(recording: Recording) -> Settings | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Find the function in the first iteration, answer it from the next on."""
     answered = _BatchFunction(torch, settings, program)
     program.set_reason("The function that prepares batches was not called by the loop.")
     program.restore_training()

@@ -22,7 +22,6 @@ def whole(recording: Recording) -> bool:
 
 
 def share(recording: Recording) -> float | None:
-    """Return the share of copies that nothing hides."""
     known = recording.shares.memcpy
     return phase_share(recording, "h2d_copy_s") if known is None else known
 
@@ -33,8 +32,6 @@ def settings(recording: Recording) -> Settings | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Answer copies to another device, of what no gradient flows through."""
-
     def describe(tensor: Any, device: Any, *more: Any) -> tuple[Any, ...] | None:
         if device is None or device.type == "cpu" or tensor.device.type != "cpu":
             return None

@@ -21,7 +21,6 @@ _VARIES = "Its batches have ever other shapes: two of them do not stand for all.
 
 
 def share(recording: Recording) -> float | None:
-    """Return the share of the step that waits for batches."""
     known = recording.shares.data_loader
     return phase_share(recording, "data_wait_s", "loader_start_s") if known is None else known
 
@@ -40,7 +39,6 @@ def settings(recording: Recording) -> Settings | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Answer fetches of the training loader with the batches that came first."""
     batches = _Batches(torch, settings, program)
     program.set_reason("Its loader handed out no batch.")
     program.restore_training()
@@ -61,7 +59,6 @@ class _Batches:
         self.beside = self.alone = 0  # answers before which one did, and did not
 
     def start(self) -> None:
-        """Switched on."""
         if self.settings.get("varies"):
             self.program.refuse(_VARIES)
         self.elsewhere, self.beside, self.alone = False, 0, 0
@@ -75,7 +72,6 @@ class _Batches:
                     self.program.give_back(self.settings["loader"], batch.again())
 
     def learns(self) -> None:
-        """Note that a backward begins."""
         self.learned = True
 
     def answer(self, ident: int, left: int | None) -> tuple[Any, ...] | None:
@@ -104,7 +100,6 @@ class _Batches:
         return (batch.again(),)
 
     def keep(self, ident: int, batch: Any) -> None:
-        """Keep a fetched batch."""
         self.elsewhere = True
         if ident != self.settings["loader"] or len(self.kept) >= _BATCHES:
             return

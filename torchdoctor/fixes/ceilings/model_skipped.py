@@ -36,7 +36,6 @@ def settings(recording: Recording) -> dict[str, Any] | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    """Answer forwards, leave backwards out."""
     skipped = _Skipped(torch, program)
     program.set_reason("No model's forward could be left out.")
     program.restore_training()
@@ -57,7 +56,6 @@ class _Skipped:
         self.forget()
 
     def forget(self) -> None:
-        """Put everything back as it was."""
         self.outputs: dict[Any, Any] = {}
         self.shapes: set[Any] = set()
         self.counts: dict[Any, int] = {}
@@ -96,7 +94,6 @@ class _Skipped:
         return (self.tree.tree_map_only(self.torch.Tensor, clone, self.outputs[number, key]),)
 
     def keep(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        """Keep the output of a forward that was run."""
         key, torch = self.key(module, args, kwargs), self.torch
         if key is None:
             return
