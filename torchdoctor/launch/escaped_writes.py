@@ -1,7 +1,5 @@
 """Files that a program changed although its writes should not have reached them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -43,7 +41,7 @@ class Snapshot:
     files: dict[str, tuple[int, int]]
     whole: bool
 
-    def changed_since(self, before: Snapshot) -> list[str]:
+    def changed_since(self, before: "Snapshot") -> list[str]:
         """Return files that are new, changed or gone; of what was left out nothing is said."""
         changed = {path for path, facts in self.files.items() if before.files.get(path) != facts}
         if not before.whole:

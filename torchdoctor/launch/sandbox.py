@@ -5,8 +5,6 @@ namespace so that no process survives, a private /dev/shm. Elsewhere the probe r
 Python and torch write, and a snapshot of the folders names what escaped.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os
@@ -65,7 +63,7 @@ class Sandbox:
     @classmethod
     def choose(
         cls, mode: str = "auto", beside: Path | None = None, workload: Workload | None = None
-    ) -> Sandbox:
+    ) -> "Sandbox":
         """Return the strongest kind that works here, tried for real in the workload's folders.
 
         `mode`: "auto" (overlay if it works, else redirect) or the wanted one; `beside`: a folder
@@ -104,7 +102,7 @@ class Sandbox:
             )
         return " ".join(sentences) or None
 
-    def __enter__(self) -> Sandbox:
+    def __enter__(self) -> "Sandbox":
         return self
 
     def __exit__(self, *_: object) -> None:

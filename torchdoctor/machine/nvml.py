@@ -4,8 +4,6 @@ Every reading is guarded on its own: a virtual GPU, a MIG slice or an old driver
 them and not others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator
@@ -51,7 +49,7 @@ def _figure(read: Callable[[], float]) -> float:
 
 
 @contextlib.contextmanager
-def session() -> Iterator[Nvml | None]:
+def session() -> "Iterator[Nvml | None]":
     """Yield NVML while it is open; None on a machine without an NVIDIA driver."""
     try:
         pynvml.nvmlInit()

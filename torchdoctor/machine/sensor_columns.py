@@ -1,7 +1,5 @@
 """The sensors' measurements as columns, their summary for a stretch of time, and their curves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -68,7 +66,7 @@ class SensorColumns:
             np.savez_compressed(file, **{f.name: getattr(self, f.name) for f in fields(self)})
 
     @classmethod
-    def load(cls, path: Path) -> SensorColumns:
+    def load(cls, path: Path) -> "SensorColumns":
         """Read what `save` wrote."""
         with np.load(path) as stored:
             return cls(**{f.name: stored[f.name] for f in fields(cls) if f.name in stored})

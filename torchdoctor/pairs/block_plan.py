@@ -4,8 +4,6 @@ Two kinds of launches are measured in blocks: two side by side that take turns (
 one that switches between arms (`SwitchBlocks`). Blocks hold whole cycles where these fit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -75,14 +73,14 @@ class TurnBlocks:
         """Return the iterations of one version after its warm-up."""
         return self.blocks * (self.block_steps + self.discard_steps)
 
-    def shortened(self, blocks: int) -> TurnBlocks:
+    def shortened(self, blocks: int) -> "TurnBlocks":
         """Return at most so many of each side: what a pair saves goes into other pairs."""
         fewer = max(self.blocks - blocks, 0)
         return replace(
             self, blocks=self.blocks - fewer, pair_s=self.pair_s - 2 * fewer * self.turn_s
         )
 
-    def warmed_up(self, steps: int) -> TurnBlocks:
+    def warmed_up(self, steps: int) -> "TurnBlocks":
         """Return the same with so long a warm-up, where that at most doubles what a pair takes."""
         more_s = 2 * max(steps - self.warmup_steps, 0) * self.step_s
         if not 0 < more_s <= self.pair_s:

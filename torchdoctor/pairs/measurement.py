@@ -1,7 +1,5 @@
 """How one program is measured: which launches there are, and how long each of them takes."""
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -44,7 +42,7 @@ class Pace:
     logs_phases: bool = False
 
     @classmethod
-    def of(cls, *observations: Observation) -> Pace:
+    def of(cls, *observations: Observation) -> "Pace":
         """Return the slower pace of these observations."""
         slower = max((x.steps for x in observations), key=lambda steps: steps.mean_s)
         return cls(
@@ -82,7 +80,7 @@ class ProgramLaunches:
         *,
         loaders: Sequence[LoaderFacts] = (),
         cold: bool = False,
-    ) -> ProgramLaunches:
+    ) -> "ProgramLaunches":
         """Return the launches of a run's trials; `loaders`: the main process's."""
         return cls(
             recorder=recorder,

@@ -1,7 +1,5 @@
 """The arms of a search: the untouched program, a candidate, or several fixes together."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -59,7 +57,7 @@ class FixFacts:
         return RISKS[self.keeps_results]
 
     @staticmethod
-    def together(facts: Iterable[FixFacts]) -> FixFacts:
+    def together(facts: "Iterable[FixFacts]") -> "FixFacts":
         """Return the facts of fixes that are switched on together: the riskiest's promise."""
         known = list(facts)
         return replace(
@@ -132,7 +130,7 @@ class Arm:
 
     def with_settings(
         self, specs: ArmSpecs, key: str, settings: dict[str, Any], further: bool = False
-    ) -> Arm:
+    ) -> "Arm":
         """Return a new candidate whose first fix has these settings."""
         assert self.candidate is not None
         return Arm(

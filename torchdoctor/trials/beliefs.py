@@ -4,8 +4,6 @@ The log speed-up of an arm is held as a grid of values, once for each standard d
 may have on this machine. All decisions are averages over joint samples of these grids.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +73,7 @@ class BlockGain:
         return math.hypot(self.error, _BLOCK_SIGMA * sigma)
 
     @classmethod
-    def of(cls, gains: Sequence[float], spread: float) -> BlockGain:
+    def of(cls, gains: Sequence[float], spread: float) -> "BlockGain":
         """Return the gain of blocks, one a round; `spread`: of a block over all arms' rounds."""
         error = 1.25 * max(spread, _LEAST_SPREAD) / math.sqrt(max(len(gains), 1))
         return cls(gain=float(np.median(gains)), error=math.hypot(_BLOCK_ERROR, error))

@@ -3,8 +3,6 @@
 Smith, "Cyclical Learning Rates for Training Neural Networks", 2015.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +32,7 @@ class RateLosses:
     losses: np.ndarray  # NaN: not finite
 
     @classmethod
-    def of(cls, timing: LaunchTiming, settings: Mapping[str, Any]) -> RateLosses | None:
+    def of(cls, timing: LaunchTiming, settings: Mapping[str, Any]) -> "RateLosses | None":
         """Return the losses of a launch with a range test; None: no optimizer stepped."""
         applied = [x.details for x in timing.fixes if x.state == "applied"]
         details = next((details for details in applied if "own_rate" in details), None)

@@ -3,8 +3,6 @@
 A fingerprint is "x:y", hashes of a sample's input and label; "-" where there is no label.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -37,7 +35,7 @@ class Preparation:
     reorders: bool = False
 
     @staticmethod
-    def together(parts: Iterable[Preparation]) -> Preparation:
+    def together(parts: "Iterable[Preparation]") -> "Preparation":
         """Return the preparation of fixes that are switched on together."""
         known = list(parts)
         return Preparation(
