@@ -42,14 +42,10 @@ def _needed_before(
     wanted = set(_DOTTED.findall(_COMMENT.sub("", source_of(backward))))
     for number in range(len(inside) - 1, 0, -1):
         changed = _changed(inside[number])
-        if any(_concerns(name, x) for name in wanted for x in changed):
-            return number + 1
+        for name in wanted:  # `state`, `state.loss.backward`
+            if any(f"{name}.".startswith(f"{x}.") or x.startswith(f"{name}.") for x in changed):
+                return number + 1
     return 1
-
-
-def _concerns(name: str, changed: str) -> bool:
-    """Return True if a name (`state`, `state.loss.backward`) may be another after the change."""
-    return f"{name}.".startswith(f"{changed}.") or changed.startswith(f"{name}.")
 
 
 def _changed(statement: cst.CSTNode) -> set[str]:
@@ -264,9 +260,8 @@ def before_loop(program: Program, edit: BeforeLoopEdit) -> cst.Module | None:
         return program.module
     if _sometimes(program, added, edit.name):
         return None
-    if isinstance(added, cst.For) and source_of(added.target) in {
-        x.value for x in program.of(cst.Name)
-    }:
+    names = {x.value for x in program.of(cst.Name)}
+    if isinstance(added, cst.For) and source_of(added.target) in names:
         return None  # the added loop would overwrite it
     scope = program.innermost(program.scopes, edit.line)
     if isinstance(scope, cst.ClassDef):

@@ -112,10 +112,8 @@ def _written(recording: Recording, loader: LoaderFacts) -> LoaderFacts:
     for earlier in recording.main.loaders:
         if earlier.ident >= loader.ident or earlier.batches or earlier.location == loader.location:
             continue
-        if (earlier.dataset_cls, earlier.dataset_length) == (
-            loader.dataset_cls,
-            loader.dataset_length,
-        ):
+        known = (earlier.dataset_cls, earlier.dataset_length)
+        if known == (loader.dataset_cls, loader.dataset_length):
             return earlier
     return loader
 

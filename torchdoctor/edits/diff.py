@@ -111,10 +111,7 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
 
 
 def _order(edit: Edit) -> tuple[int, int, int]:
-    """Return a sorting key from the last line to the first: insertions move the lines below.
-
-    On one line, calls come before statements around them; statements before loops come last.
-    """
+    """Return a sorting key from the last line up, calls before what goes around or above them."""
     if not isinstance(edit, LineEdit):
         return 2, 0, 0
     return int(isinstance(edit, BeforeLoopEdit)), -edit.line, int(isinstance(edit, WithEdit))

@@ -38,7 +38,9 @@ def with_statement(program: Program, edit: StatementEdit) -> cst.Module | None:
     added = cst.ensure_type(cst.parse_statement(edit.statement), cst.SimpleStatementLine)
     body = list(program.module.body)
     setting = _setting(program, added)
-    own = _same_setting(program, setting)
+    wanted = {setting, *_SYNONYMS.get(setting, ())} - {""}
+    own: list[cst.CSTNode] = [x for x in program.targets if program.full_name(x) in wanted]
+    own += [x for x in program.calls() if program.full_name(x.func) in wanted]
     if len(own) < 2 and any(same_statement(line, added) for line in body):
         return program.module
     made = re.match(r"\w+ = ", edit.statement)  # otherwise the owner of what is set comes first
@@ -72,13 +74,6 @@ def _imports_only(line: cst.CSTNode) -> bool:
     syntax = Syntax(line)
     imported = bool(syntax.of(cst.Import) or syntax.of(cst.ImportFrom))
     return isinstance(line, (cst.Try, cst.If)) and imported and not syntax.calls()
-
-
-def _same_setting(program: Program, setting: str) -> list[cst.CSTNode]:
-    """Return the program's own calls and assignments that set the same, by whatever name."""
-    wanted = {setting, *_SYNONYMS.get(setting, ())} - {""}
-    targets = [x for x in program.targets if program.full_name(x) in wanted]
-    return [*targets, *(x for x in program.calls() if program.full_name(x.func) in wanted)]
 
 
 def _setting(program: Program, line: cst.CSTNode) -> str:

@@ -62,7 +62,6 @@ class Lines:
         return calls_of(recording, *self.kinds)
 
     def refuses(self, recording: Recording) -> str | None:
-        """As `FixSpec.refuses`."""
         if not recording.main.analysed_steps:
             return f"{self.unseen} not looked at: that needs steps after the profiler window."
         return None if self.calls(recording) else self.none
@@ -72,11 +71,9 @@ class Lines:
         return not any(call.sure for call in self.calls(recording))
 
     def location(self, recording: Recording) -> Location | None:
-        """As `FixSpec.location`."""
         return next((call.location for call in self.calls(recording)), None)
 
     def instruction(self, settings: Settings, recording: Recording) -> str:
-        """Return each line, and what to write there."""
         return "\n".join(
             f"{place(recording, call.location, self.otherwise)}  {self.advise(call)}"
             for call in self.calls(recording)

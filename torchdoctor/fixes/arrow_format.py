@@ -137,17 +137,13 @@ def _equal(copy: Any, table: Any, pandas: Any) -> bool:
         return False
     if copy.attrs != table.attrs or type(copy.index) is not type(table.index):
         return False
-    return all(
-        _same_kind(copy.iloc[:, number], table.iloc[:, number]) for number in range(table.shape[1])
-    )
+    return all(_same_kind(copy.iloc[:, n], table.iloc[:, n]) for n in range(table.shape[1]))
 
 
 def _same_kind(copy: Any, column: Any) -> bool:
     """Return False if assert_frame_equal overlooks a difference: None for NaN, True for 1."""
-    ours, theirs = (
-        getattr(getattr(x.values, "flags", None), "writeable", None) for x in (copy, column)
-    )
-    if ours != theirs:
+    flags = [getattr(x.values, "flags", None) for x in (copy, column)]
+    if len({getattr(x, "writeable", None) for x in flags}) > 1:
         return False
     if str(column.dtype) != "object":
         return True

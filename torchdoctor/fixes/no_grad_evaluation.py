@@ -44,11 +44,8 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _changed(recording: Recording) -> list[ModelFacts]:
-    return [
-        m
-        for m in recording.main.models
-        if m.eval_forwards_with_grad and m.forwards > m.eval_forwards
-    ]
+    models = [m for m in recording.main.models if m.eval_forwards_with_grad]
+    return [m for m in models if m.forwards > m.eval_forwards]
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:

@@ -74,10 +74,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    endings = {
-        "sum": " += ....detach()  # or .item()",
-        "collection": ": keep ....detach(), or .item()",
-    }
+    endings = {"sum": " += ....detach()  # or .item()"}
+    endings["collection"] = ": keep ....detach(), or .item()"
     return "\n".join(
         f"{place(recording, graph.location, 'where it is kept')}  {graph.name}{endings[graph.kind]}"
         if graph.kind in endings

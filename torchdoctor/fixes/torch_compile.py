@@ -88,9 +88,8 @@ def _has_cpp_compiler() -> bool:
 
 
 def suits(trace: TraceStatistics) -> bool:
-    compiled = any(
-        "triton" in x.name.lower() or "CompiledFunction" in x.name for x in trace.operators
-    )
+    names = [operator.name for operator in trace.operators]
+    compiled = any("triton" in x.lower() or "CompiledFunction" in x for x in names)
     return not compiled and not trace.has_engine  # an engine compiles its model by itself
 
 
@@ -141,9 +140,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if any(p.device.type == "cuda" for p in parameters) and find_spec("triton") is None:
             program.refuse("Triton is not installed, which torch.compile needs on a GPU.")
         chosen = [m for m in modules if type(m).__name__ == name] if name else [module]
-        if len(chosen) > 1 and not getattr(
-            torch._dynamo.config, "inline_inbuilt_nn_modules", False
-        ):
+        shares = getattr(torch._dynamo.config, "inline_inbuilt_nn_modules", False)
+        if len(chosen) > 1 and not shares:
             program.refuse("This torch compiles each block by itself: it needs 2.5.")
         for part in chosen:
             _compile_in_place(torch, part, options)

@@ -1,8 +1,6 @@
-"""Files of other owners, which an ordinary user's sandbox cannot copy up.
+"""Files of other owners, which an ordinary user's sandbox cannot copy up (EOVERFLOW).
 
-In a user namespace with one id, the kernel refuses (EOVERFLOW) to copy up what belongs to another
-user or group, also the folder in which something is made. So folders, and files that are not too
-large, are put into the layer beforehand.
+So folders, and files that are not too large, are put into the layer beforehand.
 """
 
 import contextlib

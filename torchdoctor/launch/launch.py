@@ -1,7 +1,6 @@
 """Starts the user's command once: its environment, its signals, its whole process tree, its end.
 
-What it writes is thrown away (`sandbox.py`); what the probe writes lies in the launch's channel
-folder afterwards, and what it prints in `output.txt` of the launch's folder.
+What it writes is thrown away; the probe's channel and what it prints lie in the launch's folder.
 """
 
 from __future__ import annotations

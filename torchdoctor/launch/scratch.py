@@ -17,8 +17,7 @@ except ImportError:  # Windows: nothing is locked, and stale folders stay
     fcntl = None  # type: ignore[assignment]
 
 PREFIX = "torchdoctor-scratch-"
-# File systems that can hold an overlay's layer. Left out on purpose: overlay itself (a container's
-# own root), network and FUSE file systems, which lack what the kernel asks of a layer.
+# File systems that can hold a layer; overlay itself, network and FUSE lack what the kernel asks.
 LAYER_KINDS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs"}
 
 

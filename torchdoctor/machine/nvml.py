@@ -1,8 +1,4 @@
-"""The NVIDIA driver's figures of its GPUs.
-
-Every reading is guarded on its own: a virtual GPU, a MIG slice or an old driver supports some of
-them and not others.
-"""
+"""The NVIDIA driver's figures of its GPUs; each reading by itself, as not all are supported."""
 
 import contextlib
 import math
@@ -24,8 +20,7 @@ THROTTLE_REASONS = {
     0x80: "power brake",
 }
 
-# Share of the last sampling period in which a kernel ran; memory in use, by everybody; power drawn;
-# clock of the streaming multiprocessors; bits of THROTTLE_REASONS.
+# Share of the last period in which a kernel ran; memory in use, by everybody; W; clock; bits.
 READINGS: dict[str, Callable[[Any], float]] = {
     "utilization": lambda device: pynvml.nvmlDeviceGetUtilizationRates(device).gpu / 100.0,
     "memory_bytes": lambda device: pynvml.nvmlDeviceGetMemoryInfo(device).used,

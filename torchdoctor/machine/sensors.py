@@ -116,7 +116,9 @@ class Sensors:
         tree = processes.read()
         if tree is None:
             return
-        received, sent = self._pcie(gpus) if gpus and pcie else (math.nan, math.nan)
+        received, sent = math.nan, math.nan
+        if gpus and pcie and gpus.devices:  # of one of the program's: all would take too long
+            received, sent = gpus.pcie_bytes_per_s(gpus.devices[min(self._ours, default=0)])
         self._trees.append(
             {
                 **tree,
@@ -146,11 +148,6 @@ class Sensors:
             foreign = known - alive if known & alive else known & before
             strangers.append(math.nan if pids is None else float(len(foreign)))
         return strangers
-
-    def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float]:
-        """Return traffic of one of the program's devices; it takes too long to ask every one."""
-        devices = [gpus.devices[index] for index in sorted(self._ours)] or gpus.devices
-        return gpus.pcie_bytes_per_s(devices[0]) if devices else (math.nan, math.nan)
 
 
 class _Pace:

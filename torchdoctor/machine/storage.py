@@ -240,7 +240,5 @@ def _places(run_folder: Path, mounts: Sequence[Mount]) -> list[StagingPlace]:
     tried.unlink(missing_ok=True)
     free = shutil.disk_usage(run_folder).free
     kind = kind_of(mount)[0]
-    return [
-        *places,
-        StagingPlace(place="disk", kind=kind, free_bytes=free, cold_bytes_per_s=speed),
-    ]
+    disk = StagingPlace(place="disk", kind=kind, free_bytes=free, cold_bytes_per_s=speed)
+    return [*places, disk]

@@ -76,9 +76,8 @@ class TurnBlocks:
     def shortened(self, blocks: int) -> "TurnBlocks":
         """Return at most so many of each side: what a pair saves goes into other pairs."""
         fewer = max(self.blocks - blocks, 0)
-        return replace(
-            self, blocks=self.blocks - fewer, pair_s=self.pair_s - 2 * fewer * self.turn_s
-        )
+        left_s = self.pair_s - 2 * fewer * self.turn_s
+        return replace(self, blocks=self.blocks - fewer, pair_s=left_s)
 
     def warmed_up(self, steps: int) -> "TurnBlocks":
         """Return the same with so long a warm-up, where that at most doubles what a pair takes."""

@@ -1,7 +1,6 @@
 """The engine: every measurement of `run`, `gate` and the benchmarks is made here.
 
-It knows what launches cost, and what their failures mean (`failures`); it holds no budget, tells
-no progress and judges nothing.
+It knows what launches cost and their failures mean; it holds no budget and judges nothing.
 """
 
 import math

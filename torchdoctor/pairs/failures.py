@@ -94,8 +94,7 @@ class Failures:
 
     def may_run_beside(self, *arms: LaunchSpec) -> bool:
         """Return True if these may be launched at once."""
-        # Fine by themselves: it is not the fixes that fail, but a fixed port or a lock. Of one
-        # alone, or after a pair that ran, it is want of room for that fix beside another.
+        # Several fixes that are fine alone: not they fail, but a fixed port or a lock.
         apart = [x for x in self._known.values() if x.apart_since is not None]
         alone = sum(not x.out and x.usable > (x.apart_since or 0) for x in apart)
         if alone >= _FEWEST_ALONE and not self._ran_twice:

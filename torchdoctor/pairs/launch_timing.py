@@ -1,5 +1,4 @@
-"""The channel folder of a timed launch -> `LaunchTiming`: its window or blocks, and what else it
-left behind."""
+"""The channel folder of a timed launch -> `LaunchTiming`: its window or blocks, and more."""
 
 import math
 from collections.abc import Mapping

@@ -27,8 +27,7 @@ class Session:
         self.arms = []  # of a switching launch: lists of fixes that are switched together
         self.registries = []  # objects with facts() -> dict, merged into the process facts
         self.errors = []
-        # Where phases begin and end is logged, and models are looked at: not in timed launches,
-        # which need only what separates iterations, batch sizes and losses.
+        # Whether phases are logged and models looked at: not in timed launches.
         self.phases = bool(plan.get("phases", True))
         # Fetches alone say where an iteration begins and how many samples it has.
         boundary = plan.get("boundary") or {}

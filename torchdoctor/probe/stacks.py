@@ -36,8 +36,7 @@ _PHASES = {
     step_log.OPTIMIZER_BEGIN: "optimizer",
     step_log.OPTIMIZER_END: "after_step",
 }
-# In these a forward may run that no event shows. Not after a forward: what is drawn from its output
-# is recorded, and the environment of reinforcement learning that runs next is no model.
+# In these a forward may run that no event shows; what draws from a forward's output is no model.
 _BETWEEN = ("before_forward", "after_step", "after_backward")
 
 

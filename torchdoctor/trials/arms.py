@@ -124,9 +124,8 @@ class Arm:
     @property
     def label(self) -> str:
         """Return its name for users."""
-        return label(self.fixes) or (
-            "the untouched program" if self.key == BASELINE else self.spec.name
-        )
+        unfixed = "the untouched program" if self.key == BASELINE else self.spec.name
+        return label(self.fixes) or unfixed
 
     def with_settings(
         self, specs: ArmSpecs, key: str, settings: dict[str, Any], further: bool = False

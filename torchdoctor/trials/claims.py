@@ -1,8 +1,7 @@
 """The interval of a set's own pairs, finite from the first pair on. Pure.
 
-A pair's error is normal with standard deviation sigma, and in one pair of ten five times as wide.
-Sigma is that of the machine: a prior knows the machines that were measured, and every pair of the
-run adds to it.
+A pair's error is normal with standard deviation sigma, the machine's, and in one pair of ten five
+times as wide. A prior knows other machines; every pair of the run adds to it.
 """
 
 from collections.abc import Sequence
@@ -19,8 +18,7 @@ SIGMAS: Floats = np.geomspace(0.01, 0.25, 11)
 # average would promise too much on the bad machine.
 _MEDIAN_SIGMA, _SIGMA_SPREAD = 0.09, 0.8
 _MEDIAN_SIGMA_IN_TURNS = 0.15  # launches that follow each other meet different loads
-# Stopping when a result looks good costs the rest of 5 %, and more on noisy machines; a single pair
-# cannot show its own error.
+# Stopping when a result looks good costs the rest of 5 %; one pair cannot show its own error.
 _ERROR_RATE, _ERROR_RATE_OF_ONE_PAIR = 0.025, 0.02
 _POINTS = 1201
 

@@ -1,8 +1,4 @@
-"""Turns pairs of times into an interval. Pure: no clock, no launch, no file.
-
-A *difference* is the natural logarithm of the baseline's time per sample minus the candidate's,
-within one pair: above 0 is faster. Launches are samples, steps are not: a launch has one number.
-"""
+"""Turns differences of pairs (see `pairs.pair_times`) into an interval. Pure."""
 
 import math
 from collections.abc import Sequence

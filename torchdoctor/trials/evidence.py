@@ -144,8 +144,7 @@ class Evidence:
         return gains | {key: BlockGain.of(rounds, spread) for key, rounds in blocks.items()}
 
     def _by(self, arm: Arm) -> str:
-        # A fix can turn even steps into two kinds (batches that arrive four at a time): then the
-        # median step is a fiction, on both sides of the comparison.
+        # A fix can make two kinds of even steps: the median step is a fiction then, on both sides.
         if arm.timings:
             return "mean" if compare.has_two_modes(arm.timings) else self.decided_by()
         # Blocks make untouched steps uneven too: a program ahead of its GPU waits in the last step.

@@ -16,9 +16,7 @@ FEWEST_RATES = 40
 CAUTION = 10.0  # the loss stopped falling at this many times the rate for a schedule
 AGREE = 5.0  # rates of two seeds that lie further apart show nothing
 _SMOOTHED = 0.05  # part of all rates that a point of the curve averages
-# In standard errors of a point. Seven, because the lowest of all points is picked, medians err by a
-# quarter more than means, and at both ends only half the losses count.
-_FALLS = 7.0
+_FALLS = 7.0  # standard errors of a point, as the lowest of all points is picked
 _RISES = 0.1  # part of the fall
 _MOST_POINTS = 100  # of the curve in a report
 

@@ -101,9 +101,8 @@ def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
     """Compare samples that come in another order, of which only repeats can be told."""
     repeated = _repeats(ours) - _repeats(theirs)
     if repeated > 0:
-        return SampleComparison(
-            "corrupt", f"{repeated} of the first {len(ours)} samples are repeated"
-        )
+        fault = f"{repeated} of the first {len(ours)} samples are repeated"
+        return SampleComparison("corrupt", fault)
     known = sum((Counter(ours) & Counter(theirs)).values())
     return SampleComparison(
         "reordered",

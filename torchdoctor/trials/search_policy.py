@@ -293,9 +293,7 @@ class SearchPolicy:
     def targets(self) -> list[Members]:
         """Return the sets that a pair may be spent on."""
         wanted = (members for members in self._targets() if self._may_run(members))
-        return [
-            members for members in dict.fromkeys(wanted) if members not in self.results.too_dear
-        ]
+        return [x for x in dict.fromkeys(wanted) if x not in self.results.too_dear]
 
     def _may_run(self, members: Members) -> bool:
         """Return whether no member failed, and no set of some of them."""

@@ -228,16 +228,11 @@ class TensorCalls:
         Two interrupted calls once made a copy of some microseconds longer than its whole step.
         """
         if row["of_size"]:
-            return sum(_alike(took) for took in row["of_size"].values())
+            times = [sorted(took) for took in row["of_size"].values()]
+            return sum(min(x, _INTERRUPTED * t[len(t) // 2]) for t in times for x in t)
         if not row["notes"]:
             return row["took_ns"]
         return max(row["took_ns"] - row["notes"] * self._note_ns, row["calls"] * self._call_ns)
-
-
-def _alike(took):
-    """Sum times of calls that do the same, of none more than a few times the median."""
-    usual = sorted(took)[len(took) // 2]
-    return sum(min(call_ns, _INTERRUPTED * usual) for call_ns in took)
 
 
 def _bytes(tensor):

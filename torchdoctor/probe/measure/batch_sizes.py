@@ -63,8 +63,9 @@ class BatchSizes:
         """Return samples, and the length (`rows`, `length_of_list`) that is full, or None."""
         sizes = [int(leaf.shape[0]) for leaf in tensors_of(batch) if leaf.dim() > 0]
         most = max(set(sizes), key=sizes.count) if sizes else UNKNOWN_SIZE
-        if self._single and _lists_of_one(batch):
-            return 1, None
+        listed = self._single and isinstance(batch, (list, tuple)) and len(batch) > 1
+        if listed and all(length_of_list(part) == 1 for part in batch):
+            return 1, None  # what `tuple(zip(*samples))` leaves of a single sample
         if self._asked is None:
             return most, rows
         if self._asked == most or _leads(batch, self._asked, rows):
@@ -75,15 +76,12 @@ class BatchSizes:
         return (self._asked if self._asked in sizes else most), None
 
 
-def _keys(batch):
-    if isinstance(batch, (list, tuple)):
-        return list(range(min(len(batch), _MOST_ITEMS)))
-    return list(batch.keys()) if hasattr(batch, "keys") else []
-
-
 def _leads(batch, samples, length):
     """Return the leads whose `length` is that of the batch."""
-    leads = [key for key in _keys(batch) if length(batch[key]) == samples > 0]
+    keys = batch.keys() if hasattr(batch, "keys") else ()
+    if isinstance(batch, (list, tuple)):
+        keys = range(min(len(batch), _MOST_ITEMS))
+    leads = [key for key in keys if length(batch[key]) == samples > 0]
     if length is length_of_list and _is_list_of_samples(batch) and len(batch) == samples:
         leads.append(_ITSELF)
     return leads
@@ -106,9 +104,3 @@ def _is_list_of_samples(batch):
     if hasattr(batch[0], "keys"):
         return len({tuple(map(str, item.keys())) for item in batch}) == 1
     return isinstance(batch[0], (list, tuple)) and len({len(item) for item in batch}) == 1
-
-
-def _lists_of_one(batch):
-    """Return whether it is what `tuple(zip(*samples))` leaves of a single sample."""
-    listed = isinstance(batch, (list, tuple)) and len(batch) > 1
-    return listed and all(length_of_list(item) == 1 for item in batch)

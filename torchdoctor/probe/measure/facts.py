@@ -99,10 +99,8 @@ def _cost(session):
         for _ in range(_CALIBRATION_EVENTS):
             log.add(0)
         session.event_cost_s = (time.perf_counter() - began) / _CALIBRATION_EVENTS
-    # This loop runs from warm caches. In a program the hooks' code was last touched a whole
-    # iteration ago: there each event costs about 8 times as much, and entering the hooks and
-    # reading the loss as much as another 80 (fitted to what benchmarks/probe_overhead.py measures
-    # in place).
+    # This loop runs from warm caches. In a program each event costs about 8 times as much, and the
+    # hooks and the loss as much as another 80 (fitted to benchmarks/probe_overhead.py).
     events = session.log.count / iterations
     return 1e6 * session.event_cost_s * (8.0 * events + 80.0)
 

@@ -98,10 +98,8 @@ def count_biases_before_norm(modules):
 
 def _is_torchs(module, names):
     """Return whether it is one of these layers, or derived: packages have others of that name."""
-    return any(
-        cls.__name__ in names and cls.__module__.startswith("torch.")
-        for cls in type(module).__mro__
-    )
+    known = [cls for cls in type(module).__mro__ if cls.__name__ in names]
+    return any(cls.__module__.startswith("torch.") for cls in known)
 
 
 def _is_lazy(parameter):
