@@ -286,6 +286,25 @@ def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path)
     assert "no fix 'warp-drive'" in result.stderr
 
 
+def test_of_several_values_the_measured_one_speaks(tmp_path: Path) -> None:
+    """Of two workers that were tried, and four that were not, it was said "was not tried"."""
+    gain = Interval(estimate=1.5, low=1.3, high=1.8)
+    path = report_with(
+        tmp_path,
+        Trial(fix="loader-workers", settings={"num_workers": 4}, reason="not tried: no time"),
+        Trial(fix="loader-workers", settings={"num_workers": 2}, speedup=gain, pairs=3,
+              verdict="unclear"),
+    )  # fmt: skip
+    result = patch_command(path, "--fix", "loader-workers")
+    assert "loader-workers (num_workers=2) came out unclear" in result.stderr
+    assert "not tried" not in result.stderr
+    four = RecommendedFix(fix="loader-workers", settings={"num_workers": 4}, edit="--- a/t.py\n")
+    assert remarks_on(read_report(path), [four], [], None)[0] == (
+        "loader-workers (num_workers=4) was not measured by itself. Other values were: "
+        "loader-workers (num_workers=2): 1.50x (1.30-1.80)."
+    )
+
+
 def test_what_was_measured_with_others_alone_is_said_to_be(tmp_path: Path) -> None:
     one = RecommendedFix(fix="set-to-none", edit="--- a/t.py\n", standing="together")
     row = Trial(fix="set-to-none + loader-workers", speedup=Interval(estimate=1, low=1, high=1))

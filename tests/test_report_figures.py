@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,17 @@ def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
     sentences = " ".join(doubts(recording(OBSERVED), trials))
     assert "A step took 10.4 ms on average" in sentences
     assert "and 1.35 s while fixes were tried" in sentences
+
+
+def test_a_loss_that_is_no_number_is_said() -> None:
+    launch = LaunchTiming(ended="measured", losses=[2.3, None, 2.2, float("nan"), float("nan")])
+    trials = TrialResults(
+        trials=[], noise_floor=None, recommendation=Recommendation(), baselines=[launch]
+    )
+    (sentence,) = (x for x in doubts(recording(OBSERVED), trials) if "loss" in x)
+    assert "NaN or infinite from its backward pass 4 on" in sentence
+    whole = replace(trials, baselines=[replace(launch, losses=[2.3, None, 2.2])])
+    assert not any("NaN" in x for x in doubts(recording(OBSERVED), whole))
 
 
 def test_long_steps_beside_other_load_are_a_doubt_of_where_the_time_goes() -> None:

@@ -51,17 +51,13 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
         return shown[ident]
     known = ", ".join(shown) or "none"
     trials = [trial for trial in report.trials if trial.fix == ident]
+    # Of several values the one that was measured best speaks for the fix.
     tried = max(trials, key=lambda trial: trial.pairs, default=None)
     if tried is None:
         raise UsageError(f"The report offers no fix {ident!r}; it offers: {known}.")
     reason = clean(tried.reason or "").rstrip(".")
-    measured = [
-        f"{fix_with_settings(ident, trial.settings)} came out {trial.verdict}"
-        for trial in trials
-        if trial.pairs
-    ]
-    became = f"{'; '.join(measured) or f'it came out {tried.verdict}'}"
-    became += f": {reason}" if reason else ""
+    subject = fix_with_settings(ident, tried.settings) if tried.pairs else "it"
+    became = f"{subject} came out {tried.verdict}{f': {reason}' if reason else ''}"
     if reason.startswith("not tried"):
         became = f"it was {reason}"
     raise UsageError(
@@ -85,7 +81,10 @@ def _measured(report: Report, fixes: list[RecommendedFix]) -> list[str]:
         alone = [line for fix in fixes for line in _measured(report, [fix])]
         return [*alone, "They were not measured together."]
     in_a_set = any(first.fix in trial.fix.split(" + ") for trial in trials)
-    return [f"{names} was not measured{' by itself' * in_a_set}."]
+    tried = [trial for trial in trials if trial.fix == first.fix]
+    values = (f"{fix_with_settings(x.fix, x.settings)}: {speedup(x.speedup)}" for x in tried)
+    other = f" Other values were: {'; '.join(values)}." if tried else ""
+    return [f"{names} was not measured{' by itself' * in_a_set}.{other}"]
 
 
 def _rest(fixes: list[RecommendedFix], made: list[str]) -> list[str]:
