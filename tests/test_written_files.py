@@ -187,3 +187,8 @@ def test_standard_output_that_is_a_file_keeps_what_is_in_it(how: str, folder: Pa
     assert text.startswith("before\n" * 9 if how == ">>" else "{")
     assert '"schema_version"' in text
     assert "WHAT COULD HELP" in text
+
+
+def test_a_dash_is_no_file() -> None:
+    with pytest.raises(UsageError, match="/dev/stdout"):
+        check_written({"report": Path("-")})

@@ -108,7 +108,11 @@ def test_a_file_with_uncommitted_changes_is_left_alone_without_force(tmp_path) -
     assert patch(tmp_path, "--apply").returncode == 0
     again = patch(tmp_path, "--apply", "--force")
     assert again.returncode == 2 and "A patch of this run is applied" in again.stderr
+    later = tmp_path / "torchdoctor-runs" / "later"  # of the patched program
+    later.mkdir()
+    shutil.copy(later.with_name("run") / "report.json", later)
     assert patch(tmp_path, "--undo").returncode == 0
+    shutil.rmtree(later)
     script.write_text(SCRIPT + "more = 1\n")
     assert patch(tmp_path, "--apply", "--force").returncode == 0
     assert "num_workers=2" in script.read_text() and "more = 1" in script.read_text()

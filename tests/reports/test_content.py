@@ -9,7 +9,7 @@ import samples
 
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.trial_rows import not_measured, trial_remarks
-from torchdoctor.words import Recommendation, Trial
+from torchdoctor.words import Ending, Finding, Location, Recommendation, RecommendedFix, Trial
 
 
 def test_each_reason_of_a_refusal_is_told_once() -> None:
@@ -51,6 +51,26 @@ def test_what_was_measured_is_ranked_by_what_was_measured() -> None:
     places = [screen.rindex(x) for x in ("cache decoded samples", "channels-last", "CPU threads")]
     assert places == sorted(places)
     assert "17.9" not in screen.partition("tried")[0]
+
+
+def test_what_only_the_user_can_change_is_on_the_first_screen() -> None:
+    """A loop over rows took most of the step, and the screen said that there is nothing to gain."""
+    report = samples.nothing_found()
+    loop = Location(file="/work/train.py", line=21)
+    finding = Finding(
+        check="index-loops", severity="high", share_of_step=0.22, fixes=["vectorize"], location=loop
+    )
+    offered = RecommendedFix(fix="vectorize", standing="offered", location=loop)
+    report = replace(
+        report,
+        diagnosis=replace(report.diagnosis, findings=[finding]),
+        recommendation=Recommendation(also_offered=[offered]),
+        ending=Ending(reason="nothing to gain", after_s=20.0, budget_s=60.0),
+        trials=[replace(trial, p_helps=0.01) for trial in report.trials],
+    )
+    screen = rendered(report, "terminal", full=False)
+    assert "TO CHANGE BY HAND, not measured" in screen and "train.py:21" in screen
+    assert "Nothing to gain" not in screen
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "html"])

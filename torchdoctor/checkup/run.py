@@ -134,7 +134,7 @@ class _Checkup:
             write_record(report, self.folder / "report.json")
         except UsageError as error:
             # What was measured is printed all the same.
-            return replace(report, doubts=[*report.doubts, str(error)])
+            return replace(report, doubts=[*report.doubts, str(error)], run_folder=None)
         return report
 
     def _elapsed(self) -> float:

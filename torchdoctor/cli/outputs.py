@@ -45,8 +45,7 @@ def check_written(
     """Check that each file can be written at the end, and replaces nothing but its like.
 
     Raise UsageError if one cannot be written, holds what torchdoctor did not write, is named for
-    two results, or is one of those that are read. Kinds are those of `_FIELDS`, of `_HEADS`, and
-    "annotated trace".
+    two results, or is one of those that are read.
     """
     from torchdoctor.words.record_files import open_descriptor
 
@@ -55,6 +54,8 @@ def check_written(
     for kind, path in files.items():
         if path is None:
             continue
+        if str(path) == "-":
+            raise UsageError(f"Name a file for the {kind}, or /dev/stdout: - is none.")
         try:
             # Nothing is lost by writing to a pipe, a device, /dev/stdout.
             if path.is_fifo() or path.is_char_device() or open_descriptor(path) is not None:

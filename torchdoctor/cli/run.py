@@ -7,7 +7,7 @@ import typer
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import ids, parse_duration
 from torchdoctor.cli.outputs import check_written, hand_out
-from torchdoctor.words.errors import Interrupted
+from torchdoctor.words.errors import Interrupted, UsageError
 
 HELP = (
     "Observe a training program, diagnose it, try fixes on it, and rank them as measured.\n\n"
@@ -84,12 +84,13 @@ def run(
     )
     files = {"report": json, "HTML page": html}
     check_written(files, tensorboard=tensorboard)
-    workload = workload_of(command, python=python)
     with Progress(quiet=quiet) as progress:
-        report = checkup(workload, settings, progress=progress.update)
+        report = checkup(workload_of(command, python=python), settings, progress=progress.update)
     hand_out(report, files, tensorboard, details if context.obj is None else None)
     if context.obj is not None:
         context.obj(report)
+    if report.run_folder is None:  # it took no report
+        raise UsageError(f"{report.doubts[-1]} This screen alone has the report: give --output.")
     if report.interrupted:
         raise Interrupted("interrupted: the report is of what was measured until then.")
     if report.failure is not None:

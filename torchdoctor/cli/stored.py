@@ -51,10 +51,8 @@ def _newest_first() -> list[Path]:
     """Return the reports of the runs below this folder; raise UsageError where there is none."""
     reports = list(Path(RUNS).glob("*/report.json"))
     if not reports:
-        raise UsageError(
-            f"There is no run in {RUNS} below this folder: name a report.json, or measure a "
-            "program first with: torchdoctor run train.py"
-        )
+        todo = "name a report.json, or measure a program first with: torchdoctor run train.py"
+        raise UsageError(f"There is no run in {RUNS} below this folder: {todo}")
     return sorted(reports, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
@@ -121,9 +119,12 @@ def patch(
     from torchdoctor.reports.patch import remarks
     from torchdoctor.words.record_files import read_report
 
-    file = report_file(file)
     if apply and undo:
         raise UsageError("Give --apply or --undo: one of them.")
+    if undo and file is None:  # the newest run may be one of the patched program
+        kept = (path.with_name(applying.APPLIED_NAME) for path in _newest_first())
+        file = next(filter(Path.exists, kept), None)
+    file = report_file(file)
     record = (file if file.is_dir() else file.parent) / applying.APPLIED_NAME
     if undo:
         for path in applying.undo(record):

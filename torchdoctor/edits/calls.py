@@ -12,7 +12,7 @@ _POSITIONS = {
     "DataLoader": {"batch_size": 1, "num_workers": 5, "pin_memory": 7},
     "init_process_group": {"backend": 0},
     "set_detect_anomaly": {"mode": 0},
-    "set_num_threads": {"int": 0},
+    "set_num_threads": {"num_threads": 0},
     "zero_grad": {"set_to_none": 0},
 }
 # What torch refuses without workers, and where it stands.

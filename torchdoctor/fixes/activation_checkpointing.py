@@ -72,7 +72,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
                 patched.add(cls)
                 program.replace(cls, "forward", make)
 
-    program.set_reason("No forward pass of such a block came by.")
+    program.set_reason("No forward pass of such a block was seen.")
     program.on_model(look)
 
 

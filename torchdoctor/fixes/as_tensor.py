@@ -72,7 +72,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         return tensor
 
     alone = program.temporary_count()
-    program.set_reason("No array that could be shared came by.")
+    program.set_reason("No array that could be shared was seen.")
     program.replace(torch, "tensor", make)
 
 

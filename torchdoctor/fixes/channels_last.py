@@ -87,7 +87,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return args, kwargs
         return torch.utils._pytree.tree_map(change, (args, kwargs))
 
-    program.set_reason("No root module with 2-D convolutions came by.")
+    program.set_reason("No root module with 2-D convolutions was seen.")
     program.on_model(convert, undo)
     program.at("arguments", convert_inputs)
 

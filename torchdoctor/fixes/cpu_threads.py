@@ -102,10 +102,10 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    number, flags = settings["num_threads"], recording.main.flags
-    if flags.num_threads_location is not None:
-        return call_edits(recording, flags.num_threads_location, "set_num_threads", {"int": number})
-    return on_top(recording, f"torch.set_num_threads({number})")
+    location = recording.main.flags.num_threads_location
+    if location is not None:
+        return call_edits(recording, location, "set_num_threads", dict(settings))
+    return on_top(recording, f"torch.set_num_threads({settings['num_threads']})")
 
 
 FIX = FixSpec(

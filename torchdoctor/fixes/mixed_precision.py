@@ -116,7 +116,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
                 program.refuse("Gradients of the inputs are asked for, which would stay scaled.")
 
-    program.set_reason("No forward pass in training mode came by.")
+    program.set_reason("No forward pass in training mode was seen.")
     program.around_forward(autocast, until="backward")
     if scaling is not None:
         program.at("arguments", look)

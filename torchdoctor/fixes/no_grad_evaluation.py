@@ -87,7 +87,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             program.refuse("A backward pass follows a forward pass in evaluation mode.")
 
     handles: dict[Any, Any] = {}  # of hooks on a module's next output
-    program.set_reason("No second evaluation with gradients on came by.")
+    program.set_reason("The launch ended before a second evaluation with gradients.")
     program.at("arguments", look_at_inputs)
     program.around_forward(without_gradients, until="forward")
     program.at("backward", check)

@@ -83,7 +83,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return does_nothing
 
-    program.set_reason("None of the calls came by.")
+    program.set_reason("None of the calls was made.")
     for name in settings["calls"]:
         program.replace(torch.cuda, name, make)
 

@@ -153,8 +153,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         elif program.state == "applied":
             program.details["passes"] = log.passes
 
-    reason = "No root module with trainable parameters came by."
-    program.set_reason("No such block came by." if name else reason)
+    reason = "No root module with trainable parameters was seen."
+    program.set_reason("No such block was seen." if name else reason)
     program.on_model(compile_module)
     program.at("backward", report)
 

@@ -27,6 +27,7 @@ _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
 _TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 1.5  # times two launches that follow each other
+_LATE_S = 10.0  # for a launch that is about to end when its time is up
 _MANY_PAIRS = 16  # if the time is for fewer pairs, each is made shorter
 
 
@@ -178,7 +179,7 @@ class ProgramLaunches:
 
 def _timeout_s(expected_s: float, most_s: float) -> float:
     """Compilation may take a minute; a fix that makes training 4x slower has lost anyway."""
-    return max(min(4 * expected_s + 120.0, most_s + expected_s), expected_s + 10.0)
+    return max(min(4 * expected_s + 120.0, most_s), expected_s) + _LATE_S
 
 
 def turns_of_trials(

@@ -45,6 +45,7 @@ _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 3, 2
 _LITTLE = 3  # percent: gains below are nothing
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME = 44  # characters of a fix with its settings
+_WHOLE_BUDGET = 0.9
 _PLACE = 44  # characters of a path; its end says most
 _UNPROVEN = "No speed-up is proven yet"
 
@@ -94,7 +95,22 @@ def _answer(report: Report, folder: str) -> list[Block]:
     open_fixes = [fix for fix in _offered(report) if fix.standing in ("undecided", "together")]
     shown = wording.patch_commands(report, open_fixes, folder)[:1]
     code = [f"Its code:   {command.removesuffix(wording.APPLY)}" for command in shown]
-    return [*_undecided(report), *sentences(*code)]
+    return [*_undecided(report), *sentences(*code), *_by_hand(report)]
+
+
+def _by_hand(report: Report) -> list[Block]:
+    """Return what only the user can change, where a finding of high severity calls for it."""
+    findings = [finding for finding in report.diagnosis.findings if finding.severity == "high"]
+    rows = []
+    for fix in _offered(report):
+        shares = [x.share_of_step for x in findings if fix.fix in x.fixes and x.share_of_step]
+        if fix.standing == "offered" and shares:
+            where = place(fix.location, report.workload.cwd, _PLACE)
+            about = f"{where}   it is about {percent(max(shares))} of the step"
+            rows.append((max(shares), (_name(fix), about)))
+    rows.sort(key=lambda row: row[0], reverse=True)
+    title = "TO CHANGE BY HAND, not measured"
+    return [KeyFigures(title, "", [row for _, row in rows[:_MOST_FIXES]])] if rows else []
 
 
 def _recommended(report: Report, folder: str) -> list[Block]:
@@ -172,9 +188,13 @@ def _ending(report: Report) -> list[Block]:
     believed = any(trial.p_helps is not None for trial in report.trials)
     if ending is None or not believed or ending.reason in ("interrupted", "failed"):
         return []
-    ended = "The time ended the search" if ending.reason == "time" else "Decided"
     times = f"{duration(ending.after_s)} of {duration(ending.budget_s)}"
-    return sentences(f"{ended} after {times}.", tone="soft")
+    if ending.reason != "time":
+        return sentences(f"Decided after {times}.", tone="soft")
+    fits = ""
+    if ending.after_s < _WHOLE_BUDGET * ending.budget_s:
+        fits = ": what is worth measuring takes longer than the time that was left"
+    return sentences(f"The search ended after {times}{fits}.", tone="soft")
 
 
 def _ends_without_gain(report: Report) -> bool:
@@ -188,7 +208,8 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     most = max([_LITTLE, *(math.ceil(100 * ((x.upper_bound or 1.0) - 1.0)) for x in tried)])
     figure = f"No fix tried gains {most} % or more" if tried else "No fix is worth a measurement"
     parts = [f"; the step is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
-    return [KeyFigures("Nothing to gain.", f"{figure}{''.join(parts)}.")]
+    title = "No fix that was tried helps." if _by_hand(report) else "Nothing to gain."
+    return [KeyFigures(title, f"{figure}{''.join(parts)}.")]
 
 
 def _undecided(report: Report) -> list[Block]:
@@ -207,7 +228,7 @@ def _undecided(report: Report) -> list[Block]:
         return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
     untried = [trial for trial in report.trials if not_tried(trial)]
     if open_trials or any(trial.because != NOT_WORTH_ITS_TIME for trial in untried):
-        ended = "The run was interrupted" if report.interrupted else "The time ended"
+        ended = "The run was interrupted" if report.interrupted else "The search ended"
         figure = "" if measured else f"{ended} before a fix was measured."
         return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
     if not measured:
