@@ -168,7 +168,6 @@ def _prospect(
 
 
 def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:
-    """Return the most that a fix of this check could remove; None: not known."""
     if check is None:
         return None
     share = phase_share(recording, *check.phases) if check.phases else None

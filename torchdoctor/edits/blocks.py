@@ -141,7 +141,6 @@ def _is_optimizer(node: cst.BaseExpression) -> bool:
 
 
 def _in_place(code: str, line: cst.CSTNode) -> cst.CSTNode:
-    """Return a line with another statement, and its own comments."""
     made = cst.ensure_type(cst.parse_statement(code), cst.SimpleStatementLine)
     return line.with_changes(body=made.body)
 
@@ -214,7 +213,6 @@ def _passes(program: Program, edit: WithEdit) -> tuple[Block, int, int] | None:
 
 
 def _values(assigns: Collection[cst.Assign], name: str) -> list[str]:
-    """Return what a plain name is bound to, as source."""
     return [
         source_of(assign.value)
         for assign in assigns

@@ -18,7 +18,6 @@ _IMAGES = re.compile(r"\d+x\d+x\d+x\d+ (float|bfloat)")  # of a call's first ten
 
 
 def _trained(recording: Recording) -> list[ModelFacts]:
-    """Return the models that were called with gradients, by names of the user's code."""
     return [model for model in training_models(recording) if model.call is not None]
 
 

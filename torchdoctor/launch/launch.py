@@ -258,7 +258,6 @@ def _stopped(sensors: Sensors | None, folder: Path) -> SensorColumns | None:
 
 
 def _tail(path: Path, size: int | None) -> str:
-    """The end of a file, or of its first `size` bytes."""
     with path.open("rb") as file:
         end_at = file.seek(0, os.SEEK_END) if size is None else size
         start = file.seek(max(0, end_at - TAIL_BYTES))

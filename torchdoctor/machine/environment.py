@@ -90,7 +90,6 @@ def ask_interpreter(python: str, code: str, cwd: str | None = None) -> Any:
 
 
 def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, list[str]]:
-    """Return the processor's name and its vector extensions."""
     try:
         text = cpuinfo.read_text(errors="replace")
     except OSError:

@@ -26,7 +26,6 @@ _TREE_FIELDS = (
 
 
 def _busy_s() -> list[float]:
-    """Return the seconds that each CPU was busy."""
     cores = psutil.cpu_times(percpu=True)
     return [sum(getattr(core, name, 0.0) for name in _BUSY) for core in cores]
 

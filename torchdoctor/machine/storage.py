@@ -222,7 +222,6 @@ def _mount_reads(
 
 
 def _places(run_folder: Path, mounts: Sequence[Mount]) -> list[StagingPlace]:
-    """Return memory and the run folder's disk, with their room."""
     places = []
     if _SHARED_MEMORY.is_dir():
         room = min(shutil.disk_usage(_SHARED_MEMORY).free, psutil.virtual_memory().available)

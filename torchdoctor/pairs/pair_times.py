@@ -144,7 +144,6 @@ def _interpolated(untouched: Sequence[tuple[float, float]], at: float) -> float:
 
 
 def _log_s(steps: LaunchTiming | Block, how: Estimator) -> float | None:
-    """Return the logarithm of the time per sample; None where there is none."""
     value = how.seconds(steps)
     return math.log(value) if value else None
 

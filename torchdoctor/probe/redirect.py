@@ -259,7 +259,6 @@ def _must_not_exist(layer, path, full):
 
 
 def _target(layer, path, full, write, keep, new):
-    """Return the file to open instead."""
     if not write:
         return layer.for_read(full)
     if _is_special(layer.for_read(full)):

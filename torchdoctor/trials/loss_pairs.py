@@ -43,7 +43,6 @@ def compare_losses(pairs: Sequence[Pair], backwards_per_step: float = 1.0) -> Sh
 def _judge(
     pairs: Sequence[Pair], columns: Sequence[Sequence[np.ndarray]], figures: LossComparison
 ) -> tuple[str, str]:
-    """Return the verdict on pairs and the clause that explains it."""
     if figures.without is None or figures.with_fix is None:
         return _broken(figures, columns)
     steps, seeds = f"{figures.steps} steps", "1 seed" if len(pairs) == 1 else f"{len(pairs)} seeds"

@@ -193,7 +193,6 @@ def _column(losses: Sequence[float | None]) -> np.ndarray:
 
 
 def _common(ours: np.ndarray, runs: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the losses of the backwards for which every run has a loss."""
     if not runs:
         return ours, runs
     length = min(len(ours), *(len(run) for run in runs))

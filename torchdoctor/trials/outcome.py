@@ -89,7 +89,6 @@ class Judgement:
         self.verdicts = {members: self._verdict(members) for members in arms}
 
     def _interval(self, members: Members) -> Interval | None:
-        """Return the speed-up of an arm by its pairs, or else by its blocks."""
         measured, beliefs = self.measured[members], self.policy.beliefs
         if not measured.differences or not measured.arm.alive:
             return None
@@ -164,7 +163,6 @@ class Judgement:
         )
 
     def _row(self, members: Members, ended: str | None) -> Trial:
-        """Return one row of the report."""
         measured, verdict = self.measured[members], self.verdicts[members]
         arm, timings, untouched = measured.arm, measured.arm.timings, self._evidence.baselines
         memory = _median(t.peak_memory_bytes for t in timings)

@@ -222,7 +222,6 @@ class Search:
         return arm
 
     def _measure_patch(self) -> None:
-        """Measure a pair of the patched program."""
         log = self._log
         if self._patch is None:
             like = self._compose_patch()
@@ -317,7 +316,6 @@ class Search:
         return {arm.key: arm for arm in self._candidates}
 
     def _arm(self, members: Members) -> Arm:
-        """Return the arm of a set, which is put together when it is first needed."""
         if len(members) == 1:
             return self._by_key[next(iter(members))]
         if members not in self._sets:
@@ -345,7 +343,6 @@ class Search:
         )
 
     def _name_best(self) -> None:
-        """Tell the progress line the best claim so far."""
         judgement = self._judge()
         if (best := judgement.recommended()) is not None:
             figures = speedup(judgement.intervals[best])
@@ -389,7 +386,6 @@ class Search:
 
 
 def _believed_step(steps: StepStatistics | None) -> beliefs.Step:
-    """Return the share of each phase of the observed step."""
     if steps is None or steps.mean_s <= 0:
         return beliefs.Step()
     shares = {phase: max(getattr(steps, phase), 0.0) / steps.mean_s for phase in _PHASES}

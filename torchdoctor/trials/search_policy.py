@@ -239,13 +239,11 @@ class SearchPolicy:
 
     @property
     def _claimed(self) -> float:
-        """Return what the best claim is worth already."""
         values = [claim.gain - WORTH * len(claim.members) for claim in self.claims]
         return max([0.0, *values])
 
     @cached_property
     def _claimed_gain(self) -> Floats:
-        """Return samples of the worth of the best claim so far."""
         if not self.claims:
             return np.zeros(SAMPLES)
         best = max(self.claims, key=lambda claim: claim.gain - WORTH * len(claim.members))
@@ -256,7 +254,6 @@ class SearchPolicy:
         return max([self._claimed, *self._reached(left_s).values()])
 
     def _reached(self, left_s: float) -> dict[Members, float]:
-        """Return what each target is worth if all of the time goes to its pairs."""
         return {
             members: float(self.beliefs.weight @ self.reach(members, left_s))
             for members in self.targets
@@ -280,7 +277,6 @@ class SearchPolicy:
             chosen = chosen | {best}
 
     def _fits(self, members: Members, name: str) -> bool:
-        """Return whether an arm shares no fix with a set."""
         return not any(self.beliefs.exclude(name, member) for member in members)
 
     @cached_property
@@ -414,7 +410,6 @@ class SearchPolicy:
 
     @cached_property
     def _adding(self) -> dict[Members, Floats]:
-        """Return samples of whether each member of a set adds to it, by name."""
         return {
             members: np.array([self.beliefs.adding(members, name) for name in sorted(members)])
             * 1.0
@@ -422,7 +417,6 @@ class SearchPolicy:
         }
 
     def _pair_options(self, pairs: int) -> Iterator[_Option]:
-        """Yield the next pairs of each target."""
         for members in self.targets:
             cost_s = self.pair_s(members, pairs)
             done = self.claims and members == self.claims[0].members and self.claims[0].is_narrow

@@ -232,7 +232,6 @@ class TrainingTrials:
             tried.cut_short = timing.ended == "timed-out" and self._log.budget.left() <= 0
 
     def _result(self, advice: TrainingTrial) -> TrainingTrial:
-        """Return the trial of a piece of advice as the report shows it."""
         if advice.sentence:
             return advice
         tried = self._tried[advice.fix]

@@ -110,7 +110,6 @@ class GradientScaling:
         return [_values(p.grad) for p in self._parameters if p.grad is not None]
 
     def _parameters_now(self):
-        """Return the parameters of all optimizers and of called root modules, each once."""
         optimizers, roots = self._program.optimizers(), list(self._roots)
         known = [(id(o), sum(len(g["params"]) for g in o.param_groups)) for o in optimizers]
         known.append(len(roots))

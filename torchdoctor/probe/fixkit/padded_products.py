@@ -114,7 +114,6 @@ class PaddedProducts:
         return lambda: torch.matmul(left, right)
 
     def _time(self, call, number, device):
-        """Return the seconds of `number` calls."""
         if device == "cpu":
             began = time.perf_counter()
             for _ in range(number):

@@ -92,7 +92,6 @@ def _install():
 
 
 def _name_as_asked(opened, path):
-    """Set `file.name` to what the program asked for."""
     raw = getattr(opened, "buffer", opened)
     try:
         getattr(raw, "raw", raw).name = path

@@ -69,7 +69,6 @@ class Turns:
         return spent_s > self._block_most_s and self._count > 1
 
     def _wait_for_turn(self):
-        """Stand still until the next turn."""
         session = self._session
         session.synchronise()
         _stop_children()

@@ -88,7 +88,6 @@ class CompileLog(logging.Handler):
         return {"compile_s": round(float(total), 3)}
 
     def _breaks(self, utils):
-        """Return graph breaks by reason and line of the user's code."""
         counts = Counter()
         for graph_break in utils.graph_break_reasons:
             frames = [f for f in graph_break.user_stack if not f.filename.startswith(self._own)]

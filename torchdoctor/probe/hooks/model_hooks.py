@@ -251,7 +251,6 @@ class _Calls:
 
 
 def _autocast(torch):
-    """Return the function that says whether autocast is on."""
     for_any = getattr(torch._C, "_is_any_autocast_enabled", None)
     return for_any or (lambda: torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"))
 

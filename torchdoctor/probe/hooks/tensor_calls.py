@@ -278,7 +278,6 @@ def _enter_index_mode(torch, note):
 
 
 def _has_compiled():
-    """Return True if torch.compile has compiled anything in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     try:
         return dynamo is not None and bool(dynamo.counters["frames"])

@@ -190,7 +190,6 @@ class _Method:
 
 
 def _targets(node):
-    """Return what a statement assigns to or deletes, tuples taken apart."""
     if isinstance(node, (ast.Assign, ast.Delete)):
         return [part for target in node.targets for part in _parts(target)]
     return _parts(node.target) if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []

@@ -32,7 +32,6 @@ def share_of(path: str, most_bytes: int | None = None) -> tuple[float, int] | No
 
 @functools.lru_cache(maxsize=1)
 def _mincore():
-    """Return ctypes, and the C library's mincore."""
     import ctypes
 
     return ctypes, ctypes.CDLL(None, use_errno=True).mincore
