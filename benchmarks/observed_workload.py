@@ -61,12 +61,12 @@ class Workload:
         try:
             seen = recorder.observe(None, 8.0, 30.0)
             profiled = recorder.profile(seen.steps_found.boundary, 10, 300.0)
-            trace = profiled.trace
+            trace = profiled.largest().statistics
             recording = Recording(
                 workload=workload,
                 environment=environment(None),
                 steps=seen.steps,
-                processes=profiled.added_to(seen.processes),
+                processes=profiled.added_to(seen.processes, trace.path),
                 sensors=seen.sensors,
                 trace=trace,
                 shares=shares(seen.steps, trace),

@@ -10,7 +10,8 @@ and left out. Each is observed once; then it is measured beside itself, as a run
 Seconds are those that the pair takes on the clock. Both launches start at once, on the same cores;
 so what an interpreter and the script's leading imports take was measured alone, before, and "data
 and model" is the rest until the later of the two comes to its first step. "settling" is what is
-discarded before each block, and what handing over takes.
+discarded before each block, and what handing over takes. Launches of programs that cannot run side
+by side follow each other: their seconds are added.
 """
 
 from __future__ import annotations
@@ -179,9 +180,8 @@ def seconds_of(folder: Path, words: list[str], python: str, pairs: int) -> dict[
         observed = recorder.observe(None, 0.06 * BUDGET_S, 0.35 * BUDGET_S)
         window = choose_window(observed.steps, BUDGET_S)
         turns = turns_of_trials(observed, window, left_s=BUDGET_S)
-        if isinstance(turns, str):
-            raise TorchdoctorError(f"launches follow each other: {turns}")
-        launches = ProgramLaunches.of_trials(recorder, observed, window, turns)
+        beside = None if isinstance(turns, str) else turns
+        launches = ProgramLaunches.of_trials(recorder, observed, window, beside)
         engine = Engine(launches, random.Random(0))
         for number in range(pairs):
             began_s = time.monotonic()
@@ -190,19 +190,28 @@ def seconds_of(folder: Path, words: list[str], python: str, pairs: int) -> dict[
             if not isinstance(pair, Pair):
                 raise TorchdoctorError(f"no pair: {pair}")
             channels = sorted(Path(name).glob("launches/*/channel"))[-2:]
-            first_s = max(_first_step_s(channel) for channel in channels)
-            blocks = [block for both in pair.blocks for block in both]
-            begin_s, end_s = min(x.began_s for x in blocks), max(x.ended_s for x in blocks)
-            measured_s = sum(block.window_s for block in blocks)
-            start_s = first_s - began_s - interpreter_s - imports_s
-            seconds = (interpreter_s, imports_s, start_s, begin_s - first_s, measured_s)
-            rows.append((*seconds, end_s - begin_s - measured_s, ended_s - end_s))
+            firsts, begins, ends = zip(*(_marks_s(x) for x in channels), strict=True)
+            measured_s = sum(block.window_s for both in pair.blocks for block in both)
+            alone_both_s = [interpreter_s, imports_s]
+            if beside:
+                start_s, warm_s = max(firsts) - began_s, min(begins) - max(firsts)
+                blocks_s, end_s = max(ends) - min(begins), ended_s - max(ends)
+            else:  # one after the other: the seconds of both add up, but for the end of the first
+                alone_both_s = [2 * interpreter_s, 2 * imports_s]
+                start_s = firsts[0] - began_s + firsts[1] - ends[0]
+                warm_s = sum(begins) - sum(firsts)
+                blocks_s, end_s = sum(ends) - sum(begins), ended_s - ends[1]
+            rest_s = [warm_s, measured_s, blocks_s - measured_s, end_s]
+            rows.append([*alone_both_s, start_s - sum(alone_both_s), *rest_s])
     return dict(zip(COLUMNS, np.median(np.array(rows), axis=0).tolist(), strict=True))
 
 
-def _first_step_s(channel: Path) -> float:
-    logs = read_channel(channel)[0].values()
-    return min(float(log.t_ns[log.at(step_log.BOUNDARY)[0]]) / 1e9 for log in logs if len(log))
+def _marks_s(channel: Path) -> tuple[float, float, float]:
+    """Return when a launch came to its first step, and when its measurement began and ended."""
+    log = max(read_channel(channel)[0].values(), key=len)
+    begins = log.at(step_log.BLOCK_BEGIN, step_log.WINDOW_BEGIN)
+    steps = log.at(step_log.BOUNDARY)
+    return tuple(float(log.t_ns[row]) / 1e9 for row in (steps[0], begins[0], steps[-1]))
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import pytest
 from torchdoctor.launch.launch import Program, launch, start_image
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.warm_image import WarmImage, can_have_image
+from torchdoctor.launch.warm_image import WarmImage
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.words.errors import UsageError
 
@@ -86,7 +86,6 @@ def test_a_forked_launch_has_the_surroundings_of_a_fresh_interpreter(
     program = replace(program, sandbox=replace(program.sandbox, userns=userns))
     if userns:  # a folder of root's cannot be written there
         script(program, SURROUNDINGS.replace('open("made", "w")', "sys.stdout"))
-    assert can_have_image(program.workload, program.sandbox)
     image = start_image(program, tmp_path / "image")
     assert image is not None
     try:
@@ -146,11 +145,16 @@ def test_a_program_that_launches_may_begin_in_several_ways_has_no_image(
     assert (reason or "") in told and bool(told) == bool(reason)
 
 
-def test_options_of_the_interpreter_and_weaker_sandboxes_have_none(program: Program) -> None:
-    plain = program.workload
-    for words in (["-u", "train.py"], ["-m", "train"]):
-        assert not can_have_image(
-            replace(plain, command=[*plain.command[:1], *words]), program.sandbox
+def test_options_of_the_interpreter_and_weaker_sandboxes_have_none(
+    program: Program, tmp_path: Path
+) -> None:
+    plain, folder = program.workload, tmp_path / "image"
+    for words in (["-u", "train.py"], ["-m", "train"], []):
+        command = [*plain.command[:1], *words]
+        assert (
+            start_image(replace(program, workload=replace(plain, command=command)), folder) is None
         )
-    assert not can_have_image(plain, replace(program.sandbox, mode="redirect"))
-    assert not can_have_image(plain, replace(program.sandbox, pidns=False))
+    for change in ({"mode": "redirect"}, {"pidns": False}):
+        sandbox = replace(program.sandbox, **change)
+        assert start_image(replace(program, sandbox=sandbox), folder) is None
+    assert not folder.exists()

@@ -188,3 +188,11 @@ def test_pairs_of_a_cache_warm_up_for_an_epoch_where_that_no_more_than_doubles_t
     assert filled.warmup_steps == 60 and filled.blocks == turns.blocks
     assert filled.pair_s == pytest.approx(turns.pair_s + 2 * 50 * 0.02)
     assert turns.warmed_up(100_000) == turns and turns.warmed_up(0) == turns
+
+
+def test_what_workers_had_waited_for_is_used_up_before_a_block_begins() -> None:
+    turns, _ = chosen(0.2)
+    ready = turns.discarding(8)
+    assert turns.plan["turns"]["discard_steps"] == 2 and ready.plan["turns"]["discard_steps"] == 8
+    assert ready.pair_s == pytest.approx(turns.pair_s + 2 * turns.blocks * 6 * 0.2)
+    assert ready.discarding(1) == ready

@@ -227,20 +227,25 @@ class _Watch:
 
 
 def start_image(program: Program, folder: Path) -> WarmImage | None:
-    """Return a warm image of the program; None: it can have none, as a file in `folder` says."""
+    """Return a warm image of a script that runs in namespaces; None: it can have none."""
+    workload, sandbox = program.workload, program.sandbox
+    plain = [workload.script] == [str(Path(workload.cwd, x)) for x in workload.command[1:2]]
+    in_namespaces = sandbox.mode == "overlay" and sandbox.pidns
+    if not plain or workload.command[0] != workload.python or not in_namespaces:
+        return None
     # In our PID namespace: from another one it could not enter a launch's.
-    outside = replace(program, sandbox=replace(program.sandbox, pidns=False))
+    outside = replace(program, sandbox=replace(sandbox, pidns=False))
     (folder / "channel").mkdir(parents=True)
     places = folder / "plan.json", folder / "trackers", program.compile_cache
     watch = _Watch(
         program=outside,
         spec=UNTOUCHED,
-        workload=program.workload,
+        workload=workload,
         folder=folder,
-        scratch=program.sandbox.new_scratch(),
+        scratch=sandbox.new_scratch(),
         environment=child_environment(*places, program.seed),
     )
-    plan = {"script": program.workload.script, "channel": str(folder / "channel")}
+    plan = {"script": workload.script, "channel": str(folder / "channel")}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         (folder / "plan.json").write_text(json.dumps(plan | {"image": theirs.fileno()}))

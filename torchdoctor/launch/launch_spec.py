@@ -51,11 +51,6 @@ class LaunchSpec:
         """Return True for the untouched program."""
         return self.name == BASELINE
 
-    @property
-    def differs_by_plan(self) -> bool:
-        """Return True if it starts as the untouched program does: its plan is read later."""
-        return not (self.variables or self.contents or self.workload)
-
     def plan_content(self, seed: int) -> dict[str, Any]:
         """Return the content of the plan file; `seed` is given to a program that sets none."""
         return {

@@ -5,22 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Started
-from torchdoctor.words import Workload
 
 _PATIENCE_S = 120.0
-
-
-def can_have_image(workload: Workload, sandbox: Sandbox) -> bool:
-    """Return True for a script that is run by an interpreter without options, in namespaces."""
-    words, script = workload.command, workload.script
-    plain = words[0] == workload.python and [script] == [
-        str(Path(workload.cwd, x)) for x in words[1:2]
-    ]
-    return plain and sandbox.mode == "overlay" and sandbox.pidns
 
 
 @dataclass(frozen=True, kw_only=True)

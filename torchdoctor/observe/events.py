@@ -79,10 +79,7 @@ def _batches_trained_on(rows: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Events:
-    """What one process logged, ordered by time; four int64 columns of equal length.
-
-    A log is its own key: what is asked of it for each of its hundreds of loaders is kept.
-    """
+    """What one process logged, ordered by time; four int64 columns of equal length."""
 
     code: np.ndarray
     ident: np.ndarray

@@ -196,8 +196,7 @@ def count_samples(events: Events, begin: int, end: int, loader: int | None) -> f
 
 
 def _training_fetches(units: Units) -> np.ndarray:
-    fetched: np.ndarray = units.is_fetch & ~evaluation_units(units) & (units.value != EXHAUSTED)
-    return fetched
+    return np.asarray(units.is_fetch & ~evaluation_units(units) & (units.value != EXHAUSTED))
 
 
 @lru_cache(4)

@@ -79,6 +79,12 @@ class TurnBlocks:
         left_s = self.pair_s - 2 * fewer * self.turn_s
         return replace(self, blocks=self.blocks - fewer, pair_s=left_s)
 
+    def discarding(self, steps: int) -> "TurnBlocks":
+        """Return the same that discards at least so many iterations of each turn."""
+        more = max(steps - self.discard_steps, 0)
+        pair_s = self.pair_s + 2 * self.blocks * more * self.step_s
+        return replace(self, discard_steps=self.discard_steps + more, pair_s=pair_s)
+
     def warmed_up(self, steps: int) -> "TurnBlocks":
         """Return the same with so long a warm-up, where that at most doubles what a pair takes."""
         more_s = 2 * max(steps - self.warmup_steps, 0) * self.step_s

@@ -133,7 +133,9 @@ class ProgramLaunches:
         timeout_s = _timeout_s(turns.pair_s + self.pace.start_s, most_s)
         plan = {**turns.plan, "phases": self.pace.logs_phases}
 
-        forked = all(arm.differs_by_plan for arm in arms) and self.recorder.image() is not None
+        # Only the plan is read after the fork.
+        differ = any(arm.variables or arm.contents or arm.workload for arm in arms)
+        forked = not differ and self.recorder.image() is not None
         specs = [replace(self._with(arm, plan), forked=forked) for arm in arms]
         starts = [partial(self.recorder.time, spec, timeout_s) for spec in specs]
         until_s = time.monotonic() + max(most_s - turns.turn_s, 0.0)
@@ -165,7 +167,10 @@ class ProgramLaunches:
         return self.window.warmed_up(settled, self.pace.step_s, self.pace.start_s)
 
     def _turns_of(self, turns: TurnBlocks, arms: Sequence[LaunchSpec]) -> TurnBlocks:
-        return turns.warmed_up(max(self._settled_after(x, turns.measured_steps) for x in arms))
+        turns = turns.warmed_up(max(self._settled_after(x, turns.measured_steps) for x in arms))
+        # What a worker waited for came while it stood still: a batch of each may lie ready.
+        ready = max(arm.switching.workers if arm.switching else 0 for arm in arms)
+        return turns.discarding(ready) if self.pace.steps_in_all is None else turns
 
     def _with(self, arm: LaunchSpec, plan: Mapping[str, object]) -> LaunchSpec:
         return replace(arm, plan=plan, boundary=arm.boundary or self.pace.boundary)

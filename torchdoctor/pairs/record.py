@@ -18,7 +18,7 @@ from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import writing
 from torchdoctor.launch.running_launch import Poll
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.warm_image import WarmImage, can_have_image
+from torchdoctor.launch.warm_image import WarmImage
 from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
@@ -60,7 +60,7 @@ class Recorder:
         forks: bool = False,
     ) -> None:
         self._image: WarmImage | None = None
-        self._forks = forks and can_have_image(workload, sandbox)
+        self._forks = forks
         self.workload, self.folder, self.sandbox = workload, folder, sandbox
         self.seed, self.timeout_s = seed, timeout_s
         self.escaped: list[str] = []

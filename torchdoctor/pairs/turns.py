@@ -60,8 +60,9 @@ class _Player:
     def go(self) -> None:
         """Give it the next turn."""
         assert self.running is not None
-        self.signal(signal.SIGCONT)
+        # First, for its workers would prepare batches until it sees it.
         (self.running.channel / f"go-{self.turns}").touch()
+        self.signal(signal.SIGCONT)
         self.turns += 1
 
     def hold(self) -> None:
