@@ -5,23 +5,28 @@ and found, fix expected and best found, its speed-up with the interval, and what
 alarms on the tuned one among it.
 
     python benchmarks/diagnosis.py [--budget 3m] [--rounds 1] [--only NAME ...] [--keep FOLDER]
+    python benchmarks/diagnosis.py --simulated-gpu [--budget 3m] [--only NAME ...] [--keep FOLDER]
 
-The expectations stand in the scripts' own docstrings. Exit code 1 where a row is wrong.
+The expectations stand in the scripts' own docstrings. On the simulated GPU illnesses are planted
+(tests/simulated_gpu/planted.py); beside each stands what the device itself counted in a run without
+torchdoctor. Exit code 1 where a row is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 SAMPLES = Path(__file__).parent.parent / "sample_workloads"
-sys.path.insert(0, str(SAMPLES))
+sys.path[:0] = [str(SAMPLES), str(SAMPLES.parent / "tests")]
 
 from expectations import Expectation, applying, read_all  # noqa: E402
+from simulated_gpu.planted import PLANTED, shares  # noqa: E402
 
 COLUMNS = (
     "workload",
@@ -31,6 +36,10 @@ COLUMNS = (
     "recommended",
     "speed-up",
     "wrong",
+)
+SIMULATED_COLUMNS = (
+    *("illness", "bottleneck planted", "found", "shares planted", "found"),
+    *("finding", "place", "fix", "gain planted", "measured", "wrong"),
 )
 _BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16"}
 
@@ -81,11 +90,64 @@ def row(wanted: Expectation, report: dict) -> tuple[str, ...]:
         f"{diagnosis.get('bottleneck')}: {diagnosis.get('detail')}",
         " or ".join(fixes) or "none",
         ", ".join(names) or "none",
-        f"{speedup['estimate']:.2f}x ({speedup['low']:.2f}-{speedup['high']:.2f})"
-        if speedup
-        else "-",
+        interval(speedup) if speedup else "-",
         "; ".join(wrong),
     )
+
+
+def simulated_row(name: str, budget: str, folder: Path) -> tuple[str, ...]:
+    """One planted illness, alone and through `torchdoctor run`."""
+    planted = PLANTED[name]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    truth, gain = planted.truth(folder), None
+    options = ["--fixes", planted.fix] if planted.fix else ["--no-fixes"]
+    report = planted.report(folder, "--quiet", "--budget", budget, *options)
+    wrong = planted.mistakes(report, truth)
+    findings = {row["check"]: row for row in reversed(report["diagnosis"]["findings"])}
+    place = (findings.get(planted.finding) or {}).get("location") or {}
+    measured = "-"
+    if planted.fix:
+        gain = planted.truth(folder, cured=True)["kernels_per_s"] / truth["kernels_per_s"]
+        trials = [trial for trial in report["trials"] if trial["fix"] == planted.fix]
+        speedup = next((t["speedup"] for t in trials if t.get("speedup")), None)
+        measured = interval(speedup) if speedup else "nothing"
+        chosen = [fix["fix"] for fix in (report.get("recommendation") or {}).get("fixes") or []]
+        wrong += [] if planted.fix in chosen else [f"{planted.fix} not recommended"]
+    return (
+        name,
+        " or ".join(planted.bottleneck),
+        str(report["diagnosis"]["bottleneck"]),
+        in_percent(truth["shares"]),
+        in_percent(shares(report)),
+        planted.finding,
+        str(place.get("line", "-")),
+        planted.fix or "-",
+        f"{gain:.2f}x" if gain else "-",
+        measured,
+        "; ".join(wrong),
+    )
+
+
+def in_percent(known: dict[str, float]) -> str:
+    """Shares in words, without those that are next to nothing."""
+    return ", ".join(f"{name} {share:.0%}" for name, share in known.items() if share >= 0.005)
+
+
+def interval(speedup: dict[str, float]) -> str:
+    """A speed-up with its interval."""
+    return f"{speedup['estimate']:.2f}x ({speedup['low']:.2f}-{speedup['high']:.2f})"
+
+
+def simulated(arguments: argparse.Namespace, keep: Path) -> int:
+    """Print the table of planted illnesses; return how many rows are wrong."""
+    print(f"| {' | '.join(SIMULATED_COLUMNS)} |\n|{' --- |' * len(SIMULATED_COLUMNS)}", flush=True)
+    bad = 0
+    for name in arguments.only or PLANTED:
+        cells = simulated_row(name, arguments.budget, keep / name)
+        bad += bool(cells[-1])
+        print(f"| {' | '.join(cells)} |", flush=True)
+    return bad
 
 
 def main() -> int:
@@ -95,7 +157,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
+    parser.add_argument("--simulated-gpu", action="store_true", help="the planted illnesses")
     arguments = parser.parse_args()
+    if arguments.simulated_gpu:
+        with tempfile.TemporaryDirectory() as scratch:
+            return 1 if simulated(arguments, arguments.keep or Path(scratch)) else 0
     wanted = [w for w in read_all() if not arguments.only or w.script.stem in arguments.only]
     bad = 0
     with tempfile.TemporaryDirectory() as scratch:

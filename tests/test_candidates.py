@@ -12,6 +12,7 @@ from torchdoctor.words import (
     Environment,
     Finding,
     LoaderFacts,
+    ModelFacts,
     ProcessFacts,
     Recording,
     SensorStatistics,
@@ -321,3 +322,11 @@ def test_company_is_looked_at_first_and_only_where_it_may_be_tried():
 def test_a_mistyped_fix_is_answered_with_the_one_that_may_be_meant() -> None:
     with pytest.raises(UsageError, match=r"is not a fix.*Did you mean loader-workers"):
         RunSettings(fixes=["loader-worker"]).check()
+
+
+def test_a_fix_of_one_platform_is_refused_on_another_with_the_reason():
+    models = [ModelFacts(ident=0, device="npu:0")]
+    there = replace(recording(), processes=[ProcessFacts(pid=1, models=models)])
+    tuned = {"tf32": replace(CATALOGUE["fused"], platforms=("cuda", "rocm"), file="tf32.py")}
+    _, (refused,) = candidates(there, DIAGNOSIS, tuned)
+    assert refused.reason == "It is for CUDA and ROCm. The program trains on npu."

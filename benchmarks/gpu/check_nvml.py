@@ -18,7 +18,7 @@ import torch
 from torchdoctor.machine.sensors import Sensors
 
 _FIELDS = ("utilization.gpu", "memory.used", "power.draw", "clocks.sm")
-_BUSY_S = 8.0
+_BUSY_S = 2.0 if os.environ.get("SHORT") == "1" else 8.0
 
 
 def nvidia_smi() -> dict[str, float]:
@@ -39,7 +39,8 @@ def nvidia_smi() -> dict[str, float]:
 def main() -> None:
     """Multiply matrices, sample with both, write the means."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = 8192 if device == "cuda" else 256
+    real = device == "cuda" and os.environ.get("SIMULATED") != "1"
+    size = 8192 if real else 256
     matrix = torch.randn(size, size, device=device)
     sensors = Sensors()
     sensors.start(os.getpid())

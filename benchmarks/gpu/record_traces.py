@@ -1,6 +1,6 @@
 """A small trace of every sample workload, by the profiler window that `run` takes itself.
 
-    python benchmarks/gpu/record_traces.py FOLDER
+    python benchmarks/gpu/record_traces.py FOLDER [WORKLOAD...]
 
 Each becomes FOLDER/<workload>.json.gz with what was planted in FOLDER/planted.json.
 """
@@ -27,6 +27,8 @@ def main() -> None:
     planted = {}
     for wanted in read_all():
         name = wanted.script.stem
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
         with tempfile.TemporaryDirectory() as scratch:
             run = Path(scratch) / "run"
             command = [

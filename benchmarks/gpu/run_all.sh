@@ -8,7 +8,8 @@
 # (claims of well-known guides beside what is measured), log.txt.
 # WHEELS: a folder of wheels for a machine without a package index (see wheels.sh).
 # What did not fit into the time is named at the end. Without a GPU it stops at once, unless
-# TORCHDOCTOR_WITHOUT_GPU=1 asks for a dry run of the script itself.
+# SIMULATED=1 asks for a rehearsal on the simulated GPU of tests/simulated_gpu.
+# SHORT=1 tries a part of each: of the samples SAMPLES, of the claims HEADLINES; nothing is installed.
 set -uo pipefail
 OUT=$(mkdir -p "${1:?name a folder for the results}" && cd "$1" && pwd)
 WHEELS=${2:-}
@@ -24,6 +25,7 @@ left() { echo $((LIMIT - (SECONDS - BEGAN))); }
 do_within() {
   local name=$1 need=$2
   shift 2
+  if [ "${SHORT:-}" = 1 ]; then need=1; fi
   if [ "$(left)" -lt "$need" ]; then
     SKIPPED+=("$name (needs $need s, $(left) s left)")
     return 0
@@ -33,45 +35,60 @@ do_within() {
 }
 
 PYTHON=${PYTHON:-python3}
-if ! "$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null; then
-  if [ "${TORCHDOCTOR_WITHOUT_GPU:-}" != 1 ]; then
-    echo "No CUDA GPU with a torch that sees it: nothing to do here."
-    exit 1
-  fi
-  echo "No GPU: a dry run of this script."
+if [ "${SIMULATED:-}" = 1 ]; then
+  echo "A rehearsal on a simulated GPU: its figures say nothing of a real one."
+  export PYTHONPATH=$PWD/tests/simulated_gpu/everywhere:$PWD/tests${PYTHONPATH:+:$PYTHONPATH}
 fi
+if ! "$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'; then
+  echo "No CUDA GPU with a torch that sees it: nothing to do here."
+  exit 1
+fi
+SHORTLY=()
+if [ "${SHORT:-}" = 1 ]; then SHORTLY=(--launches 2 --blocks 4 --step-ms 0); fi
+SAMPLES=${SAMPLES:-$(basename -s .py -a sample_workloads/*.py | grep -v '^expectations$')}
 
-echo "== install"
-"$PYTHON" -m venv --system-site-packages "$OUT/.venv" || exit 1
-INDEX=()
-if [ -n "$WHEELS" ]; then INDEX=(--no-index --find-links "$WHEELS"); fi
-"$OUT/.venv/bin/python" -m pip install --quiet "${INDEX[@]}" . || exit 1
-BIN=$OUT/.venv/bin
+if [ "${SHORT:-}" = 1 ]; then
+  BIN=$(dirname "$(command -v "$PYTHON")")
+else
+  echo "== install"
+  "$PYTHON" -m venv --system-site-packages "$OUT/.venv" || exit 1
+  INDEX=()
+  if [ -n "$WHEELS" ]; then INDEX=(--no-index --find-links "$WHEELS"); fi
+  "$OUT/.venv/bin/python" -m pip install --quiet "${INDEX[@]}" . || exit 1
+  BIN=$OUT/.venv/bin
+fi
 export PATH=$BIN:$PATH
 
 nvidia-smi 2> /dev/null | head -20
-do_within "environment" 10 "$BIN/torchdoctor" env
+do_within "environment" 10 "$BIN/python" -m torchdoctor env
 do_within "nvml against nvidia-smi" 30 "$BIN/python" benchmarks/gpu/check_nvml.py "$OUT/nvml.json"
 if "$BIN/python" -c 'import pytest' 2> /dev/null; then
-  do_within "GPU tests" 60 "$BIN/python" -m pytest -q -m gpu -p no:cacheprovider tests
+  do_within "GPU tests" 60 "$BIN/python" -m pytest -q -m gpu -p no:cacheprovider \
+    tests/fixes/test_fix_examples.py
 else
   SKIPPED+=("GPU tests (no pytest here)")
 fi
-do_within "traces" 90 "$BIN/python" benchmarks/gpu/record_traces.py "$OUT/traces"
-do_within "probe overhead" 60 "$BIN/python" benchmarks/probe_overhead.py --launches 3 --blocks 20
+do_within "traces" 90 "$BIN/python" benchmarks/gpu/record_traces.py "$OUT/traces" $SAMPLES
+do_within "probe overhead" 60 "$BIN/python" benchmarks/probe_overhead.py \
+  "${SHORTLY[@]:---launches=3}"
 do_within "headline numbers" 150 "$BIN/python" benchmarks/headlines.py \
-  --budget "${HEADLINES_BUDGET_S:-25}s" --json "$OUT/headlines.json"
-for script in sample_workloads/*.py; do
-  name=$(basename "$script" .py)
-  if [ "$name" = expectations ]; then continue; fi
+  --budget "${HEADLINES_BUDGET_S:-25}s" --json "$OUT/headlines.json" ${HEADLINES:+--only "$HEADLINES"}
+for name in $SAMPLES; do
   budget=${BUDGET_S:-30}
-  do_within "run $name" $((budget + 10)) "$BIN/torchdoctor" run --quiet --budget "${budget}s" \
-    --output "$OUT/samples/$name" "$script" > /dev/null
+  do_within "run $name" $((budget + 10)) "$BIN/python" -m torchdoctor run --quiet \
+    --budget "${budget}s" --output "$OUT/samples/$name" "sample_workloads/$name.py" > /dev/null
 done
 "$BIN/python" benchmarks/gpu/table.py "$OUT/samples" | tee "$OUT/table.md"
 rm -rf "$OUT/.venv" "$OUT"/samples/*/launches
 
 echo "== took $((SECONDS - BEGAN)) s"
+echo "== what only a real GPU can tell:"
+cat << 'END'
+   speed-ups of fixes that change kernels: mixed precision, TF32, channels-last, torch.compile, fused
+   what the probe's CUDA events cost a step, and whether NVML's figures are those of nvidia-smi
+   kernels' and operators' names, and thus tensor cores, MFU, convolutions and flash attention
+   cudaMallocAsync, CUDA graphs, MIG, NVLink and NCCL, clocks that fall with heat
+END
 if [ ${#SKIPPED[@]} -gt 0 ]; then
   echo "== skipped or failed:"
   printf '   %s\n' "${SKIPPED[@]}"

@@ -43,8 +43,10 @@ def tensors(tmp_path: Any) -> Any:
 
     Hooked.to, Hooked.cuda = Tensor.to, Tensor.cuda  # type: ignore[method-assign]
     log = step_log.EventLog(str(tmp_path), 1, lambda: None)
-    torch = SimpleNamespace(version=SimpleNamespace(cuda="12.4"), Tensor=Hooked)
-    session = SimpleNamespace(on=True, torch=torch, log=log, guarded=lambda function: function)
+    torch, accelerator = SimpleNamespace(Tensor=Hooked), SimpleNamespace(built=True, type="cuda")
+    session = SimpleNamespace(
+        on=True, torch=torch, accelerator=accelerator, log=log, guarded=lambda function: function
+    )
     copy_hooks.install(session)
     return Hooked, log
 

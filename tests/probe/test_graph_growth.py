@@ -14,10 +14,10 @@ from torchdoctor.probe import stacks, step_log
 
 
 def counting(recorded: Callable[[], int]) -> Any:
-    """A torch of which only the count of recorded operations is asked for."""
+    """A session of which only the count of recorded operations is asked for."""
     autograd = SimpleNamespace(_get_sequence_nr=recorded)
-    cuda = SimpleNamespace(is_initialized=lambda: False)
-    return SimpleNamespace(_C=SimpleNamespace(_autograd=autograd), cuda=cuda)
+    torch = SimpleNamespace(_C=SimpleNamespace(_autograd=autograd))
+    return SimpleNamespace(torch=torch, accelerator=None)
 
 
 def answered(tmp_path: Path, *, recorded: int, event: bool) -> dict[tuple[str, bool], int]:

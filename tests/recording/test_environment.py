@@ -5,7 +5,13 @@ import sys
 import pytest
 
 from torchdoctor.machine import environment as module
-from torchdoctor.machine.environment import cpu_quota, environment, memory_limit_bytes, usable_cpus
+from torchdoctor.machine.environment import (
+    as_seen_by,
+    cpu_quota,
+    environment,
+    memory_limit_bytes,
+    usable_cpus,
+)
 from torchdoctor.words import ProcessFacts
 
 
@@ -39,9 +45,10 @@ def test_torch_is_found_by_its_files_alone(tmp_path, monkeypatch):
 
 
 def test_what_the_program_itself_said_comes_first():
-    program = ProcessFacts(pid=1, torch="2.4.0", cuda="12.1")
-    found = environment(sys.executable, program)
-    assert (found.torch, found.cuda) == ("2.4.0", "12.1")
+    program = ProcessFacts(pid=1, torch="2.4.0", hip="6.2", devices=["AMD Instinct MI300X"])
+    found = as_seen_by(program, environment(sys.executable))
+    assert (found.torch, found.cuda, found.hip) == ("2.4.0", None, "6.2")
+    assert [gpu.name for gpu in found.gpus] == ["AMD Instinct MI300X"]
 
 
 def test_an_interpreter_that_does_not_answer_is_survived(tmp_path):

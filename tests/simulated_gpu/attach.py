@@ -9,10 +9,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+KIND = os.environ.get("SIMULATED_ACCELERATOR", "cuda")  # the device's name in torch
 COUNTS = (
     *("kernels", "copies", "synchronisations", "mallocs", "frees"),
     *("busy_ns", "copy_ns", "waited_ns"),
@@ -22,8 +24,8 @@ COUNTS = (
 class _Finder:
     """A meta path finder that dresses torch up once its own module has been executed."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library, self._busy = library, False
+    def __init__(self) -> None:
+        self._busy = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch" or self._busy:
@@ -38,32 +40,38 @@ class _Finder:
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            self._busy = True
+            library = _load()  # before torch: its hooks are kept at their first use
             execute(module)
             from simulated_gpu.dress import dress
 
-            dress(module, self._library)
+            dress(module, library, KIND)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
+@cache
 def _load() -> ctypes.CDLL:
     from simulated_gpu.build import library
 
-    path = os.environ.get("SIMULATED_GPU_LIBRARY") or str(library())
-    # Before torch: its hooks are kept at their first use.
-    return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    path = os.environ.get("SIMULATED_GPU_LIBRARY") or str(library(KIND))
+    device = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    device.simulated_capacity.restype = device.simulated_pending_ns.restype = ctypes.c_int64
+    if os.environ.get("SIMULATED_TRUTH"):
+        from simulated_gpu import truth
+
+        truth.begin(counts, device.simulated_pending_ns)
+    return device
 
 
 def counts(index: int = 0) -> dict[str, int]:
     """Return what the device counted since the process began."""
     numbers = (ctypes.c_int64 * len(COUNTS))()
-    LIBRARY.simulated_counts(index, numbers)
+    _load().simulated_counts(index, numbers)
     return dict(zip(COUNTS, numbers, strict=True))
 
 
 assert "torch" not in sys.modules, "simulated_gpu.attach has to be imported before torch"
-LIBRARY = _load()
-LIBRARY.simulated_capacity.restype = ctypes.c_int64
 # Behind the probe's own finder, which calls back when torch has been imported.
-sys.meta_path.insert(1 if os.environ.get("TORCHDOCTOR_PLAN") else 0, _Finder(LIBRARY))  # type: ignore[arg-type]
+sys.meta_path.insert(1 if os.environ.get("TORCHDOCTOR_PLAN") else 0, _Finder())  # type: ignore[arg-type]

@@ -27,8 +27,10 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
-def library() -> Path:
+def library(kind: str = "cuda") -> Path:
     """Return the path of the device, built if need be (half a minute).
+
+    Any other `kind` than "cuda" is a backend that torch itself has no code for (PrivateUse1).
 
     Raises:
         NotBuilt: no compiler, a torch with its own CUDA, or an error of the compiler.
@@ -41,7 +43,8 @@ def library() -> Path:
     flags += [f"-I{include}", f"-I{include}/torch/csrc/api/include", f"-I{include}/kineto"]
     links = [f"-L{lib}", "-lc10", "-ltorch_cpu", "-ltorch", f"-Wl,-rpath,{lib}"]
     version = (torch / "version.py").read_text(encoding="utf-8")
-    return _built("g++", "device.cpp", "device.so", [*flags, *links], [str(torch), version])
+    name, more = ("device.so", []) if kind == "cuda" else ("private.so", ["-DSIMULATED_PRIVATE"])
+    return _built("g++", "device.cpp", name, [*flags, *more, *links], [str(torch), version])
 
 
 def nvml_folder() -> Path:

@@ -12,6 +12,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
@@ -31,7 +32,23 @@ uint32_t thread_number() {
   return number;
 }
 
+// The same device is CUDA's, or that of a backend which torch has no code of its own for.
+#ifdef SIMULATED_PRIVATE
+constexpr auto kDevice = c10::DeviceType::PrivateUse1;
+constexpr auto kKey = c10::DispatchKey::PrivateUse1;
+using HooksBase = at::PrivateUse1HooksInterface;
+using HooksArgs = at::PrivateUse1HooksArgs;
+#define SIMULATED_KEY PrivateUse1
+#define GUARD_OF(guard) C10_REGISTER_GUARD_IMPL(PrivateUse1, guard)
+#else
 constexpr auto kDevice = c10::DeviceType::CUDA;
+constexpr auto kKey = c10::DispatchKey::CUDA;
+using HooksBase = at::CUDAHooksInterface;
+using HooksArgs = at::CUDAHooksArgs;
+#define SIMULATED_KEY CUDA
+#define GUARD_OF(guard) C10_REGISTER_GUARD_IMPL(CUDA, guard)
+#define CUDA_ALONE
+#endif
 thread_local c10::DeviceIndex device_now = 0;
 thread_local std::unordered_map<int, c10::StreamId> current_streams;
 std::atomic<int> next_stream{1};
@@ -211,7 +228,7 @@ at::HostAllocatorRegistry<kDevice> pinned_registered(pinned_memory);
 struct DeviceGenerator final : c10::GeneratorImpl {
   at::Generator own = at::detail::createCPUGenerator();
   explicit DeviceGenerator(c10::DeviceIndex index)
-      : c10::GeneratorImpl(c10::Device(kDevice, index), c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
+      : c10::GeneratorImpl(c10::Device(kDevice, index), c10::DispatchKeySet(kKey)) {}
   void set_current_seed(uint64_t seed) override { own.set_current_seed(seed); }
   void set_offset(uint64_t) override {}
   uint64_t get_offset() const override { return 0; }
@@ -230,13 +247,25 @@ struct DeviceGenerator final : c10::GeneratorImpl {
   }
 };
 
-struct Hooks final : at::CUDAHooksInterface {
-  explicit Hooks(at::CUDAHooksArgs) {}
+struct Hooks final : HooksBase {
+  explicit Hooks(HooksArgs) {}
   void init() const override { initialised = true; }
   bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  bool isAvailable() const override { return settings().devices > 0; }
+#ifdef CUDA_ALONE
   bool hasCUDA() const override { return true; }
   bool hasCUDART() const override { return true; }
+  at::DeviceIndex current_device() const override { return device_now; }
+  at::Allocator* getCUDADeviceAllocator() const override { return device_memory; }
+  int getNumGPUs() const override { return settings().devices; }
+  void deviceSynchronize(at::DeviceIndex index) const override {
+    synchronise("cudaDeviceSynchronize", index, device(index).all_busy_until());
+  }
+#else
+  void resizePrivateUse1Bytes(const c10::Storage&, size_t) const override {
+    TORCH_CHECK(false, "a storage of the simulated device has its size");
+  }
+#endif
   const at::Generator& getDefaultGenerator(at::DeviceIndex index) const override {
     static auto* all = [] {
       auto* made = new std::vector<at::Generator>();
@@ -252,11 +281,8 @@ struct Hooks final : at::CUDAHooksInterface {
   at::Device getDeviceFromPtr(void*) const override { return {kDevice, device_now}; }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   bool hasPrimaryContext(at::DeviceIndex) const override { return initialised; }
-  at::DeviceIndex current_device() const override { return device_now; }
   at::DeviceIndex getCurrentDevice() const override { return device_now; }
   at::Allocator* getPinnedMemoryAllocator() const override { return pinned_memory; }
-  at::Allocator* getCUDADeviceAllocator() const override { return device_memory; }
-  int getNumGPUs() const override { return settings().devices; }
   at::DeviceIndex deviceCount() const override { return at::DeviceIndex(settings().devices); }
   void setCurrentDevice(at::DeviceIndex index) const override { device_now = index; }
   at::DeviceIndex exchangeDevice(at::DeviceIndex index) const override {
@@ -264,9 +290,6 @@ struct Hooks final : at::CUDAHooksInterface {
   }
   at::DeviceIndex maybeExchangeDevice(at::DeviceIndex index) const override {
     return exchangeDevice(index);
-  }
-  void deviceSynchronize(at::DeviceIndex index) const override {
-    synchronise("cudaDeviceSynchronize", index, device(index).all_busy_until());
   }
 };
 
@@ -347,7 +370,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return (static_cast<Event*>(to)->time_ns - static_cast<Event*>(from)->time_ns) / 1e6;
   }
 };
-C10_REGISTER_GUARD_IMPL(CUDA, Guard)
+GUARD_OF(Guard)
 
 // ---- tensors ----------------------------------------------------------------------------------
 
@@ -387,10 +410,12 @@ at::Tensor on_device(const at::Tensor& tensor) {
       c10::DataPtr(tensor.storage().mutable_data(), held, &release,
                    c10::Device(kDevice, device_now)),
       device_memory, true);
-  return with_storage(std::move(storage), tensor, c10::DispatchKey::CUDA);
+  return with_storage(std::move(storage), tensor, kKey);
 }
 
-bool is_ours(const at::Tensor& tensor) { return tensor.defined() && tensor.is_cuda(); }
+bool is_ours(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().type() == kDevice;
+}
 
 // ---- what an operator costs -------------------------------------------------------------------
 
@@ -482,7 +507,7 @@ struct Aliases {
     for (auto& [ours, alias] : made)
       if (alias.storage().is_alias_of(result.storage()) ||
           (result.storage().data() != nullptr && alias.storage().data() == result.storage().data()))
-        return with_storage(ours.storage(), result, c10::DispatchKey::CUDA);
+        return with_storage(ours.storage(), result, kKey);
     return on_device(result);
   }
   // Arguments that the kernel resized (`out=`) get their new size and memory.
@@ -512,8 +537,8 @@ c10::IValue replaced(const c10::IValue& value, const std::function<at::Tensor(co
       list.push_back(tensor.has_value() ? std::optional<at::Tensor>(by(*tensor)) : std::nullopt);
     return list;
   }
-  if (value.isDevice() && value.toDevice().is_cuda()) return c10::Device(c10::DeviceType::CPU);
-  if (value.isGenerator() && value.toGenerator().device().is_cuda())
+  if (value.isDevice() && value.toDevice().type() == kDevice) return c10::Device(c10::DeviceType::CPU);
+  if (value.isGenerator() && value.toGenerator().device().type() == kDevice)
     return static_cast<DeviceGenerator*>(value.toGenerator().unsafeGetGeneratorImpl())->own;
   return value;
 }
@@ -566,7 +591,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 // ---- copies -----------------------------------------------------------------------------------
 
 void count_copy(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
-  bool to_device = to.is_cuda(), from_device = from.is_cuda();
+  bool to_device = is_ours(to), from_device = is_ours(from);
   int index = to_device ? to.get_device() : from.get_device();
   int stream = stream_of(index);
   double bytes = double(to.nbytes());
@@ -641,7 +666,7 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                        device_memory, true);
   device_now = before;
   auto made = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype);
+      std::move(storage), c10::DispatchKeySet(kKey), dtype);
   made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return made;
 }
@@ -695,7 +720,7 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef sizes,
 }
 // Views that the CPU kernel makes of the alias: its sizes and strides over our memory.
 at::Tensor viewed(const at::Tensor& self, const at::Tensor& alias) {
-  return with_storage(self.storage(), alias, c10::DispatchKey::CUDA);
+  return with_storage(self.storage(), alias, kKey);
 }
 at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
   return viewed(self, on_cpu(self).unfold(dim, size, step));
@@ -760,8 +785,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
   return {gates, of_next * forget, has_bias ? gates.sum(0) : at::Tensor()};
 }
 
-TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
-TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+TORCH_LIBRARY_IMPL(_, SIMULATED_KEY, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(aten, SIMULATED_KEY, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("copy_", TORCH_FN(copy));
@@ -896,11 +921,18 @@ bool profiler_registered = [] {
 
 }  // namespace simulated
 
+#ifdef CUDA_ALONE
 namespace at {
 using simulated::Hooks;
 REGISTER_CUDA_HOOKS(Hooks)
 C10_REGISTER_TYPED_CLASS(CUDAHooksRegistry, "CUDAHooks", Hooks)
 }  // namespace at
+#else
+static bool hooks_registered = [] {
+  at::RegisterPrivateUse1HooksInterface(new simulated::Hooks({}));
+  return true;
+}();
+#endif
 
 // ---- for Python (ctypes) ----------------------------------------------------------------------
 
@@ -911,6 +943,11 @@ int simulated_initialised() { return simulated::initialised; }
 double simulated_elapsed_ms(const void* from, const void* to) {
   using simulated::Event;
   return double(static_cast<const Event*>(to)->time_ns - static_cast<const Event*>(from)->time_ns) / 1e6;
+}
+// What is queued on a device and not done yet.
+int64_t simulated_pending_ns(int index) {
+  int64_t until = simulated::device(index).all_busy_until();
+  return std::max<int64_t>(until - simulated::now_ns(), 0);
 }
 void simulated_initialise() { simulated::initialised = true; }
 // What a device counted since the process began, in this order: kernels, copies,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +16,19 @@ import pytest
 from simulated_gpu import build
 
 TESTS = Path(__file__).parent.parent
+EVERYWHERE = str(Path(__file__).parent / "everywhere")
 
 
 @functools.cache
-def environment() -> dict[str, str]:
-    """Return the variables of a process that shall have the device."""
+def environment(kind: str = "cuda") -> dict[str, str]:
+    """Return the variables of a process that shall have the device, under a name in torch."""
     try:
-        library = build.library()
+        library = build.library(kind)
     except build.NotBuilt as reason:
         pytest.skip(f"the simulated GPU cannot be built: {reason}")
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "SIMULATED_GPU_LIBRARY": str(library)}
+    named = {"SIMULATED_GPU_LIBRARY": str(library), "SIMULATED_ACCELERATOR": kind}
+    return {**os.environ, "PYTHONPATH": path, **named}
 
 
 @functools.cache
@@ -37,9 +40,15 @@ def nvml_folder() -> str:
         pytest.skip(f"the simulated NVML cannot be built: {reason}")
 
 
-def run(program: str, settings: str = "", *, timeout: float = 600) -> Any:
+def named(program: str, kind: str) -> str:
+    """Return a program for the GPU as one for the device under another name."""
+    return re.sub(r"(?<=torch\.)cuda\b|(?<=\")cuda(?=[\":])|(?<=\.)cuda(?=\(\))", kind, program)
+
+
+def run(program: str, settings: str = "", *, kind: str = "cuda", timeout: float = 600) -> Any:
     """Run a program with the device; what it prints last is JSON, and comes back."""
-    variables = {**environment(), "SIMULATED_GPU": settings}
+    variables = {**environment(kind), "SIMULATED_GPU": settings}
+    program = named(program, kind)
     ended = subprocess.run(
         [sys.executable, "-c", "from simulated_gpu.attach import counts\n" + program],
         env=variables,
@@ -53,7 +62,13 @@ def run(program: str, settings: str = "", *, timeout: float = 600) -> Any:
 
 
 def doctor(
-    folder: Path, *arguments: str, settings: str = "", nvml: str = "", timeout: float = 600
+    folder: Path,
+    *arguments: str,
+    settings: str = "",
+    nvml: str = "",
+    kind: str = "cuda",
+    everywhere: bool = False,
+    timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """Run torchdoctor in a folder on a machine with the device.
 
@@ -62,9 +77,13 @@ def doctor(
         arguments: of torchdoctor.
         settings: of the device (SIMULATED_GPU).
         nvml: the lines of the state file; "": a machine without NVML.
+        kind: the device's name in torch.
+        everywhere: every Python has the device, also of programs that do not ask for it.
         timeout: seconds.
     """
-    variables = {**environment(), "SIMULATED_GPU": settings}
+    variables = {**environment(kind), "SIMULATED_GPU": settings}
+    if everywhere:
+        variables["PYTHONPATH"] = os.pathsep.join([EVERYWHERE, variables["PYTHONPATH"]])
     if nvml:
         state = folder.parent / f"{folder.name}-nvml"
         state.write_text(nvml, encoding="utf-8")

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import ctypes
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
-def dress(torch: Any, library: ctypes.CDLL) -> None:
-    """Give this torch a CUDA device."""
-    torch.version.cuda = "12.8"
-    torch.cuda._is_compiled = lambda: True
-    _dress_devices(torch, library)
-    _dress_streams(torch, library)
-    _dress_memory(torch, library)
-    _dress_random_numbers(torch)
-    _dress_profiler(torch)
-    _dress_files(torch)
+def dress(torch: Any, library: ctypes.CDLL, kind: str = "cuda") -> None:
+    """Give this torch a CUDA device, or one of a backend that torch has no code of its own for."""
+    if kind == "cuda":
+        torch.version.cuda = "12.8"
+        torch.cuda._is_compiled = lambda: True
+    else:
+        _name_backend(torch, kind)
+    device = torch.get_device_module(kind)
+    _dress_devices(torch, library, device, kind)
+    _dress_streams(torch, library, device, kind)
+    _dress_memory(torch, device)
+    _dress_random_numbers(torch, device, kind)
+    _dress_profiler(torch, kind)
+    _dress_files(torch, kind)
+
+
+def _name_backend(torch: Any, kind: str) -> None:
+    """Register `torch.<kind>`, as a backend's own package does when it is imported."""
+    module = ModuleType(f"torch.{kind}")
+    module.__dict__.update({part: SimpleNamespace() for part in ("memory", "streams", "random")})
+    torch.utils.rename_privateuse1_backend(kind)
+    torch._register_device_module(kind, module)
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 
 
 def _index(torch: Any, device: Any) -> int:
@@ -28,18 +41,21 @@ def _index(torch: Any, device: Any) -> int:
     return torch.accelerator.current_device_index() if index is None else index
 
 
-def _dress_devices(torch: Any, library: ctypes.CDLL) -> None:
-    cuda, count = torch.cuda, library.simulated_devices()
+def _dress_devices(torch: Any, library: ctypes.CDLL, cuda: Any, kind: str) -> None:
+    count = library.simulated_devices()
 
     def lazy_init() -> None:
+        if not count:
+            raise RuntimeError("No CUDA GPUs are available")
         library.simulated_initialise()
         cuda._initialized = True
 
     def properties(device: Any = None) -> Any:
         lazy_init()
         index = _index(torch, device)
+        name = "NVIDIA A100-SIM" if kind == "cuda" else f"Simulated {kind.upper()}"
         return SimpleNamespace(
-            name="NVIDIA A100-SIM", major=8, minor=0, total_memory=library.simulated_capacity(),
+            name=name, major=8, minor=0, total_memory=library.simulated_capacity(),
             multi_processor_count=108, warp_size=32, L2_cache_size=40 << 20, is_integrated=False,
             is_multi_gpu_board=False, gcnArchName="", max_threads_per_multi_processor=2048,
             regs_per_multiprocessor=65536, shared_memory_per_block=49152,
@@ -64,8 +80,9 @@ def _dress_devices(torch: Any, library: ctypes.CDLL) -> None:
 
     cuda._lazy_init, cuda.init = lazy_init, lazy_init
     cuda.is_initialized = lambda: bool(library.simulated_initialised())
-    cuda.is_available = lambda: True
+    cuda.is_available = lambda: count > 0
     cuda.device_count = lambda: count
+    cuda._initialized = False
     cuda.current_device = torch.accelerator.current_device_index
     cuda.set_device, cuda.synchronize = set_device, synchronize
     cuda._exchange_device, cuda._maybe_exchange_device = exchange, exchange
@@ -78,6 +95,8 @@ def _dress_devices(torch: Any, library: ctypes.CDLL) -> None:
     cuda.can_device_access_peer = lambda device, peer: True
     cuda.ipc_collect = lambda: None
     cuda.is_current_stream_capturing = lambda: False
+    if cuda is not torch.cuda:
+        return
     torch._C._cuda_getDeviceCount = lambda: count
     torch._C._cuda_getDevice = torch.accelerator.current_device_index
     torch._C._cuda_isCurrentStreamCapturing = lambda: False
@@ -85,8 +104,7 @@ def _dress_devices(torch: Any, library: ctypes.CDLL) -> None:
     torch._C._cuda_getCurrentRawStream = lambda index: 0
 
 
-def _dress_streams(torch: Any, library: ctypes.CDLL) -> None:
-    cuda = torch.cuda
+def _dress_streams(torch: Any, library: ctypes.CDLL, cuda: Any, kind: str) -> None:
     library.simulated_elapsed_ms.restype = ctypes.c_double
     library.simulated_elapsed_ms.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
@@ -94,7 +112,7 @@ def _dress_streams(torch: Any, library: ctypes.CDLL) -> None:
         """An event of the device."""
 
         def __new__(cls, enable_timing=False, blocking=False, interprocess=False):
-            return super().__new__(cls, "cuda", enable_timing=enable_timing)
+            return super().__new__(cls, kind, enable_timing=enable_timing)
 
         def record(self, stream=None):
             super().record(stream if stream is not None else cuda.current_stream())
@@ -112,7 +130,7 @@ def _dress_streams(torch: Any, library: ctypes.CDLL) -> None:
         def __new__(cls, device=None, priority=0, **kwargs):
             if kwargs:
                 return super().__new__(cls, **kwargs)
-            return super().__new__(cls, torch.device("cuda", _index(torch, device)))
+            return super().__new__(cls, torch.device(kind, _index(torch, device)))
 
         @property
         def cuda_stream(self):
@@ -150,9 +168,8 @@ def _dress_streams(torch: Any, library: ctypes.CDLL) -> None:
     cuda.StreamContext, cuda.stream = StreamContext, StreamContext
 
 
-def _dress_memory(torch: Any, library: ctypes.CDLL) -> None:
-    cuda, memory = torch.cuda, torch.cuda.memory
-    names = torch._C
+def _dress_memory(torch: Any, cuda: Any) -> None:
+    memory, names = cuda.memory, torch._C
 
     def stats(device: Any = None) -> Any:
         return names._accelerator_getDeviceStats(_index(torch, device))
@@ -195,7 +212,7 @@ def _dress_memory(torch: Any, library: ctypes.CDLL) -> None:
     }
     for name, function in functions.items():
         setattr(memory, name, function)
-        if hasattr(cuda, name):
+        if not name.startswith("_"):
             setattr(cuda, name, function)
 
 
@@ -206,14 +223,13 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle", *_: Any, **__: Any) -
         pickle.dump({"segments": [], "device_traces": [[]]}, file)
 
 
-def _dress_random_numbers(torch: Any) -> None:
-    cuda = torch.cuda
+def _dress_random_numbers(torch: Any, cuda: Any, kind: str) -> None:
     generators = {}
 
-    def generator(device: Any = "cuda") -> Any:
+    def generator(device: Any = kind) -> Any:
         index = _index(torch, device)
         if index not in generators:
-            generators[index] = torch.Generator(device=torch.device("cuda", index))
+            generators[index] = torch.Generator(device=torch.device(kind, index))
         return generators[index]
 
     cuda.default_generators = tuple(generator(i) for i in range(cuda.device_count()))
@@ -223,9 +239,9 @@ def _dress_random_numbers(torch: Any) -> None:
         "seed": lambda: generator().seed(),
         "seed_all": lambda: [g.seed() for g in cuda.default_generators],
         "initial_seed": lambda: generator().initial_seed(),
-        "get_rng_state": lambda device="cuda": generator(device).get_state(),
+        "get_rng_state": lambda device=kind: generator(device).get_state(),
         "get_rng_state_all": lambda: [g.get_state() for g in cuda.default_generators],
-        "set_rng_state": lambda state, device="cuda": generator(device).set_state(state),
+        "set_rng_state": lambda state, device=kind: generator(device).set_state(state),
         "set_rng_state_all": lambda states: [
             g.set_state(s) for g, s in zip(cuda.default_generators, states, strict=True)
         ],
@@ -235,22 +251,23 @@ def _dress_random_numbers(torch: Any) -> None:
         setattr(cuda.random, name, function)
 
 
-def _dress_profiler(torch: Any) -> None:
-    activities = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
+def _dress_profiler(torch: Any, kind: str) -> None:
+    known = torch.profiler.ProfilerActivity
+    activities = {known.CPU, known.CUDA if kind == "cuda" else known.PrivateUse1}
     torch.autograd.profiler._supported_activities = lambda: activities
     torch.profiler.profiler.supported_activities = lambda: activities
     torch.profiler.supported_activities = lambda: activities
     torch.autograd._supported_activities = lambda: activities
 
 
-def _dress_files(torch: Any) -> None:
+def _dress_files(torch: Any, kind: str) -> None:
     """`torch.load` puts what lay on the device there again, before torch's own ways are asked."""
 
     def tag(storage: Any) -> str | None:
-        return f"cuda:{storage.device.index or 0}" if storage.device.type == "cuda" else None
+        return f"{kind}:{storage.device.index or 0}" if storage.device.type == kind else None
 
     def place(storage: Any, location: str) -> Any:
-        if not location.startswith("cuda"):
+        if not location.startswith(kind):
             return None
         device = torch.device(location)
         moved = torch.tensor([], dtype=torch.uint8).set_(storage).to(device)

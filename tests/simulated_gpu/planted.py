@@ -5,8 +5,25 @@ Each is the same training loop with another part put in. `LOOP` is completed by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from simulated_gpu import devices
+
+_BRANCHES = {
+    "Is data loader time high?": "data_loader",
+    "Is memory copy time high?": "memcpy",
+    "Is GPU utilization high?": "gpu",
+    "Is CPU execution high?": "cpu",
+    "Is anything else high?": "other",
+}
+_BESIDE = 'x, y = x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True)'
+_SLACK = 0.02  # of the step, between a planted share and the one that is found
 
 LOOP = """
 import simulated_gpu.attach
@@ -53,6 +70,8 @@ class Planted:
         line: text of the source line that the finding's place has to be.
         says: text that some evidence has to contain.
         not_found: checks that must not be found.
+        fix: that has to be recommended; "" for none in particular.
+        cured: the parts of the program that are otherwise where the fix is made permanent.
         nvml: lines of the NVML state file.
     """
 
@@ -62,13 +81,15 @@ class Planted:
     line: str = ""
     says: str = ""
     not_found: Sequence[str] = ()
+    fix: str = ""
+    cured: Mapping[str, str] = field(default_factory=dict)
     nvml: str = "devices=1\n"
     samples: int = 4096
     features: int = 64
     sample: str = "pass"
     loader: str = "pin_memory=True"
     before: str = "pass"
-    copy: str = 'x, y = x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True)'
+    copy: str = _BESIDE
     step: str = "pass"
     after: str = "pass"
     epoch_end: str = "pass"
@@ -85,10 +106,70 @@ class Planted:
         }
         return LOOP.format(**parts)
 
+    def truth(self, folder: Path, cured: bool = False) -> dict[str, Any]:
+        """Return what the program spends without torchdoctor, as simulated_gpu.truth says it."""
+        planted = replace(self, **self.cured) if cured else self  # type: ignore[arg-type]
+        script, path = folder / "alone.py", folder / "truth.json"
+        script.write_text(planted.program, encoding="utf-8")
+        told = {"SIMULATED_GPU": self.settings, "SIMULATED_TRUTH": str(path)}
+        subprocess.run(
+            [sys.executable, str(script)],
+            env={**devices.environment(), **told},
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=300,
+        )
+        truth: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return truth
+
+    def report(self, folder: Path, *options: str, kind: str = "cuda") -> dict[str, Any]:
+        """Return report.json of `torchdoctor run` on the simulated device."""
+        (folder / "train.py").write_text(devices.named(self.program, kind), encoding="utf-8")
+        command = ["run", *options, "--output", "run", "train.py"]
+        nvml = self.nvml if kind == "cuda" else ""
+        ended = devices.doctor(folder, *command, settings=self.settings, nvml=nvml, kind=kind)
+        assert ended.returncode == 0, ended.stderr[-2000:]
+        path = folder / "run" / "report.json"
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return report
+
+    def mistakes(self, report: dict[str, Any], truth: dict[str, Any] | None = None) -> list[str]:
+        """Return what the diagnosis says otherwise than it was planted."""
+        diagnosis = report["diagnosis"]
+        findings = {finding["check"]: finding for finding in reversed(diagnosis["findings"])}
+        evidence = str([finding["evidence"] for finding in findings.values()])
+        wrong = [f"{check} found" for check in self.not_found if check in findings]
+        if self.bottleneck and diagnosis["bottleneck"] not in self.bottleneck:
+            wrong.append(f"bottleneck {diagnosis['bottleneck']}")
+        if self.finding and self.finding not in findings:
+            wrong.append(f"{self.finding} not found")
+        elif self.line:
+            place = findings[self.finding]["location"]
+            text = self.program.splitlines()[place["line"] - 1] if place else "no place"
+            wrong += [] if self.line in text else [f"place: {text.strip()}"]
+        if self.says not in evidence:
+            wrong.append(f"not said: {self.says}")
+        if truth is not None:
+            known = shares(report)
+            for name, share in truth["shares"].items():
+                if share > _SLACK and abs(share - known.get(name, 0.0)) > _SLACK:
+                    wrong.append(f"{name} {known.get(name, 0.0):.0%} instead of {share:.0%}")
+        return wrong
+
+
+def shares(report: dict[str, Any]) -> dict[str, float]:
+    """Return the shares that a report shows, by branch of the tree."""
+    return {
+        _BRANCHES[row["question"]]: row["value"]
+        for row in report["diagnosis"]["path"]
+        if row["question"] in _BRANCHES and row["value"] is not None
+    }
+
 
 _COPIED = 'x, y = x.to("cuda"), y.to("cuda")'
-# Kernels of two products and their gradients that together take tens of milliseconds.
-_BUSY = "kernel:mm=8000"
+# What is planted is long beside what the host really computes, also on a machine that is busy.
+# Five products a step, forward and backward:
+_BUSY = "kernel:mm=24000"
 
 PLANTED = {
     "gpu-bound": Planted(
@@ -98,26 +179,31 @@ PLANTED = {
         not_found=["sync-in-step", "pageable-copies", "data-wait", "many-small-kernels"],
     ),
     "pageable-copies": Planted(
-        settings="pageable_gbytes_per_s=0.02;pinned_gbytes_per_s=0.2",
-        features=8192,
+        settings="pageable_gbytes_per_s=0.001;pinned_gbytes_per_s=0.01",
+        features=2048,
         loader="",
         copy=_COPIED,
         bottleneck=["memcpy"],
         finding="pageable-copies",
         line='x.to("cuda")',
+        fix="pin-memory",
+        cured={"loader": "pin_memory=True", "copy": _BESIDE},
     ),
     "blocking-copies-of-pinned-memory": Planted(
-        settings="pinned_gbytes_per_s=0.03;" + _BUSY,
-        features=8192,
+        settings="pinned_gbytes_per_s=0.002;" + _BUSY,
+        features=2048,
         copy=_COPIED,
+        after="time.sleep(0.05)",  # beside which the device could compute
         bottleneck=["memcpy", "gpu"],
         finding="copy-without-pinning",
+        fix="pin-memory",
+        cured={"copy": _BESIDE},
         not_found=["pageable-copies"],
     ),
     "a-value-read-in-each-step": Planted(
         # What the host does then is planted too, so that it stands out on any machine.
         settings=_BUSY,
-        after="print(loss.item()); time.sleep(0.01)",
+        after="print(loss.item()); time.sleep(0.04)",
         bottleneck=["gpu"],
         finding="sync-in-step",
         line="loss.item()",
@@ -130,10 +216,12 @@ PLANTED = {
         not_found=["sync-in-step"],
     ),
     "slow-loader": Planted(
-        sample="time.sleep(0.002)",
+        sample="time.sleep(0.005)",
         bottleneck=["data_loader"],
         finding="loader-io-bound",
         line="loader = DataLoader",
+        fix="loader-workers",
+        cured={"loader": "pin_memory=True, num_workers=2"},
     ),
     "slow-loader-behind-the-gpu": Planted(
         settings="kernel:mm=40000",
@@ -143,20 +231,24 @@ PLANTED = {
         not_found=["loader-io-bound", "loader-cpu-bound"],
     ),
     "tensors-made-on-the-host": Planted(
-        settings="pageable_gbytes_per_s=0.05",
+        settings="pageable_gbytes_per_s=0.01",
         step='weights = torch.ones(64, 4096).to("cuda")',
         bottleneck=["memcpy", "cpu"],
         finding="host-made-tensors",
         line="torch.ones(64, 4096)",
+        fix="tensor-on-device",
+        cured={"step": 'weights = torch.ones(64, 4096, device="cuda")'},
     ),
     "float32-products": Planted(
-        settings="gflops=0.5;gflops_low=4",
+        settings="gflops=0.05;gflops_low=0.4",
         features=1024,
         bottleneck=["gpu"],
         finding="tf32-off",
+        fix="tf32",
+        cured={"before": "torch.backends.cuda.matmul.allow_tf32 = True"},
     ),
     "validation-with-gradients": Planted(
-        settings="kernel:mm=1500",
+        settings="kernel:mm=10000",
         samples=256,
         epoch_end="""model.eval()
         for x, y in loader:
@@ -166,16 +258,20 @@ PLANTED = {
         finding="evaluation-with-gradients",
     ),
     "memory-near-its-limit": Planted(
-        settings="memory_mb=64;kernel:mm=2000",
+        settings="memory_mb=64;kernel:mm=10000",
         before='kept = torch.empty(58 << 20, dtype=torch.uint8, device="cuda")',
         bottleneck=["gpu"],
         finding="memory-near-limit",
         nvml="devices=1\nmemory=67108864\n",
     ),
     "emptied-cache": Planted(
-        settings="kernel:mm=1000",
+        settings="kernel:mm=4000",
         after="torch.cuda.empty_cache()",
         finding="allocator-thrash",
+        line="torch.cuda.empty_cache()",
+        bottleneck=["gpu", "cpu"],
+        fix="remove-sync",
+        cured={"after": "pass"},
     ),
     "throttled-clocks": Planted(
         settings=_BUSY,
@@ -191,12 +287,12 @@ PLANTED = {
         says="on the GPU of this training",
     ),
     "idle-at-epoch-ends": Planted(
-        settings="kernel:mm=1000",
+        settings="kernel:mm=4000",
         samples=512,
-        epoch_end="time.sleep(0.5)",
+        epoch_end="time.sleep(1)",
         bottleneck=["other"],
         finding="step-outliers",
-        line="time.sleep(0.5)",
+        line="time.sleep(1)",
         not_found=["inline-batch-preparation", "data-wait"],
     ),
     "clean": Planted(

@@ -64,17 +64,25 @@ def train(name, device, dtype=None, **options):
 """
 
 
+@pytest.fixture(scope="module", params=["cuda", "npu"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """The device's name in torch: CUDA's, and one that torch has no code of its own for."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def losses() -> dict[str, list[list[float]]]:
+def losses(kind: str) -> dict[str, list[list[float]]]:
     """Of each model: on the CPU, and on the device."""
     program = """
 both = {name: [train(name, "cpu"), train(name, "cuda")] for name in MODELS}
 both["fused"] = [train("mlp", "cpu", fused=True), train("mlp", "cuda", fused=True)]
-both["bfloat16"] = [train("cnn", "cpu", torch.bfloat16), train("cnn", "cuda", torch.bfloat16)]
-both["float16"] = [train("cnn", "cpu"), train("cnn", "cuda", torch.float16)]
+if torch.version.cuda:
+    low = torch.bfloat16
+    both["bfloat16"] = [train("cnn", "cpu", low), train("cnn", "cuda", low)]
+    both["float16"] = [train("cnn", "cpu"), train("cnn", "cuda", torch.float16)]
 print(json.dumps(both))
 """
-    found: dict[str, list[list[float]]] = devices.run(TRAINING + program)
+    found: dict[str, list[list[float]]] = devices.run(TRAINING + program, kind=kind)
     return found
 
 
@@ -88,8 +96,10 @@ def test_the_device_learns_what_the_cpu_learns(
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_mixed_precision_and_loss_scaling_work(
-    losses: dict[str, list[list[float]]], dtype: str
+    losses: dict[str, list[list[float]]], dtype: str, kind: str
 ) -> None:
+    if kind != "cuda":
+        pytest.skip("what autocast does on other devices is their backend's")
     on_cpu, on_device = losses[dtype]
     assert on_device == pytest.approx(on_cpu, abs=0.1)
     assert on_device[-1] < on_device[0]
@@ -108,7 +118,7 @@ print(json.dumps([str(there["weight"].device), str(here["weight"].device), equal
     assert devices.run(program) == ["cuda:0", "cpu", True]
 
 
-def test_copies_cost_what_was_planted_and_only_pinned_ones_run_beside_the_host() -> None:
+def test_copies_cost_what_was_planted_and_only_pinned_ones_run_beside_the_host(kind: str) -> None:
     program = """
 import json, time, torch
 MB = 1 << 20
@@ -124,14 +134,14 @@ rows = [counted(slow, False), counted(fast, False), counted(fast, True)]
 print(json.dumps([fast.is_pinned(), *rows]))
 """
     settings = "pageable_gbytes_per_s=1;pinned_gbytes_per_s=4;copy_us=0"
-    pinned, pageable, blocking, beside = devices.run(program, settings)
+    pinned, pageable, blocking, beside = devices.run(program, settings, kind=kind)
     assert pinned
     assert pageable == [pytest.approx(4 * 1048576, rel=0.01), 1]
     assert blocking == [pytest.approx(1048576, rel=0.01), 1]
     assert beside == [pytest.approx(1048576, rel=0.01), 0]
 
 
-def test_events_streams_and_synchronisation_follow_the_devices_clock() -> None:
+def test_events_streams_and_synchronisation_follow_the_devices_clock(kind: str) -> None:
     """Kernels of 200 ms each: the host is done at once, the device is not."""
     program = """
 import json, torch
@@ -153,7 +163,9 @@ with torch.cuda.stream(beside):
 torch.cuda.current_stream().wait_stream(beside)
 print(json.dumps([before.elapsed_time(after), early, waited, inside, after.query()]))
 """
-    elapsed_ms, early, waited_ns, inside, over = devices.run(program, "kernel:relu=200000")
+    elapsed_ms, early, waited_ns, inside, over = devices.run(
+        program, "kernel:relu=200000", kind=kind
+    )
     assert elapsed_ms >= 1000
     assert (early, inside, over) == (False, True, True)
     assert 0 < waited_ns <= 1e9

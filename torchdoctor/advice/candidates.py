@@ -108,7 +108,7 @@ def _order(
 
 
 def _refusal(fix: FixSpec, recording: Recording, allow_training_changes: bool) -> str | None:
-    if reason := fix.refuses(recording):
+    if reason := fix.refusal(recording):
         return reason
     if fix.offered_as_code(recording) and fix.training is None:
         return None  # the user decides: it is shown, never run

@@ -1,10 +1,11 @@
 """What torchdoctor sees of this machine, and what that rules out (`torchdoctor env`)."""
 
 import sys
+from dataclasses import replace
 
 from torchdoctor.advice import catalogue
-from torchdoctor.machine.environment import environment
-from torchdoctor.words import Recording, Workload
+from torchdoctor.machine.environment import accelerators, environment, named_gpus
+from torchdoctor.words import Environment, Recording, Workload
 
 FIGURES_AT = 13  # column
 
@@ -12,9 +13,11 @@ FIGURES_AT = 13  # column
 def describe_environment() -> list[str]:
     """Return what torchdoctor sees of this machine, and what that rules out; lines of text."""
     machine = environment(None)
-    limits = machine.container
+    limits, usable = machine.container, accelerators(sys.executable)
+    if not machine.gpus:  # NVIDIA's driver tells of NVIDIA's alone
+        machine = replace(machine, gpus=named_gpus(usable))
     lines = [
-        f"torch        {machine.torch or 'not installed in ' + sys.executable}",
+        f"torch        {_build(machine)}",
         f"python       {machine.python}",
         f"platform     {machine.platform}",
         f"CPU          {machine.cpu}, {machine.cpu_cores} cores, {machine.cpus:g} usable",
@@ -29,17 +32,29 @@ def describe_environment() -> list[str]:
         f"driver       {machine.driver or 'none'}",
     ]
     recording = Recording(workload=Workload(command=[], cwd=""), environment=machine)
-    ruled_out = _ruled_out(recording) or ["nothing"]
+    ruled_out = _ruled_out(recording, bool(usable)) or ["nothing"]
     return [*lines, "", "Ruled out on this machine:", *(f"  {reason}" for reason in ruled_out)]
 
 
-def _ruled_out(recording: Recording) -> list[str]:
+def _build(machine: Environment) -> str:
+    """Return torch's version, and what it was built for."""
+    if machine.torch is None:
+        return f"not installed in {sys.executable}"
+    built_for = f"ROCm {machine.hip}" if machine.hip else machine.cuda and f"CUDA {machine.cuda}"
+    return f"{machine.torch} (built for {built_for})" if built_for else machine.torch
+
+
+def _ruled_out(recording: Recording, usable: bool) -> list[str]:
     """Return what a build of torch, or fixes, refuse for a reason that lies in the machine."""
     machine = recording.environment
-    if machine.gpus and (machine.torch or "").endswith("+cpu"):
+    if machine.gpus and not usable and machine.torch:
+        if machine.cuda or machine.hip:
+            return [
+                f"the GPU: torch {machine.torch} does not see it. Compare its driver's version."
+            ]
         build = f"torch {machine.torch} is a CPU build"
         return [f"the GPU: {build}. Install a build for CUDA to train on it."]
-    reasons = {ident: fix.refuses(recording) for ident, fix in catalogue.fixes().items()}
+    reasons = {ident: fix.refusal(recording) for ident, fix in catalogue.fixes().items()}
     return [
         f"{ident}: {reason}"
         for ident, reason in reasons.items()

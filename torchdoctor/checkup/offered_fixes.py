@@ -131,7 +131,7 @@ class _Trials:
                 fix is None
                 or ident in known
                 or not fix.offered_untried
-                or fix.refuses(self.recording)
+                or fix.refusal(self.recording)
             ):
                 continue
             if fix.doubt(self.recording) is not None or not self._called_for(fix):
@@ -206,7 +206,7 @@ def advice(
     known = {row.fix for row in rows}
     offered = []
     for ident, spec in fixes.items():
-        if spec.training is None or ident in known or spec.refuses(recording):
+        if spec.training is None or ident in known or spec.refusal(recording):
             continue
         settings: dict[str, Any] = {}  # that launches brought
         for trial in [trial for trial in tried if trial.fix == ident][:1]:

@@ -21,7 +21,7 @@ from torchdoctor.facts.stacks import share_showing
 from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.machine.environment import environment
+from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.machine.sensors import LoadBeside
 from torchdoctor.observe.observation import Observation, Profiled
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
@@ -176,12 +176,14 @@ class _Checkup:
             failure=observation.failure,
             processes=observation.processes,
             sensors=observation.sensors,
-            environment=replace(
-                self.recording.environment,
-                torch=observation.processes[0].torch or self.recording.environment.torch,
-                cuda=observation.processes[0].cuda,
-            ),
+            environment=as_seen_by(observation.processes[0], self.recording.environment),
         )
+        machine = self.recording.environment
+        if machine.cuda and not machine.gpus:
+            self.doubts.append(
+                f"This torch was built for CUDA {machine.cuda} and sees no GPU here: the program "
+                "trained on the CPU. Run it where it will train, for instance within a batch job."
+            )
         if not observation.interrupted and too_short(self.recording) is None:
             self.recording = replace(self.recording, storage=self.recorder.storage(observation))
 

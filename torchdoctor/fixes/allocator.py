@@ -37,6 +37,8 @@ _GROWING = "expandable_segments:True"
 
 def refuses(recording: Recording) -> str | None:
     if recording.has_gpu:
+        if recording.accelerator not in (None, "cuda", "rocm"):
+            return f"{_CUDA} is for CUDA and ROCm, not for {recording.accelerator}."
         if "expandable_segments" in _cuda_configuration(recording):
             return f"{_CUDA} says already whether segments grow."
         trace = recording.trace

@@ -62,16 +62,17 @@ def _hardly_held(trace: TraceStatistics) -> bool:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
-        program.refuse("This torch was built without CUDA: there is no GPU to copy to.")
+    accelerator = program.accelerator
+    if not accelerator.built:
+        program.refuse("This torch was built for the CPU alone: there is no GPU to copy to.")
 
     def pin(arguments: dict[str, Any]) -> None:
         arguments["pin_memory"] = True
 
     def check() -> None:
         # Not earlier: asking starts the CUDA driver, which a program that forks may not want.
-        if not torch.cuda.is_available():
-            program.refuse("There is no CUDA GPU to copy to.")
+        if not accelerator.is_available():
+            program.refuse("There is no GPU to copy to.")
 
     def marking(old: Any) -> Any:
         def pin_memory(data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +89,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             # Given by position it would be the second argument or the third.
             is_ours = hasattr(self, _MARK) and len(args) < 2 and self.device.type == "cpu"
             moved = old(self, *args, **(kwargs | {"non_blocking": True} if is_ours else kwargs))
-            if is_ours and moved.is_cuda:
+            if is_ours and moved.device.type == accelerator.type:
                 program.applied()
             return moved
 
@@ -99,7 +100,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.before_loader(pin, settings.get("loader"), with_second=True)
     # The recursion of torch's own function goes through its module: every leaf passes here.
     program.replace(torch.utils.data._utils.pin_memory, "pin_memory", marking)
-    for name in ("to", "cuda"):
+    for name in ("to", accelerator.type):
         program.replace(torch.Tensor, name, not_blocking)
 
 

@@ -74,8 +74,8 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    if not torch.cuda.is_available():
-        program.refuse("There is no CUDA device here.")
+    if not program.accelerator.is_available():
+        program.refuse("There is no GPU here.")
 
     def make(old: Any) -> Any:
         def does_nothing(*args: Any, **kwargs: Any) -> None:
@@ -85,7 +85,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     program.set_reason("None of the calls was made.")
     for name in settings["calls"]:
-        program.replace(torch.cuda, name, make)
+        program.replace(program.accelerator.module, name, make)
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:

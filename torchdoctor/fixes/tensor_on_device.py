@@ -106,7 +106,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.set_reason("None of the lines seen before was reached twice.")
     for name in {name for _, _, name in settings["made"]}:
         program.replace(torch, name, make_factory)
-    for name in ("to", "cuda"):
+    for name in ("to", program.accelerator.type):
         program.replace(torch.Tensor, name, make_move)
 
 

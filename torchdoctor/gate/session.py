@@ -14,7 +14,7 @@ from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.machine.environment import environment
+from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.reports.wording import how_it_failed, program_failed
@@ -89,9 +89,8 @@ class GateSession:
 
     def environment(self, observed: Observation) -> Environment:
         """Return the machine, and the software as the program itself saw it."""
-        machine, program = environment(self.workload.python), observed.processes[0]
-        torch = program.torch or machine.torch
-        return replace(machine, torch=torch, cuda=program.cuda, sandbox=self.sandbox.mode)
+        machine = as_seen_by(observed.processes[0], environment(self.workload.python))
+        return replace(machine, sandbox=self.sandbox.mode)
 
     def launch_doubts(self) -> list[str]:
         """Return what the launches gave reason to doubt, and the sandbox they ran in."""

@@ -8,14 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from torchdoctor.machine import nvml
-from torchdoctor.words import ContainerLimits, Environment, ProcessFacts
+from torchdoctor.words import ContainerLimits, Environment, Gpu, ProcessFacts
 
 _ASK_TIMEOUT_S = 60.0
 _SHM = Path("/dev/shm")
@@ -26,15 +27,25 @@ _NO_LIMIT = 1 << 60  # cgroup v1 writes a huge number where there is none
 _ASK = """
 import json, platform
 from importlib import util
-found = {"python": platform.python_version(), "torch": None, "cuda": None}
+found = {"python": platform.python_version(), "torch": None, "cuda": None, "hip": None}
 try:
     with open(util.find_spec("torch").submodule_search_locations[0] + "/version.py") as file:
         names = {}
         exec(file.read(), names)
-    found.update(torch=str(names["__version__"]), cuda=names.get("cuda"))
+    found.update(torch=str(names["__version__"]), cuda=names.get("cuda"), hip=names.get("hip"))
 except Exception:
     pass
 print(json.dumps(found))
+"""
+# Imports torch, which is slow, and knows every accelerator that this torch has code for.
+_ASK_DEVICES = """
+import json, torch
+known = getattr(torch, "accelerator", None)
+device = known.current_accelerator() if known is not None else None
+module = torch.cuda if device is None else torch.get_device_module(device)
+there = (device is not None or torch.version.cuda is not None) and module.device_count()
+name = getattr(module, "get_device_name", lambda index: device.type)
+print(json.dumps([name(index) for index in range(there or 0)]))
 """
 # Of the many flags in /proc/cpuinfo those that decide which kernels torch and oneDNN take.
 _FEATURES = re.compile(
@@ -43,16 +54,15 @@ _FEATURES = re.compile(
 )
 
 
-def environment(python: str | None, program: ProcessFacts | None = None) -> Environment:
-    """Return what a program has at its disposal; what the probe saw inside it comes first."""
+def environment(python: str | None) -> Environment:
+    """Return what a program has at its disposal; its interpreter (None: ours) names its torch."""
     asked = versions(python or sys.executable)
     with nvml.session() as gpus:
         devices = gpus.describe() if gpus is not None else []
         driver = gpus.driver() if gpus is not None else None
     name, features = _cpu()
-    torch, cuda = (program.torch, program.cuda) if program else (None, None)
     return Environment(
-        torch=torch or asked.get("torch"),
+        torch=asked.get("torch"),
         python=asked.get("python") or "",
         platform=platform.platform(),
         cpu=name,
@@ -62,7 +72,8 @@ def environment(python: str | None, program: ProcessFacts | None = None) -> Envi
         memory_bytes=int(psutil.virtual_memory().total),
         gpus=devices,
         driver=driver,
-        cuda=cuda or asked.get("cuda"),
+        cuda=asked.get("cuda"),
+        hip=asked.get("hip"),
         container=ContainerLimits(
             cpu_quota=cpu_quota(),
             memory_bytes=memory_limit_bytes(),
@@ -72,9 +83,30 @@ def environment(python: str | None, program: ProcessFacts | None = None) -> Envi
     )
 
 
+def as_seen_by(program: ProcessFacts, machine: Environment) -> Environment:
+    """Return the machine with the torch of a program, and with its devices if none is known."""
+    return replace(
+        machine,
+        torch=program.torch or machine.torch,
+        cuda=program.cuda,
+        hip=program.hip,
+        gpus=machine.gpus or named_gpus(program.devices),
+    )
+
+
+def named_gpus(names: Iterable[str]) -> list[Gpu]:
+    """Return devices of which torch tells the names, and nobody else anything."""
+    return [Gpu(index=index, name=name) for index, name in enumerate(names)]
+
+
 def versions(python: str) -> dict[str, Any]:
     """Return the versions of an interpreter and of its torch and CUDA; empty: it does not start."""
     return ask_interpreter(python, _ASK) or {}
+
+
+def accelerators(python: str) -> list[str]:
+    """Return the names of the devices that an interpreter's torch can use; it is imported there."""
+    return ask_interpreter(python, _ASK_DEVICES) or []
 
 
 def ask_interpreter(python: str, code: str, cwd: str | None = None) -> Any:

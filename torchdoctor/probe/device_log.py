@@ -11,11 +11,11 @@ _MOST = 4096  # recorded and not reached yet; a GPU's queue holds about a thousa
 class DeviceLog(step_log.EventLog):
     """Adds a DEVICE row for each event of the main thread that the GPU has come to.
 
-    CUDA events are recorded into the current stream, and asked for later without waiting.
+    The device's events are recorded into the current stream, and asked for later without waiting.
     """
 
-    def __init__(self, folder, pid, on_due, torch):
-        self._cuda, self._main = torch.cuda, main_thread().ident
+    def __init__(self, folder, pid, on_due, accelerator):
+        self._accelerator, self._main = accelerator, main_thread().ident
         self._waiting, self._last = deque(), None  # (host ns, event); the last that was reached
         self._elapsed_ns = 0.0  # of that one, since the first
         super().__init__(folder, pid, on_due)
@@ -23,13 +23,13 @@ class DeviceLog(step_log.EventLog):
     def add(self, code, ident=0, value=0):
         """Append one event, as `EventLog.add`."""
         now = super().add(code, ident, value)
-        cuda, waiting = self._cuda, self._waiting
-        if cuda is None or get_ident() != self._main or len(waiting) >= _MOST:
+        accelerator, waiting = self._accelerator, self._waiting
+        if accelerator is None or get_ident() != self._main or len(waiting) >= _MOST:
             return now
         try:
-            if cuda.is_initialized() and not cuda.is_current_stream_capturing():
-                waiting.append((now, cuda.Event(enable_timing=True)))
-                waiting[-1][1].record()
+            event = accelerator.event()
+            if event is not None:
+                waiting.append((now, event))
         except Exception:
             self._lose()
         return now
@@ -51,5 +51,5 @@ class DeviceLog(step_log.EventLog):
 
     def _lose(self):
         """Let the host's times count, for all events."""
-        self._cuda, self._waiting = None, deque()
+        self._accelerator, self._waiting = None, deque()
         self.add_at(step_log.DEVICE, 0, step_log.perf_counter_ns(), -1)

@@ -6,6 +6,7 @@ import sys
 import time
 
 from . import stacks, step_log
+from .accelerator import Accelerator
 from .fixkit.fix_files import load_fix
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
 from .hooks.backward_hooks import Passes
@@ -45,11 +46,11 @@ class Session:
         self.when_learning = []  # called once the first backward or optimizer step has ended
         self.when_flushing = []
         self.when_device_rests = []  # called where the device has been waited for anyway
-        # As it is before a fix or a ceiling replaces it: the end of a block waits all the same.
-        self._wait = torch.cuda.synchronize
+        self.accelerator = Accelerator(torch)
+        self.synchronise = self.accelerator.wait
         where = self.channel, os.getpid(), self._flush_due
         sampled = plan.get("sample_stacks")
-        self.log = stacks.MarkedLog(*where, torch) if sampled else step_log.EventLog(*where)
+        self.log = stacks.MarkedLog(*where, self) if sampled else step_log.EventLog(*where)
         self.started_unix_s = _STARTED_UNIX_S
         self._start()
         self.window = Window(self)
@@ -119,11 +120,6 @@ class Session:
                 return None
 
         return guarded
-
-    def synchronise(self):
-        """Wait for the device, where the program has used one."""
-        if self.torch.cuda.is_initialized():
-            self._wait()
 
     def device_rests(self):
         """Read what was kept on the device: it has been waited for, and nothing is timed now."""

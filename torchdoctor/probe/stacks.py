@@ -43,11 +43,11 @@ _BETWEEN = ("before_forward", "after_step", "after_backward")
 class MarkedLog(DeviceLog):
     """A log that notes at each of the main thread's events how many operations were recorded."""
 
-    def __init__(self, folder, pid, on_due, torch):
+    def __init__(self, folder, pid, on_due, session):
         # The calling thread's count of recorded operations; None: it cannot be known.
-        self.sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
+        self.sequence = getattr(session.torch._C._autograd, "_get_sequence_nr", None)
         self.mark = (0, 0)  # number of the event, recorded operations
-        super().__init__(folder, pid, on_due, torch)
+        super().__init__(folder, pid, on_due, session.accelerator)
 
     def add(self, code, ident=0, value=0):
         """Append one event, as `EventLog.add`."""

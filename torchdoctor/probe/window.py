@@ -140,9 +140,9 @@ class Window:
             self._session.fail("profiler", RuntimeError(reason))
             self._finish("profile")
             return
-        activities = [profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(profiler.ProfilerActivity.CUDA)
+        available = self._session.accelerator.is_available()
+        supported = profiler.supported_activities() if available else ()
+        activities = [*{profiler.ProfilerActivity.CPU, *supported}]
         steps = {name: wanted[name] for name in ("wait", "warmup", "active")}
         self._profiler = profiler.profile(
             activities=activities,

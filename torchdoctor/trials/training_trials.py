@@ -53,7 +53,7 @@ def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[Traini
     scaled = "The loss is multiplied by a factor that changes (GradScaler)."
     advice = []
     for ident, module in modules.items():
-        if module.training is None or module.refuses(recording):
+        if module.training is None or module.refusal(recording):
             continue
         reason = module.training.untriable(recording)
         if reason is None and recording.main.flags.grad_scaler:

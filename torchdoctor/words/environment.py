@@ -46,6 +46,7 @@ class Environment:
     gpus: list[Gpu] = field(default_factory=list)  #: The GPUs that the driver reports.
     driver: str | None = None  #: Version of the GPU driver.
     cuda: str | None = None  #: CUDA version that torch was built with.
+    hip: str | None = None  #: Version of ROCm's HIP that torch was built with.
     container: ContainerLimits = field(default_factory=ContainerLimits)  #: Limits of the container.
     numa_nodes: int | None = None  #: Memory nodes of the machine.
     sandbox: Annotated[str, "overlay", "redirect", "none"] = "none"  #: How writes were kept apart.

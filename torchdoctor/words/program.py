@@ -61,7 +61,7 @@ class PaddedProduct:
     sizes: str  # of its inputs, "[8192, 768], [768, 50257]"
     padded: list[str]  # "columns 50257 -> 50304"
     precision: str  # float32, float16, bfloat16
-    device: str  # "cpu" | "cuda"
+    device: str  # "cpu" or an accelerator's, such as "cuda:0"
     calls_per_step: float
     alone_s: float  # one call as it is, median
     speedups: list[float] = field(default_factory=list)  # of the padded one, by turns
@@ -318,6 +318,8 @@ class ProcessFacts:
     python: str = ""
     torch: str = ""
     cuda: str | None = None
+    hip: str | None = None  # version of ROCm's HIP that torch was built with
+    accelerator: str | None = None  # name in torch of the device that was used, such as "cuda"
     devices: list[str] = field(default_factory=list)
     rank: int | None = None
     world_size: int | None = None

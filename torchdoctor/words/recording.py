@@ -116,9 +116,16 @@ class Recording:
         return self.processes[0] if self.processes else ProcessFacts(pid=0)
 
     @property
-    def has_gpu(self) -> bool:
-        """Return True if the main process trained on a CUDA device."""
+    def accelerator(self) -> str | None:
+        """Return whose device the main process trained on, such as "cuda"; None: not known."""
         devices = [m.device for m in self.main.models] + [o.device for o in self.main.optimizers]
-        if any(d.startswith("cuda") for d in devices):
-            return True
-        return self.trace is not None and self.trace.has_device
+        for name in (device.partition(":")[0] for device in devices):
+            if name not in ("", "cpu", "meta"):
+                return "rocm" if name == "cuda" and self.main.hip else name
+        return self.trace.platform if self.trace is not None and self.trace.has_device else None
+
+    @property
+    def has_gpu(self) -> bool:
+        """Return True if the main process trained on a GPU or another accelerator."""
+        traced = self.trace is not None and self.trace.has_device
+        return traced or self.accelerator is not None

@@ -23,6 +23,7 @@ Settings = dict[str, Any]
 Sentence = Callable[[Recording], str | None]  # None: there is nothing to say
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 _HEADING = re.compile(r"^## (.+)$", re.M)
+PLATFORMS = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "Intel's XPU"}
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
 
 
@@ -228,6 +229,14 @@ class FixSpec(SwitchSpec):
     def risk(self) -> int:
         """0 same result, 1 rounding or order, 2 precision, 3 changes training."""
         return RISKS[self.keeps_results]
+
+    def refusal(self, recording: Recording) -> str | None:
+        """Return why it cannot apply to a program, or to the device that it trains on."""
+        device = recording.accelerator if recording.has_gpu else None
+        if device is not None and self.platforms and device not in self.platforms:
+            known = " and ".join(PLATFORMS.get(name, name) for name in self.platforms)
+            return f"It is for {known}. The program trains on {PLATFORMS.get(device, device)}."
+        return self.refuses(recording)
 
     def is_for(self, trace: TraceStatistics) -> bool:
         """Return True if it makes sense for a trace, and for the device that it is of."""

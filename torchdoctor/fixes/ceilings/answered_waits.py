@@ -69,7 +69,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     for name in _COPIES:
         calls.of(torch.Tensor, name, of_copy)
     calls.of(torch.Tensor, "to", of_move)
-    for owner in (torch.cuda, torch.cuda.Stream, torch.cuda.Event) if on_gpu else ():
+    module = program.accelerator.module
+    owners = module, getattr(module, "Stream", None), getattr(module, "Event", None)
+    for owner in filter(None, owners if on_gpu else ()):
         calls.of(owner, "synchronize", lambda args, kwargs: ())
 
 

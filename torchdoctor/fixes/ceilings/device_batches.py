@@ -42,15 +42,16 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def of_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         return describe(args[0], *calls.moved_to(args, kwargs))
 
-    def of_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    def of_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         device = kwargs.get("device", args[1] if len(args) > 1 else None)
-        return describe(args[0], torch.device("cuda" if device is None else device))
+        return describe(args[0], torch.device(kind if device is None else device))
 
+    kind = program.accelerator.type
     program.set_reason("The loop copies nothing to a device.")
     program.restore_training()
     calls = program.answered_calls()
     calls.of(torch.Tensor, "to", of_to)
-    calls.of(torch.Tensor, "cuda", of_cuda)
+    calls.of(torch.Tensor, kind, of_type)
 
 
 CEILING = CeilingSpec(

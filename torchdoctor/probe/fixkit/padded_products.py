@@ -52,7 +52,10 @@ class PaddedProducts:
 
     def measure(self):
         """Time the products that take most; leave out what cannot be timed."""
-        device = "cuda" if self._torch.cuda.is_initialized() else "cpu"
+        accelerator = self._session.accelerator
+        device = accelerator.type if accelerator.is_used() else "cpu"
+        if device not in ("cpu", "cuda"):
+            return  # which sizes suit others is not known
         began = time.perf_counter()
         for operator, sizes, dtype, calls in self._wanted:
             if len(self._rows) >= _MOST or time.perf_counter() - began > _MOST_ALL_S:

@@ -7,6 +7,7 @@ import os
 import sys
 from functools import partial
 
+from ..accelerator import Accelerator
 from ..hooks import file_reads
 from ..hooks.compile_log import CompileLog
 from ..measure import nested
@@ -56,6 +57,11 @@ class Program:
 
     is_array = staticmethod(nested.is_array)
     temporary_count = staticmethod(temporary_count)
+
+    @property
+    def accelerator(self):
+        """Return the device beside the CPU, as `probe.accelerator` knows it."""
+        return Accelerator(self.torch)
 
     def at(self, event, function):
         """Call a function at an event, while the fix is on.

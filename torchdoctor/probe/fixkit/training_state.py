@@ -7,6 +7,7 @@ program keeps elsewhere nobody can know, and the launch is thrown away.
 import copy
 import gc
 
+from ..accelerator import Accelerator
 from . import random_states, spare_memory
 
 
@@ -31,9 +32,10 @@ class TrainingState:
         self._gradients = [(p, p.grad, self._kept(p.grad)) for p in parameters]
         states = random_states.global_states(torch)
         self._back.append(lambda: random_states.restore(torch, states))
-        if torch.cuda.is_initialized():
-            on_devices = torch.cuda.get_rng_state_all()
-            self._back.append(lambda: torch.cuda.set_rng_state_all(on_devices))
+        accelerator = Accelerator(torch)
+        if accelerator.is_used() and hasattr(accelerator.module, "get_rng_state_all"):
+            on_devices = accelerator.module.get_rng_state_all()
+            self._back.append(lambda: accelerator.module.set_rng_state_all(on_devices))
         self._seen = {}
 
     def put_back(self):
@@ -79,12 +81,11 @@ def lacking(torch, modules, optimizers):
         sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.numel() * tensor.element_size()
     for device, size in sizes.items():
         free = None
-        if device.type == "cuda":
-            cuda = torch.cuda
-            unused = cuda.memory_reserved(device) - cuda.max_memory_allocated(device)
-            free = cuda.mem_get_info(device)[0] + unused
-        elif device.type == "cpu":
+        if device.type == "cpu":
             free = spare_memory.available_bytes()
+        elif hasattr(module := torch.get_device_module(device), "mem_get_info"):
+            unused = module.memory_reserved(device) - module.max_memory_allocated(device)
+            free = module.mem_get_info(device)[0] + unused
         if free is not None and size > free:
             return (
                 "A copy of the training's state takes %.1f GB, and beside a step %.1f are free."

@@ -29,9 +29,9 @@ def install_pauses(session):
 
 
 def install(session):
-    """Wrap `Tensor.to` and `Tensor.cuda`, where torch was built for a GPU."""
-    torch = session.torch
-    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+    """Wrap `Tensor.to` and `Tensor.cuda` (or the like), where torch was built for a device."""
+    torch, accelerator = session.torch, session.accelerator
+    if not accelerator.built:
         return
 
     @session.guarded
@@ -49,11 +49,11 @@ def install(session):
                 return old(self, *args, **kwargs)
             began = step_log.perf_counter_ns()
             result = old(self, *args, **kwargs)
-            if result.device.type == "cuda":
+            if result.device.type == accelerator.type:
                 copied(self, began, args, kwargs)
             return result
 
         return method
 
-    for name in ("to", "cuda"):
+    for name in ("to", accelerator.type):
         wrap(torch.Tensor, name, make)

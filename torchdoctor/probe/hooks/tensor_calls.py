@@ -64,13 +64,13 @@ class TensorCalls:
 
     def start(self):
         """Wrap the functions, and note their calls from now on."""
-        torch = self._torch
+        torch, accelerator = self._torch, self._session.accelerator
         for owner, names, note in (
             (torch, (*_MADE_ALIKE, *_MADE_RANDOM), self._note_made),
-            (torch.Tensor, ("to", "cuda"), self._note_move),
+            (torch.Tensor, ("to", accelerator.type), self._note_move),
             (torch.Tensor, (*_WAITING, *_SHOWING), self._note_wait),
             (torch, ("nonzero",), self._note_wait),
-            (torch.cuda, _DEVICE_WIDE, self._note_wait),
+            (accelerator.module, _DEVICE_WIDE, self._note_wait),
         ):
             for name in names:
                 self._noted.add(owner, name, note)

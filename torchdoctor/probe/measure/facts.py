@@ -42,8 +42,7 @@ def write(session):
 
 
 def _of_process(session):
-    torch, cuda = session.torch, session.torch.cuda
-    initialized = cuda.is_initialized()
+    torch = session.torch
     backend, world_size = _group(session)
     first_step_s = session.first_step_s
     return {
@@ -52,7 +51,8 @@ def _of_process(session):
         "python": sys.version.split()[0],
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
-        "devices": [cuda.get_device_name(i) for i in range(cuda.device_count() * initialized)],
+        "hip": getattr(torch.version, "hip", None),
+        **session.accelerator.facts(),
         "rank": _integer("RANK"),
         # Without torchrun (torch.multiprocessing.spawn) the environment does not say.
         "world_size": _integer("WORLD_SIZE") or world_size,
@@ -60,7 +60,6 @@ def _of_process(session):
         # But for the time for which another process had the turn.
         "first_step_s": None if first_step_s is None else first_step_s - session.stood_still_s,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES,
-        "peak_gpu_memory_bytes": cuda.max_memory_allocated() if initialized else None,
         "flags": session.flags.facts(),
         "fixes": [program.facts() for program in session.all_programs()],
         "backend": backend,

@@ -1,0 +1,3 @@
+"""On PYTHONPATH, this gives every Python the simulated device, whatever program it runs."""
+
+import simulated_gpu.attach  # noqa: F401

@@ -1,0 +1,52 @@
+"""Accelerators that are not CUDA's, and builds for CUDA on a machine without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulated_gpu import devices
+from simulated_gpu.planted import PLANTED
+
+pytestmark = pytest.mark.slow
+ATTACHED = "import simulated_gpu.attach\n"
+ON_THE_CPU = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(16, 1).to("cuda" if torch.cuda.is_available() else "cpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(300):
+    for (x,) in DataLoader(TensorDataset(torch.ones(64, 16)), batch_size=4):
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_an_illness_of_another_accelerator_is_named_with_its_place(tmp_path: Path) -> None:
+    planted = PLANTED["tensors-made-on-the-host"]
+    report = planted.report(tmp_path, "--no-fixes", "--budget", "2m", kind="npu")
+    assert planted.mistakes(report) == []
+    assert [gpu["name"] for gpu in report["environment"]["gpus"]] == ["Simulated NPU"]
+
+
+def test_env_names_the_accelerator_that_torch_knows(tmp_path: Path) -> None:
+    ended = devices.doctor(tmp_path, "env", kind="npu", everywhere=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "GPU          Simulated NPU" in ended.stdout.splitlines()
+
+
+def test_a_build_for_cuda_works_without_a_gpu_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ATTACHED + ON_THE_CPU, encoding="utf-8")
+    command = ["run", "--no-fixes", "--budget", "1m", "--output", "run", "train.py"]
+    ended = devices.doctor(tmp_path, *command, settings="devices=0")
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert any(x.startswith("This torch was built for CUDA 12.8 and") for x in report["doubts"])
+    assert "sync-in-step" not in {x["check"] for x in report["diagnosis"]["findings"]}
+    shown = devices.doctor(tmp_path, "report", "run", settings="devices=0")
+    assert shown.returncode == 0, shown.stderr
