@@ -100,14 +100,14 @@ def simulated_row(name: str, budget: str, folder: Path) -> tuple[str, ...]:
     planted = PLANTED[name]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    truth, gain = planted.truth(folder), None
+    truth, gain = planted.truth(folder) if planted.ranks == 1 else None, None
     options = ["--fixes", planted.fix] if planted.fix else ["--no-fixes"]
     report = planted.report(folder, "--quiet", "--budget", budget, *options)
     wrong = planted.mistakes(report, truth)
     findings = {row["check"]: row for row in reversed(report["diagnosis"]["findings"])}
     place = (findings.get(planted.finding) or {}).get("location") or {}
     measured = "-"
-    if planted.fix:
+    if planted.fix and truth:
         gain = planted.truth(folder, cured=True)["kernels_per_s"] / truth["kernels_per_s"]
         trials = [trial for trial in report["trials"] if trial["fix"] == planted.fix]
         speedup = next((t["speedup"] for t in trials if t.get("speedup")), None)
@@ -118,7 +118,7 @@ def simulated_row(name: str, budget: str, folder: Path) -> tuple[str, ...]:
         name,
         " or ".join(planted.bottleneck),
         str(report["diagnosis"]["bottleneck"]),
-        in_percent(truth["shares"]),
+        in_percent(truth["shares"]) if truth else "-",
         in_percent(shares(report)),
         planted.finding,
         str(place.get("line", "-")),

@@ -43,6 +43,8 @@ if ! "$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'; 
   echo "No CUDA GPU with a torch that sees it: nothing to do here."
   exit 1
 fi
+GPU_TESTS=(-m gpu tests/fixes/test_fix_examples.py)
+if [ "${SIMULATED:-}" = 1 ]; then GPU_TESTS=(tests/probe/test_fixes_on_device.py -k tf32); fi
 SHORTLY=()
 if [ "${SHORT:-}" = 1 ]; then SHORTLY=(--launches 2 --blocks 4 --step-ms 0); fi
 SAMPLES=${SAMPLES:-$(basename -s .py -a sample_workloads/*.py | grep -v '^expectations$')}
@@ -63,8 +65,7 @@ nvidia-smi 2> /dev/null | head -20
 do_within "environment" 10 "$BIN/python" -m torchdoctor env
 do_within "nvml against nvidia-smi" 30 "$BIN/python" benchmarks/gpu/check_nvml.py "$OUT/nvml.json"
 if "$BIN/python" -c 'import pytest' 2> /dev/null; then
-  do_within "GPU tests" 60 "$BIN/python" -m pytest -q -m gpu -p no:cacheprovider \
-    tests/fixes/test_fix_examples.py
+  do_within "GPU tests" 60 "$BIN/python" -m pytest -q -p no:cacheprovider "${GPU_TESTS[@]}"
 else
   SKIPPED+=("GPU tests (no pytest here)")
 fi

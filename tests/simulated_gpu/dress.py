@@ -27,6 +27,8 @@ def _name_backend(torch: Any, kind: str) -> None:
     """Register `torch.<kind>`, as a backend's own package does when it is imported."""
     module = ModuleType(f"torch.{kind}")
     module.__dict__.update({part: SimpleNamespace() for part in ("memory", "streams", "random")})
+    module._is_in_bad_fork = lambda: False  # type: ignore[attr-defined]
+    module.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]
     torch.utils.rename_privateuse1_backend(kind)
     torch._register_device_module(kind, module)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)

@@ -18,6 +18,7 @@ from simulated_gpu import devices
 _BRANCHES = {
     "Is data loader time high?": "data_loader",
     "Is memory copy time high?": "memcpy",
+    "Is communication time high?": "communication",
     "Is GPU utilization high?": "gpu",
     "Is CPU execution high?": "cpu",
     "Is anything else high?": "other",
@@ -71,6 +72,7 @@ class Planted:
         says: text that some evidence has to contain.
         not_found: checks that must not be found.
         fix: that has to be recommended; "" for none in particular.
+        ranks: processes that train together.
         cured: the parts of the program that are otherwise where the fix is made permanent.
         nvml: lines of the NVML state file.
     """
@@ -84,6 +86,7 @@ class Planted:
     fix: str = ""
     cured: Mapping[str, str] = field(default_factory=dict)
     nvml: str = "devices=1\n"
+    ranks: int = 1
     samples: int = 4096
     features: int = 64
     sample: str = "pass"
@@ -110,6 +113,7 @@ class Planted:
         """Return what the program spends without torchdoctor, as simulated_gpu.truth says it."""
         planted = replace(self, **self.cured) if cured else self  # type: ignore[arg-type]
         script, path = folder / "alone.py", folder / "truth.json"
+        assert self.ranks == 1
         script.write_text(planted.program, encoding="utf-8")
         told = {"SIMULATED_GPU": self.settings, "SIMULATED_TRUTH": str(path)}
         subprocess.run(
@@ -125,7 +129,9 @@ class Planted:
     def report(self, folder: Path, *options: str, kind: str = "cuda") -> dict[str, Any]:
         """Return report.json of `torchdoctor run` on the simulated device."""
         (folder / "train.py").write_text(devices.named(self.program, kind), encoding="utf-8")
-        command = ["run", *options, "--output", "run", "train.py"]
+        launcher = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
+        started = [*launcher, str(self.ranks)] if self.ranks > 1 else []
+        command = ["run", *options, "--output", "run", *started, "train.py"]
         nvml = self.nvml if kind == "cuda" else ""
         ended = devices.doctor(folder, *command, settings=self.settings, nvml=nvml, kind=kind)
         assert ended.returncode == 0, ended.stderr[-2000:]
@@ -137,7 +143,7 @@ class Planted:
         """Return what the diagnosis says otherwise than it was planted."""
         diagnosis = report["diagnosis"]
         findings = {finding["check"]: finding for finding in reversed(diagnosis["findings"])}
-        evidence = str([finding["evidence"] for finding in findings.values()])
+        evidence = str([finding["evidence"] for finding in diagnosis["findings"]])
         wrong = [f"{check} found" for check in self.not_found if check in findings]
         if self.bottleneck and diagnosis["bottleneck"] not in self.bottleneck:
             wrong.append(f"bottleneck {diagnosis['bottleneck']}")
@@ -287,13 +293,29 @@ PLANTED = {
         says="on the GPU of this training",
     ),
     "idle-at-epoch-ends": Planted(
-        settings="kernel:mm=4000",
-        samples=512,
-        epoch_end="time.sleep(1)",
+        settings="kernel:mm=16000",
+        samples=256,
+        epoch_end="time.sleep(3)",
         bottleneck=["other"],
         finding="step-outliers",
-        line="time.sleep(1)",
+        line="time.sleep(3)",
         not_found=["inline-batch-preparation", "data-wait"],
+    ),
+    "two-ranks-with-a-straggler": Planted(
+        settings="kernel:mm=4000",
+        ranks=2,
+        before="""import torch.distributed as dist
+    dist.init_process_group("gloo")
+    def average(*_):
+        for p in model.parameters():
+            gradient = p.grad.cpu()
+            dist.all_reduce(gradient)
+            p.grad.copy_(gradient / 2)
+    optimizer.register_step_pre_hook(average)""",
+        step="time.sleep(0.1 * dist.get_rank())",
+        bottleneck=["communication", "other"],  # as rank 0 sees it, and rank 1
+        finding="rank-imbalance",
+        says="Rank 1 works",
     ),
     "clean": Planted(
         settings=_BUSY,

@@ -16,6 +16,7 @@ tensors ask the driver for less than 2 MiB, the caching allocator is off.
 The first steps, which fill the allocator's cache: record after some steps of warm-up.
 """
 
+from torchdoctor.facts.analysed import calls_of
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, trace
 from torchdoctor.words.figures import counted
 
@@ -36,7 +37,9 @@ def _examine(recording: Recording) -> Symptoms:
         f"Driver calls for memory (Malloc, Free) hold the host {held:.0%} of each step{exposed}: "
         f"{counted(traced.allocations_per_step, 'call')} a step."
     )
-    yield Symptom(share=share, evidence=[told, *_causes(traced)], severity="moderate")
+    emptied = [x.location for x in calls_of(recording, "wait") if x.name == "empty_cache"]
+    where, evidence = emptied[0] if emptied else None, [told, *_causes(traced)]
+    yield Symptom(share=share, evidence=evidence, location=where, severity="moderate")
 
 
 def _causes(traced: TraceStatistics) -> list[str]:

@@ -208,12 +208,12 @@ def build_timeline(trace: Trace) -> Timeline:
         "data_loader": join(*loader),
         "cpu": join(*work),
     }
-    collectives = branches["communication"]
-    if not trace.has_device:
-        collectives = host_collectives(trace)
+    on_device, on_host = branches["communication"], host_collectives(trace)
+    collectives = on_device if len(on_device) else on_host
+    if len(on_host):
         computing = trace.operators.spans(operator_nesting(trace).leaves)
-        hidden = join(branches["data_loader"], computing)
-        branches["communication"] = subtract(collectives, hidden)
+        exposed_on_host = subtract(on_host, join(branches["data_loader"], computing))
+        branches["communication"] = join(on_device, exposed_on_host)
     exposed, below, covered = {}, np.zeros(len(steps), dtype=np.int64), EMPTY
     for branch in BRANCHES:
         covered = join(covered, branches[branch])
