@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torchdoctor.advice import catalogue
 from torchdoctor.machine.environment import accelerators, environment, named_gpus
-from torchdoctor.words import Environment, Recording, Workload
+from torchdoctor.words import Environment, Gpu, Recording, Workload
 
 FIGURES_AT = 13  # column
 
@@ -23,17 +23,21 @@ def describe_environment() -> list[str]:
         f"CPU          {machine.cpu}, {machine.cpu_cores} cores, {machine.cpus:g} usable",
         f"CPU features {', '.join(machine.cpu_features) or 'unknown'}",
         f"memory       {_gib(machine.memory_bytes)} (limit {_gib(limits.memory_bytes)})",
-        *(
-            f"GPU          {gpu.name} ({_gib(gpu.memory_bytes)}, compute capability "
-            f"{gpu.compute_capability or 'unknown'})"
-            for gpu in machine.gpus
-        ),
+        *(f"GPU          {_described(gpu)}" for gpu in machine.gpus),
         *([] if machine.gpus else ["GPU          none"]),
         f"driver       {machine.driver or 'none'}",
     ]
     recording = Recording(workload=Workload(command=[], cwd=""), environment=machine)
     ruled_out = _ruled_out(recording, bool(usable)) or ["nothing"]
     return [*lines, "", "Ruled out on this machine:", *(f"  {reason}" for reason in ruled_out)]
+
+
+def _described(gpu: Gpu) -> str:
+    """Return a GPU's name; torch alone tells of no memory and no compute capability."""
+    if gpu.memory_bytes is None:
+        return gpu.name
+    capability = gpu.compute_capability or "unknown"
+    return f"{gpu.name} ({_gib(gpu.memory_bytes)}, compute capability {capability})"
 
 
 def _build(machine: Environment) -> str:
