@@ -125,9 +125,7 @@ def _diagnosis(
     return in_its_words(diagnosis, trace)
 
 
-def compared(
-    ranks: Sequence[RankTrace],
-) -> tuple[list[RankTime], RankTrace, Alignment | Unaligned]:
+def compared(ranks: Sequence[RankTrace]) -> tuple[list[RankTime], RankTrace, Alignment | Unaligned]:
     """Return a row for each rank of one job, the trace of the one that others wait for, clocks."""
     longest_s = max(rank.statistics.step_s or 0.0 for rank in ranks)
     aligned = align([rank.collectives for rank in ranks], longest_s)

@@ -92,7 +92,7 @@ FIX = FixSpec(
     location=lambda recording: recording.main.flags.averaged_location,
     instruction=instruction,
     training=TrainingAdvice(
-        costs="an average is a second copy of the weights in memory, and evaluation has to use it.",
+        costs="an average is a second copy of the weights in memory, and evaluation has to use it."
     ),
     offers=[(process(flags={"averaged_by_loop": 1}), "get_ema_multi_avg_fn")],
     refusals=[({}, "No AveragedModel")],

@@ -125,9 +125,7 @@ def measured_windows(events: Mapping[int, Events]) -> dict[int, Rows]:
 
 
 def main_process(
-    measured: Mapping[int, object],
-    events: Mapping[int, Events],
-    facts: Mapping[int, ProcessFacts],
+    measured: Mapping[int, object], events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]
 ) -> int | None:
     """Return the pid of rank 0, or of the process that began first; None where none measured."""
 

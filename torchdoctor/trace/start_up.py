@@ -47,7 +47,7 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
     return until, [
         f"The first {seconds((until - start) / 1e9)} of the trace are left out, as {STARTS_UP} "
         f"lies there: {counted(int(rows.sum()), 'call')} held the host for "
-        f"{seconds(total / 1e9)} ({names}).",
+        f"{seconds(total / 1e9)} ({names})."
     ]
 
 

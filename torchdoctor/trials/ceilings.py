@@ -17,13 +17,7 @@ from torchdoctor.trials.arm_specs import CEILING, ArmSpecs, Fixes
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.log import Log, Series
-from torchdoctor.words import (
-    Interval,
-    Recording,
-    StepStatistics,
-    SwitchedLaunch,
-    TriedCeiling,
-)
+from torchdoctor.words import Interval, Recording, StepStatistics, SwitchedLaunch, TriedCeiling
 
 FEWEST_ROUNDS = 3
 _FEWEST_PAIRS = 3  # pairs of blocks that judge an arm

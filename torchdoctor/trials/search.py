@@ -17,12 +17,7 @@ from torchdoctor.trials.beliefs import Beliefs, Members, Results
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.log import NO_TIME, SEED_LAUNCHES, Budget, BudgetEnded, Log, Stopped
-from torchdoctor.trials.outcome import (
-    Judgement,
-    TrialResults,
-    patch_result,
-    training_is_the_same,
-)
+from torchdoctor.trials.outcome import Judgement, TrialResults, patch_result, training_is_the_same
 from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
 from torchdoctor.words import Candidate, ProgressEvent, StepStatistics, TriedCeiling

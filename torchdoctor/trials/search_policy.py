@@ -229,8 +229,7 @@ class SearchPolicy:
         if max(rates) <= _NO_RATE:  # no measurement is worth its time: take the claim in reach
             reached = self._reached(self._left_s)
             best = max(
-                options,
-                key=lambda x: (round(x.worth, 4), reached.get(x.action.members, 0.0)),
+                options, key=lambda x: (round(x.worth, 4), reached.get(x.action.members, 0.0))
             )
         gained = best.worth + self._luck - self._claimed
         share = best.cost_s / self.prices.budget_s

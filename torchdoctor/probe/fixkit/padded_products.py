@@ -11,11 +11,7 @@ from collections import Counter
 # Bytes that a row should be a multiple of: what a tensor core's fast kernels need, what they like
 # best since compute capability 8.0, and what a vector register of AVX-512 holds.
 _BYTES_GPU, _BYTES_AMPERE, _BYTES_CPU = 16, 128, 64
-_DTYPES = {
-    "float": ("float32", 4),
-    "c10::Half": ("float16", 2),
-    "c10::BFloat16": ("bfloat16", 2),
-}
+_DTYPES = {"float": ("float32", 4), "c10::Half": ("float16", 2), "c10::BFloat16": ("bfloat16", 2)}
 _FACTORS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
 _CONVOLUTION = "aten::convolution"
 _MOST_GROWTH = 0.125  # padding that adds more arithmetic than this is no padding
