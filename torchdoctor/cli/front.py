@@ -80,16 +80,12 @@ def _say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def _end_like_ctrl_c() -> None:
     """Give a scheduler that ends the job the report of what was measured, as Ctrl-C does."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _interrupt)
+            signal.signal(number, signal.default_int_handler)
 
 
 def _by_ctrl_c(end: BaseException | None) -> bool:

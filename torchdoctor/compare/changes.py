@@ -127,7 +127,10 @@ def findings(a: Side, b: Side) -> list[FindingChange]:
     for old, new in _pairs(a, b):
         if old is not None and new is not None:
             change = _change("changed", old, new, a, b)
-            matters = _matters(change, old.severity != new.severity, min(a.parts_s, b.parts_s))
+            matters = change.a_s != change.b_s or old.severity != new.severity
+            if change.a_s is not None and change.b_s is not None:
+                least_s = max(_SMALL_CHANGE * min(a.parts_s, b.parts_s), _OF_ITSELF * change.a_s)
+                matters = abs(change.b_s - change.a_s) > least_s
         elif old is not None:
             change, matters = _change("gone", old, old, a, b), _could_show(b, a, old)
         else:
@@ -195,13 +198,6 @@ def _below_threshold(ident: str, side: Side, other_s: float | None) -> float | N
     name = check.share_field if check is not None and check.question is not None else None
     left_s = side.cost_s(getattr(side.report.baseline.shares, name)) if name else None
     return left_s if left_s and other_s is not None and left_s >= _LEFT * other_s else None
-
-
-def _matters(change: FindingChange, other_severity: bool, shorter_s: float) -> bool:
-    if change.a_s is None or change.b_s is None:
-        return (change.a_s is None) != (change.b_s is None) or other_severity
-    least_s = max(_SMALL_CHANGE * shorter_s, _OF_ITSELF * change.a_s)
-    return abs(change.b_s - change.a_s) > least_s
 
 
 def _cost_s(change: FindingChange) -> float:

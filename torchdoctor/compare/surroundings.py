@@ -107,7 +107,11 @@ def doubts(a: Side, b: Side, interval: Interval | None) -> Iterator[str]:
             "gives stronger evidence, because it measures both in turns."
         )
     if a.is_trace != b.is_trace:
-        yield _mixed(*((b, "B") if a.is_trace else (a, "A")))
+        run, label = (b, "B") if a.is_trace else (a, "A")
+        timed = f"{label} was timed without the profiler, which slows the host of the other down."
+        if run.report.trace is not None and run.report.trace.step_times_s:
+            timed = f"The other is a trace, so {label}'s step time is that of its profiled steps."
+        yield f"{timed} Facts that only {label} has (settings, loaders, sensors) are left out."
     ways = [side.report.baseline.launches_by for side in (a, b)]
     if runs and all(ways) and ways[0] != ways[1]:
         yield (
@@ -137,10 +141,3 @@ def doubts(a: Side, b: Side, interval: Interval | None) -> Iterator[str]:
             f"{counted(ranks[0], 'rank')} against {counted(ranks[1], 'rank')}: that alone changes "
             "collectives and steps."
         )
-
-
-def _mixed(run: Side, label: str) -> str:
-    timed = f"{label} was timed without the profiler, which slows the host of the other down."
-    if run.report.trace is not None and run.report.trace.step_times_s:
-        timed = f"The other is a trace, so {label}'s step time is that of its profiled steps."
-    return f"{timed} Facts that only {label} has (settings, loaders, sensors) are left out."

@@ -103,18 +103,26 @@ def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
     """Return the prediction without its rows."""
     exchange = trace.exchange or GradientExchange()
     total, source, last = exchange.gradient_bytes, exchange.known_from, exchange.last_bytes
-    if source in (None, "backward") and (own := _optimized_bytes(recording)):
+    optimizers = recording.main.optimizers
+    used = [optimizer for optimizer in optimizers if optimizer.steps] or optimizers
+    # A gradient has its parameter's type.
+    own = float(sum(x.elements * _BYTES.get(x.dtype, 4) for x in used))
+    if source in (None, "backward") and own:
         total, source, last = own, "program", None
     if total and last is None:
         last = min(total, float(BUCKET_BYTES))
     traced_s, steps = trace.step_s or 0.0, recording.steps
+    alone_s = max(traced_s - (trace.communication_exposed_s or 0.0), 0.0)
+    replay = trace.what_if
+    if replay is not None and replay.reproduced and (gain := replay.speedup("communication")):
+        alone_s = traced_s / gain
     # Under the profiler the host is slower: the parts of its step, of the step without it.
     scale = steps.mean_s / traced_s if steps is not None and traced_s else 1.0
     known = Scaling(
         gradient_bytes=total,
         gradients_from=source,
         last_bytes=last,
-        alone_s=_alone_s(trace) * scale or None,
+        alone_s=alone_s * scale or None,
         backward_s=exchange.backward_s * scale if exchange.backward_s else None,
         loader_share=recording.shares.data_loader,
         ranks=exchange.ranks if exchange.ranks and exchange.ranks > 1 else None,
@@ -142,21 +150,6 @@ def _with_links(known: Scaling, recording: Recording, exchange: GradientExchange
         low, high = exchange.mean_bytes_per_s, exchange.best_bytes_per_s
         known = replace(known, low_bytes_per_s=low, high_bytes_per_s=high, links_from="collectives")
     return known
-
-
-def _optimized_bytes(recording: Recording) -> float:
-    """Return the bytes of what the optimizers update: a gradient has its parameter's type."""
-    optimizers = recording.main.optimizers
-    used = [optimizer for optimizer in optimizers if optimizer.steps] or optimizers
-    return float(sum(x.elements * _BYTES.get(x.dtype, 4) for x in used))
-
-
-def _alone_s(trace: TraceStatistics) -> float:
-    """Return a step without its exchange: by replay, else without what is exposed of it."""
-    step_s, replay = trace.step_s or 0.0, trace.what_if
-    if replay is not None and replay.reproduced and (gain := replay.speedup("communication")):
-        return step_s / gain
-    return max(step_s - (trace.communication_exposed_s or 0.0), 0.0)
 
 
 def _missing(known: Scaling, trace: TraceStatistics) -> list[str]:

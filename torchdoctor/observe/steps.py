@@ -49,16 +49,12 @@ def cycle_length(
     if len(epoch_ends):
         ends = epoch_ends if len(epoch_ends) > 1 else np.append(-1, epoch_ends)
         return max(int(np.median(np.diff(ends))), 1)
-    accumulated = 0.0 < optimizer_steps_per_step < 0.9
-    otherwise = round(1.0 / optimizer_steps_per_step) if accumulated else None
-    return _period_of_long_steps(durations) or otherwise
-
-
-def _period_of_long_steps(durations: np.ndarray) -> int | None:
     gaps = np.diff(np.flatnonzero(durations > _LONG_STEP * np.median(durations)))
     # A step may be missing at the edge of an epoch that does not divide evenly.
-    regular = len(gaps) > 1 and gaps.max() - gaps.min() <= 1 and gaps.min() > 1
-    return int(np.median(gaps)) if regular else None
+    if len(gaps) > 1 and gaps.max() - gaps.min() <= 1 and gaps.min() > 1:
+        return int(np.median(gaps))
+    accumulated = 0.0 < optimizer_steps_per_step < 0.9
+    return round(1.0 / optimizer_steps_per_step) if accumulated else None
 
 
 def update_seconds(events: Events, edges: np.ndarray) -> list[float]:

@@ -55,7 +55,10 @@ def read_measured(report: Report) -> Measured:
     chosen = {fix.fix: fix.settings for fix in report.recommendation.fixes}
     observed, kinds = None, dict[str, list[Edges]](observed=[], baseline=[], recommended=[])
     for folder in sorted((Path(report.run_folder) / "launches").glob("*")):
-        plan = _plan(folder)
+        try:
+            plan = msgspec.json.decode((folder / "plan.json").read_bytes(), type=dict[str, Any])
+        except (OSError, msgspec.DecodeError):
+            continue
         if plan.get("purpose") == "observe" and observed is None:
             observed = _observed(folder, report.steps.boundary)
             kinds["observed"] = [observed.edges] if observed is not None else []
@@ -73,14 +76,6 @@ def read_measured(report: Report) -> Measured:
     return Measured(
         observed=observed, kinds={kind: timed for kind, timed in kinds.items() if timed}
     )
-
-
-def _plan(folder: Path) -> dict[str, Any]:
-    try:
-        plan = msgspec.json.decode((folder / "plan.json").read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return {}
-    return plan if isinstance(plan, dict) else {}
 
 
 def _observed(folder: Path, boundary: Boundary) -> Observed | None:
