@@ -22,6 +22,7 @@ _NEWS_EVERY_S = 15.0
 _SILENT_S = 30.0  # a pipe that says nothing for longer looks like a program that hangs
 _WIDTH = 100
 _TICK_S = 1.0
+_ECHO = 3  # columns: where "^C" breaks the last line, the first one is not taken away
 _HINT = "Ctrl-C ends this early and keeps what was measured"
 
 
@@ -99,7 +100,8 @@ def panel(event: ProgressEvent, width: int) -> RenderableType:
     if event.budget_s is not None:
         done_s = min(event.elapsed_s, event.budget_s)
         grid.add_row("", ProgressBar(event.budget_s, done_s, complete_style="cyan"))
-    return Panel(grid, title="torchdoctor", subtitle=_HINT, width=min(width, _WIDTH))
+    width = min(width - _ECHO, _WIDTH)
+    return Panel(grid, title="torchdoctor", subtitle=_HINT, width=width)
 
 
 def clock(event: ProgressEvent) -> str:
