@@ -14,7 +14,8 @@ from samples import GATE, SAMPLES
 
 from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.compare import compare
-from torchdoctor.reports.formats import PAGE_NAME, rendered, write_page
+from torchdoctor.reports.document import PAGE_NAME
+from torchdoctor.reports.formats import rendered, write_page
 from torchdoctor.reports.side_by_side import comparison_page, gate_page
 from torchdoctor.words import Report, Shares, Trial
 

@@ -169,7 +169,7 @@ def _write_files(report: GateReport, files: Files) -> None:
     """Write the files that were asked for, and GitHub's step summary, as far as that goes."""
     from torchdoctor.reports import gate as formats
     from torchdoctor.reports import markdown
-    from torchdoctor.reports.formats import PAGE_NAME
+    from torchdoctor.reports.document import PAGE_NAME
     from torchdoctor.reports.side_by_side import gate_page
     from torchdoctor.words.record_files import write_record, write_text
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from torchdoctor.words import Interval, Note
 
+PAGE_NAME = "report.html"  # in the run folder
+HINT = "details: the same command with --details"
 # Tones of a block or a row: "" | "strong" | "good" | "bad" | "soft".
 
 
@@ -93,7 +95,7 @@ class Document:
     summary: str  # the cause or the verdict in one sentence
     screen: list[Section]
     details: list[Section]
-    hint: str = "details: the same command with --details"  # shown where the details are not
+    hint: str = HINT  # shown where the details are not
 
 
 def sections(*parts: tuple[str, list[Block]]) -> list[Section]:

@@ -8,14 +8,13 @@ from typing import Any
 from urllib.parse import quote
 
 from torchdoctor.reports import details, first_screen, html, markdown, terminal, wording
-from torchdoctor.reports.document import Document
+from torchdoctor.reports.document import PAGE_NAME, Document
 from torchdoctor.reports.pictures import pictures
 from torchdoctor.words import Finding, Report
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, duration, relative
 from torchdoctor.words.record_files import encode, write_text
 
-PAGE_NAME = "report.html"  # in the run folder
 FORMATS = ("terminal", "html", "markdown", "json", "sarif")
 _LEVELS = {"high": "warning", "moderate": "warning", "advice": "note"}
 _BASE = "SRCROOT"  # GitHub's name for the top of the repository

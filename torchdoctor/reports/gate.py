@@ -1,7 +1,9 @@
 """A gate's result as a document, JUnit XML and GitHub annotations."""
 
+from pathlib import Path
 from xml.etree import ElementTree
 
+from torchdoctor.reports import document as document_format
 from torchdoctor.reports.document import Block, Document, Sentence, notes, sections, table
 from torchdoctor.words import Interval, Note, figures
 from torchdoctor.words.gate import GateMetric, GateReport
@@ -74,6 +76,8 @@ def document(report: GateReport) -> Document:
         told = Note(severity="beware", sentence=report.sentence)
     rows = [row(metric) for metric in report.metrics]
     doubts = [figures.clean(doubt) for doubt in report.doubts]
+    page = Path(report.run_folder or "") / document_format.PAGE_NAME
+    shown = f" · page: {figures.relative(str(page), str(Path.cwd()))}" * page.is_file()
     return Document(
         title=f"torchdoctor gate: {mark(report)}",
         subject=f"against {figures.clean(report.reference)}",
@@ -82,6 +86,7 @@ def document(report: GateReport) -> Document:
         details=sections(
             ("How it was measured", [Sentence(_basis(report))]), ("Doubts", notes(doubts))
         ),
+        hint=f"{document_format.HINT}{shown}",
     )
 
 
