@@ -76,6 +76,7 @@ def test_copies_and_moves_are_seen_at_their_lines(tmp_path: Path) -> None:
         (lines["made"], "made-then-moved"),
         (lines["random"], "made-then-moved"),
         (lines["constant"], "moved-again"),
+        *((lines[name], "pageable") for name in ("constant", "changing", "batch")),
     }
     assert seen[lines["lone"], "array-copy"]["sure"]
     assert not seen[lines["held"], "array-copy"]["sure"], "somebody may write to it"
