@@ -8,6 +8,7 @@ Each becomes FOLDER/<workload>.json.gz with what was planted in FOLDER/planted.j
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,14 @@ def main() -> None:
                 "--no-fixes",
             ]
             result = subprocess.run(
-                [*command, "--budget", "20s", "--output", str(run), str(wanted.script)],
+                [
+                    *command,
+                    "--budget",
+                    os.environ.get("TRACE_BUDGET", "20s"),
+                    "--output",
+                    str(run),
+                    str(wanted.script),
+                ],
                 capture_output=True,
                 text=True,
                 check=False,

@@ -9,7 +9,8 @@
 # WHEELS: a folder of wheels for a machine without a package index (see wheels.sh).
 # What did not fit into the time is named at the end. Without a GPU it stops at once, unless
 # SIMULATED=1 asks for a rehearsal on the simulated GPU of tests/simulated_gpu.
-# SHORT=1 tries a part of each: of the samples SAMPLES, of the claims HEADLINES; nothing is installed.
+# SHORT=1 tries a part of each: of the samples SAMPLES, of the claims HEADLINES. It installs nothing,
+# and tries no fixes.
 set -uo pipefail
 OUT=$(mkdir -p "${1:?name a folder for the results}" && cd "$1" && pwd)
 WHEELS=${2:-}
@@ -46,7 +47,11 @@ fi
 GPU_TESTS=(-m gpu tests/fixes/test_fix_examples.py)
 if [ "${SIMULATED:-}" = 1 ]; then GPU_TESTS=(tests/probe/test_fixes_on_device.py -k tf32); fi
 SHORTLY=()
-if [ "${SHORT:-}" = 1 ]; then SHORTLY=(--launches 2 --blocks 4 --step-ms 0); fi
+OPTIONS=()
+if [ "${SHORT:-}" = 1 ]; then
+  SHORTLY=(--launches 2 --blocks 4 --step-ms 0)
+  OPTIONS=(--no-fixes)
+fi
 SAMPLES=${SAMPLES:-$(basename -s .py -a sample_workloads/*.py | grep -v '^expectations$')}
 
 if [ "${SHORT:-}" = 1 ]; then
@@ -76,7 +81,7 @@ do_within "headline numbers" 150 "$BIN/python" benchmarks/headlines.py \
   --budget "${HEADLINES_BUDGET_S:-25}s" --json "$OUT/headlines.json" ${HEADLINES:+--only "$HEADLINES"}
 for name in $SAMPLES; do
   budget=${BUDGET_S:-30}
-  do_within "run $name" $((budget + 10)) "$BIN/python" -m torchdoctor run --quiet \
+  do_within "run $name" $((budget + 10)) "$BIN/python" -m torchdoctor run --quiet "${OPTIONS[@]}" \
     --budget "${budget}s" --output "$OUT/samples/$name" "sample_workloads/$name.py" > /dev/null
 done
 "$BIN/python" benchmarks/gpu/table.py "$OUT/samples" | tee "$OUT/table.md"

@@ -20,7 +20,7 @@ def test_the_example_of_a_fix_does_what_it_says(ident: str, tmp_path: Path) -> N
     fix = catalogue.fixes()[ident]
     assert fix.example is not None
     example = fix.example
-    (tmp_path / "example.py").write_text("import simulated_gpu.attach\n" + example.code)
+    (tmp_path / "example.py").write_text("import simulated_gpu.attach\n" + example.program)
     env = {**devices.environment(), "PYTHONPATH": str(devices.TESTS)}
     plan = {"id": ident, "file": fix.file, "settings": example.settings}
     for fixes, shown in (([], example.without), ([plan], example.with_fix)):

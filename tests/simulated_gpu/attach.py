@@ -46,6 +46,10 @@ class _Finder:
             from simulated_gpu.dress import dress
 
             dress(module, library, KIND)
+            if os.environ.get("SIMULATED_TRUTH"):
+                from simulated_gpu import truth
+
+                truth.begin(counts, library.simulated_pending_ns)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -58,10 +62,6 @@ def _load() -> ctypes.CDLL:
     path = os.environ.get("SIMULATED_GPU_LIBRARY") or str(library(KIND))
     device = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     device.simulated_capacity.restype = device.simulated_pending_ns.restype = ctypes.c_int64
-    if os.environ.get("SIMULATED_TRUTH"):
-        from simulated_gpu import truth
-
-        truth.begin(counts, device.simulated_pending_ns)
     return device
 
 
