@@ -21,7 +21,7 @@ def _load(path: Path):
     return module
 
 
-synthetic = _load(ROOT / "tests" / "recording" / "synthetic_traces.py")
+synthetic = _load(ROOT / "tests" / "synthetic_traces.py")
 samples = _load(ROOT / "tests" / "reports" / "samples.py")
 
 
