@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchdoctor.facts.gpu_data_sheets import SHEETS, data_sheet
+from torchdoctor.facts.gpu_data_sheets import data_sheet, sheets
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_similar_name_does_not_get_the_figures_of_another(driver: str) -> None
     assert data_sheet(driver) is None
 
 
-@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.name)
+@pytest.mark.parametrize("sheet", sheets(), ids=lambda sheet: sheet.name)
 def test_figures_are_dense_and_have_a_source(sheet) -> None:
     """A figure for sparsity slips in as twice or four times the next precision's."""
     assert sheet.source.startswith("https://")

@@ -22,7 +22,7 @@ It is a model of two figures of data sheets. Rent one by the hour and measure be
 
 from typing import Any
 
-from torchdoctor.facts.gpu_data_sheets import SHEETS, DataSheet, data_sheet
+from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet, sheets
 from torchdoctor.words import FixSpec, Recording, Settings, process
 
 _BUSY = 0.8  # of the step in kernels: below, the host is the limit
@@ -49,7 +49,7 @@ def _sheet(recording: Recording) -> DataSheet | None:
 def _better(here: DataSheet, share: float) -> list[tuple[float, float, str]]:
     """Return the least and greatest gain of GPUs that are faster by both figures, with names."""
     faster = []
-    for sheet in SHEETS:
+    for sheet in sheets():
         arithmetic = (sheet.peak("float16") or 0.0) / (here.peak("float16") or 1.0)
         ratios = sorted((sheet.bandwidth / here.bandwidth, arithmetic))
         if ratios[0] < 1.0:

@@ -6,6 +6,7 @@ imports, the user's own modules, output, threads, open files), there is no image
 """
 
 import ast
+import contextlib
 import ctypes
 import json
 import os
@@ -39,9 +40,11 @@ def hold_up(plan_text):
             os.environ.clear()
             os.environ.update({**launch["environment"], **changed})
             return
-        os.waitpid(child, 0)
         for number in files:
             os.close(number)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # the parents of earlier launches
+                pass
 
 
 def _history(script):
@@ -86,7 +89,13 @@ def _open_ends(link):
 def _become(launch, status, stdin, output, alive, *spaces):
     """Go on as the program of a launch; its parent tells how it ends, as sandbox_entry.py does."""
     libc = ctypes.CDLL(None)
-    if any(libc.setns(space, 0) for space in spaces) or os.fork():
+    inside = None if any(libc.setns(space, 0) for space in spaces) else os.fork()
+    if inside != 0:
+        for number in (status, stdin, output, alive, *spaces):
+            os.close(number)
+        # The namespace ends once this parent, outside of it, buries it: another may take seconds.
+        if inside is not None:
+            os.waitpid(inside, 0)
         os._exit(0)
     os.write(alive, b".")
     program = os.fork()
