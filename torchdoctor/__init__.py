@@ -28,9 +28,8 @@ def run(command: str | Iterable[str | Path], **options: object) -> PythonReport:
         options: those of `torchdoctor run --help`, with an underscore for a hyphen: budget="2m",
             fixes=["loader-workers"], no_fixes=True.
 
-    Returns:
-        The report, typed as report.json is. A notebook shows the first screen of its page;
-        `trials_frame()` and `steps_frame()` give pandas frames.
+    The report is typed as report.json is. A notebook shows the first screen of its page;
+    `trials_frame()` and `steps_frame()` give pandas frames.
 
     Raises:
         torchdoctor.words.errors.TorchdoctorError: where the command ends with another exit code

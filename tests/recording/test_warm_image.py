@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.launch.launch import Program, launch, start_image
+from torchdoctor.launch.launch import Program, WarmImage, launch, start_image
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.warm_image import WarmImage
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.words.errors import UsageError
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from torchdoctor.words import BRANCHES, CatalogueEntry, CeilingSpec, CheckSpec, FixSpec
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.toml import parsed_toml
 
 WITHOUT_GPU = "gpu; without a GPU: cpu"
 TITLES_AT = 29  # column of the titles in `listing`
@@ -21,29 +22,9 @@ _APPLIED = {
     "between steps": "while the program trains, between two of its steps; it can be taken back",
     "by hand": "by you, in the source or the command; no run of torchdoctor applies it",
 }
-_PYTORCH = "https://docs.pytorch.org/"
-# By the name that `CheckSpec.source` has for them.
-_PUBLISHED = {
-    "XProf": "https://github.com/openxla/xprof",
-    "TensorBoard": "https://github.com/pytorch/kineto/tree/main/tb_plugin",
-    "SageMaker": "https://docs.aws.amazon.com/sagemaker/latest/dg/"
-    "debugger-built-in-profiler-rules.html",
-    "Nsight Systems": "https://docs.nvidia.com/nsight-systems/AnalysisGuide/index.html",
-    "TorchTidy": "https://github.com/pytorch/pytorch/pull/80108",
-    "PyTorch Performance Tuning Guide": f"{_PYTORCH}tutorials/recipes/recipes/tuning_guide.html",
-    "PyTorch documentation (torch.distributed)": f"{_PYTORCH}docs/stable/distributed.html",
-    "PyTorch documentation (torch.compile)": f"{_PYTORCH}docs/stable/generated/torch.compile.html",
-    "PyTorch documentation (DataParallel)": f"{_PYTORCH}docs/stable/generated/"
-    "torch.nn.DataParallel.html",
-    "channels-last tutorial": f"{_PYTORCH}tutorials/intermediate/memory_format_tutorial.html",
-    "torch.utils.data": f"{_PYTORCH}docs/stable/data.html",
-    "Matrix Multiplication Background": "https://docs.nvidia.com/deeplearning/performance/"
-    "dl-performance-matrix-multiplication/index.html",
-    "NVIDIA Ampere architecture": "https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/"
-    "nvidia-ampere-architecture-whitepaper.pdf",
-}
 _TRIED_APART = "by {}, with --allow-training-changes, after the fixes for speed"
 _PACKAGE = Path(__file__).parent.parent
+_PUBLISHED = parsed_toml(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
 _Spec = TypeVar("_Spec", bound=CatalogueEntry)
 
 

@@ -41,9 +41,7 @@ def changes(diff: str, folder: str, record: Path, force: bool = False) -> Change
 
     `record` of `apply` is there as long as a patch is applied. `force`: also change files with
     uncommitted changes, or changed since the run, if the lines are there, once.
-
-    Raises:
-        UsageError: a file is not to be changed; the sentence says why.
+    Raise UsageError, which says why, if a file is not to be changed.
     """
     if record.exists():
         raise UsageError("A patch of this run is applied: torchdoctor patch --undo takes it back.")

@@ -7,32 +7,14 @@ from collections.abc import Iterator
 import libcst as cst
 
 from torchdoctor.edits import DecoratorEdit
-from torchdoctor.edits.syntax import Program, Syntax, last_name, source_of
+from torchdoctor.edits.syntax import NAMES, Program, Syntax, last_name, source_of
 
 # What calls one of these trains: gradients must stay on in it.
 _TRAINS = frozenset({"backward", "step", "grad", "manual_backward", "fit"})
 _OFF = ("torch.no_grad()", "torch.inference_mode()", "torch.no_grad", "torch.inference_mode")
 _LIKE_TRAINING = ("train", "fit", "learn", "optimi", "step", "closure")
-# No functions of the program's own come from these.
-_LIBRARY_NAMES = """
-torch torchvision torchaudio torchtext torchmetrics numpy scipy sklearn pandas PIL cv2 tqdm
-matplotlib einops wandb tensorboard tensorboardX yaml rich transformers datasets timm accelerate
-evaluate nltk sacrebleu
-"""
-_LIBRARIES = frozenset(sys.stdlib_module_names) | frozenset(_LIBRARY_NAMES.split())
-# Methods of tensors, modules, meters and loggers, whatever object has them.
-_HARMLESS_METHODS = """
-eval to cuda cpu float half double long int bool item detach sum mean std var max min argmax
-argmin topk eq ne gt lt ge le view view_as reshape flatten squeeze unsqueeze size dim numel numpy
-tolist clone contiguous expand expand_as repeat transpose permute softmax log_softmax sigmoid tanh
-relu abs pow sqrt exp log norm nonzero gather scatter masked_select masked_fill type type_as t all
-any cumsum sort round clamp mul add sub div mul_ add_ sub_ div_ zero_ copy_ square bfloat16 matmul
-argsort unbind chunk split parameters named_parameters modules children buffers state_dict
-load_state_dict zero_grad requires_grad_ write info debug warning error set_description
-set_postfix set_postfix_str set_epoch compute reset add_scalar add_scalars generate forward decode
-encode batch_decode parse_args parse_known_args add_argument save close flush synchronize
-"""
-_HARMLESS = frozenset(_HARMLESS_METHODS.split()).union(
+_LIBRARIES = frozenset(sys.stdlib_module_names) | frozenset(NAMES["libraries"])
+_HARMLESS = frozenset(NAMES["harmless_methods"]).union(
     *(dir(kind) for kind in (str, bytes, list, dict, set, float))
 )
 

@@ -7,27 +7,7 @@ import libcst as cst
 
 from torchdoctor.edits import StatementEdit
 from torchdoctor.edits.origins import is_computed
-from torchdoctor.edits.syntax import Program, Syntax, called, imports, same_statement
-
-# What sets the same under another name.
-_SYNONYMS = {
-    "torch.set_float32_matmul_precision": {
-        "torch.backends.cuda.matmul.allow_tf32",
-        "torch.backends.cuda.matmul.fp32_precision",
-        "torch.backends.fp32_precision",
-    },
-    "torch.backends.cudnn.allow_tf32": {
-        "torch.backends.cudnn.flags",
-        "torch.backends.cudnn.set_flags",
-        "torch.backends.cudnn.fp32_precision",
-        "torch.backends.cudnn.conv.fp32_precision",
-        "torch.backends.fp32_precision",
-    },
-    "torch.backends.cudnn.benchmark": {
-        "torch.backends.cudnn.flags",
-        "torch.backends.cudnn.set_flags",
-    },
-}
+from torchdoctor.edits.syntax import NAMES, Program, Syntax, called, imports, same_statement
 
 
 def with_statement(program: Program, edit: StatementEdit) -> cst.Module | None:
@@ -38,7 +18,7 @@ def with_statement(program: Program, edit: StatementEdit) -> cst.Module | None:
     added = cst.ensure_type(cst.parse_statement(edit.statement), cst.SimpleStatementLine)
     body = list(program.module.body)
     setting = _setting(program, added)
-    wanted = {setting, *_SYNONYMS.get(setting, ())} - {""}
+    wanted = {setting, *NAMES["synonyms"].get(setting, ())} - {""}
     own: list[cst.CSTNode] = [x for x in program.targets if program.full_name(x) in wanted]
     own += [x for x in program.calls() if program.full_name(x.func) in wanted]
     if len(own) < 2 and any(same_statement(line, added) for line in body):

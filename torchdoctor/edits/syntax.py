@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar
 
 import libcst as cst
@@ -15,6 +16,9 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
+from torchdoctor.words.toml import parsed_toml
+
+NAMES = parsed_toml(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 Block = cst.Module | cst.IndentedBlock
 Splice = tuple[int, int, str]  # from, to (offsets in the code), and the text in place of that

@@ -61,12 +61,7 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 class _Layers:
-    """The cache of each file system that the program uses, in one process.
-
-    Args:
-        folder: for cached files, shared by all processes of the program.
-        fsspec: the user's module.
-    """
+    """The cache of each file system that a process uses; `folder`: shared by all processes."""
 
     def __init__(self, folder: str, fsspec: Any, settings: Settings) -> None:
         self.folder, self._fsspec, self._settings = folder, fsspec, settings

@@ -83,11 +83,9 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 class _Stage:
-    """Copies of files, named by what they are copies of: path, size and time of change.
+    """Copies of files, named by path, size and time of change, in a folder of all processes.
 
-    Args:
-        folder: shared by all processes of the program.
-        limit: bytes of all copies together.
+    `limit`: bytes of all copies together.
     """
 
     def __init__(self, folder: str, limit: int, program: Any) -> None:

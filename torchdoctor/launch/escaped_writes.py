@@ -1,12 +1,20 @@
 """Files that a program changed although its writes should not have reached them."""
 
+import contextlib
+import functools
 import os
+import stat
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 LOOK_AT_MOST = 20_000
 LOOK_AT_MOST_S = 2.0
+_FOREIGN_S = 0.3
+_COPY_AT_MOST_BYTES = 64 << 20  # one file
+_COPY_ALL_AT_MOST_BYTES = 256 << 20
+_USUAL = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "XDG_RUNTIME_DIR")
 
 
 def walk(
@@ -71,3 +79,38 @@ def escape_doubt(escaped: Collection[str], mode: str) -> list[str]:
     named = ", ".join(list(escaped)[:5])
     noun = "writes" if len(escaped) > 1 else "write"
     return [f"{len(escaped)} {noun} reached your files in spite of the '{mode}' sandbox: {named}."]
+
+
+@functools.cache  # a launch leaves everything as it was
+def foreign_files(interest: tuple[str, ...]) -> frozenset[str]:
+    """Return folders and files of other owners, above and below where a launch may write.
+
+    An ordinary user's sandbox cannot copy them up (EOVERFLOW): they are put into its layers before.
+    """
+    usual = [path for name in _USUAL if (path := os.environ.get(name))]
+    named = [os.path.realpath(path) for path in interest]
+    foreign = set()
+    for place in (*named, *(os.path.realpath(path) for path in (*usual, "/tmp", "/var/tmp"))):
+        for folder in (Path(place), *Path(place).parents)[:-1]:
+            with contextlib.suppress(OSError):
+                if folder.is_dir() and _is_foreign(folder.stat()):
+                    foreign.add(str(folder))
+    copied_bytes = 0
+    for entry in walk((x for x in named if os.path.isdir(x)), LOOK_AT_MOST, _FOREIGN_S):
+        if entry is None:
+            continue
+        with contextlib.suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            if not _is_foreign(status) or not os.access(entry.path, os.W_OK | os.R_OK):
+                continue
+            room = min(_COPY_AT_MOST_BYTES, _COPY_ALL_AT_MOST_BYTES - copied_bytes)
+            if stat.S_ISREG(status.st_mode) and status.st_size <= room:
+                copied_bytes += status.st_size
+                foreign.add(entry.path)
+            elif stat.S_ISDIR(status.st_mode):
+                foreign.add(entry.path)
+    return frozenset(foreign)
+
+
+def _is_foreign(status: os.stat_result) -> bool:
+    return status.st_uid != os.getuid() or status.st_gid != os.getgid()

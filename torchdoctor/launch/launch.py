@@ -21,7 +21,6 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.running_launch import Poll
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Command, Started
-from torchdoctor.launch.warm_image import WarmImage
 from torchdoctor.machine import processes
 from torchdoctor.words import LaunchTiming, Workload
 from torchdoctor.words.errors import TorchdoctorError, UsageError
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from torchdoctor.machine.sensor_columns import SensorColumns
     from torchdoctor.machine.sensors import Sensors
 
+_PATIENCE_S = 120.0  # until a warm image is there
 TAIL_BYTES = 16_384
 PROBE = Path(__file__).resolve().parent.parent / "probe"
 # Variables that each tracker reads itself; where the user has switched one off, that stays.
@@ -50,6 +50,38 @@ _NO_MEMORY = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _KILLED = (-9, 137)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmImage:
+    """A process that forks launches (see `probe/warm_image.py`)."""
+
+    sandbox: Sandbox
+    started: Started
+    link: socket.socket
+
+    def ready(self) -> WarmImage | None:
+        """Wait until it can fork launches; None: it cannot, and has ended."""
+        self.link.settimeout(_PATIENCE_S)
+        with contextlib.suppress(OSError):
+            if self.link.recv(16):
+                self.link.setblocking(True)  # also of what launches inherit
+                return self
+        self.close()
+        return None
+
+    @property
+    def place(self) -> tuple[int, str] | None:
+        """Return its socket and user namespace for a launch; None: it has ended."""
+        pid = self.started.popen.poll() is None and self.started.popen.pid
+        return (self.link.fileno(), f"/proc/{pid}/ns/user") if pid else None
+
+    def close(self) -> None:
+        """End it; what was forked goes on."""
+        self.link.close()
+        self.started.popen.kill()
+        self.started.popen.wait()
+        self.sandbox.discard(self.started)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +127,8 @@ def launch(
 
     `folder` gets plan.json, output.txt and channel/. It is ended after `timeout_s`, and where
     `poll`, called about every 80 ms, says True (by default: each training process's probe is done).
-
-    Raises:
-        UsageError: the command cannot be executed.
-        TorchdoctorError: the sandbox could not be set up.
-        OSError: the launch's folder cannot be written.
+    Raise UsageError if the command cannot be executed, TorchdoctorError if the sandbox could not be
+    set up, OSError if the launch's folder cannot be written.
     """
     cache = program.compile_cache
     channel = folder / "channel"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.launch import scratch, shared_memory
-from torchdoctor.launch.foreign_files import foreign_files
+from torchdoctor.launch.escaped_writes import foreign_files
 from torchdoctor.launch.sandbox_plan import Planner, Step
 from torchdoctor.launch.started import Command, Started, start_directly, start_entry
 from torchdoctor.machine.mounts import mounts_now

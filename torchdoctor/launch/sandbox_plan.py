@@ -54,11 +54,9 @@ def _entries(folder: str) -> list[Entry] | None:
 class Planner:
     """Makes the steps.
 
-    mounts: all of them, with `mounts[0].path == "/"`.
-    scratch: holds the layers on disk; no layer may lie below what it is laid over.
-    userns: mounts in a new user namespace are locked together, so a folder with mounts below it
-        cannot be a lower layer and is taken apart instead.
-    foreign: folders and files that must exist in a layer beforehand.
+    `mounts[0].path` is "/"; `scratch` holds the layers on disk, none below what it is laid over;
+    `foreign` must exist in a layer beforehand. With `userns` mounts are locked together: a folder
+    with mounts below it cannot be a lower layer and is taken apart instead.
     """
 
     mounts: list[Mount]

@@ -28,10 +28,8 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
 
     `args`: a script and its arguments, or any other command; `python`: interpreter for a script,
     else that of the active virtual environment, the first on the PATH with torch, or our own.
-
-    Raises:
-        UsageError: nothing to run, script or command not found, not Python, an interpreter without
-            torch, or one told to ignore the environment, which would keep the probe out.
+    Raise UsageError if there is nothing to run, script or command are not found, it is not Python,
+    or its interpreter has no torch or ignores the environment, which would keep the probe out.
     """
     if not args or not args[0].strip():
         raise UsageError("Nothing to run: name a script, or a command after '--'.")

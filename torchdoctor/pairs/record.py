@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from torchdoctor.launch import compile_cache
-from torchdoctor.launch.launch import LaunchResult, Program, launch, start_image
+from torchdoctor.launch.launch import LaunchResult, Program, WarmImage, launch, start_image
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import writing
 from torchdoctor.launch.running_launch import Poll
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.warm_image import WarmImage
 from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
@@ -99,14 +98,9 @@ class Recorder:
     ) -> Observation:
         """Run the untouched program until its training steps are known well enough.
 
-        Args:
-            step_on: what separates iterations, where the user says so.
-            enough_s: time of training that is worth watching, but for at most `most_s`.
-            budget_s: what is left for everything: no longer is waited for the first steps.
-            spec: another version of the program; the untouched one otherwise.
-
-        Raises:
-            ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
+        `step_on`: what separates iterations, by the user's word; `enough_s`: of training, for at
+        most `most_s`; `budget_s`: longest wait for the first steps; `spec`: another version of the
+        program. Raise ProgramFailed, NoStepFound or TimedOut with a sentence that says what to do.
         """
         plan = {
             "purpose": "observe",

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 
 from . import places, step_log
-from .device_log import DeviceLog
 from .hooks.model_hooks import keep_from_dynamo
 
 _INTERVAL_S = 0.005  # between two samples
@@ -40,7 +39,7 @@ _PHASES = {
 _BETWEEN = ("before_forward", "after_step", "after_backward")
 
 
-class MarkedLog(DeviceLog):
+class MarkedLog(step_log.DeviceLog):
     """A log that notes at each of the main thread's events how many operations were recorded."""
 
     def __init__(self, folder, pid, on_due, session):

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.outcomes import most_promising, value_of
-from torchdoctor.facts.ranks import latest, own_s
 from torchdoctor.reports import wording
 from torchdoctor.reports.document import (
     Bars,
@@ -54,7 +53,7 @@ def screen(report: Report, folder: str) -> list[Section]:
     """Return the sections of the first screen; commands name paths from the reader's folder."""
     return sections(
         ("", [*sentences(wording.failure(report), tone="bad"), *_cause(report)]),
-        ("", [*_answer(report, folder), *_ending(report), *_ranks(report)]),
+        ("", [*_answer(report, folder), *_ending(report)]),
         ("", _tried(report)),
         ("", _step(report)),
         ("", _beware(report)),
@@ -252,21 +251,6 @@ def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> l
         head = Sentence(f"By hand, {clean(catalogue.name(fix.fix))}:")
         blocks += [head, Code("\n".join(lines[:_MOST_CODE]))]
     return blocks
-
-
-def _ranks(report: Report) -> list[Block]:
-    """Return one sentence on several ranks: which works longest, and how long others wait."""
-    ranks = report.ranks
-    if not ranks:
-        return []
-    last = latest(ranks)
-    text = f"{len(ranks)} ranks: rank {last.rank} works {seconds(own_s(last))} by itself"
-    if last.last_share:
-        text += f" and comes last to {percent(last.last_share)} of the collectives"
-    waits = [rank.wait_s for rank in ranks if rank.wait_s is not None]
-    if waits:
-        text += f"; others wait up to {seconds(max(waits))} a step for it in collectives"
-    return sentences(f"{text}.")
 
 
 def _tried(report: Report) -> list[Block]:

@@ -57,10 +57,7 @@ def rendered(
     """Return a report in one of `FORMATS`, ending with a newline.
 
     If not `full`, formats that may leave out the details do. `width` is in columns; commands name
-    paths from the reader's folder.
-
-    Raises:
-        UsageError: there is no such format.
+    paths from the reader's folder. Raise UsageError if there is no such format.
     """
     match format:
         case "json":

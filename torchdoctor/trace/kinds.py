@@ -11,31 +11,11 @@ from torchdoctor.words.toml import parsed_toml
 OUR_CATEGORY = "torchdoctor"  # of what `trace_annotate` adds to a copy
 DEVICE_KINDS = ("kernel", "memcpy", "memset")
 KERNEL, MEMCPY, MEMSET = range(3)
-_TABLE_OF = {
-    "operator": "operators",
-    "cpu_op": "operators",
-    "python": "operators",  # record_function of the first releases
-    "runtime": "runtime",
-    "driver": "runtime",
-    "kernel": "kernel",
-    "memcpy": "memcpy",
-    "gpu_memcpy": "memcpy",
-    "memset": "memset",
-    "gpu_memset": "memset",
-    "mtia_ccp_events": "kernel",
-    "hpu_op": "kernel",
-    "user_annotation": "annotations",
-    "trace": "spans",
-    "python_function": "python",
+_NAMES = parsed_toml(Path(__file__).with_name("kernels.toml").read_text(encoding="utf-8"))
+_TABLE_OF: dict[str, str] = {
+    category: table for table, own in _NAMES["categories"].items() for category in own
 }
-# Known, and nothing of it is counted: what the profiler itself cost, instants, marks on GPU tracks.
-LEFT_OUT = frozenset(
-    (
-        *("overhead", "cpu_instant_event", "gpu_user_annotation", "cuda_sync", "ac2g", "fwdbwd"),
-        *("external_correlation", "cuda_profiler_range", "gpu_pm_counter", "mtia_insight"),
-        *("collective_comm", OUR_CATEGORY),
-    )
-)
+LEFT_OUT = frozenset({*_NAMES["left_out"], OUR_CATEGORY})
 # The first argument of a template that says what it computes, without the places that it is in.
 _NAMED_ARGUMENT = re.compile(
     r"(?:\w+::)*\b(?!gpu_kernel_impl|(?:[AB]?Unary|Binary)Functor|TensorListMetadata|ReduceOp"
@@ -79,8 +59,7 @@ def doubt_about_unknown(unknown: Mapping[str, int], events: int) -> list[str]:
 def _patterns() -> dict[str, re.Pattern[str]]:
     """Return for each kind of kernels.toml what its names hold."""
     names: dict[str, list[str]] = defaultdict(list)
-    text = Path(__file__).with_name("kernels.toml").read_text(encoding="utf-8")
-    for entry in parsed_toml(text)["entry"]:
+    for entry in _NAMES["entry"]:
         names[entry["kind"]] += entry["names"]
     return {kind: re.compile("|".join(own), re.IGNORECASE) for kind, own in names.items()}
 

@@ -1,22 +1,29 @@
 """A trace in figures: columns -> `records.TraceStatistics`."""
 
+from typing import Any
+
+import numpy as np
+
 from torchdoctor.trace.calls import allocation, runtime_calls
 from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.compilation import pointwise_chains, traced_compilation
 from torchdoctor.trace.device import summarise_copies, summarise_device
 from torchdoctor.trace.doubts import device_missing, doubts_about
 from torchdoctor.trace.exchange import collective_kinds, gradient_exchange
-from torchdoctor.trace.loaders import loading
 from torchdoctor.trace.metadata import backend_of
 from torchdoctor.trace.operators import summarise_operators
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
 from torchdoctor.trace.program import has_engine, platform, trains
 from torchdoctor.trace.python import python_places
 from torchdoctor.trace.start_up import code_loading, earlier_work
+from torchdoctor.trace.threads import is_loader, named, of_fetching_thread
 from torchdoctor.trace.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.trace.what_if import what_if
 from torchdoctor.words import Shares, TraceStatistics
 from torchdoctor.words.intervals import Intervals
+
+_LONG = 0.3  # of the longest wait: the others found their batch ready
+_FEWEST = 3  # long waits, equally far apart
 
 
 def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
@@ -62,7 +69,7 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         has_engine=has_engine(trace),
         platform=platform(trace),
         **backend_of(trace, timeline),
-        **loading(trace, timeline),
+        **_loading(trace, timeline),
         **fields,
     )
 
@@ -87,3 +94,19 @@ def _host_shares(timeline: Timeline, outside_s: float, device_unknown: bool) -> 
         cpu=rest - outside,
         other=outside,
     )
+
+
+def _loading(trace: Trace, timeline: Timeline) -> dict[str, Any]:
+    """Return fields of `TraceStatistics`; of n workers, every n-th wait is long."""
+    rows = []
+    for table in trace.ranges:
+        waits = table.where(named(trace, table, is_loader) & ~of_fetching_thread(trace, table))
+        rows.append(waits.where(timeline.steps.inside(waits) > 0))
+    names = {trace.names[name] for table in rows for name in table.name.tolist()}
+    if not any("_MultiProcessing" in name for name in names):
+        return {"loader_workers": 0} if any("_SingleProcess" in name for name in names) else {}
+    start = np.concatenate([table.start for table in rows])
+    lasting = (np.concatenate([table.end for table in rows]) - start)[np.argsort(start)]
+    apart = np.diff(np.flatnonzero(lasting >= _LONG * lasting.max()))
+    regular = len(apart) >= _FEWEST - 1 and (apart == apart[0]).all() and apart[0] > 1
+    return {"loader_workers": int(apart[0]) if regular else -1}

@@ -95,10 +95,8 @@ class Log:
 
     def launch(self, arm: Arm, phase: str, seed_offset: int = 0) -> LaunchTiming:
         """Launch once.
-
-        Raises:
-            BudgetEnded: it would not end in time; nothing was launched.
-            Stopped: the untouched program cannot be measured (any more).
+        Raise BudgetEnded, and launch nothing, if it would not end in time; Stopped if the untouched
+        program cannot be measured (any more).
         """
         if not self.affords(arm):
             raise BudgetEnded

@@ -25,9 +25,8 @@ _STATEFUL = (
 class Preparation:
     """How a candidate prepares its samples.
 
-    draws_random: preparing samples draws random numbers in the untouched program; None: not known.
-    elsewhere: workers prepare them, each with a copy of the dataset, and before others or none.
-    reorders: the same batches come in another order by design, from the first on.
+    draws_random: preparing them draws random numbers in the untouched program; None: not known.
+    elsewhere: workers prepare them, each with a copy of the dataset. reorders: by design.
     """
 
     draws_random: bool | None = None

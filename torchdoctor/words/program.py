@@ -241,10 +241,9 @@ class TensorCall:
     """Calls of one line that copy, move or wait, per step of the analysed window.
 
     kind: "array-copy" (`torch.tensor` of an array), "arrays-copy" (of a list of arrays),
-    "made-then-moved" (made on the host, then moved to a device), "moved-again" (the same unchanged
-    tensor as in the step before), "pageable" (another move from memory that is not pinned), "wait"
-    (the host waits for a device tensor's value), "element" (a few elements at one place are read or
-    written, again and again).
+    "made-then-moved" (made on the host, then moved to a device), "moved-again" (the same tensor as
+    in the step before), "pageable" (another move from memory that is not pinned), "wait" (the host
+    waits for a device tensor's value), "element" (a few elements are read or written repeatedly).
     """
 
     kind: str

@@ -26,9 +26,8 @@ class Interval:
 class Candidate:
     """A fix with the settings to try, in the order of what it could gain.
 
-    also: fixes by id, with their settings, that go with it because one without the other may
-    help nobody (loader workers, and fewer threads that would fight with them for the cores).
-    main: it treats what the diagnosis named.
+    also: fixes by id, with their settings, without which it may help nobody (loader workers, and
+    fewer threads that would fight with them for the cores). main: it treats what was diagnosed.
     """
 
     fix: str

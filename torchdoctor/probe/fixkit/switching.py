@@ -18,9 +18,8 @@ class Switching:
 
     The plan's "switch": `arms` (lists of fixes), `rounds`, `block_steps`, `discard_steps` (at
     least 1), `block_most_s` (an arm whose block takes longer is left out from then on), `most_s`
-    (no further round begins after it), `seed` (of the order), `settle_s` (by arm: how long at least
-    is discarded after it was switched on, and off), `arm_steps` (by arm: iterations of its blocks,
-    where they are not `block_steps`).
+    (no further round begins after it), `seed` (of the order); by arm `settle_s` (the least time
+    discarded after it was switched on, and off) and `arm_steps` (in place of `block_steps`).
     """
 
     def __init__(self, session):

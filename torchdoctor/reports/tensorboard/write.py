@@ -13,8 +13,12 @@ from torchdoctor.reports import markdown
 from torchdoctor.reports.details import A_A
 from torchdoctor.reports.formats import document
 from torchdoctor.reports.run_columns import read_measured, trace_files
-from torchdoctor.reports.tensorboard.event_file import EventFile
-from torchdoctor.reports.tensorboard.scalars import write_figures, write_observed, write_steps
+from torchdoctor.reports.tensorboard.scalars import (
+    EventFile,
+    write_figures,
+    write_observed,
+    write_steps,
+)
 from torchdoctor.reports.trial_rows import training
 from torchdoctor.words import Interval, Report
 from torchdoctor.words.errors import UsageError
