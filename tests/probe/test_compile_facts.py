@@ -136,14 +136,14 @@ def test_a_function_that_torch_gives_up_is_named_with_what_changes(tmp_path: Pat
     seen = observed(tmp_path, says="self.calls += 1", sizes="[4] * 12")
     said = " ".join(e for finding in seen.again for e in finding.evidence)
     assert "has given 'forward' (train.py:" in said.replace(str(tmp_path) + "/", "")
-    assert "changes is compiled in as a constant" in said
+    assert "TORCH_LOGS=recompiles shows each guard that fails" in said
 
 
 def test_a_print_in_the_forward_is_a_graph_break_with_its_line(tmp_path: Path) -> None:
     seen = observed(tmp_path, says="print('seen')  # breaks")
     [finding] = seen.breaks
     assert (finding.location.file, finding.location.line) == (seen.script, seen.lines["breaks"])
-    assert "print or log call out of the forward" in " ".join(finding.evidence)
+    assert "prints, .item() and branches" in " ".join(finding.evidence)
     assert f"train.py:{seen.lines['breaks']}: " in " ".join(finding.evidence)
     assert seen.again == []
 

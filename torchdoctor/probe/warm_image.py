@@ -6,7 +6,6 @@ imports, the user's own modules, output, threads, open files), there is no image
 """
 
 import ast
-import contextlib
 import ctypes
 import json
 import os
@@ -42,9 +41,7 @@ def hold_up(plan_text):
             return
         for number in files:
             os.close(number)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:  # the parents of earlier launches
-                pass
+        os.waitpid(child, 0)
 
 
 def _history(script):
@@ -86,18 +83,20 @@ def _open_ends(link):
     return "threads were started." if len(os.listdir("/proc/self/task")) > 1 else None
 
 
-def _become(launch, status, stdin, output, alive, *spaces):
+def _become(launch, status, stdin, output, parent, *spaces):
     """Go on as the program of a launch; its parent tells how it ends, as sandbox_entry.py does."""
     libc = ctypes.CDLL(None)
     inside = None if any(libc.setns(space, 0) for space in spaces) else os.fork()
+    if inside:
+        os.waitpid(inside, 0)
     if inside != 0:
-        for number in (status, stdin, output, alive, *spaces):
-            os.close(number)
-        # The namespace ends once this parent, outside of it, buries it: another may take seconds.
-        if inside is not None:
-            os.waitpid(inside, 0)
         os._exit(0)
-    os.write(alive, b".")
+    # An orphan becomes a child of its namespace's PID 1, which is told its number.
+    middle = os.fork()
+    if middle:
+        os.write(parent, b"%d" % middle)
+        os._exit(0)
+    os.close(parent)
     program = os.fork()
     if program:
         os.write(status, b'{"event": "started", "program": %d}\n' % program)
@@ -108,6 +107,6 @@ def _become(launch, status, stdin, output, alive, *spaces):
         libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
     for number, source in enumerate((stdin, output, output)):
         os.dup2(source, number)
-    for number in (status, stdin, output, alive, *spaces):
+    for number in (status, stdin, output, *spaces):
         os.close(number)
     os.chdir(launch["cwd"])

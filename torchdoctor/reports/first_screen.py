@@ -47,6 +47,7 @@ _NAME = 44  # characters of a fix with its settings
 _WHOLE_BUDGET = 0.9
 _PLACE = 44  # characters of a path; its end says most
 _UNPROVEN = "No speed-up is proven yet"
+_ONE_LAUNCH = "measured in one launch only"
 
 
 def screen(report: Report, folder: str) -> list[Section]:
@@ -223,6 +224,8 @@ def _undecided(report: Report) -> list[Block]:
         looked = f"{speedup(best.speedup)} in {best.pairs} pairs of launches"
         if best.pairs < 2:
             looked = f"{ratio(best.speedup.estimate)}x in its one pair of launches"
+        if _ONE_LAUNCH in (best.reason or ""):
+            looked = f"{speedup(best.speedup)} in blocks of one launch, which pairs have to confirm"
         figure = f"Most promising: {_name(best, _EVIDENCE)}, {looked}."
         return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
     untried = [trial for trial in report.trials if not_tried(trial)]
@@ -249,7 +252,8 @@ def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> l
     for fix in [fix for fix in fixes if not fix.edit and fix.instruction][:1]:
         lines = clean(fix.instruction or "").strip("\n").split("\n")
         head = Sentence(f"By hand, {clean(catalogue.name(fix.fix))}:")
-        blocks += [head, Code("\n".join(lines[:_MOST_CODE]))]
+        rest = ["# The rest: --details."] if len(lines) > _MOST_CODE else []
+        blocks += [head, Code("\n".join([*lines[:_MOST_CODE], *rest]))]
     return blocks
 
 
@@ -267,23 +271,20 @@ def _tried(report: Report) -> list[Block]:
         bounds = _ends_without_gain(report)
         rows.append(_trial_row(trial, (trial.fix, trial.settings) in chosen, bounds))
     counts = sentences(_counts(report, max(len(rows) - _MOST_TRIALS, 0)), tone="soft")
-    columns = ["tried", "speed-up", "training", "pairs", ""]
+    columns = ["tried", "speed-up (95 %)", "training", "pairs", "result"]
     return [*table(columns, rows[:_MOST_TRIALS]), *counts]
 
 
 def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
-    verdict, figures = verdict_of(trial), figures_of(trial)
-    faster = verdict == "faster"
-    remark = "recommended" if recommended else "" if faster else figures
+    verdict = "recommended" if recommended else verdict_of(trial)
     if bounds and trial.upper_bound is not None:
-        remark = f"{ratio(trial.upper_bound)}x at most"
-    if trial.numerics == "changed" and faster:
-        remark = "changes training"
-    pairs = str(trial.pairs or "-")
-    known = trial.numerics != "not-comparable" or faster
-    shown = figures if faster else verdict
+        verdict += f", {ratio(trial.upper_bound)}x at most"
+    if trial.numerics == "changed" and verdict == "faster":
+        verdict = "changes training"
+    known = trial.numerics != "not-comparable" or verdict == "faster"
     drawn = trial.speedup if trial.speedup and says_something(trial.speedup) else None
-    cells = [_name(trial), shown, training(trial.numerics) if known else "", pairs, remark]
+    cells = [_name(trial), figures_of(trial), training(trial.numerics) if known else ""]
+    cells += [str(trial.pairs or "-"), verdict]
     return Row(cells, "good" if recommended else "", drawn)
 
 

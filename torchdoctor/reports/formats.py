@@ -75,9 +75,7 @@ def rendered(
 
 def write_page(report: Report, copy: Path | None = None) -> None:
     """Write the page into the run's folder, where there is one, and to `copy`.
-
-    Raises:
-        UsageError: `copy` cannot be written. A run's folder that is full or gone is no error.
+    Raise UsageError if `copy` cannot be written; a run's folder that is full or gone is no error.
     """
     folder = Path(report.run_folder) if report.run_folder else None
     if copy is None and (folder is None or not folder.is_dir()):

@@ -59,10 +59,12 @@ def upper_bounds(report: Report) -> str:
         for ceiling in report.ceiling_trials
         if ceiling.whole and ceiling.decided and ceiling.speedup is not None
     ]
+    measured = report.recommendation.speedup
+    reached = measured.estimate if measured is not None else 0.0
     replayed = [
         (gain, f"without {figures.SHARE_LABELS.get(branch, branch)} {figures.ratio(gain)}x")
         for branch, gain in replayed_gains(report).items()
-        if gain >= WORTH_SAYING
+        if gain >= max(WORTH_SAYING, reached)  # a model that a measurement refutes says nothing
     ]
     texts = [text for _, text in sorted(tried or replayed, reverse=True)[:_MOST_BOUNDS]]
     how = "experiment" if tried else "replay of the trace"

@@ -30,6 +30,7 @@ from torchdoctor.words.figures import (
 APPLY = " --apply"  # behind the command that prints a patch
 _MEAN_APART = 0.03  # of the median, from where on both are said
 _LONGEST_LINE, _LAST_LINES = 200, 40  # of a program's output that is looked at
+_PLACES = re.compile(r'File "([^"<>]+)", line (\d+)')
 # Behind the rank, where torchrun started it; torchrun's own ends with a colon.
 _EXCEPTION = re.compile(r"(\[\w+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: \S.*)?$")
 
@@ -45,7 +46,9 @@ def failure(report: Report) -> str:
     if failed is None:
         return ""
     line = exception_line(failed.output_tail) or next(reversed(_lines(failed.output_tail)), "")
-    says = f" It says: {line}" if line else ""
+    own = [x for x in _PLACES.findall(failed.output_tail) if "site-packages" not in x[0]]
+    where = ":".join(own[-1]).removeprefix(f"{report.workload.cwd}/") if own else "It"
+    says = f" {where} says: {line}" if line else ""
     return f"{how_it_failed(failed)}: the report is of the steps before.{says}"
 
 

@@ -94,10 +94,7 @@ class Log:
         return left > 0 and sum(map(self.expected_s, arms)) <= left
 
     def launch(self, arm: Arm, phase: str, seed_offset: int = 0) -> LaunchTiming:
-        """Launch once.
-        Raise BudgetEnded, and launch nothing, if it would not end in time; Stopped if the untouched
-        program cannot be measured (any more).
-        """
+        """Launch once. Raise BudgetEnded if it would not end in time, Stopped if none can be."""
         if not self.affords(arm):
             raise BudgetEnded
         seed = " with another seed" * bool(seed_offset)

@@ -223,9 +223,8 @@ class Flags:
 class StackSample:
     """How often a line of the user's code was on top of the main thread's stack.
 
-    `phase` is what the sample fell into or after: "loader", "forward", "backward", "optimizer",
-    "before_forward" (after a fetch), "after_step" (of an optimizer), "after_backward",
-    "between_epochs" (after the end of a loader's pass), "other".
+    `phase`: what it fell into or after: "loader", "forward", "backward", "optimizer", "after_step",
+    "before_forward" (after a fetch), "after_backward", "between_epochs" (of a loader), "other".
     """
 
     location: Location  # the innermost frame of the user's own code
