@@ -122,9 +122,10 @@ class Stacks:
         session = self._session
         if not session.learned:
             return
+        mark, phase = session.log.mark, _PHASES.get(session.log.last_code, "other")
         frames = stack_of(self._main)
-        mark = session.log.mark
-        phase = _PHASES.get(session.log.last_code, "other")
+        if session.log.mark != mark:
+            return  # the program went on in between: the stack may be of another phase
         if not frames or places.is_probes(frames[0].f_code.co_filename):
             return  # what the probe itself does is no time of the program's
         leaf = frames[0].f_code
