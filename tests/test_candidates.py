@@ -97,6 +97,13 @@ def test_ceilings_are_those_of_amdahl():
     assert isinstance(workers, Candidate) and workers.reason == "treats data-wait, 60 % of the step"
 
 
+def test_what_treats_a_setting_that_is_the_bottleneck_could_remove_its_whole_branch():
+    """With the ceiling of an unknown fix, others with less promise came before the cure."""
+    found, _ = candidates(recording(), replace(DIAGNOSIS, detail="too-many-threads"), CATALOGUE)
+    assert (found[0].fix, found[0].main) == ("threads", True)
+    assert found[0].ceiling == pytest.approx(1 / (1 - 0.6))
+
+
 def test_every_fix_left_out_says_why():
     _, refused = chosen()
     assert refused == {

@@ -160,6 +160,8 @@ def _prospect(
         share = None if None in shares else max((x for x in shares if x is not None), default=None)
     if diagnosis.detail in {f.check for f in treated}:
         tier = 0
+        if share is None:  # of a setting, such as anomaly detection, only the branch is known
+            share = getattr(recording.shares, diagnosis.bottleneck, None)
     most = _works_on(fix, recording)
     if most is not None and (share is None or share > most):
         share = most
