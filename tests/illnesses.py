@@ -183,7 +183,38 @@ CPU_ILLNESSES: dict[str, tuple[dict[str, Any], str, str, set[str]]] = {
         },
         "cpu",
         "evaluation-with-gradients",
-        {"compute"},
+        set(),
+    ),
+    "an optimizer that updates whole tables": (
+        {
+            "steps": _phases(forward=0.02, backward=0.1, optimizer=0.85),
+            "processes": _process(),
+            "environment": {"cpu_features": ["amx_bf16"]},
+            "trace": _trace(
+                0.93,
+                0.02,
+                0.02,
+                operators=[{"name": "aten::addcdiv_", "calls_per_step": 4.0, "self_s": 0.010}],
+            ),
+        },
+        "cpu",
+        "optimizer-share",
+        set(),
+    ),
+    "frequent evaluation, which waits for its loader": (
+        {
+            "steps": {
+                **_phases(data_wait=0.35, forward=0.45, backward=0.1, optimizer=0.05),
+                "evaluation_s": 0.0078,
+                "evaluation_wait_s": 0.0033,
+                "evaluations": 5,
+            },
+            "processes": _process(),
+            "trace": _trace(0.1, 0.5, 0.3),
+        },
+        "cpu",
+        "evaluation-share",
+        set(),
     ),
     "too many threads": (
         {

@@ -211,6 +211,7 @@ for x, in loader:
         table[i]  # few
     for i in range(20):
         table[i : i + 2]  # slices
+        (table == i).sum().item()  # of all elements: what evaluation counts for each batch
     assert torch.tensor([x.sum()]).shape == (1,), "a tensor without dimensions is no sequence"
     assert not isinstance(x, __import__("collections").abc.Sequence)
     for i in range(20):

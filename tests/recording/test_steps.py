@@ -184,6 +184,7 @@ def test_validation_is_told_apart():
     assert figures.cycle_steps == 10
     assert figures.evaluation_s * 30 == pytest.approx(3 * (0.020 + 0.005 + 0.0005))
     assert figures.evaluations == 3
+    assert figures.evaluation_wait_s * 30 == pytest.approx(3 * (4 * 0.003 + 0.005 + 0.0005))
     assert figures.loader_start_s * 30 == pytest.approx(3 * 0.025)
     assert figures.samples_per_step == pytest.approx(8)
     assert figures.batches_per_step == pytest.approx(1)

@@ -22,6 +22,7 @@ from torchdoctor.facts.lookup import phase_share
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
 _FEWEST = 2
+_WORTH_SAYING = 0.05
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -29,6 +30,8 @@ def _examine(recording: Recording) -> Symptoms:
     if steps is None or share is None or share < CHECK.threshold or steps.evaluations < _FEWEST:
         return
     every = steps.steps / steps.evaluations
+    waits = phase_share(recording, "evaluation_wait_s") or 0.0
+    awaited = f"Of the training time, {waits:.0%} is its wait for its own data loader."
     yield Symptom(
         share=share,
         evidence=[
@@ -36,6 +39,7 @@ def _examine(recording: Recording) -> Symptoms:
             f"times in {steps.steps} steps, about every {every:.3g}.",
             f"Half as often it would take {share / (2 - share):.0%}; that changes what you see "
             "of training, not what is learned.",
+            *([awaited] if waits >= _WORTH_SAYING else []),
         ],
         severity="moderate",
     )

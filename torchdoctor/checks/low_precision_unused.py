@@ -6,8 +6,8 @@ of Volta and Turing multiply float16. Autocast uses them and keeps the parameter
 
 ## How it is measured
 The parameters are float32, no autocast surrounds the forward, the hardware is known to have 16-bit
-matrix units, and large operators take a good part of the step. Operators that only look rows up or
-scatter them (embedding, index_select) do not count.
+matrix units, and kernels take a good part of the step, those left out that only look rows up or
+scatter them (embedding, index_select); on a CPU products of matrices and convolutions alone count.
 
 ## Not to be confused with
 TF32, which speeds up float32 products on NVIDIA GPUs since Ampere with less precision than
@@ -15,12 +15,12 @@ float32.
 """
 
 from torchdoctor.facts.hardware import compute_capability, low_precision
-from torchdoctor.facts.lookup import arithmetic_share, training_models
+from torchdoctor.facts.lookup import product_share, training_models
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
-    share, dtype = arithmetic_share(recording), low_precision(recording)
+    share, dtype = product_share(recording), low_precision(recording)
     features, capability = recording.environment.cpu_features, compute_capability(recording)
     known = capability if recording.has_gpu else features
     models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
@@ -29,10 +29,11 @@ def _examine(recording: Recording) -> Symptoms:
     if dtype is None or not known:
         return
     model = max(models, key=lambda m: m.elements)
+    work = "kernels" if recording.has_gpu else "products and convolutions"
     if not model.autocast_forwards and model.dtypes == ["float32"]:
         yield Symptom(
             share=share,
-            evidence=f"{share:.0%} of the step is large operators in float32; this hardware has "
+            evidence=f"{share:.0%} of the step is {work} in float32; this hardware has "
             f"{dtype} units.",
             location=model.location,
             severity="moderate",
@@ -41,19 +42,21 @@ def _examine(recording: Recording) -> Symptoms:
 
 _MODEL = {"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}
 _T4 = on_gpu("Tesla T4", compute_capability="7.5")
+_PRODUCTS = trace(operators=[{"name": "aten::addmm", "calls_per_step": 4.0, "self_s": 0.08}])
+_UPDATES = trace(operators=[{"name": "aten::addcdiv_", "calls_per_step": 4.0, "self_s": 0.08}])
 _AMX = {"environment": {"cpu_features": ["amx_bf16"]}, **process(models=[_MODEL])}
 CHECK = CheckSpec(
     branch="gpu",
     threshold=0.3,
-    unit="% of the step in large operators",
+    unit="% of the step in kernels, or on a CPU in products",
     source="torchdoctor; XProf marks tensor cores used for less than 10 % of the time",
     examine=_examine,
     fires=[
-        {**_AMX, **trace(compute_s=0.08)},
+        {**_AMX, **_PRODUCTS},
         {**_T4, "shares": {"gpu": 0.8}, **process(models=[{**_MODEL, "device": "cuda:0"}])},
     ],
     quiet=[
-        {**_AMX, "environment": {"cpu_features": ["avx2"]}, **trace(compute_s=0.08)},
-        {**_AMX, **trace(compute_s=0.08, gather_s=0.06)},
+        {**_AMX, "environment": {"cpu_features": ["avx2"]}, **_PRODUCTS},
+        {**_AMX, **_UPDATES},
     ],
 )

@@ -68,8 +68,9 @@ def training_models(recording: Recording) -> list[ModelFacts]:
 
 
 def data_wait_share(recording: Recording) -> float | None:
-    """Return the share of the step spent waiting for the loader; None: not measured."""
-    return phase_share(recording, "data_wait_s")
+    """Return the share of the step that training waits for the loader; None: not measured."""
+    share, evaluating = (phase_share(recording, x) for x in ("data_wait_s", "evaluation_wait_s"))
+    return None if share is None else max(share - (evaluating or 0.0), 0.0)
 
 
 def phase_share(recording: Recording, *phases: str) -> float | None:
@@ -190,8 +191,25 @@ def compute_share(recording: Recording) -> float | None:
     trace = recording.trace
     if trace is None or trace.compute_s is None or not trace.step_s:
         return None
-    # The trace's data loader time is no part of what computes, but of the step.
-    return min(trace.compute_s / trace.step_s, recording.shares.cpu or 1.0)
+    return min(trace.compute_s / trace.step_s, _in_training(recording, "optimizer_s"))
+
+
+def _in_training(recording: Recording, *without: str) -> float:
+    """Return the share of the step in which the host trains, without evaluation and phases.
+
+    The few profiled steps may hold neither evaluation nor the real wait for data.
+    """
+    beside = phase_share(recording, "evaluation_s", *without) or 0.0
+    return max((recording.shares.cpu or 1.0) - beside, 0.0)
+
+
+def product_share(recording: Recording) -> float | None:
+    """Return what 16 bits may make faster: `arithmetic_share`, of a CPU matrix products alone."""
+    trace = recording.trace
+    if recording.shares.gpu is not None or trace is None or not trace.step_s:
+        return arithmetic_share(recording)
+    products_s = sum(x.self_s for x in trace.operators if _PRODUCT.search(x.name))
+    return min(products_s / trace.step_s, _in_training(recording, "optimizer_s"))
 
 
 def arithmetic_share(recording: Recording) -> float | None:
@@ -213,6 +231,8 @@ def overhead_share(recording: Recording) -> float | None:
     # Python that stacks name is none that links operators.
     other_s = (recording.shares.other or 0.0) * trace.step_s - working_python_s(trace)
     linking_s = min(max(other_s, 0.0), trace.linking_s) if trace.has_device else 0.0
+    if not trace.has_device:
+        return min(share, _in_training(recording))
     return min(share, recording.shares.cpu + linking_s / trace.step_s)
 
 
@@ -263,5 +283,9 @@ def convolution_share(recording: Recording) -> float | None:
 
 _SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block
 _CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
+_PRODUCT = re.compile(
+    r"conv(?!ert)|mm(_|$)|::_?(mv|linear|matmul|einsum)|attention|lstm|gru|mkldnn_rnn",
+    re.IGNORECASE,
+)
 # `_convolution` calls the library's operator; oneDNN's transposed one has no other operator.
 _TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)

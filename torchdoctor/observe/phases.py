@@ -124,6 +124,9 @@ def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[st
         **{f"{name}_s": mean for name, mean in zip(PHASES, means, strict=True)},
         "before_forward_s": float(before_forwards(events, edges, evaluation, every_batch).mean()),
         "evaluation_s": mean_where(evaluation),
+        "evaluation_wait_s": mean_where(
+            evaluation & (phase_after(events) == PHASES.index("data_wait"))
+        ),
         "evaluations": len(np.unique(np.searchsorted(learning_rows(events), inside))),
         "loader_start_s": mean_where(starting),
         "between_epochs_s": mean_where(between_passes(events) & ~evaluation),

@@ -91,7 +91,8 @@ def _logged_wait(steps: StepStatistics | None, trace: TraceStatistics | None) ->
         return None
     on_device = (known.gpu, known.communication, known.memcpy, known.memset)
     device_s = trace.step_s * sum(share or 0.0 for share in on_device)
-    return min(steps.data_wait_s, max(steps.mean_s - device_s, 0.0)) / steps.mean_s
+    waited_s = steps.data_wait_s - steps.evaluation_wait_s
+    return min(waited_s, max(steps.mean_s - device_s, 0.0)) / steps.mean_s
 
 
 def _agree(logged: float, trace: TraceStatistics) -> bool:
@@ -102,8 +103,10 @@ def _host_shares(
     steps: StepStatistics, trace: TraceStatistics | None, unseen_forward: float, outside: float
 ) -> Shares:
     """Return the shares without a GPU: the log's phases, and operators outside of them."""
-    data = min(max(steps.data_wait_s / steps.mean_s, 0.0), 1.0)
-    computing = (steps.forward_s + steps.backward_s + steps.optimizer_s) / steps.mean_s
+    # What evaluation waits for its loader is a part of evaluation: training does not wait for it.
+    data = min(max((steps.data_wait_s - steps.evaluation_wait_s) / steps.mean_s, 0.0), 1.0)
+    worked_s = steps.forward_s + steps.backward_s + steps.optimizer_s + steps.evaluation_wait_s
+    computing = worked_s / steps.mean_s
     computing += min(unseen_forward, steps.other_s / steps.mean_s)
     communication = None
     if trace is not None:

@@ -68,6 +68,7 @@ class StepStatistics:
     other_s: float = 0.0  #: The rest, mean of a step.
     before_forward_s: float = 0.0  #: Part of other_s before the forward pass, outside a loader.
     evaluation_s: float = 0.0  #: Part of the phases above: evaluation.
+    evaluation_wait_s: float = 0.0  #: Part of data_wait_s: evaluation waiting for its loader.
     evaluations: int = 0  #: Evaluation sections in the measured window.
     between_epochs_s: float = 0.0  #: Part of other_s after the end of a loader's pass.
     loader_start_s: float = 0.0  #: Starting an iterator and its workers, mean of a step.

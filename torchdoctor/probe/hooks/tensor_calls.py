@@ -158,7 +158,8 @@ class TensorCalls:
             if not isinstance(tensor, self._torch.Tensor):
                 return
             if tensor.device.type == "cpu":
-                if name in _READING:
+                # A value of its own, such as a loss, is no element: only a part of a larger tensor.
+                if name in _READING and _is_part(tensor):
                     self._note_element(name, caller, tensor, took)
                 return
             size = _bytes(tensor)
@@ -237,6 +238,11 @@ class TensorCalls:
 
 def _bytes(tensor):
     return tensor.numel() * tensor.element_size()
+
+
+def _is_part(tensor):
+    dense = str(tensor.layout) == "torch.strided"  # others have no storage
+    return dense and tensor.untyped_storage().nbytes() > _bytes(tensor)
 
 
 def _places(index):
