@@ -7,7 +7,7 @@ from .. import places
 
 _CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d")
 _NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
-_RECURRENT = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
+_RECURRENT = ("RNN", "LSTM", "GRU")  # a loop over their cells is what compiling helps
 _LARGE = 64  # a layer with a smaller side takes no time that counts
 _MOST_ODD = 8
 _PARALLEL = {
