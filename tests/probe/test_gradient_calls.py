@@ -235,6 +235,30 @@ for epoch in range(3):
     assert phases == {"forward"}
 
 
+def test_what_stands_behind_the_models_call_prepares_no_batch(tmp_path: Path) -> None:
+    """A running average of the weights was told as waiting for data."""
+    loop = """
+def busy():
+    number = 0
+    for i in range(200_000): number += i
+def average():
+    busy()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(24):
+    busy()  # the batch
+    x = torch.randn(4, 4)
+    model(x).mean().backward()
+    optimizer.step()
+    average()
+"""
+    (tmp_path / "train.py").write_text(SETUP + loop)
+    run = run_probed(["train.py"], tmp_path, tmp_path, sample_stacks=True)
+    assert run.returncode == 0, run.stderr
+    busy = [row for row in run.main["stacks"] if row["leaf"].endswith(" busy")]
+    assert {row["behind_forward"] for row in busy} == {True, False}
+    assert sum(row["count"] for row in busy if row["behind_forward"]) > 0
+
+
 def test_updates_by_hand_are_no_preparation_of_batches(tmp_path: Path) -> None:
     """Told to move them into a DataLoader, a user would look for something that is not there."""
     loop = """

@@ -151,6 +151,12 @@ def test_a_copy_counts_only_where_it_copies_nothing():
     assert with_inline_preparation(on_gpu).shares.data_loader == 0.0
 
 
+def test_what_stands_behind_the_models_call_works_on_the_step_that_was():
+    average = {"text": "average(model)", "behind_forward": True, "count": 90}
+    seen = with_stacks(average, {"text": "x = make(rows)", "count": 10})
+    assert with_inline_preparation(seen).shares.data_loader == pytest.approx(0.06)
+
+
 def test_with_a_loader_only_the_time_after_a_fetch_counts():
     loader = {"boundary": {"kind": "loader"}}
     logging = with_stacks({"text": "save(x)"}, steps=loader)

@@ -166,6 +166,8 @@ def role(recording: Recording, row: StackSample) -> Role:
     if between and forward and not past:
         return "computes"
     is_update = updates_by_hand(recording, row)
+    # Where no loader tells, what stands behind the model's call works on the step that was.
+    past = past or (row.behind_forward and row.phase == "after_step")
     gap = row.phase in _gap_phases(recording) and not past
     if gap and not is_update and _prepares(row, recording.has_gpu):
         return "prepares"

@@ -58,6 +58,7 @@ class Session:
         self.loaders = loader_hooks.Loaders(self)
         self.optimizers = optimizer_hooks.Optimizers(self)
         self.passes = Passes(self)
+        self.forward_lines = {}  # code that calls a model -> the last line that does
         self.registries += [self.models, self.loaders, self.optimizers, self.passes]
         if self.phases:
             self.guarded(self.log.create)()

@@ -135,7 +135,9 @@ class Stacks:
         line = users.f_lineno or users.f_code.co_firstlineno
         where = (users.f_code.co_filename, line, _function(frames[frames.index(users) :]))
         short = "/".join(leaf.co_filename.replace(os.sep, "/").split("/")[-3:])
-        row = (where, phase, "%s %s" % (short, leaf.co_name))
+        lines = session.forward_lines
+        behind = any(f.f_lineno > lines.get(f.f_code, sys.maxsize) for f in frames if f.f_lineno)
+        row = (where, phase, "%s %s" % (short, leaf.co_name), behind)
         if self._growth is not None and phase in _BETWEEN:
             self._growth.ask(row, mark)
         else:
@@ -145,10 +147,11 @@ class Stacks:
         """Return `stacks` of the process facts, the most frequent first."""
         rows = []
         for row, count in self._counts.copy().most_common(_MOST_ROWS):
-            (where, phase, leaf), records_graph = row
+            (where, phase, leaf, behind), records_graph = row
             location = places.of_line(*where)
             rows.append({"location": location, "phase": phase, "count": count, "leaf": leaf})
             rows[-1].update(text=places.text_at(location), records_graph=records_graph)
+            rows[-1]["behind_forward"] = behind
         return {"stacks": rows}
 
 

@@ -5,6 +5,7 @@ own, and what is set on an instance would be pickled or copied with the model.
 """
 
 import gc
+import sys
 import weakref
 
 from .. import places, step_log, wrapping
@@ -179,11 +180,18 @@ class _Calls:
             if root.bindings is None:
                 root.bindings = ()  # looked for once, whatever comes of it
                 root.bindings = places.names_of(module)
+                self._note_line(places.users_frame(sys._getframe(1)))
             self._session.passes.forward(root, module)
         if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
             text = shapes([args, kwargs])
             if text not in root.input_shapes:
                 root.input_shapes.append(text)
+
+    def _note_line(self, frame):
+        """Note the last line of each function that calls a model: the step's batch is there."""
+        if frame is not None:
+            lines, code = self._session.forward_lines, frame.f_code
+            lines[code] = max(frame.f_lineno, lines.get(code, 0))
 
     def _begin(self, root, module, args, kwargs):
         session = self._session
