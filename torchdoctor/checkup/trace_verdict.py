@@ -109,8 +109,10 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
         return diagnosis
     gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
+    del gains[diagnosis.bottleneck]
     best, own = max(gains, key=lambda x: gains[x]), replay.gain(diagnosis.bottleneck) or 1.0
-    if own >= _LITTLE or gains[best] < _MUCH:
+    shown = diagnosis.sentence.replace(": it is the limit.", ".")
+    if own >= _LITTLE or (gains[best] < _MUCH and shown == diagnosis.sentence):
         return diagnosis
     text = (
         "By replay of the trace (a model), other work hides this cost: the step would be "
@@ -119,7 +121,6 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     )
     if best == "cpu" and diagnosis.bottleneck == "gpu":
         text += " The profiler slows the host down, so the last figure may be too high."
-    shown = diagnosis.sentence.replace(": it is the limit.", ".")
     return replace(diagnosis, sentence=f"{shown} {text}")
 
 

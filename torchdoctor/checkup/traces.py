@@ -47,6 +47,7 @@ from torchdoctor.words.specs import FixSpec
 NOT_MEASURED = "No fix was tried, because a trace cannot be run."
 MEASURE = " To measure fixes: torchdoctor run train.py"
 _FEW_STEPS = 3
+_MATTERS = 1.05  # of a gain by replay
 _CLOCKS_TOGETHER_S = 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
@@ -67,8 +68,11 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
     rows, chosen, aligned = compared(ranks)
     trace = chosen.statistics
-    if unusual_part(trace)[0]:
-        trace = replace(trace, what_if=None)  # a replay takes all of a step for usual
+    gains = map(trace.what_if.speedup, trace.what_if.branches) if trace.what_if else ()
+    most = max(filter(None, gains), default=0.0)
+    if unusual_part(trace)[0] or trace.device_missing or most < _MATTERS:
+        # A replay takes all of a step for usual and shown. If no cost matters, it explains none.
+        trace = replace(trace, what_if=None)
     # A leading dash would make a source an option.
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
     command, cwd = ["torchdoctor", "diagnose", *named], str(Path.cwd())

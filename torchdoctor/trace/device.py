@@ -17,7 +17,7 @@ from torchdoctor.words import KernelTime
 from torchdoctor.words.intervals import exposed_in_order, intersect, union
 
 SHORT_KERNEL_NS = 10_000
-_LISTED = 8
+_LISTED, _LETTERS = 8, 60
 _SYNC_CALL = re.compile(
     r"(?:cuda|hip)(?:Stream|Device|Event|Thread)Synchronize|(?:cu|hip)(?:Stream|Ctx|Event)Synchronize"
 )
@@ -72,7 +72,7 @@ def _longest_kernels(trace: Trace, rows: Mask, steps: int) -> list[KernelTime]:
     calls: Counter[str] = Counter()
     took: Counter[str] = Counter()
     for number in np.flatnonzero(each).tolist():
-        name = kinds.short_name(trace.names[number])
+        name = kinds.short_name(trace.names[number])[:_LETTERS]  # of one family: together
         calls[name] += int(each[number])
         took[name] += int(spent[number])
     return [

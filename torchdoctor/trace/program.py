@@ -9,9 +9,9 @@ from torchdoctor.trace.kinds import KERNEL, kernel_kinds
 from torchdoctor.trace.metadata import dictionary
 from torchdoctor.trace.threads import is_step, named, threads_of
 
-_TRAINS = re.compile(
-    r"[bB]ackward|autograd::engine|AccumulateGrad|^Optimizer\.|_fused_(?:adam|sgd|adagrad)"
-    r"|_foreach_(?:add|mul|div|sqrt|lerp|norm)"
+_BACKWARD = re.compile(r"[bB]ackward|autograd::engine|AccumulateGrad")
+_OPTIMIZER = re.compile(
+    r"^Optimizer\.|_fused_(?:adam|sgd|adagrad)|_foreach_(?:add|mul|div|sqrt|lerp|norm)"
 )
 _ENGINE = re.compile(
     r"(?:^|/)(?:vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy)(?:/|::)|^_C_cache_ops::"
@@ -31,13 +31,19 @@ _PLATFORMS = {
 def trains(trace: Trace) -> bool | None:
     """Return True if it has a backward pass or an optimizer, False if it is inference, or None."""
     operators, kernels = trace.operators, trace.device.where(trace.device["kind"] == KERNEL)
-    if any(named(trace, table, _TRAINS.search).any() for table in trace.ranges):
+    if optimizes(trace) or any(named(trace, x, _BACKWARD.search).any() for x in trace.ranges):
         return True
     if named(trace, kernels, lambda name: "training" in kernel_kinds(name)).any():
         return True
     in_operators = named(trace, operators, lambda name: name.startswith("aten::")).any()
     whole = bool(in_operators and threads_of(trace, is_step).any())
     return False if whole or has_engine(trace) else None
+
+
+@once
+def optimizes(trace: Trace) -> bool:
+    """Return True if marks or operators say that an optimizer steps."""
+    return any(named(trace, table, _OPTIMIZER.search).any() for table in trace.ranges)
 
 
 @once

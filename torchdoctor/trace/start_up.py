@@ -14,6 +14,7 @@ ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
 _WAITS = re.compile(r"Synchronize|Memcpy")
 _FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
 _MOST = 0.2  # of all steps in one call, which no usual step makes
+_MUCH = 0.3  # of a window without marks, in such calls
 _CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
 _LONG_NS, _LONG = 50_000_000, 0.05  # of the trace: less is not worth leaving out
 _IDLE = 0.9  # of a call: what waits for the device sees it work
@@ -43,11 +44,11 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
         until = int(steps.min())
     if (trace.device.start >= until).sum() < len(trace.device) / 2:
         return start, []
-    names = ", ".join(sorted({trace.names[name] for name in table.name[rows]}))
+    longest = np.flatnonzero(rows)[(table.end - table.start)[rows].argmax()]
     return until, [
         f"The first {seconds((until - start) / 1e9)} of the trace are left out, as {STARTS_UP} "
         f"lies there: {counted(int(rows.sum()), 'call')} held the host for "
-        f"{seconds(total / 1e9)} ({names})."
+        f"{seconds(total / 1e9)}, the longest {trace.names[table.name[longest]]}."
     ]
 
 
@@ -70,6 +71,14 @@ def code_loading(trace: Trace, steps: Intervals) -> tuple[float, str]:
     long &= steps.covered(table.start, table.end) > 0
     names = sorted({trace.names[name] for name in table.name[long]})
     return steps.covered(table.start, table.end)[long].sum() / 1e9, ", ".join(names)
+
+
+def much_start_up(trace: Trace, steps: Intervals) -> bool:
+    """Return True if calls of a start-up take much of a window that has no marks of steps."""
+    table = trace.runtime
+    rows = begins_context(trace) | _loads(trace, _CONTEXT_NS)
+    held = steps.covered(table.start, table.end)[rows & ~named(trace, table, ASKS.match)]
+    return bool(held.sum() > _MUCH * steps.total)
 
 
 def earlier_work(trace: Trace, steps: Intervals) -> tuple[float, str]:

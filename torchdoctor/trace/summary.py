@@ -13,7 +13,7 @@ from torchdoctor.trace.exchange import collective_kinds, gradient_exchange
 from torchdoctor.trace.metadata import backend_of
 from torchdoctor.trace.operators import summarise_operators
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
-from torchdoctor.trace.program import has_engine, platform, trains
+from torchdoctor.trace.program import has_engine, optimizes, platform, trains
 from torchdoctor.trace.python import python_places
 from torchdoctor.trace.start_up import code_loading, earlier_work
 from torchdoctor.trace.threads import is_loader, named, of_fetching_thread
@@ -66,6 +66,7 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],
         trains=trains(trace),
+        optimizes=optimizes(trace),
         has_engine=has_engine(trace),
         platform=platform(trace),
         **backend_of(trace, timeline),

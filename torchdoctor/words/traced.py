@@ -299,6 +299,7 @@ class TraceStatistics:
     exchange: GradientExchange | None = None  #: Of gradients; null: no GPU, steps or backward pass.
     doubts: list[str] = field(default_factory=list)  #: What of the trace cannot be trusted.
     trains: bool | None = None  #: A backward pass or an optimizer ran; null: the trace cannot say.
+    optimizes: bool = False  #: Marks or operators of an optimizer are in it.
     has_engine: bool = False  #: A server of language models (vLLM, SGLang, ...) ran the model.
     kernels: list[KernelTime] = field(default_factory=list)  #: The at most 8 that take most.
     platform: str | None = None  #: Whose device: cuda, rocm, xpu, mtia, hpu; null: not known.
