@@ -171,13 +171,9 @@ def detail_of(
         return "cpu" if branch == "gpu" and not on_gpu else branch
 
     # Time in no operator is the host's as well, and explains it if it is most of the `value`.
-    also = "other" if bottleneck == "cpu" and on_gpu else bottleneck
-    below = [
-        f
-        for f in findings
-        if (branch := branch_of(f.check)) == bottleneck
-        or (branch == also and (f.share_of_step or 0.0) >= value / 2)
-    ]
+    least = {"other": value / 2} if bottleneck == "cpu" and on_gpu else {}
+    least[bottleneck] = 0.0
+    below = [f for f in findings if (f.share_of_step or 0.0) >= least.get(branch_of(f.check), 2.0)]
     specific = [f for f in below if checks[f.check].question is None]
     if not specific:
         return below[0].check if below else None

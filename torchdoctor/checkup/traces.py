@@ -25,8 +25,7 @@ from torchdoctor.facts.scaling import scaling
 from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.clocks import Alignment, Unaligned, align
 from torchdoctor.trace.ranks import STDIN, RankTrace, read_ranks
-from torchdoctor.trace.start_up import STARTS_UP
-from torchdoctor.trace.usual import unusual_part, usual_part
+from torchdoctor.trace.start_up import STARTS_UP, usual_part
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
@@ -70,7 +69,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     trace = chosen.statistics
     gains = map(trace.what_if.speedup, trace.what_if.branches) if trace.what_if else ()
     most = max(filter(None, gains), default=0.0)
-    if unusual_part(trace)[0] or trace.device_missing or most < _MATTERS:
+    if trace.unusual or trace.device_missing or most < _MATTERS:
         # A replay takes all of a step for usual and shown. If no cost matters, it explains none.
         trace = replace(trace, what_if=None)
     # A leading dash would make a source an option.
@@ -119,11 +118,10 @@ def _diagnosis(
     recording: Recording, trace: TraceStatistics, fixes: Mapping[str, FixSpec]
 ) -> Diagnosis:
     """Return the diagnosis as far as the trace goes, without what is no part of a usual step."""
-    lost_s, why_lost = unusual_part(trace)
-    usual = usual_part(recording, trace, lost_s)
+    usual = usual_part(recording, trace)
     diagnosis = as_far_as_recorded(diagnose(usual, catalogue.checks(), fixes), trace)
-    if why_lost:
-        diagnosis = of_the_rest(diagnosis, why_lost, (trace.step_s or 0.0) - lost_s)
+    if trace.unusual:
+        diagnosis = of_the_rest(diagnosis, trace.unusual, (trace.step_s or 0.0) - trace.unusual_s)
     else:
         diagnosis = with_replay(with_waits(diagnosis, trace, recording.ranks), trace)
     return in_its_words(diagnosis, trace)

@@ -15,13 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.trace.columns import Mask, Trace
-from torchdoctor.trace.device_order import (
-    CLOCK_NS,
-    LONG_CALL_NS,
-    UNEXPLAINED_NS,
-    Cost,
-    DeviceEvents,
-)
+from torchdoctor.trace.device_order import CLOCK_NS, LONG_CALL_NS, Cost, DeviceEvents
 from torchdoctor.trace.kinds import COPY_CALL
 from torchdoctor.trace.threads import is_loader, main_thread, named
 from torchdoctor.trace.timeline import Timeline
@@ -70,7 +64,7 @@ def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[I
     calls, stream_only = rows[wanted], stream_only[wanted]
     last = events.last_called_before(runtime.start[calls])
     ended = np.where(last >= 0, events.end[last], np.iinfo(np.int64).max)
-    waited = ended <= runtime.end[calls][:, None] + UNEXPLAINED_NS  # by another clock
+    waited = ended <= runtime.end[calls][:, None] + LONG_CALL_NS  # clocks drift apart
     if stream_only.any():
         waited &= ~stream_only[:, None] | _awaited_streams(trace, events, calls, last, ended)
     which, stream = np.nonzero(waited)

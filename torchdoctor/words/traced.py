@@ -264,10 +264,8 @@ class TraceStatistics:
     blocking_copy_s: float | None = None  #: Time per step that the host is blocked in copy calls.
     blocking_copy_exposed_s: float | None = None  #: Of that, while neither kernels nor copies run.
     blocking_copy_range: str | None = None  #: The range of the program that has most of that.
-    earlier_work_s: float | None = None  #: Per step: a wait for work of before the window.
-    earlier_work_call: str | None = None  #: The call that waits for it; null: none.
-    code_loading_s: float | None = None  #: Per step: calls that load code, as at start-up.
-    code_loading_call: str | None = None  #: Their names; null: none in marked steps.
+    unusual_s: float = 0.0  #: Per step: start-up, or a wait for work of before the window.
+    unusual: str = ""  #: What that is, in a sentence; empty: it is not much of the step.
     loader_workers: int | None = None  #: Of the loader; 0: none, -1: some; null: no loader.
     #: Per step: what the GPU idles after synchronisations and copies to the host, their length at
     #: most.
