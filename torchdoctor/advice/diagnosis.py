@@ -67,6 +67,8 @@ def diagnose(
     path, bottleneck, value = _walk(recording, checks)
     on_gpu = recording.has_gpu or recording.shares.gpu is not None
     detail = detail_of(bottleneck, findings, checks, on_gpu, value or 0.0)
+    if detail is not None and checks[detail].verdict == "all":  # the GPU waits for what no fix ends
+        findings = [replace(f, fixes=[]) if checks[f.check].asks("gpu") else f for f in findings]
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,
@@ -171,8 +173,7 @@ def detail_of(
         return "cpu" if branch == "gpu" and not on_gpu else branch
 
     # Time in no operator is the host's as well, and explains it if it is most of the `value`.
-    least = {"other": value / 2} if bottleneck == "cpu" and on_gpu else {}
-    least[bottleneck] = 0.0
+    least = {bottleneck: 0.0} | ({"other": value / 2} if bottleneck == "cpu" and on_gpu else {})
     below = [f for f in findings if (f.share_of_step or 0.0) >= least.get(branch_of(f.check), 2.0)]
     specific = [f for f in below if checks[f.check].question is None]
     if not specific:

@@ -27,9 +27,8 @@ def _examine(recording: Recording) -> Symptoms:
     if share is None or share >= CHECK.threshold:
         return
     computes = f"only {share:.0%}" if share >= 0.005 else "less than 1%"
-    shares = recording.shares
-    moves = sum(x or 0.0 for x in (shares.communication, shares.memcpy, shares.memset))
-    idle = max(1.0 - share - moves, 0.0)
+    also = (getattr(recording.shares, branch) for branch in ("communication", "memcpy", "memset"))
+    idle = max(1.0 - share - sum(filter(None, also)), 0.0)
     evidence = [f"The GPU computes {computes} of each step, and idles {idle:.0%} of it."]
     if (utilization := recording.sensors.gpu_utilization) is not None:
         evidence.append(f"NVML reports {utilization:.0%} utilization on average.")

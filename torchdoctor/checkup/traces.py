@@ -46,7 +46,6 @@ from torchdoctor.words.specs import FixSpec
 NOT_MEASURED = "No fix was tried, because a trace cannot be run."
 MEASURE = " To measure fixes: torchdoctor run train.py"
 _FEW_STEPS = 3
-_MATTERS = 1.05  # of a gain by replay
 _CLOCKS_TOGETHER_S = 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
@@ -67,11 +66,8 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
     rows, chosen, aligned = compared(ranks)
     trace = chosen.statistics
-    gains = map(trace.what_if.speedup, trace.what_if.branches) if trace.what_if else ()
-    most = max(filter(None, gains), default=0.0)
-    if trace.unusual or trace.device_missing or most < _MATTERS:
-        # A replay takes all of a step for usual and shown. If no cost matters, it explains none.
-        trace = replace(trace, what_if=None)
+    if trace.unusual or trace.device_missing or not (trace.what_if and trace.what_if.explains):
+        trace = replace(trace, what_if=None)  # a replay takes all of a step for usual, and shown
     # A leading dash would make a source an option.
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
     command, cwd = ["torchdoctor", "diagnose", *named], str(Path.cwd())
@@ -186,11 +182,8 @@ def _offered(
 ) -> tuple[list[RecommendedFix], list[str]]:
     """Return fixes for the findings, by what they could save, and doubts on their words."""
     checks = catalogue.checks()
-    unexplained = diagnosis.detail is not None and checks[diagnosis.detail].verdict == "all"
     treated: dict[str, dict[str | None, float]] = {}  # fix -> branch -> shares of its findings
     for finding in diagnosis.findings:
-        if unexplained and checks[finding.check].asks("gpu"):
-            continue  # the device waits for what no fix of the model makes shorter
         branch = checks[finding.check].branch
         for ident in finding.fixes:
             shares = treated.setdefault(ident, {})

@@ -31,9 +31,6 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     kernels = trace.device.where(is_kernel)
     length = kernels.end - kernels.start
     waiting = steps.inside(trace.runtime.where(named(trace, trace.runtime, _SYNC_CALL.match)))
-    matrix = named(trace, kernels, kinds.is_matrix_work)
-    in_matrix = int(length[matrix].sum())
-    in_tensor = int(length[matrix & named(trace, kernels, kinds.uses_tensor_cores)].sum())
     return {
         "kernels_per_step": len(kernels) / count,
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
@@ -43,7 +40,6 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "after_sync_s": _idle_after_waits(trace, steps) / count / 1e9,
         "sync_s": float(waiting.sum()) / count / 1e9,
         "syncs_per_step": int((waiting > 0).sum()) / count,
-        "tensor_core_share": in_tensor / in_matrix if in_matrix else None,
     }
 
 

@@ -15,8 +15,7 @@ from torchdoctor.words.intervals import Intervals, union
 # cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
 _LAUNCH = re.compile(r"Launch(?!HostFunc)")
 # Share of the launches without a kernel: the device was not recorded, or was cut off with the file.
-_MISSING, _MISSING_FROM_CUT = 0.90, 0.20
-_CAPTURED = 0.20  # of the steps
+_MISSING, _MISSING_FROM_CUT, _CAPTURED = 0.90, 0.20, 0.20  # the last: of the time of the steps
 
 
 def launches(trace: Trace, steps: Steps) -> tuple[int, int]:

@@ -15,8 +15,7 @@ STARTS_UP = "the GPU's start-up"
 ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
 _WAITS = re.compile(r"Synchronize|Memcpy")
 _FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
-_MOST = 0.2  # of all steps in one call, which no usual step makes
-_MUCH = 0.3  # of a window without marks, in such calls
+_MOST, _MUCH = 0.2, 0.3  # in calls that no usual step makes: of marked steps, of a whole window
 _CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
 _LONG_NS, _LONG = 50_000_000, 0.05  # of the trace: less is not worth leaving out
 _IDLE = 0.9  # of a call: what waits for the device sees it work
@@ -46,11 +45,11 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
         until = int(steps.min())
     if (trace.device.start >= until).sum() < len(trace.device) / 2:
         return start, []
-    longest = np.flatnonzero(rows)[(table.end - table.start)[rows].argmax()]
+    most = np.bincount(table.name[rows], (table.end - table.start)[rows]).argmax()
     return until, [
-        f"The first {seconds((until - start) / 1e9)} of the trace are left out, as {STARTS_UP} "
+        f"The first {seconds((until - start) / 1e9)} are left out, as {STARTS_UP} "
         f"lies there: {counted(int(rows.sum()), 'call')} held the host for "
-        f"{seconds(total / 1e9)}, the longest {trace.names[table.name[longest]]}."
+        f"{seconds(total / 1e9)}, most in {trace.names[most]}."
     ]
 
 

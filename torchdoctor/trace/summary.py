@@ -10,10 +10,9 @@ from torchdoctor.trace.compilation import pointwise_chains, traced_compilation
 from torchdoctor.trace.device import summarise_copies, summarise_device
 from torchdoctor.trace.doubts import device_missing, doubts_about
 from torchdoctor.trace.exchange import collective_kinds, gradient_exchange
-from torchdoctor.trace.metadata import backend_of
 from torchdoctor.trace.operators import summarise_operators
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
-from torchdoctor.trace.program import has_engine, optimizes, platform, trains
+from torchdoctor.trace.program import backend_of, has_engine, optimizes, platform, trains
 from torchdoctor.trace.python import python_places
 from torchdoctor.trace.start_up import unusual_part
 from torchdoctor.trace.threads import is_loader, named, of_fetching_thread

@@ -7,6 +7,7 @@ from torchdoctor.words.program import Location
 KNOWN_ENOUGH = 0.9  # of the matrix kernels' time must be of known sizes, or there is no MFU
 LISTED_OPERATORS = 40  # of a trace; an operator that is not listed may still have run
 REPRODUCED_WITHIN = 0.02  # a replay further from the measured step is not believed
+MATTERS = 1.05  # of a gain by replay: less is not worth saying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +222,11 @@ class WhatIf:
         """Return True if the replay with nothing taken away is close to what was measured."""
         return abs(self.replayed_s - self.measured_s) <= REPRODUCED_WITHIN * self.measured_s
 
+    @property
+    def explains(self) -> bool:
+        """Return True if some cost matters: else the time is of something that is not replayed."""
+        return any((self.speedup(branch) or 0.0) >= MATTERS for branch in self.branches)
+
     def speedup(self, branch: str) -> float | None:
         """Return the replayed step with nothing taken away over the step without the branch.
 
@@ -272,7 +278,6 @@ class TraceStatistics:
     after_sync_s: float | None = None
     sync_s: float | None = None  #: Time per step that the host is blocked in synchronisation.
     syncs_per_step: float | None = None  #: Synchronising calls per step.
-    tensor_core_share: float | None = None  #: Share of matrix kernels' time on tensor cores.
     float32_matrix_s: float | None = None  #: Per step: matrix kernels in plain float32.
     operator_calls_per_step: float | None = None  #: CPU operators that call no other.
     operator_median_us: float | None = None  #: Median self time of these operators.
