@@ -28,11 +28,10 @@ def _examine(recording: Recording) -> Symptoms:
     if traced is None or not traced.allocations_per_step or not traced.step_s:
         return
     held = min((traced.allocation_s or 0.0) / traced.step_s, 1.0)
-    if held < CHECK.threshold or traced.allocations_per_step < 1:
-        return
     causes = _causes(traced)
-    if not causes and not traced.steps:
-        return  # a window without marks may hold the first calls, which a program makes once
+    # A window without marks may hold the first calls, which a program makes once.
+    if held < CHECK.threshold or traced.allocations_per_step < 1 or not (causes or traced.steps):
+        return
     # While kernels run, the wait costs nothing.
     share = min(held, 1.0 - (recording.shares.gpu or 0.0))
     exposed = f", {share:.0%} while no kernel runs" if share < held - _ROUNDING else ""

@@ -196,7 +196,7 @@ def _offered(
         words = wording_for_trace(module, recording)
         instruction = words.instruction
         changes = module.keeps_results == "changes training"
-        if instruction and changes and "changes training" not in instruction:
+        if instruction and changes and "It changes" not in instruction:
             instruction = f"# It changes training.\n{instruction}"
         if instruction is not None and module.is_for(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
