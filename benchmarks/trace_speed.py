@@ -1,6 +1,7 @@
 """How fast traces are diagnosed, against the floor and others, side by side in one run.
 
     python benchmarks/trace_speed.py [--mb 60 600 3000] [--gz-mb 50] [--rounds 3] [--skip HTA]
+    python benchmarks/trace_speed.py --ranks 64 --mb 50   # a folder of ranks, and one file of it
 
 For every size a trace is made from shifted copies of one real trace, and read by each reader in a
 process of its own, in turns and every other round backwards, so that a disturbance of the machine
@@ -16,6 +17,10 @@ Wall and CPU time are of the work inside the process, imports excluded; "process
 to its end. The ratio is the median over the rounds of the wall time against the floor's of the same
 round. Memory is the peak resident size of the process and its children together, by the kernel's
 own high-water mark where a reader has no children. Needs Linux, and disk for the largest trace.
+
+With --ranks a folder of so many links to the trace is diagnosed beside the trace alone. The ratio
+is its time over that of its files read alone, divided by the cores; that of CPU time, which the
+cores share, also holds on a machine that has other work.
 """
 
 from __future__ import annotations
@@ -255,8 +260,38 @@ def main() -> None:
         read_once(arguments.only[0], Path(arguments.only[1]))
     elif arguments.make:
         make_trace(Path(arguments.make[0]), float(arguments.make[1]))
+    elif arguments.ranks:
+        sample_trace()
+        compare_ranks(arguments.ranks, arguments.mb[0], arguments.rounds, arguments.folder)
     else:
         compare_all(arguments)
+
+
+def compare_ranks(count: int, megabytes: float, rounds: int, within: Path | None) -> None:
+    """Diagnoses a folder of ranks and one of its files in turns, and prints the ratios."""
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(dir=within) as folder:
+        first = Path(folder) / "rank-0.json"
+        make = [sys.executable, __file__, "--make", str(first), str(megabytes)]
+        subprocess.run(make, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        for number in range(1, count):
+            (Path(folder) / f"rank-{number}.json").hardlink_to(first)
+        print(f"{count} ranks of {first.stat().st_size / 1e6:.0f} MB on {cores} cores")
+        print("| alone wall s | CPU s | folder wall s | CPU s | peak MB | to alone, wall | CPU |")
+        print("|---|---|---|---|---|---|---|")
+        for _ in range(rounds):
+            one, all_ = (
+                measure(sys.executable, "torchdoctor", path, 3600) for path in (first, Path(folder))
+            )
+            if isinstance(one, str) or isinstance(all_, str):
+                raise SystemExit(f"Not read: {one if isinstance(one, str) else all_}")
+            wall = all_.wall_s / (count * one.wall_s / cores)
+            cpu = all_.cpu_s / (count * one.cpu_s)
+            print(
+                f"| {one.wall_s:.2f} | {one.cpu_s:.2f} | {all_.wall_s:.1f} | {all_.cpu_s:.1f} | "
+                f"{all_.peak_mb:.0f} | {wall:.2f} | {cpu:.2f} |",
+                flush=True,
+            )
 
 
 def compare_all(arguments: argparse.Namespace) -> None:
@@ -287,6 +322,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mb", type=float, nargs="*", default=[60, 600, 3000])
     parser.add_argument("--gz-mb", type=float, nargs="*", default=[50], help="compressed size")
+    parser.add_argument("--ranks", type=int, help="read a folder of so many traces of --mb")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--skip", nargs="*", default=[], choices=list(READERS))
     parser.add_argument("--hta-python", help="an interpreter that has traceinsight")

@@ -42,6 +42,11 @@ SHARES = {
         rf"waits for the host, which takes (\d+)% of {_PART}",
         r"Is CPU execution high\? (?:yes|no) (\d[\d.]*) %",
     ],
+    "idle": [r"GPU idle (\d[\d.]*) %", r"and idles (\d+)% of it"],
+    "python": [
+        r"Python outside any operator takes (\d+)% of",
+        r"outside-operators (\d[\d.]*) %",
+    ],
     "other": [r"(\d[\d.]*) % other", r"Is anything else high\? (?:yes|no) (\d[\d.]*) %"],
     "softmax": [r"softmax and their batched products take (\d+)% of", r"unfused-attention (\d+) %"],
 }
@@ -96,8 +101,14 @@ def disagreements(report: Report) -> list[str]:
         share = finding.share_of_step
         if share is not None and not 0 <= share <= 1:
             wrong.append(f"{finding.check}: {share}")
-    if "it is the limit" in text and "other work hides" in text:
-        wrong.append("the limit is hidden")
+    wrong += _of_a_whole(report, bar)
+    for denied in ("other work hides", "hardly any gain"):
+        if denied in text and "it is the limit" in text:
+            wrong.append(f"the limit, and {denied}")
+    promised = re.search(r"not measured ([\d.]+)x at most", text)
+    gains = [float(x) for x in re.findall(r"without [\w ,]+: [\d.]+ \w+ \(([\d.]+)x\)", text)]
+    if promised and float(promised[1]) > max(gains, default=0.0) + 0.011:
+        wrong.append(f"{promised[0]}, of {gains}")
     if "Measured on" in text:
         wrong.append("nothing was measured")
     host = report.diagnosis.bottleneck == "cpu"
@@ -105,6 +116,22 @@ def disagreements(report: Report) -> list[str]:
     if overhead and bar["host"] and 100 * (overhead[0].share_of_step or 0) > bar["host"][-1] + 1:
         wrong.append(f"Python takes more than the host: {overhead[0].evidence}, {host}")
     return wrong
+
+
+def _of_a_whole(report: Report, bar: dict[str, list[float]]) -> list[str]:
+    """Return each sum of parts that exceeds its whole."""
+    trace, shares = report.trace, report.baseline.shares
+    assert trace is not None
+    used = sum(filter(None, (shares.gpu, shares.memcpy, shares.memset, shares.communication)))
+    parts = {"idle and used": (sum(bar["idle"][:1]) + 100 * used * bool(bar["idle"]), 101.0)}
+    if trace.has_device and trace.step_s and not trace.unusual:
+        kernels = 100 * sum(x.device_s for x in trace.kernels) / trace.step_s
+        parts["kernels"] = (kernels, 100 * (shares.gpu or 0.0) + 1)
+        python = sum(bar["python"][:1])
+        parts["Python"] = (python, 100 * ((shares.cpu or 0.0) + (shares.other or 0.0)) + 1)
+    blocked_s, exposed_s = trace.blocking_copy_s or 0.0, trace.blocking_copy_exposed_s or 0.0
+    parts["exposed copies"] = (exposed_s, blocked_s + 1e-9)
+    return [f"{name}: {part} of {whole}" for name, (part, whole) in parts.items() if part > whole]
 
 
 @pytest.mark.parametrize(

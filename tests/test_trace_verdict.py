@@ -34,6 +34,9 @@ def test_what_the_replay_denies_is_not_called_the_limit() -> None:
         "The GPU computes 70% of each step. By replay"
     )
     assert said("gpu", gpu=0.05, cpu=0.07, sentence=computes) == computes
+    assert "1.01x as fast without the GPU's kernels" in said(
+        "gpu", gpu=0.099, cpu=0.09, sentence=computes
+    )
     # Driver calls are the host's: without them, three times as fast is a gain of its branch.
     assert said("cpu", cpu=0.099, runtime=0.033) == "It is slow."
 

@@ -80,9 +80,6 @@ def test_measured_links_come_before_the_data_sheet(tmp_path: Path) -> None:
     found = predicted(report)
     assert (found.links_from, found.ranks) == ("collectives", 2)
     assert found.high_bytes_per_s == pytest.approx(6e9)
-    assert found.measured_exchange_s == pytest.approx(0.003)
-    assert found.sheet_low_s == pytest.approx(16e6 / 300e9)
-    assert found.sheet_high_s == pytest.approx(16e6 / 12.8e9)
     # The exchange that was recorded is no part of a step alone: the replay takes it away.
     assert report.trace is not None
     assert report.trace.what_if is not None

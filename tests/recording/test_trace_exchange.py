@@ -10,6 +10,8 @@ from distributed_traces import rank_trace, text
 from recorded_traces import FOLDER, statistics
 
 from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.facts.gpu_data_sheets import data_sheet
+from torchdoctor.facts.scaling import SLOWEST
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.words import GradientExchange
@@ -96,11 +98,12 @@ def test_the_data_sheets_links_bound_what_sixteen_a100s_took() -> None:
     file = FOLDER / "a100_blocking_memcpy.json.gz"
     if not file.exists():
         pytest.skip(f"{file} is missing")
-    found = trace_checkup([str(file)]).scaling
-    assert found is not None
-    assert found.sheet_low_s is not None
-    assert found.sheet_high_s is not None
-    assert found.measured_exchange_s is not None
-    assert found.sheet_low_s < found.measured_exchange_s < found.sheet_high_s
+    report = trace_checkup([str(file)])
+    found, sheet = report.scaling, data_sheet(report.environment.gpus[0].name)
+    assert found is not None and report.trace is not None and sheet is not None and sheet.links
+    exchange = report.trace.exchange
+    assert exchange is not None and exchange.exchange_s and exchange.gradient_bytes
+    rate = 2 * 15 / 16 * exchange.gradient_bytes / exchange.exchange_s
+    assert SLOWEST * sheet.links[0] < rate < sheet.links[1]
     # Its ranks exchange embeddings as well, which the model knows nothing of.
     assert found.rows == []

@@ -66,7 +66,9 @@ def diagnose(
     findings = _findings(recording, checks, fixes or {})
     path, bottleneck, value = _walk(recording, checks)
     on_gpu = recording.has_gpu or recording.shares.gpu is not None
-    detail = detail_of(bottleneck, findings, checks, on_gpu)
+    detail = detail_of(bottleneck, findings, checks, on_gpu, value or 0.0)
+    if detail is not None and checks[detail].verdict == "all":  # the GPU waits for what no fix ends
+        findings = [replace(f, fixes=[]) if checks[f.check].asks("gpu") else f for f in findings]
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,
@@ -154,7 +156,11 @@ def _findings(
 
 
 def detail_of(
-    bottleneck: str, findings: Sequence[Finding], checks: Mapping[str, CheckSpec], on_gpu: bool
+    bottleneck: str,
+    findings: Sequence[Finding],
+    checks: Mapping[str, CheckSpec],
+    on_gpu: bool,
+    value: float = 0.0,
 ) -> str | None:
     """Return the check below the branch that explains most; None if none below it has a finding.
 
@@ -166,9 +172,9 @@ def detail_of(
         # Without a GPU the CPU computes: what is asked of the GPU's arithmetic is asked of it.
         return "cpu" if branch == "gpu" and not on_gpu else branch
 
-    # Python of the program itself is the host's work, where stacks say that it did not wait.
-    branches = {bottleneck, "other"} if bottleneck == "cpu" and on_gpu else {bottleneck}
-    below = [f for f in findings if branch_of(f.check) in branches]
+    # Time in no operator is the host's as well, and explains it if it is most of the `value`.
+    least = {bottleneck: 0.0} | ({"other": value / 2} if bottleneck == "cpu" and on_gpu else {})
+    below = [f for f in findings if (f.share_of_step or 0.0) >= least.get(branch_of(f.check), 2.0)]
     specific = [f for f in below if checks[f.check].question is None]
     if not specific:
         return below[0].check if below else None

@@ -28,7 +28,9 @@ def _examine(recording: Recording) -> Symptoms:
     if traced is None or not traced.allocations_per_step or not traced.step_s:
         return
     held = min((traced.allocation_s or 0.0) / traced.step_s, 1.0)
-    if held < CHECK.threshold or traced.allocations_per_step < 1:
+    causes = _causes(traced)
+    # A window without marks may hold the first calls, which a program makes once.
+    if held < CHECK.threshold or traced.allocations_per_step < 1 or not (causes or traced.steps):
         return
     # While kernels run, the wait costs nothing.
     share = min(held, 1.0 - (recording.shares.gpu or 0.0))
@@ -38,7 +40,10 @@ def _examine(recording: Recording) -> Symptoms:
         f"{counted(traced.allocations_per_step, 'call')} a step."
     )
     emptied = [x.location for x in calls_of(recording, "wait") if x.name == "empty_cache"]
-    where, evidence = emptied[0] if emptied else None, [told, *_causes(traced)]
+    where, evidence = (
+        emptied[0] if emptied else None,
+        [told, *(causes or ["Where sizes vary from step to step, let segments grow."])],
+    )
     yield Symptom(share=share, evidence=evidence, location=where, severity="moderate")
 
 
@@ -60,7 +65,7 @@ def _causes(traced: TraceStatistics) -> list[str]:
             f"Memory is given back outside of any operator, in {counted(releases, 'call')} a step: "
             "if the loop calls torch.cuda.empty_cache(), remove it."
         )
-    return causes or ["Where sizes vary from step to step, let segments grow."]
+    return causes
 
 
 _CALLS = {"has_device": True, "allocations_per_step": 6.0, "allocation_s": 0.01}

@@ -34,12 +34,12 @@ def _kernels(traced: TraceStatistics) -> list[str]:
     """Return the kernels that take most, and how far the largest product is from its limit."""
     if not traced.kernels or not traced.step_s:
         return []
-    longest = (f"{x.name[:60]} ({x.device_s / traced.step_s:.0%})" for x in traced.kernels[:3])
+    longest = (f"{x.name} ({x.device_s / traced.step_s:.0%})" for x in traced.kernels[:3])
     evidence = [f"The longest kernels of each step: {', '.join(longest)}."]
     products = traced.matrix_work.products[:1] if traced.matrix_work else []
     evidence += [
-        f"The largest product, {x.operator} of {x.sizes}, computes {x.flop_per_byte:.3g} FLOP for "
-        f"each byte and reaches {x.roofline_share:.0%} of what arithmetic and memory allow."
+        f"The largest product reaches {x.roofline_share:.0%} of its roofline, at "
+        f"{x.flop_per_byte:,.0f} FLOP for each byte: {x.operator} of {x.sizes}."
         for x in products
         if x.flop_per_byte and x.roofline_share
     ]

@@ -14,7 +14,7 @@ Copies that run beside kernels: they cost nothing.
 
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, trace
 
-_MODERATE = 0.05
+_MODERATE, _ALL = 0.05, 0.95
 
 
 def _measure(recording: Recording) -> float | None:
@@ -34,6 +34,8 @@ def _examine(recording: Recording) -> Symptoms:
     evidence = [f"Copies, or the host blocked in them, take {share:.0%} of each step, exposed."]
     if traced is not None and traced.blocking_copy_s:
         where = f", most of it in {traced.blocking_copy_range}" * bool(traced.blocking_copy_range)
+        exposed_s = traced.blocking_copy_exposed_s or 0.0
+        where = ", in part beside kernels" * (exposed_s < _ALL * traced.blocking_copy_s) + where
         evidence.append(
             f"The host is blocked {traced.blocking_copy_s * 1e3:.1f} ms a step in copies{where}."
         )

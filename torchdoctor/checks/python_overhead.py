@@ -22,7 +22,9 @@ def _examine(recording: Recording) -> Symptoms:
     share, traced = overhead_share(recording), recording.trace
     if share is None or share < CHECK.threshold:
         return
-    evidence = [f"Python, dispatch and small operators take {share:.0%} of the profiled step."]
+    evidence = [
+        f"Operators under 50 us and Python between them take {share:.0%} of the profiled step."
+    ]
     if traced is not None and traced.operator_calls_per_step:
         evidence.append(f"{traced.operator_calls_per_step:.0f} operators run in each step.")
     yield Symptom(share=share, evidence=evidence, severity="moderate")

@@ -7,13 +7,14 @@ from dataclasses import astuple, replace
 from torchdoctor.advice import catalogue
 from torchdoctor.words import Diagnosis, RankTime, TraceStatistics
 from torchdoctor.words.figures import seconds
+from torchdoctor.words.traced import MATTERS
 
 _UNSEEN = (
     "The host launched work on a device that was not recorded. Whether the host waited for it or "
     "computed is unknown: record with ProfilerActivity.CUDA (or the device's own activity)."
 )
 _NO_TIME = "The events of the trace have no durations, so where the time goes is unknown."
-_LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
+_MUCH = 1.15  # a speed-up without a cost that explains the step
 _REPLAYED = {
     "data_loader": "the wait for data",
     "memcpy": "copies",
@@ -109,8 +110,10 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
         return diagnosis
     gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
+    del gains[diagnosis.bottleneck]
     best, own = max(gains, key=lambda x: gains[x]), replay.gain(diagnosis.bottleneck) or 1.0
-    if own >= _LITTLE or gains[best] < _MUCH:
+    shown = diagnosis.sentence.replace(": it is the limit.", ".")
+    if own >= MATTERS or (gains[best] < _MUCH and shown == diagnosis.sentence):
         return diagnosis
     text = (
         "By replay of the trace (a model), other work hides this cost: the step would be "
@@ -119,7 +122,6 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     )
     if best == "cpu" and diagnosis.bottleneck == "gpu":
         text += " The profiler slows the host down, so the last figure may be too high."
-    shown = diagnosis.sentence.replace(": it is the limit.", ".")
     return replace(diagnosis, sentence=f"{shown} {text}")
 
 

@@ -25,8 +25,7 @@ from torchdoctor.facts.scaling import scaling
 from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.clocks import Alignment, Unaligned, align
 from torchdoctor.trace.ranks import STDIN, RankTrace, read_ranks
-from torchdoctor.trace.start_up import STARTS_UP
-from torchdoctor.trace.usual import unusual_part, usual_part
+from torchdoctor.trace.start_up import STARTS_UP, usual_part
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
@@ -67,8 +66,8 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
     rows, chosen, aligned = compared(ranks)
     trace = chosen.statistics
-    if unusual_part(trace)[0]:
-        trace = replace(trace, what_if=None)  # a replay takes all of a step for usual
+    if trace.unusual or trace.device_missing or not (trace.what_if and trace.what_if.explains):
+        trace = replace(trace, what_if=None)  # a replay takes all of a step for usual, and shown
     # A leading dash would make a source an option.
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
     command, cwd = ["torchdoctor", "diagnose", *named], str(Path.cwd())
@@ -115,11 +114,10 @@ def _diagnosis(
     recording: Recording, trace: TraceStatistics, fixes: Mapping[str, FixSpec]
 ) -> Diagnosis:
     """Return the diagnosis as far as the trace goes, without what is no part of a usual step."""
-    lost_s, why_lost = unusual_part(trace)
-    usual = usual_part(recording, trace, lost_s)
+    usual = usual_part(recording, trace)
     diagnosis = as_far_as_recorded(diagnose(usual, catalogue.checks(), fixes), trace)
-    if why_lost:
-        diagnosis = of_the_rest(diagnosis, why_lost, (trace.step_s or 0.0) - lost_s)
+    if trace.unusual:
+        diagnosis = of_the_rest(diagnosis, trace.unusual, (trace.step_s or 0.0) - trace.unusual_s)
     else:
         diagnosis = with_replay(with_waits(diagnosis, trace, recording.ranks), trace)
     return in_its_words(diagnosis, trace)
@@ -184,11 +182,8 @@ def _offered(
 ) -> tuple[list[RecommendedFix], list[str]]:
     """Return fixes for the findings, by what they could save, and doubts on their words."""
     checks = catalogue.checks()
-    unexplained = diagnosis.detail is not None and checks[diagnosis.detail].verdict == "all"
     treated: dict[str, dict[str | None, float]] = {}  # fix -> branch -> shares of its findings
     for finding in diagnosis.findings:
-        if unexplained and checks[finding.check].asks("gpu"):
-            continue  # the device waits for what no fix of the model makes shorter
         branch = checks[finding.check].branch
         for ident in finding.fixes:
             shares = treated.setdefault(ident, {})
@@ -201,7 +196,7 @@ def _offered(
         words = wording_for_trace(module, recording)
         instruction = words.instruction
         changes = module.keeps_results == "changes training"
-        if instruction and changes and "changes training" not in instruction:
+        if instruction and changes and "It changes" not in instruction:
             instruction = f"# It changes training.\n{instruction}"
         if instruction is not None and module.is_for(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))

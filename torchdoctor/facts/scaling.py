@@ -124,7 +124,6 @@ def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
         last_bytes=last,
         alone_s=alone_s * scale or None,
         backward_s=exchange.backward_s * scale if exchange.backward_s else None,
-        loader_share=recording.shares.data_loader,
         ranks=exchange.ranks if exchange.ranks and exchange.ranks > 1 else None,
     )
     return _with_links(known, recording, exchange)
@@ -138,14 +137,6 @@ def _with_links(known: Scaling, recording: Recording, exchange: GradientExchange
         slow, fast = sheet.links[0] * SLOWEST, sheet.links[1]
         known = replace(known, low_bytes_per_s=slow, high_bytes_per_s=fast)
         known = replace(known, links_from="data sheet", links_of=sheet.name)
-        if known.ranks and exchange.exchange_s and exchange.known_from == "all-reduce":
-            carried = 2 * (known.ranks - 1) / known.ranks * (exchange.gradient_bytes or 0.0)
-            known = replace(
-                known,
-                measured_exchange_s=exchange.exchange_s,
-                sheet_low_s=carried / fast,
-                sheet_high_s=carried / slow,
-            )
     if exchange.mean_bytes_per_s and exchange.best_bytes_per_s:
         low, high = exchange.mean_bytes_per_s, exchange.best_bytes_per_s
         known = replace(known, low_bytes_per_s=low, high_bytes_per_s=high, links_from="collectives")
@@ -180,7 +171,7 @@ def scaling_lines(forecast: Scaling | None) -> list[str]:
         for row in forecast.rows
         if row.machines == 1
     ]
-    return [*_explained(rows + _machines(forecast), forecast), *_measured(forecast)]
+    return _explained(rows + _machines(forecast), forecast)
 
 
 def comment_lines(forecast: Scaling | None, part: str) -> list[str]:
@@ -239,18 +230,6 @@ def _grounds(forecast: Scaling) -> list[str]:
         "fast, and CPUs and storage that keep up with all of them"
     )
     return lines
-
-
-def _measured(forecast: Scaling) -> list[str]:
-    """Return how long the exchange of several ranks really took, beside the data sheet's."""
-    if not (forecast.measured_exchange_s and forecast.sheet_low_s and forecast.sheet_high_s):
-        return []
-    return [
-        f"beside what was seen: {forecast.ranks} ranks exchanged {memory(forecast.gradient_bytes)} "
-        f"in {seconds(forecast.measured_exchange_s)} a step, their waits included; links of the "
-        f"data sheet would have made it {seconds(forecast.sheet_low_s)} to "
-        f"{seconds(forecast.sheet_high_s)}"
-    ]
 
 
 def _times(speedup: PredictedSpeedup) -> str:

@@ -133,7 +133,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 def suits(trace: TraceStatistics) -> bool:
     fused = any("_fused_" in operator.name for operator in trace.operators)
-    return trace.trains is True and not fused
+    return trace.optimizes and not fused
 
 
 FIX = FixSpec(

@@ -90,7 +90,9 @@ def _has_cpp_compiler() -> bool:
 def suits(trace: TraceStatistics) -> bool:
     names = [operator.name for operator in trace.operators]
     compiled = any("triton" in x.lower() or "CompiledFunction" in x for x in names)
-    return not compiled and not trace.has_engine  # an engine compiles its model by itself
+    return (
+        not (compiled or trace.compilation) and not trace.has_engine
+    )  # an engine compiles its model by itself
 
 
 def advice(recording: Recording) -> str | None:

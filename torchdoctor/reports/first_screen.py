@@ -23,7 +23,7 @@ from torchdoctor.reports.document import (
     sentences,
     table,
 )
-from torchdoctor.reports.time_parts import WORTH_SAYING, replayed_gains, time_bars, upper_bounds
+from torchdoctor.reports.time_parts import replayed_gains, time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import figures_of, not_tried, training, verdict_of
 from torchdoctor.words import NOT_WORTH_ITS_TIME, Interval, Note, RecommendedFix, Report, Trial
 from torchdoctor.words.figures import (
@@ -39,6 +39,7 @@ from torchdoctor.words.figures import (
     seconds,
     speedup,
 )
+from torchdoctor.words.traced import MATTERS
 
 _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 3, 2
 _LITTLE = 3  # percent: gains below are nothing
@@ -175,7 +176,7 @@ def _not_measured(report: Report) -> list[Block]:
     }  # an idle GPU awaits its host
     own = max(filter(None, map(replay.gain, branches)), default=None) if replay else None
     worth = f"{ratio(own)}x at most, by replay of the trace" if own else ""
-    if own and own < WORTH_SAYING:
+    if own and own < MATTERS:
         worth = "hardly any gain, by replay of the trace"
     rest = len(offered) - len(rows)
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."

@@ -5,6 +5,7 @@ from dataclasses import replace
 from torchdoctor.facts.lookup import exposed_python, unlike_profiled
 from torchdoctor.reports.document import Bar
 from torchdoctor.words import Interval, Report, Shares, TriedCeiling, figures
+from torchdoctor.words.traced import MATTERS
 
 BOUNDS_TITLE = "Upper bounds: the program run without a cost"
 REPLAY_TITLE = "Upper bounds: the trace replayed without a cost, not measured"
@@ -12,7 +13,6 @@ _HIDDEN = "hidden behind other work, so not the bottleneck"
 PHASE_COLOURS = ("data_loader", "memcpy", "gpu", "runtime", "cpu", "other")  # those of branches
 _NO_GAIN = 1.01  # a gain below is not listed by itself
 _MOST_BOUNDS = 3
-WORTH_SAYING = 1.05  # of a gain by replay, on the first screen
 
 
 def time_bars(report: Report) -> list[Bar]:
@@ -64,7 +64,7 @@ def upper_bounds(report: Report) -> str:
     replayed = [
         (gain, f"without {figures.SHARE_LABELS.get(branch, branch)} {figures.ratio(gain)}x")
         for branch, gain in replayed_gains(report).items()
-        if gain >= max(WORTH_SAYING, reached)  # a model that a measurement refutes says nothing
+        if gain >= max(MATTERS, reached)  # a model that a measurement refutes says nothing
     ]
     texts = [text for _, text in sorted(tried or replayed, reverse=True)[:_MOST_BOUNDS]]
     how = "experiment" if tried else "replay of the trace"

@@ -17,7 +17,7 @@ from torchdoctor.words import KernelTime
 from torchdoctor.words.intervals import exposed_in_order, intersect, union
 
 SHORT_KERNEL_NS = 10_000
-_LISTED = 8
+_LISTED, _LETTERS = 8, 60
 _SYNC_CALL = re.compile(
     r"(?:cuda|hip)(?:Stream|Device|Event|Thread)Synchronize|(?:cu|hip)(?:Stream|Ctx|Event)Synchronize"
 )
@@ -31,9 +31,6 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     kernels = trace.device.where(is_kernel)
     length = kernels.end - kernels.start
     waiting = steps.inside(trace.runtime.where(named(trace, trace.runtime, _SYNC_CALL.match)))
-    matrix = named(trace, kernels, kinds.is_matrix_work)
-    in_matrix = int(length[matrix].sum())
-    in_tensor = int(length[matrix & named(trace, kernels, kinds.uses_tensor_cores)].sum())
     return {
         "kernels_per_step": len(kernels) / count,
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
@@ -43,7 +40,6 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "after_sync_s": _idle_after_waits(trace, steps) / count / 1e9,
         "sync_s": float(waiting.sum()) / count / 1e9,
         "syncs_per_step": int((waiting > 0).sum()) / count,
-        "tensor_core_share": in_tensor / in_matrix if in_matrix else None,
     }
 
 
@@ -72,7 +68,7 @@ def _longest_kernels(trace: Trace, rows: Mask, steps: int) -> list[KernelTime]:
     calls: Counter[str] = Counter()
     took: Counter[str] = Counter()
     for number in np.flatnonzero(each).tolist():
-        name = kinds.short_name(trace.names[number])
+        name = kinds.short_name(trace.names[number])[:_LETTERS]  # of one family: together
         calls[name] += int(each[number])
         took[name] += int(spent[number])
     return [

@@ -7,13 +7,15 @@ import numpy as np
 from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.kinds import KERNEL
 from torchdoctor.trace.nesting import launch_rows
+from torchdoctor.trace.start_up import much_start_up
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps
+from torchdoctor.words.intervals import Intervals, union
 
 # cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
 _LAUNCH = re.compile(r"Launch(?!HostFunc)")
 # Share of the launches without a kernel: the device was not recorded, or was cut off with the file.
-_MISSING, _MISSING_FROM_CUT = 0.90, 0.20
+_MISSING, _MISSING_FROM_CUT, _CAPTURED = 0.90, 0.20, 0.20  # the last: of the time of the steps
 
 
 def launches(trace: Trace, steps: Steps) -> tuple[int, int]:
@@ -30,6 +32,17 @@ def launches(trace: Trace, steps: Steps) -> tuple[int, int]:
 
 def device_missing(trace: Trace, steps: Steps) -> str | None:
     """Return why the device's part of the steps is missing, in a sentence; None: it is there."""
+    captured = _captures(trace).covered(steps.start, steps.end).sum() / max(steps.total, 1)
+    if captured > _CAPTURED:
+        return (
+            f"The program captures graphs {captured:.0%} of the time: what it launches there does "
+            "not run, and is captured once. Record steps that come after it."
+        )
+    if not steps.known and much_start_up(trace, Intervals(steps.start, steps.end)):
+        return (
+            "Much of the window is the start-up of the GPU, and little work follows it. What takes "
+            "the time of a step cannot be told: record more steps, after some of warm-up."
+        )
     made, shown = launches(trace, steps)
     lost = 1.0 - shown / made if made else 0.0
     if not trace.has_device:
@@ -50,6 +63,15 @@ def device_missing(trace: Trace, steps: Steps) -> str | None:
             "time is unknown."
         )
     return None
+
+
+def _captures(trace: Trace) -> Intervals:
+    """Return when launches go into a graph of CUDA or HIP."""
+    calls = trace.runtime
+    begins = np.sort(calls.start[named(trace, calls, lambda name: "BeginCapture" in name)])
+    ends = np.sort(calls.end[named(trace, calls, lambda name: "EndCapture" in name)])
+    place = np.searchsorted(ends, begins)
+    return union(begins[place < len(ends)], ends[place[place < len(ends)]])
 
 
 def doubts_about(trace: Trace, missing: str | None = None) -> list[str]:

@@ -64,7 +64,7 @@ def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[I
     calls, stream_only = rows[wanted], stream_only[wanted]
     last = events.last_called_before(runtime.start[calls])
     ended = np.where(last >= 0, events.end[last], np.iinfo(np.int64).max)
-    waited = ended <= runtime.end[calls][:, None] + CLOCK_NS
+    waited = ended <= runtime.end[calls][:, None] + LONG_CALL_NS  # clocks drift apart
     if stream_only.any():
         waited &= ~stream_only[:, None] | _awaited_streams(trace, events, calls, last, ended)
     which, stream = np.nonzero(waited)

@@ -13,7 +13,6 @@ from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet
 from torchdoctor.trace import kinds
 from torchdoctor.trace.columns import Ints, Table, Trace, once
 from torchdoctor.trace.device import device_time
-from torchdoctor.trace.metadata import gpus
 from torchdoctor.trace.nesting import Nesting, innermost, launch_rows, nest
 from torchdoctor.trace.product_sizes import (
     ProductSizes,
@@ -21,7 +20,7 @@ from torchdoctor.trace.product_sizes import (
     product_sizes,
     types_of,
 )
-from torchdoctor.trace.program import platform
+from torchdoctor.trace.program import gpus
 from torchdoctor.trace.python import user_frame
 from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
@@ -105,7 +104,7 @@ def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
     calls = _calls(trace, timeline) if trace.has_device and timeline.steps.total else None
     if calls is None or not any(calls.sizes):
         return None
-    used = gpus(trace, platform(trace))
+    used = gpus(trace)
     sheets = [data_sheet(gpu.name) for gpu in used]
     sheet = sheets[0] if sheets and all(sheet == sheets[0] for sheet in sheets) else None
     versions = [(gpu.compute_capability or "0.0").split(".") for gpu in used]

@@ -1,18 +1,19 @@
-"""What kind of program a trace is of: does it train, what serves it, and whose device it uses."""
+"""What kind of program a trace is of: does it train, what serves it, and whose devices it uses."""
 
 import re
+from typing import Any
 
 import numpy as np
 
 from torchdoctor.trace.columns import Trace, once
 from torchdoctor.trace.kinds import KERNEL, kernel_kinds
-from torchdoctor.trace.metadata import dictionary
 from torchdoctor.trace.threads import is_step, named, threads_of
+from torchdoctor.trace.timeline import Timeline, host_collectives
+from torchdoctor.words import Gpu
+from torchdoctor.words.intervals import subtract
 
-_TRAINS = re.compile(
-    r"[bB]ackward|autograd::engine|AccumulateGrad|^Optimizer\.|_fused_(?:adam|sgd|adagrad)"
-    r"|_foreach_(?:add|mul|div|sqrt|lerp|norm)"
-)
+_BACKWARD = re.compile(r"[bB]ackward|autograd::engine|AccumulateGrad")
+_STEPS = re.compile(r"^Optimizer\.|_fused_(?:adam|sgd|adagrad)|_foreach_(?:add|mul|div|lerp|norm)")
 _ENGINE = re.compile(
     r"(?:^|/)(?:vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy)(?:/|::)|^_C_cache_ops::"
 )
@@ -31,13 +32,18 @@ _PLATFORMS = {
 def trains(trace: Trace) -> bool | None:
     """Return True if it has a backward pass or an optimizer, False if it is inference, or None."""
     operators, kernels = trace.operators, trace.device.where(trace.device["kind"] == KERNEL)
-    if any(named(trace, table, _TRAINS.search).any() for table in trace.ranges):
+    if optimizes(trace) or any(named(trace, x, _BACKWARD.search).any() for x in trace.ranges):
         return True
     if named(trace, kernels, lambda name: "training" in kernel_kinds(name)).any():
         return True
     in_operators = named(trace, operators, lambda name: name.startswith("aten::")).any()
     whole = bool(in_operators and threads_of(trace, is_step).any())
     return False if whole or has_engine(trace) else None
+
+
+def optimizes(trace: Trace) -> bool:
+    """Return True if marks or operators say that an optimizer steps."""
+    return any(named(trace, table, _STEPS.search).any() for table in trace.ranges)
 
 
 @once
@@ -61,3 +67,60 @@ def platform(trace: Trace) -> str | None:
             if mark.search(text):
                 return maker
     return None
+
+
+def gpus(trace: Trace) -> list[Gpu]:
+    """Return each device that was used and described, if only as those that are all alike."""
+    properties = trace.metadata.get("deviceProperties")
+    described = list(map(dictionary, properties if isinstance(properties, list) else []))
+    alike = {(known.get("name"), known.get("totalGlobalMem")) for known in described}
+    own = {whole_number(known.get("id")): known for known in described}
+    used_gpus = []
+    for index in sorted(set(trace.device["device"].tolist()) - {-1}):
+        known = own.get(index) or (described[0] if len(alike) == 1 else {})
+        major, minor = (whole_number(known.get(k)) for k in ("computeMajor", "computeMinor"))
+        # Others number their devices otherwise than CUDA does.
+        capability = None if major is None or platform(trace) == "rocm" else f"{major}.{minor or 0}"
+        if known:
+            used_gpus.append(
+                Gpu(
+                    index=index,
+                    name=text(known.get("name"))
+                    or ("AMD GPU" if platform(trace) == "rocm" else "GPU"),
+                    memory_bytes=whole_number(known.get("totalGlobalMem")),
+                    compute_capability=capability,
+                )
+            )
+    return used_gpus
+
+
+def dictionary(value: Any) -> dict[str, Any]:
+    """Return `value`, or an empty dictionary if it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def whole_number(value: Any) -> int | None:
+    """Return `value`, or None if it is no whole number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def text(value: Any) -> str | None:
+    """Return `value`, or None if it is no text, or an empty one."""
+    return value if isinstance(value, str) and value else None
+
+
+def backend_of(trace: Trace, timeline: Timeline) -> dict[str, Any]:
+    """Return fields of `TraceStatistics`; empty if the trace names no distributed job."""
+    information = dictionary(trace.metadata.get("distributedInfo"))
+    if not information:
+        return {}
+    world_size = whole_number(information.get("world_size")) or 0
+    fields: dict[str, Any] = {"backend": text(information.get("backend"))}
+    fields["world_size"] = world_size if world_size > 0 else None
+    on_host = host_collectives(trace)
+    if trace.has_device and len(on_host):
+        steps = timeline.steps
+        not_hidden = subtract(on_host, timeline.branches["gpu"])
+        spent = not_hidden.covered(steps.start, steps.end).sum()
+        fields["host_collective_s"] = float(spent) / len(steps) / 1e9
+    return fields

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from torchdoctor.trace.clocks import Collectives, collectives
 from torchdoctor.trace.files import trace_paths
-from torchdoctor.trace.metadata import dictionary, gpus, text, whole_number
-from torchdoctor.trace.program import platform
+from torchdoctor.trace.program import dictionary, gpus, text, whole_number
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.trace.timeline import Timeline, build_timeline
@@ -119,7 +118,7 @@ def _read(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
         environment=Environment(  # of the trace: nothing of the machine that reads it
             torch=text(metadata.get("torch_version")),
             cuda=text(metadata.get("cuda_version")),
-            gpus=gpus(trace, platform(trace)),
+            gpus=gpus(trace),
         ),
         rank=rank,
         world_size=whole_number(distributed.get("world_size")),

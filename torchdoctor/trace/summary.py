@@ -10,12 +10,11 @@ from torchdoctor.trace.compilation import pointwise_chains, traced_compilation
 from torchdoctor.trace.device import summarise_copies, summarise_device
 from torchdoctor.trace.doubts import device_missing, doubts_about
 from torchdoctor.trace.exchange import collective_kinds, gradient_exchange
-from torchdoctor.trace.metadata import backend_of
 from torchdoctor.trace.operators import summarise_operators
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
-from torchdoctor.trace.program import has_engine, platform, trains
+from torchdoctor.trace.program import backend_of, has_engine, optimizes, platform, trains
 from torchdoctor.trace.python import python_places
-from torchdoctor.trace.start_up import code_loading, earlier_work
+from torchdoctor.trace.start_up import unusual_part
 from torchdoctor.trace.threads import is_loader, named, of_fetching_thread
 from torchdoctor.trace.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.trace.what_if import what_if
@@ -38,11 +37,8 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         shares = Shares(**{branch: timeline.share(branch) for branch in (*BRANCHES, "other")})
         fields |= summarise_device(trace, timeline) | summarise_copies(trace, timeline)
         fields["float32_matrix_s"] = float32_matrix_s(trace, timeline)
-        earlier_s, call = earlier_work(trace, Intervals(steps.start[:1], steps.end[:1]))
-        fields |= {"earlier_work_s": earlier_s / count, "earlier_work_call": call or None}
-        if steps.known:
-            loaded_s, call = code_loading(trace, Intervals(steps.start, steps.end))
-            fields |= {"code_loading_s": loaded_s / count, "code_loading_call": call or None}
+        lost_s, why = unusual_part(trace, Intervals(steps.start, steps.end), steps.known)
+        fields |= {"unusual_s": lost_s / count, "unusual": why}
     if trace.has_device or len(timeline.collectives):
         total = timeline.collectives.covered(steps.start, steps.end).sum()
         exposed = timeline.exposed["communication"].sum()
@@ -66,6 +62,7 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],
         trains=trains(trace),
+        optimizes=optimizes(trace),
         has_engine=has_engine(trace),
         platform=platform(trace),
         **backend_of(trace, timeline),

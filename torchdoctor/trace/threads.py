@@ -37,12 +37,13 @@ def is_loader(name: str) -> bool:
 
 
 def main_thread(trace: Trace) -> int:
-    """Return the thread of the training loop: that of the steps, else of most operators."""
+    """Return the thread of the loop: that of the steps, of most operators, or of the first call."""
     marked = [table.thread[named(trace, table, is_step)] for table in trace.ranges]
-    for threads in (np.concatenate(marked), trace.operators.thread, trace.runtime.thread):
+    for threads in (np.concatenate(marked), trace.operators.thread):
         if len(threads):
             return int(np.bincount(threads).argmax())
-    return 0
+    calls = trace.runtime  # autograd's thread may make most of them, and never the first
+    return int(calls.thread[calls.start.argmin()]) if len(calls) else 0
 
 
 @once

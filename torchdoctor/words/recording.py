@@ -91,7 +91,6 @@ class StepStatistics:
     still_warming: bool = False  #: The last steps measured were still getting faster or slower.
     program_ended: bool = False  #: The program ended by itself within the launch.
     total_steps_seen: int = 0  #: Iterations seen in all, warm-up included.
-    device_median_s: float | None = None  #: Median time of an iteration by the device's own clock.
 
 
 @dataclass(frozen=True, kw_only=True)

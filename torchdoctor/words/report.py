@@ -177,10 +177,6 @@ class Scaling:
     links_from: str | None = None  #: "collectives" of the trace, or "data sheet" of the GPU.
     links_of: str | None = None  #: The GPU as the table of data sheets names it; null: not listed.
     ranks: int | None = None  #: Processes that the trace was recorded among; null: one.
-    sheet_low_s: float | None = None  #: Their exchange by the data sheet's fastest link, per step.
-    sheet_high_s: float | None = None  #: The same by a slow one.
-    measured_exchange_s: float | None = None  #: What their exchange really took, waits included.
-    loader_share: float | None = None  #: Share of the step that waits for data, left as it is.
     missing: list[str] = field(default_factory=list)  #: What is not known, so that `rows` is empty.
 
 

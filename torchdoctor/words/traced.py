@@ -7,6 +7,7 @@ from torchdoctor.words.program import Location
 KNOWN_ENOUGH = 0.9  # of the matrix kernels' time must be of known sizes, or there is no MFU
 LISTED_OPERATORS = 40  # of a trace; an operator that is not listed may still have run
 REPRODUCED_WITHIN = 0.02  # a replay further from the measured step is not believed
+MATTERS = 1.05  # of a gain by replay: less is not worth saying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +222,11 @@ class WhatIf:
         """Return True if the replay with nothing taken away is close to what was measured."""
         return abs(self.replayed_s - self.measured_s) <= REPRODUCED_WITHIN * self.measured_s
 
+    @property
+    def explains(self) -> bool:
+        """Return True if some cost matters: else the time is of something that is not replayed."""
+        return any((self.speedup(branch) or 0.0) >= MATTERS for branch in self.branches)
+
     def speedup(self, branch: str) -> float | None:
         """Return the replayed step with nothing taken away over the step without the branch.
 
@@ -264,17 +270,14 @@ class TraceStatistics:
     blocking_copy_s: float | None = None  #: Time per step that the host is blocked in copy calls.
     blocking_copy_exposed_s: float | None = None  #: Of that, while neither kernels nor copies run.
     blocking_copy_range: str | None = None  #: The range of the program that has most of that.
-    earlier_work_s: float | None = None  #: Per step: a wait for work of before the window.
-    earlier_work_call: str | None = None  #: The call that waits for it; null: none.
-    code_loading_s: float | None = None  #: Per step: calls that load code, as at start-up.
-    code_loading_call: str | None = None  #: Their names; null: none in marked steps.
+    unusual_s: float = 0.0  #: Per step: start-up, or a wait for work of before the window.
+    unusual: str = ""  #: What that is, in a sentence; empty: it is not much of the step.
     loader_workers: int | None = None  #: Of the loader; 0: none, -1: some; null: no loader.
     #: Per step: what the GPU idles after synchronisations and copies to the host, their length at
     #: most.
     after_sync_s: float | None = None
     sync_s: float | None = None  #: Time per step that the host is blocked in synchronisation.
     syncs_per_step: float | None = None  #: Synchronising calls per step.
-    tensor_core_share: float | None = None  #: Share of matrix kernels' time on tensor cores.
     float32_matrix_s: float | None = None  #: Per step: matrix kernels in plain float32.
     operator_calls_per_step: float | None = None  #: CPU operators that call no other.
     operator_median_us: float | None = None  #: Median self time of these operators.
@@ -299,6 +302,7 @@ class TraceStatistics:
     exchange: GradientExchange | None = None  #: Of gradients; null: no GPU, steps or backward pass.
     doubts: list[str] = field(default_factory=list)  #: What of the trace cannot be trusted.
     trains: bool | None = None  #: A backward pass or an optimizer ran; null: the trace cannot say.
+    optimizes: bool = False  #: Marks or operators of an optimizer are in it.
     has_engine: bool = False  #: A server of language models (vLLM, SGLang, ...) ran the model.
     kernels: list[KernelTime] = field(default_factory=list)  #: The at most 8 that take most.
     platform: str | None = None  #: Whose device: cuda, rocm, xpu, mtia, hpu; null: not known.
