@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from synthetic_traces import every_branch
 
 from simulated_gpu import devices
 from simulated_gpu.planted import PLANTED
@@ -53,5 +54,8 @@ def test_a_build_for_a_gpu_works_without_one_and_says_so(
         x.startswith(f"This torch was built for {build} and sees no GPU") for x in report["doubts"]
     )
     assert "sync-in-step" not in {x["check"] for x in report["diagnosis"]["findings"]}
-    shown = devices.doctor(tmp_path, "report", "run", settings="devices=0")
-    assert shown.returncode == 0, shown.stderr
+    # On a machine without the GPU, a trace of one that has it is diagnosed all the same.
+    (tmp_path / "trace.json").write_bytes(every_branch().text())
+    for command in (["report", "run"], ["diagnose", "trace.json"], ["env"], ["--help"]):
+        shown = devices.doctor(tmp_path, *command, settings="devices=0", kind=kind, everywhere=True)
+        assert shown.returncode == 0, shown.stderr
