@@ -76,7 +76,7 @@ def test_the_profiler_lengthens_what_the_host_does_and_nothing_on_the_device():
     assert known.runtime / known.cpu == pytest.approx(0.1 / 0.63)
     assert total(known) == pytest.approx(1.0)
     # Where real steps differ as much, the profiled ones may be long batches: their shares stand.
-    assert shares(steps(data_wait_s=0.002, p90_s=0.025), trace).gpu == 0.05
+    assert shares(steps(data_wait_s=0.002, p90_s=0.045), trace).gpu == 0.05
 
 
 def test_a_wait_that_the_profiler_hid_is_corrected():

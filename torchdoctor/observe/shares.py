@@ -1,5 +1,6 @@
 """Where the step's time goes, branch by branch: from the trace and the step log together."""
 
+import math
 from dataclasses import asdict, replace
 
 from torchdoctor.facts.lookup import unlike_profiled
@@ -9,6 +10,7 @@ from torchdoctor.words.figures import percent, seconds
 
 _DISAGREE = 0.10
 _WORTH_COUNTING = 0.01
+_BY_CHANCE = 0.64  # of the 10th to the 90th percentile: how much longer 95 % of single steps are
 _ON_DEVICE = ("gpu", "communication", "memcpy", "memset")
 
 
@@ -50,8 +52,8 @@ def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:
     waited_s = (known.data_loader or 0.0) * step_s
     logged_s = min(steps.data_wait_s, real_s - sum(device_s.values()))
     measured: dict[str, float] = {}
-    # Where some real steps are as long, the profiled ones may be long by chance.
-    if step_s > max(steps.mean_s, steps.p90_s):
+    by_chance_s = _BY_CHANCE * (steps.p90_s - steps.p10_s) / math.sqrt(max(trace.steps, 1))
+    if step_s > steps.mean_s + by_chance_s:
         measured = {**device_s, "data_loader": min(logged_s, waited_s)}
     if abs(logged_s / real_s - waited_s / step_s) > _DISAGREE:
         measured["data_loader"] = logged_s
