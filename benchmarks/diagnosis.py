@@ -108,10 +108,12 @@ def simulated_row(name: str, budget: str, folder: Path) -> tuple[str, ...]:
     place = (findings.get(planted.finding) or {}).get("location") or {}
     measured = "-"
     if planted.fix and truth:
-        gain = planted.truth(folder, cured=True)["kernels_per_s"] / truth["kernels_per_s"]
-        trials = [trial for trial in report["trials"] if trial["fix"] == planted.fix]
-        speedup = next((t["speedup"] for t in trials if t.get("speedup")), None)
-        measured = interval(speedup) if speedup else "nothing"
+        tried = (t for t in report["trials"] if t["fix"] == planted.fix and t.get("speedup"))
+        trial = next(tried, None)
+        measured = interval(trial["speedup"]) if trial else "nothing"
+        if trial:  # with the very settings that were measured
+            cured = planted.truth(folder, fixed_by=trial["settings"])
+            gain = cured["kernels_per_s"] / truth["kernels_per_s"]
         chosen = [fix["fix"] for fix in (report.get("recommendation") or {}).get("fixes") or []]
         wrong += [] if planted.fix in chosen else [f"{planted.fix} not recommended"]
     return (

@@ -93,3 +93,34 @@ def test_a_timed_launch_waits_for_the_device_at_the_ends_of_its_blocks_alone(
     assert {name: counts[name] for name in ("kernels", "busy_ns", "memory")} == {
         name: alone[name] for name in ("kernels", "busy_ns", "memory")
     }
+
+
+def test_no_more_events_are_recorded_than_a_bound_while_the_device_has_come_to_none(
+    tmp_path: Path,
+) -> None:
+    class Event:
+        reached = False
+
+        def query(self) -> bool:
+            return Event.reached
+
+        def elapsed_time(self, later: Any) -> float:
+            return 1.0
+
+    class Accelerator:
+        recorded = 0
+
+        def event(self) -> Event:
+            self.recorded += 1
+            return Event()
+
+    accelerator, bound = Accelerator(), step_log._MOST_WAITING
+    log = step_log.DeviceLog(str(tmp_path), 1, lambda: None, accelerator)
+    for _ in range(3 * bound):
+        log.add(step_log.BACKWARD_END)
+    log.flush()
+    assert accelerator.recorded == bound
+    Event.reached = True
+    log.flush()
+    log.add(step_log.BACKWARD_END)
+    assert accelerator.recorded == bound + 1

@@ -48,6 +48,7 @@ def test_what_the_program_itself_said_comes_first():
     program = ProcessFacts(pid=1, torch="2.4.0", hip="6.2", devices=["AMD Instinct MI300X"])
     found = as_seen_by(program, environment(sys.executable))
     assert (found.torch, found.cuda, found.hip) == ("2.4.0", None, "6.2")
+    assert found.built_for == "ROCm 6.2"
     assert [gpu.name for gpu in found.gpus] == ["AMD Instinct MI300X"]
 
 

@@ -55,7 +55,6 @@ def test_on_a_gpu_the_trace_counts():
     trace = gpu_trace()
     seen = steps(data_wait_s=0.0025)
     assert shares(seen, trace) == trace.shares
-    assert share_doubts(seen, trace) == []
     assert shares(None, trace) == trace.shares
 
 
@@ -65,8 +64,19 @@ def test_a_wait_that_the_profiler_made_longer_is_corrected():
     known = shares(seen, trace)
     assert known.data_loader == pytest.approx(0.04)
     assert total(known) == pytest.approx(1.0)
-    assert known.gpu / known.cpu == pytest.approx(0.3 / 0.4)
-    assert "4%" in share_doubts(seen, trace)[0]
+    assert share_doubts(seen, trace) == []
+
+
+def test_the_profiler_lengthens_what_the_host_does_and_nothing_on_the_device():
+    """300 kernels of 2 us in a step of 10 ms, of which the profiler makes one of 20 ms."""
+    trace = gpu_trace(step_s=0.020, gpu=0.05, memcpy=0.02, cpu=0.63, data_loader=0.2)
+    known = shares(steps(data_wait_s=0.004), trace)
+    assert (known.gpu, known.memcpy) == (pytest.approx(0.1), pytest.approx(0.04))
+    assert known.data_loader == pytest.approx(0.4)
+    assert known.runtime / known.cpu == pytest.approx(0.1 / 0.63)
+    assert total(known) == pytest.approx(1.0)
+    # Where real steps differ as much, the profiled ones may be long batches: their shares stand.
+    assert shares(steps(data_wait_s=0.002, p90_s=0.045), trace).gpu == 0.05
 
 
 def test_a_wait_that_the_profiler_hid_is_corrected():

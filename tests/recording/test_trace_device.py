@@ -101,6 +101,19 @@ def test_a_wait_is_worth_what_follows_it() -> None:
     assert statistics(trace).after_sync_s == pytest.approx(125e-6)
 
 
+def test_what_follows_the_last_of_several_waits_is_worth_all_of_them() -> None:
+    """`print(loss)` waits long, and computes what it shows in little kernels with a wait each."""
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    trace.kernel("k", 10, 500, trace.call("cudaLaunchKernel", 0, 5))
+    trace.call("cudaStreamSynchronize", 10, 505)
+    trace.kernel("abs", 510, 515, trace.call("cudaLaunchKernel", 507, 509))
+    copy = trace.call("cudaMemcpyAsync", 511, 519)
+    trace.copy("DtoH (Device -> Pageable)", 515, 518, copy, bytes=4)
+    trace.call("cudaStreamSynchronize", 519, 520)  # of the same value
+    assert statistics(trace).after_sync_s == pytest.approx(485e-6)
+
+
 def test_graph_launches_without_kernels_are_said() -> None:
     trace = every_branch()
     trace.call("cudaGraphLaunch", 900, 910)

@@ -807,6 +807,8 @@ TORCH_LIBRARY_IMPL(aten, SIMULATED_KEY, m) {
   m.impl("record_stream", TORCH_FN(record_stream));
   m.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
   m.impl("_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward));
+  // Its own code asks a table of kernels by device for transposed ones.
+  m.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
 // ---- the profiler -----------------------------------------------------------------------------

@@ -42,6 +42,7 @@ def nvml_folder() -> str:
 
 def named(program: str, kind: str) -> str:
     """Return a program for the GPU as one for the device under another name."""
+    kind = kind.replace("rocm", "cuda")
     return re.sub(r"(?<=torch\.)cuda\b|(?<=\")cuda(?=[\":])|(?<=\.)cuda(?=\(\))", kind, program)
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 def dress(torch: Any, library: ctypes.CDLL, kind: str = "cuda") -> None:
     """Give this torch a CUDA device, or one of a backend that torch has no code of its own for."""
-    if kind == "cuda":
+    if kind == "rocm":  # the same names in torch, of another maker's device
+        kind, torch.version.hip = "cuda", "6.4"
+    elif kind == "cuda":
         torch.version.cuda = "12.8"
-        torch.cuda._is_compiled = lambda: True
     else:
         _name_backend(torch, kind)
+    torch.cuda._is_compiled = lambda: kind == "cuda"
     device = torch.get_device_module(kind)
     _dress_devices(torch, library, device, kind)
     _dress_streams(torch, library, device, kind)
@@ -55,7 +57,8 @@ def _dress_devices(torch: Any, library: ctypes.CDLL, cuda: Any, kind: str) -> No
     def properties(device: Any = None) -> Any:
         lazy_init()
         index = _index(torch, device)
-        name = "NVIDIA A100-SIM" if kind == "cuda" else f"Simulated {kind.upper()}"
+        maker = "AMD Instinct MI300X" if torch.version.hip else "NVIDIA A100"
+        name = f"{maker}-SIM" if kind == "cuda" else f"Simulated {kind.upper()}"
         return SimpleNamespace(
             name=name, major=8, minor=0, total_memory=library.simulated_capacity(),
             multi_processor_count=108, warp_size=32, L2_cache_size=40 << 20, is_integrated=False,

@@ -73,7 +73,8 @@ class Planted:
         not_found: checks that must not be found.
         fix: that has to be recommended; "" for none in particular.
         ranks: processes that train together.
-        cured: the parts of the program that are otherwise where the fix is made permanent.
+        cured: the parts of the program that are otherwise where the fix is made permanent; a name
+            in braces is a setting of the fix.
         nvml: lines of the NVML state file.
     """
 
@@ -109,9 +110,15 @@ class Planted:
         }
         return LOOP.format(**parts)
 
-    def truth(self, folder: Path, cured: bool = False) -> dict[str, Any]:
-        """Return what the program spends without torchdoctor, as simulated_gpu.truth says it."""
-        planted = replace(self, **self.cured) if cured else self  # type: ignore[arg-type]
+    def truth(self, folder: Path, fixed_by: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return what the program spends without torchdoctor, as simulated_gpu.truth says it.
+
+        With `fixed_by`, settings of the fix: the program in which that is made permanent.
+        """
+        parts: dict[str, Any] = {}
+        if fixed_by is not None:
+            parts = {name: text.format(**fixed_by) for name, text in self.cured.items()}
+        planted = replace(self, **parts)
         script, path = folder / "alone.py", folder / "truth.json"
         assert self.ranks == 1
         script.write_text(planted.program, encoding="utf-8")
@@ -214,6 +221,20 @@ PLANTED = {
         finding="sync-in-step",
         line="loss.item()",
     ),
+    "a-tensor-printed-in-each-step": Planted(
+        settings=_BUSY,
+        after="print(loss); time.sleep(0.04)",
+        bottleneck=["gpu"],
+        finding="sync-in-step",
+        line="print(loss)",
+    ),
+    "predictions-copied-back-in-each-step": Planted(
+        settings=_BUSY,
+        after="kept = loss.detach().cpu(); time.sleep(0.04)",
+        bottleneck=["gpu"],
+        finding="sync-in-step",
+        line="loss.detach().cpu()",
+    ),
     "launch-bound": Planted(
         settings="kernel_us=2",
         step="for _ in range(300): x = x * 1.0001",
@@ -227,7 +248,7 @@ PLANTED = {
         finding="loader-io-bound",
         line="loader = DataLoader",
         fix="loader-workers",
-        cured={"loader": "pin_memory=True, num_workers=2"},
+        cured={"loader": "pin_memory=True, num_workers={num_workers}"},
     ),
     "slow-loader-behind-the-gpu": Planted(
         settings="kernel:mm=40000",

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from synthetic_traces import every_branch
 
 from simulated_gpu import devices
 from simulated_gpu.planted import PLANTED
@@ -40,13 +41,21 @@ def test_env_names_the_accelerator_that_torch_knows(tmp_path: Path) -> None:
     assert "GPU          Simulated NPU" in ended.stdout.splitlines()
 
 
-def test_a_build_for_cuda_works_without_a_gpu_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "build"), [("cuda", "CUDA 12.8"), ("rocm", "ROCm 6.4")])
+def test_a_build_for_a_gpu_works_without_one_and_says_so(
+    tmp_path: Path, kind: str, build: str
+) -> None:
     (tmp_path / "train.py").write_text(ATTACHED + ON_THE_CPU, encoding="utf-8")
     command = ["run", "--no-fixes", "--budget", "1m", "--output", "run", "train.py"]
-    ended = devices.doctor(tmp_path, *command, settings="devices=0")
+    ended = devices.doctor(tmp_path, *command, settings="devices=0", kind=kind)
     assert ended.returncode == 0, ended.stderr
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
-    assert any(x.startswith("This torch was built for CUDA 12.8 and") for x in report["doubts"])
+    assert any(
+        x.startswith(f"This torch was built for {build} and sees no GPU") for x in report["doubts"]
+    )
     assert "sync-in-step" not in {x["check"] for x in report["diagnosis"]["findings"]}
-    shown = devices.doctor(tmp_path, "report", "run", settings="devices=0")
-    assert shown.returncode == 0, shown.stderr
+    # On a machine without the GPU, a trace of one that has it is diagnosed all the same.
+    (tmp_path / "trace.json").write_bytes(every_branch().text())
+    for command in (["report", "run"], ["diagnose", "trace.json"], ["env"], ["--help"]):
+        shown = devices.doctor(tmp_path, *command, settings="devices=0", kind=kind, everywhere=True)
+        assert shown.returncode == 0, shown.stderr

@@ -34,7 +34,8 @@ class Attention(nn.Module):
 def convolutions():
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+        nn.Conv2d(8, 8, 3), nn.ConvTranspose2d(8, 8, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, 4))
 
 MODELS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 4)),

@@ -27,14 +27,15 @@ _MOST_MEDIAN_US, _FEWEST_CALLS = 50.0, 300  # operators of a step without a GPU
 def _examine(recording: Recording) -> Symptoms:
     traced = recording.trace
     if traced is not None and traced.step_s:
-        yield from _on_gpu(traced) if traced.has_device else _on_cpu(recording, traced)
+        yield from _on_gpu(recording, traced) if traced.has_device else _on_cpu(recording, traced)
 
 
-def _on_gpu(traced: TraceStatistics) -> Symptoms:
+def _on_gpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
     short, busy = traced.short_kernels_share, traced.gpu_busy_share
     if short is None or busy is None or short < CHECK.threshold or busy > _MOST_BUSY:
         return
-    shares, step_s = traced.shares, traced.step_s or 1.0
+    shares = traced.shares if recording.shares.gpu is None else recording.shares
+    step_s = traced.step_s or 1.0
     host = (shares.cpu or 0.0) + (shares.other or 0.0)
     blocked = ((traced.blocking_copy_s or 0.0) + (traced.sync_s or 0.0)) / step_s
     # More driver time than the operators and Python around it take allocates or loads.
@@ -42,7 +43,7 @@ def _on_gpu(traced: TraceStatistics) -> Symptoms:
     if share >= _LAUNCHING and (traced.kernels_per_step or 0) >= _FEWEST_KERNELS:
         evidence = (
             f"{counted(traced.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under "
-            f"10 us, and the GPU computes {traced.shares.gpu or busy:.0%} of the step."
+            f"10 us, and the GPU computes {shares.gpu or busy:.0%} of the step."
         )
         yield Symptom(share=share, evidence=evidence, severity="high")
 

@@ -47,8 +47,9 @@ def _examine(recording: Recording) -> Symptoms:
             f"The host waits for the GPU {blocked:.0%} of each step, in {' and '.join(waits)} a "
             f"step; what the GPU then waits for the host is at most {share:.0%}.",
             *(
+                # For how long is not known: these steps waited for the analysis as well.
                 f"{place(recording, call.location)}: {call.name.strip('_')}, "
-                f"{counted(call.calls_per_step, 'time')} a step, {call.host_s * 1e3:.2f} ms."
+                f"{counted(call.calls_per_step, 'time')} a step."
                 for call in calls[:_NAMED]
             ),
         ],

@@ -44,15 +44,14 @@ def _build(machine: Environment) -> str:
     """Return torch's version, and what it was built for."""
     if machine.torch is None:
         return f"not installed in {sys.executable}"
-    built_for = f"ROCm {machine.hip}" if machine.hip else machine.cuda and f"CUDA {machine.cuda}"
-    return f"{machine.torch} (built for {built_for})" if built_for else machine.torch
+    return machine.torch + (f" (built for {machine.built_for})" if machine.built_for else "")
 
 
 def _ruled_out(recording: Recording, usable: bool) -> list[str]:
     """Return what a build of torch, or fixes, refuse for a reason that lies in the machine."""
     machine = recording.environment
     if machine.gpus and not usable and machine.torch:
-        if machine.cuda or machine.hip:
+        if machine.built_for:
             return [
                 f"the GPU: torch {machine.torch} does not see it. Compare its driver's version."
             ]

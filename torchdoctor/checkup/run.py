@@ -179,9 +179,9 @@ class _Checkup:
             environment=as_seen_by(observation.processes[0], self.recording.environment),
         )
         machine = self.recording.environment
-        if machine.cuda and not machine.gpus:
+        if machine.built_for and not machine.gpus:
             self.doubts.append(
-                f"This torch was built for CUDA {machine.cuda} and sees no GPU here: the program "
+                f"This torch was built for {machine.built_for} and sees no GPU here: the program "
                 "trained on the CPU. Run it where it will train, for instance within a batch job."
             )
         if not observation.interrupted and too_short(self.recording) is None:

@@ -22,7 +22,7 @@ def environment(a: Report, b: Report) -> list[Difference]:
         ("CPU", old.cpu, new.cpu),
         ("usable CPUs", _cpus(a), _cpus(b)),
         ("torch", old.torch, new.torch),
-        ("CUDA", old.cuda, new.cuda),
+        ("built for", old.built_for, new.built_for),
         ("driver", old.driver, new.driver),
         ("Python", old.python, new.python),
     ]

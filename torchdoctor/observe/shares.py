@@ -1,5 +1,6 @@
 """Where the step's time goes, branch by branch: from the trace and the step log together."""
 
+import math
 from dataclasses import asdict, replace
 
 from torchdoctor.facts.lookup import unlike_profiled
@@ -9,6 +10,8 @@ from torchdoctor.words.figures import percent, seconds
 
 _DISAGREE = 0.10
 _WORTH_COUNTING = 0.01
+_BY_CHANCE = 0.64  # of the 10th to the 90th percentile: how much longer 95 % of single steps are
+_ON_DEVICE = ("gpu", "communication", "memcpy", "memset")
 
 
 def shares(
@@ -19,17 +22,15 @@ def shares(
 ) -> Shares:
     """Return where the step's time goes: from the trace on a GPU, else from the step log.
 
-    A profiled step is longer, which shifts what kernels hide of the loader's wait: if the two
-    disagree by over ten points, the log's is taken. `unseen_forward` and `outside` are shares by
-    samples of stacks: of forwards and losses that no phase holds, and of the program's own work.
+    The profiler lengthens what the host does: the device's seconds are taken as shares of the real
+    step. `unseen_forward` and `outside` are shares by samples of stacks: of forwards and losses
+    that no phase holds, and of the program's own work.
     """
     if trace is not None and trace.has_device:
-        logged, known = _logged_wait(steps, trace), trace.shares
-        if logged is not None and not _agree(logged, trace):
-            known = _corrected(known, "data_loader", logged)
+        known = _unprofiled(steps, trace)
         # The few profiled steps hardly ever hold the end of an epoch.
         between = steps.between_epochs_s / steps.mean_s if steps and steps.mean_s > 0 else 0.0
-        return _corrected(known, "other", between) if between > (known.other or 0.0) else known
+        return _corrected(known, other=between) if between > (known.other or 0.0) else known
     if steps is None:
         return trace.shares if trace is not None else Shares()
     if steps.mean_s <= 0:
@@ -37,31 +38,46 @@ def shares(
     return _host_shares(steps, trace, unseen_forward, outside)
 
 
-def _corrected(known: Shares, name: str, share: float) -> Shares:
-    """Return the shares with one as it was measured; the others keep their proportions."""
-    before, rest = asdict(known), 1.0 - (getattr(known, name) or 0.0)
-    scale = (1.0 - share) / rest if rest > 0 else 0.0
-    scaled = {x: part * scale for x, part in before.items() if part is not None}
-    return Shares(**(scaled | {name: share}))
+def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:
+    """Return the shares of a trace's step, as they are without the profiler.
+
+    The step log gives an upper bound of the wait for data, because the host also waits while
+    kernels that were launched before still run.
+    """
+    known, step_s = trace.shares, trace.step_s or 0.0
+    if steps is None or steps.mean_s <= 0 or not step_s or known.gpu is None:
+        return known
+    device_s = {x: (getattr(known, x) or 0.0) * step_s for x in _ON_DEVICE}
+    real_s = max(steps.mean_s, sum(device_s.values()))
+    waited_s = (known.data_loader or 0.0) * step_s
+    logged_s = steps.data_wait_s - steps.evaluation_wait_s
+    logged_s = min(logged_s, real_s - sum(device_s.values()))
+    measured: dict[str, float] = {}
+    by_chance_s = _BY_CHANCE * (steps.p90_s - steps.p10_s) / math.sqrt(max(trace.steps, 1))
+    if step_s > steps.mean_s + by_chance_s:
+        measured = {**device_s, "data_loader": min(logged_s, waited_s)}
+    if abs(logged_s / real_s - waited_s / step_s) > _DISAGREE:
+        measured["data_loader"] = logged_s
+    return _corrected(known, **{x: spent_s / real_s for x, spent_s in measured.items()})
+
+
+def _corrected(known: Shares, **measured: float) -> Shares:
+    """Return the shares with some as they were measured; the others keep their proportions."""
+    others = {x: part for x, part in asdict(known).items() if part and x not in measured}
+    scale = (1.0 - sum(measured.values())) / sum(others.values()) if others else 0.0
+    return replace(known, **measured, **{x: part * scale for x, part in others.items()})
 
 
 def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:
     """Return a sentence if the profiled steps are unlike the real ones."""
-    if steps is not None and trace is not None and unlike_profiled(steps, trace):
-        text = f"Profiled steps took {seconds(trace.step_s)}, real ones {seconds(steps.mean_s)}"
-        real = percent(steps.data_wait_s / steps.mean_s)
-        profiled = real if trace.shares.data_loader is None else percent(trace.shares.data_loader)
-        if profiled != real:
-            text += f", and waited for data {profiled} of them instead of {real}"
-        return [f"{text}: shares by operator and what-ifs by replay are of other conditions."]
-    logged = _logged_wait(steps, trace)
-    if trace is None or logged is None or _agree(logged, trace):
+    if steps is None or trace is None or not unlike_profiled(steps, trace):
         return []
-    return [
-        f"The profiled steps waited for data {trace.shares.data_loader or 0.0:.0%} of their time, "
-        f"the unprofiled ones {logged:.0%}: the profiler shifts it, so the share of the unprofiled "
-        "ones is shown."
-    ]
+    text = f"Profiled steps took {seconds(trace.step_s)}, real ones {seconds(steps.mean_s)}"
+    real = percent(steps.data_wait_s / steps.mean_s)
+    profiled = real if trace.shares.data_loader is None else percent(trace.shares.data_loader)
+    if profiled != real:
+        text += f", and waited for data {profiled} of them instead of {real}"
+    return [f"{text}: shares by operator and what-ifs by replay are of other conditions."]
 
 
 def with_inline_preparation(recording: Recording) -> Recording:
@@ -76,27 +92,6 @@ def with_inline_preparation(recording: Recording) -> Recording:
     working = max(cpu + other - moved - left, 0.0)
     changed = replace(known, data_loader=loading, other=left, cpu=working)
     return replace(recording, shares=changed)
-
-
-def _logged_wait(steps: StepStatistics | None, trace: TraceStatistics | None) -> float | None:
-    """Return the share of the real step that waits for data and that no device work can hide.
-
-    The step log alone gives an upper bound, because the host also waits while kernels that were
-    launched before still run; what the device does in a step takes as long without a profiler.
-    """
-    if steps is None or trace is None or not trace.has_device:
-        return None
-    known = trace.shares
-    if steps.mean_s <= 0 or not trace.step_s or known.gpu is None:
-        return None
-    on_device = (known.gpu, known.communication, known.memcpy, known.memset)
-    device_s = trace.step_s * sum(share or 0.0 for share in on_device)
-    waited_s = steps.data_wait_s - steps.evaluation_wait_s
-    return min(waited_s, max(steps.mean_s - device_s, 0.0)) / steps.mean_s
-
-
-def _agree(logged: float, trace: TraceStatistics) -> bool:
-    return abs(logged - (trace.shares.data_loader or 0.0)) <= _DISAGREE
 
 
 def _host_shares(

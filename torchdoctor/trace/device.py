@@ -44,7 +44,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
 
 
 def _idle_after_waits(trace: Trace, steps: Steps) -> int:
-    """Return the ns that the device idles after waits of the host, and no longer than each was."""
+    """Return the ns that the device idles after waits of the host, by which it would be ahead."""
     runtime, device = trace.runtime, trace.device
     waits = named(trace, runtime, _SYNC_CALL.match)
     copies = np.flatnonzero(device["kind"] == kinds.MEMCPY)
@@ -58,7 +58,9 @@ def _idle_after_waits(trace: Trace, steps: Steps) -> int:
         begins[np.searchsorted(begins, end)], steps.end[np.maximum(steps.index(start), 0)]
     )
     idle = np.where(device.spans().contain(end), 0, np.maximum(following - end, 0))
-    return int(np.minimum(idle, end - start).sum())
+    idle[:-1][following[:-1] == following[1:]] = 0  # after the last of several waits alone
+    ahead = np.cumsum(end - start - idle)
+    return int(idle.sum() + ahead.min(initial=0))
 
 
 def _longest_kernels(trace: Trace, rows: Mask, steps: int) -> list[KernelTime]:

@@ -57,6 +57,11 @@ class Environment:
         return self.usable_cpus or 1.0
 
     @property
+    def built_for(self) -> str | None:
+        """Return what torch was built for, such as "CUDA 12.8"; None: for CPUs, or not known."""
+        return f"ROCm {self.hip}" if self.hip else self.cuda and f"CUDA {self.cuda}"
+
+    @property
     def whole_cpus(self) -> int:
         """Return how many processes can have a CPU of their own; at least 1."""
         return max(math.floor(self.cpus), 1)
