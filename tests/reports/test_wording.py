@@ -149,9 +149,9 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 @pytest.mark.parametrize(
     ("output", "shown"),
     [
-        (TORCHRUN, "train.py:9 says: [rank0]: ValueError: bad label"),
-        ("Traceback:\nmy.lib.OwnError\nwarning: leaked semaphores\n", "It says: my.lib.OwnError"),
-        ("epoch 1\nplanned end\n", "It says: planned end"),
+        (TORCHRUN, "The error at train.py:9: [rank0]: ValueError: bad label"),
+        ("Traceback:\nmy.lib.OwnError\nwarning: leaked semaphores\n", "The error: my.lib.OwnError"),
+        ("epoch 1\nplanned end\n", "Its output ends: planned end"),
         ("", "the report is of the steps before."),
     ],
 )

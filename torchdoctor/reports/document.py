@@ -57,7 +57,6 @@ class Bar:
     label: str
     share: float
     text: str
-    note: str = ""
 
 
 @dataclass(frozen=True)

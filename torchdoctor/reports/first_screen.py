@@ -46,8 +46,16 @@ _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME = 44  # characters of a fix with its settings
 _WHOLE_BUDGET = 0.9
 _PLACE = 44  # characters of a path; its end says most
+_PLACED = re.compile(r"\.py:\d")
 _UNPROVEN = "No speed-up is proven yet"
 _ONE_LAUNCH = "measured in one launch only"
+_UNKNOWN = "training: not known"
+_TRAINING = {
+    "identical": "training identical",
+    "rounding": "training the same but for rounding",
+    "seed noise": "training within seed noise",
+    "changed": "training changes",
+}
 
 
 def screen(report: Report, folder: str) -> list[Section]:
@@ -70,14 +78,14 @@ def _cause(report: Report) -> list[Block]:
     proof = ""
     if finding is not None:
         where = place(finding.location, report.workload.cwd, _PLACE)
-        if where and where not in first:
+        if where and not _PLACED.search(first):
             first = f"{first} ({where})"
         told, shares = f"{first} {rest}", re.compile(r"\d+ ?%")
         proofs = [text for text in map(clean, finding.evidence) if text[:40] not in told]
         # What has no other share than the sentence only repeats it.
         known = set(shares.findall(told))
         proofs = [text for text in proofs if not {*(shares.findall(text) or ["-"])} <= known]
-        placed = [text for text in proofs if re.search(r"\.py:\d", text)]
+        placed = [text for text in proofs if _PLACED.search(text)]
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
     return [Sentence(f"{first}.", "strong"), *sentences(rest, proof, tone="soft")]
 
@@ -92,10 +100,20 @@ def _answer(report: Report, folder: str) -> list[Block]:
         return _proven_alone(report, best, folder)
     if report.no_trials_reason or not report.trials:
         return _not_measured(report)
-    open_fixes = [fix for fix in _offered(report) if fix.standing in ("undecided", "together")]
+    best = None if _ends_without_gain(report) else _promising(report)
+    names = best.fix.split(" + ") if best is not None else []
+    open_fixes = [fix for fix in _offered(report) if fix.fix in names]
     shown = wording.patch_commands(report, open_fixes, folder)[:1]
     code = [f"Its code:   {command.removesuffix(wording.APPLY)}" for command in shown]
-    return [*_undecided(report), *sentences(*code), *_by_hand(report)]
+    return [*_undecided(report, best), *sentences(*code), *_by_hand(report)]
+
+
+def _promising(report: Report) -> Trial | None:
+    """Return the open trial that is worth most: one that looked faster, else one without time."""
+    offered = {fix.fix for fix in _offered(report)}
+    open_trials = [x for x in report.trials if not_tried(x) and x.fix in offered]
+    open_trials = [x for x in open_trials if 100 * (value_of(x) - 1) >= _LITTLE]
+    return most_promising(report.trials) or max(open_trials, key=value_of, default=None)
 
 
 def _by_hand(report: Report) -> list[Block]:
@@ -137,7 +155,7 @@ def _recommended(report: Report, folder: str) -> list[Block]:
 
 def _faster(interval: Interval | None, numerics: str | None) -> str:
     estimate, _, bounds = speedup(interval).partition(" ")
-    return f"{estimate} faster {bounds}, training: {training(numerics)}"
+    return f"{estimate} faster {bounds}, {_TRAINING.get(training(numerics), _UNKNOWN)}"
 
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
@@ -188,11 +206,9 @@ def _ending(report: Report) -> list[Block]:
     believed = any(trial.p_helps is not None for trial in report.trials)
     if ending is None or not believed or ending.reason in ("interrupted", "failed"):
         return []
-    times = f"{duration(ending.after_s)} of {duration(ending.budget_s)}"
-    if ending.reason != "time":
-        return sentences(f"Decided after {times}.", tone="soft")
+    times = f"{duration(ending.after_s)}, with a budget of {duration(ending.budget_s)}"
     fits = ""
-    if ending.after_s < _WHOLE_BUDGET * ending.budget_s:
+    if ending.reason == "time" and ending.after_s < _WHOLE_BUDGET * ending.budget_s:
         fits = ": what is worth measuring takes longer than the time that was left"
     return sentences(f"The search ended after {times}{fits}.", tone="soft")
 
@@ -212,17 +228,20 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     return [KeyFigures(title, f"{figure}{''.join(parts)}.")]
 
 
-def _undecided(report: Report) -> list[Block]:
+def _undecided(report: Report, best: Trial | None) -> list[Block]:
     """Return what is known where no fix is proven to be faster."""
     if _ends_without_gain(report):
         return _nothing_to_gain(report)
     measured = [trial for trial in report.trials if trial.speedup is not None or trial.pairs]
     open_trials = [trial for trial in measured if verdict_of(trial) == "not decided"]
-    more = sentences("" if report.interrupted else "More time decides it: a longer --budget.")
-    best = most_promising(report.trials)
-    if best is not None and best.speedup is not None:
-        looked = f"{speedup(best.speedup)} in {best.pairs} pairs of launches"
-        if best.pairs < 2:
+    ending = report.ending
+    longer = f"--budget {math.ceil(ending.budget_s / 30)}m" if ending else "a longer --budget"
+    more = sentences("" if report.interrupted else f"More time decides it: {longer}.")
+    if best is not None:
+        looked = f"{ratio(best.expected)}x expected, not measured"
+        if best.speedup is not None and best.pairs > 1:
+            looked = f"{speedup(best.speedup)} in {best.pairs} pairs of launches"
+        elif best.speedup is not None:
             looked = f"{ratio(best.speedup.estimate)}x in its one pair of launches"
         if _ONE_LAUNCH in (best.reason or ""):
             looked = f"{speedup(best.speedup)} in blocks of one launch, which pairs have to confirm"
@@ -267,9 +286,9 @@ def _tried(report: Report) -> list[Block]:
         rows.append(Row(cells, "good", recommended.speedup))
     measured = [trial for trial in report.trials if trial.speedup is not None]
     chosen = [(fix.fix, fix.settings) for fix in recommended.fixes]
-    for trial in sorted(measured, key=value_of, reverse=True):
-        bounds = _ends_without_gain(report)
-        rows.append(_trial_row(trial, (trial.fix, trial.settings) in chosen, bounds))
+    ranked = [((x.fix, x.settings) in chosen, x) for x in measured]
+    for first, trial in sorted(ranked, key=lambda row: (row[0], value_of(row[1])), reverse=True):
+        rows.append(_trial_row(trial, first, _ends_without_gain(report)))
     counts = sentences(_counts(report, max(len(rows) - _MOST_TRIALS, 0)), tone="soft")
     columns = ["tried", "speed-up (95 %)", "training", "pairs", "result"]
     return [*table(columns, rows[:_MOST_TRIALS]), *counts]
@@ -308,7 +327,8 @@ def _step(report: Report) -> list[Block]:
     if not bars:
         return []
     time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
-    title = "one step"
+    path = report.trace.path if report.trace else ""
+    title = "".join(["one step", *(f" of rank {x.rank}" for x in report.ranks if x.path == path)])
     if time is not None:  # samples/s are of the same time
         average = "median" if time.deciding == time.median else "mean"
         title += f": {seconds(time.deciding)} ({average})"

@@ -75,7 +75,8 @@ def _folded(section: Section) -> str:
 
 def _section(section: Section) -> str:
     title = f"<h2>{_text(section.title)}</h2>" if section.title else ""
-    return "\n".join(["<section>", title, *map(_written, section.blocks), "</section>"])
+    shown = "\n".join(["<section>", title, *map(_written, section.blocks), "</section>"])
+    return shown.replace("--details", "see below")
 
 
 def _text(text: str) -> str:
@@ -132,10 +133,7 @@ def _bars(block: blocks.Bars) -> str:
     parts = legend = ""
     for bar in block.bars:
         key = escape(bar.key)
-        note = f' <span class="soft">{_text(bar.note)}</span>' if bar.note else ""
         parts += f'<span class="{key}" style="width:{100 * bar.share:.2f}%"></span>'
-        legend += (
-            f'<li><span class="key {key}"></span>{_text(f"{bar.text} {bar.label}")}{note}</li>'
-        )
+        legend += f'<li><span class="key {key}"></span>{_text(f"{bar.text} {bar.label}")}</li>'
     drawn = f'<div class="bar" role="img" aria-label="{_text(whole)}">{parts}</div>'
     return f'{drawn}<ul class="legend">{legend}</ul>'

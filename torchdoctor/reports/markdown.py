@@ -51,9 +51,7 @@ def _written(block: Block) -> str:
         case blocks.Table():
             return _table(block.columns, [row.cells for row in block.rows])
         case blocks.Bars():
-            columns = 2 + any(bar.note for bar in block.bars)
-            rows = [(bar.label, bar.text, bar.note)[:columns] for bar in block.bars]
-            return _table(("part", "share", "tried")[:columns], rows)
+            return _table(("part", "share"), [(bar.label, bar.text) for bar in block.bars])
         case blocks.Code():
             language = "" if block.language == "shell" else block.language
             return f"````{language}\n{clean(block.text)}\n````"

@@ -314,15 +314,16 @@ def _ranks(report: Report) -> Picture:
     if not report.ranks:
         reason = "One process trained, so there are no ranks to compare."
         return Picture(key=key, title=title, missing=reason)
-    own = {rank.rank: rank.step_s - (rank.communication_exposed_s or 0.0) for rank in report.ranks}
-    slowest = max(own, key=lambda rank: own[rank])
-    caption = f"Rank {slowest} works longest by itself ({seconds(own[slowest])} of a step)."
+    latest = max(report.ranks, key=lambda rank: rank.last_share or 0.0)
+    share, last = percent(latest.last_share), latest.rank
+    caption = f"Rank {last} comes last to {share} of the collectives." if latest.last_share else ""
     waits = {rank.rank: rank.wait_s for rank in report.ranks if rank.wait_s is not None}
     if waits:
         waiting = max(waits, key=lambda rank: waits[rank])
         caption += f" Rank {waiting} waits longest for others: {seconds(waits[waiting])} a step."
-    drawn = {"ranks": [asdict(rank) for rank in report.ranks]}
-    return Picture(key=key, title=title, caption=caption, drawn=drawn)
+    ranks = [{**asdict(rank), "last": percent(rank.last_share)} for rank in report.ranks]
+    caption = caption.strip() or "Each bar is the step of a rank, with what it waits for."
+    return Picture(key=key, title=title, caption=caption, drawn={"ranks": ranks})
 
 
 def _source(report: Report) -> Picture:

@@ -65,7 +65,7 @@ def _parts(comparison: Comparison) -> Picture:
         return {"label": f"{label}: {name}", "s": side.step_s, "parts": parts, **ends}
 
     rows = [row("A", comparison.a, "a_s"), row("B", comparison.b, "b_s")]
-    caption = f"One step of A takes {seconds(comparison.a.step_s)}, "
+    caption = f"One step of A takes {seconds(comparison.a.step_s)} ({comparison.a.basis}), "
     caption += f"one of B {seconds(comparison.b.step_s)}."
     if known and known[0].change_s is not None:
         name = labels.get(known[0].name, known[0].name)

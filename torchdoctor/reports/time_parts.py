@@ -26,11 +26,7 @@ def time_bars(report: Report) -> list[Bar]:
             other = max(shares.other - python, 0.0)
             shares = replace(shares, cpu=shares.cpu + python, other=other)
         parts = [(key, label, getattr(shares, key)) for key, label in figures.SHARE_LABELS.items()]
-    bars = [
-        Bar(key, label, share, figures.percent(share), _bound_beside(report, key))
-        for key, label, share in parts
-        if share
-    ]
+    bars = [Bar(key, label, share, figures.percent(share)) for key, label, share in parts if share]
     return sorted(bars, key=lambda bar: -bar.share)
 
 
@@ -94,17 +90,6 @@ def _bound_line(ceiling: TriedCeiling) -> str:
     if share is not None and 0 < share < 1:
         bound += f"; by its share alone {figures.ratio(1 / (1 - share))}x"
     return bound
-
-
-def _bound_beside(report: Report, branch: str) -> str:
-    """Return the bound of a branch for a place beside its share; empty where it was not tried."""
-    for ceiling in report.ceiling_trials:
-        if ceiling.branch == branch and ceiling.whole and ceiling.speedup is not None:
-            if not ceiling.decided:
-                return "without it: not decided"
-            hidden = f": {_HIDDEN}" if ceiling.verdict == "hidden" else ""
-            return f"without it {_at_most(ceiling.speedup)}{hidden}"
-    return ""
 
 
 def _bound(interval: Interval) -> str:

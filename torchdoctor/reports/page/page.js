@@ -200,7 +200,7 @@ const drawings = {
     });
     const most = Math.max(...ranks.map((rank) => rank.step_s));
     for (const { rank, parts } of rows) {
-      const last = rank.last_share ? `, last to ${Math.round(100 * rank.last_share)} % of collectives` : "";
+      const last = rank.last_share ? `, last to ${rank.last} of collectives` : "";
       box.append(row(`rank ${rank.rank}`, stacked(parts, most), seconds(rank.step_s) + last));
     }
     box.append(legend([...new Map(rows.flatMap(({ parts }) => parts).map((part) => [part.key, part])).values()]));
