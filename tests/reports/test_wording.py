@@ -251,7 +251,7 @@ def test_a_gain_whose_training_is_unknown_is_not_recommended() -> None:
         pairs=4,
     )
     shown = answer(replace(nothing_found(), trials=[unknown]))
-    assert "training: not known" in shown
+    assert "training not known" in shown
     assert "not recommended" in shown and "RECOMMENDED" not in shown
 
 

@@ -49,13 +49,7 @@ _PLACE = 44  # characters of a path; its end says most
 _PLACED = re.compile(r"\.py:\d")
 _UNPROVEN = "No speed-up is proven yet"
 _ONE_LAUNCH = "measured in one launch only"
-_UNKNOWN = "training: not known"
-_TRAINING = {
-    "identical": "training identical",
-    "rounding": "training the same but for rounding",
-    "seed noise": "training within seed noise",
-    "changed": "training changes",
-}
+_TRAINING = {"rounding": "the same but for rounding", "seed noise": "within seed noise"}
 
 
 def screen(report: Report, folder: str) -> list[Section]:
@@ -111,9 +105,10 @@ def _answer(report: Report, folder: str) -> list[Block]:
 def _promising(report: Report) -> Trial | None:
     """Return the open trial that is worth most: one that looked faster, else one without time."""
     offered = {fix.fix for fix in _offered(report)}
-    open_trials = [x for x in report.trials if not_tried(x) and x.fix in offered]
-    open_trials = [x for x in open_trials if 100 * (value_of(x) - 1) >= _LITTLE]
-    return most_promising(report.trials) or max(open_trials, key=value_of, default=None)
+    waiting = [
+        x for x in report.trials if not_tried(x) and x.fix in offered and value_of(x) > WORTH_SAYING
+    ]
+    return most_promising(report.trials) or max(waiting, key=value_of, default=None)
 
 
 def _by_hand(report: Report) -> list[Block]:
@@ -155,7 +150,8 @@ def _recommended(report: Report, folder: str) -> list[Block]:
 
 def _faster(interval: Interval | None, numerics: str | None) -> str:
     estimate, _, bounds = speedup(interval).partition(" ")
-    return f"{estimate} faster {bounds}, {_TRAINING.get(training(numerics), _UNKNOWN)}"
+    stays = training(numerics)
+    return f"{estimate} faster {bounds}, training {_TRAINING.get(stays, stays)}"
 
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:

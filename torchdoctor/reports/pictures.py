@@ -199,14 +199,16 @@ def _marks(launch: Observed, step_s: NDArray[np.float64]) -> dict[str, NDArray[n
 def thinned(
     values: NDArray[np.float64], most: int, wanted: Iterable[NDArray[np.int64]] = ()
 ) -> NDArray[np.int64]:
-    """Return about `most` rows to draw: the extremes of each stretch, and some of each `wanted`."""
+    """Return about `most` rows to draw: the extremes of each stretch, as many others of it (or the
+    extremes would look like two kinds of steps), and some of each `wanted`."""
     if len(values) <= most:
         return np.arange(len(values))
-    cuts = np.linspace(0, len(values), most // 2 + 1).astype(int)
+    cuts = np.linspace(0, len(values), most // 4 + 1).astype(int)
     rows = [
-        begin + at(values[begin:end])
+        begin + at
         for begin, end in itertools.pairwise(cuts)
-        for at in (np.argmin, np.argmax)
+        for part in [values[begin:end]]
+        for at in (np.argmin(part), np.argmax(part), 0, len(part) // 2)
     ]
     few = [some[:: -(-len(some) // _MOST_MARKED)] for some in wanted if len(some)]
     return np.unique(np.concatenate([np.array(rows), *few]))
