@@ -75,8 +75,8 @@ def _folded(section: Section) -> str:
 
 def _section(section: Section) -> str:
     title = f"<h2>{_text(section.title)}</h2>" if section.title else ""
-    shown = "\n".join(["<section>", title, *map(_written, section.blocks), "</section>"])
-    return shown.replace("--details", "see below")
+    inner = "\n".join(map(_written, section.blocks)).replace("--details", "see below")
+    return f"<section>{title}{inner}</section>"
 
 
 def _text(text: str) -> str:
