@@ -105,9 +105,8 @@ def _answer(report: Report, folder: str) -> list[Block]:
 def _promising(report: Report) -> Trial | None:
     """Return the open trial that is worth most: one that looked faster, else one without time."""
     offered = {fix.fix for fix in _offered(report)}
-    waiting = [
-        x for x in report.trials if not_tried(x) and x.fix in offered and value_of(x) > WORTH_SAYING
-    ]
+    waiting = [x for x in report.trials if not_tried(x) and x.fix in offered]
+    waiting = [x for x in waiting if value_of(x) > WORTH_SAYING]
     return most_promising(report.trials) or max(waiting, key=value_of, default=None)
 
 
