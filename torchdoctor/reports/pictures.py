@@ -317,23 +317,20 @@ def _ranks(report: Report) -> Picture:
         reason = "One process trained, so there are no ranks to compare."
         return Picture(key=key, title=title, missing=reason)
     latest = max(report.ranks, key=lambda rank: rank.last_share or 0.0)
-    share, last = percent(latest.last_share), latest.rank
-    caption = f"Rank {last} comes last to {share} of the collectives." if latest.last_share else ""
-    waits = {rank.rank: rank.wait_s for rank in report.ranks if rank.wait_s is not None}
-    if waits:
-        waiting = max(waits, key=lambda rank: waits[rank])
-        caption += f" Rank {waiting} waits longest for others: {seconds(waits[waiting])} a step."
+    waiting = max(report.ranks, key=lambda rank: rank.wait_s or 0.0)
+    caption = "Each bar is the step of a rank, with what it waits for."
+    if latest.last_share and waiting.wait_s:
+        caption = (
+            f"Rank {latest.rank} comes last to {percent(latest.last_share)} of the collectives. "
+            f"Rank {waiting.rank} waits longest for others: {seconds(waiting.wait_s)} a step."
+        )
     ranks = [{**asdict(rank), "last": percent(rank.last_share)} for rank in report.ranks]
-    caption = caption.strip() or "Each bar is the step of a rank, with what it waits for."
     return Picture(key=key, title=title, caption=caption, drawn={"ranks": ranks})
 
 
 def _source(report: Report) -> Picture:
-    key, title, recommended = (
-        "source",
-        "The lines that cost time, and the change",
-        report.recommendation,
-    )
+    key, title = "source", "The lines that cost time, and the change"
+    recommended = report.recommendation
     lines = sorted(_lines(report), key=lambda line: -line["share"])[:_MOST_LINES]
     lines = [line for line in lines if line["share"] >= _LEAST_SHARE]
     fixes = recommended.fixes or recommended.also_offered
