@@ -255,6 +255,14 @@ def test_a_gain_whose_training_is_unknown_is_not_recommended() -> None:
     assert "not recommended" in shown and "RECOMMENDED" not in shown
 
 
+def test_a_cause_that_names_its_places_gets_no_other() -> None:
+    report = diagnosed_only()
+    sentence = "Python takes 58 % of the step: decode at image.py:235."
+    diagnosis = replace(report.diagnosis, sentence=sentence)
+    shown = first_screen(replace(report, diagnosis=diagnosis))
+    assert sentence in shown and f"{sentence[:-1]} (" not in shown
+
+
 def test_the_first_screen_says_what_weakens_the_diagnosis() -> None:
     """Four steps, or a machine that others keep busy, gave as firm a sentence as any."""
     report = diagnosed_only()
