@@ -27,7 +27,7 @@ def _examine(recording: Recording) -> Symptoms:
     if share is None or share >= CHECK.threshold:
         return
     computes = f"only {share:.0%}" if share >= 0.005 else "less than 1%"
-    evidence = [f"The GPU computes {computes} of each step and waits the rest."]
+    evidence = [f"The GPU computes {computes} of each step and waits for the rest of it."]
     if (utilization := recording.sensors.gpu_utilization) is not None:
         evidence.append(f"NVML reports {utilization:.0%} utilization on average.")
     yield Symptom(share=1.0 - share, evidence=evidence, severity="moderate")
