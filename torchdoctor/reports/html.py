@@ -114,7 +114,7 @@ def _table(block: blocks.Table) -> str:
     marked = any(row.interval is not None for row in block.rows)
     columns = [f'<th scope="col">{_text(name)}</th>' for name in block.columns]
     if marked:
-        columns.insert(2, "<th></th>")
+        columns.insert(2, '<th class="mark"></th>')
     rows = ""
     for row in block.rows:
         cells = [f"<td>{_text(cell)}</td>" for cell in row.cells]
