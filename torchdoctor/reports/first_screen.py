@@ -176,23 +176,26 @@ def _not_measured(report: Report) -> list[Block]:
     offered, reason = _offered(report), wording.untried(report)
     if not offered:
         return sentences(reason)
-    rows = []
-    for fix in offered[:_MOST_FIXES]:
+    gains = [(_by_replay(report, fix) or 0.0, fix) for fix in offered]
+    own, rows = max(gain for gain, _ in gains), []
+    for gain, fix in sorted(gains, key=lambda row: -row[0])[:_MOST_FIXES]:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
-        rows.append((_name(fix), spec.title if spec is not None else ""))
-    replay = report.trace.what_if if report.trace and replayed_gains(report) else None
-    names, checks = {fix.fix for fix in offered}, catalogue.checks()
-    treated = [checks[x.check] for x in report.diagnosis.findings if names & set(x.fixes)]
-    branches = {
-        "cpu" if x.asks("gpu") else x.branch for x in treated
-    }  # an idle GPU awaits its host
-    own = max(filter(None, map(replay.gain, branches)), default=None) if replay else None
-    worth = f"{ratio(own)}x at most, by replay of the trace" if own else ""
-    if own and own < WORTH_SAYING:
-        worth = "hardly any gain, by replay of the trace"
+        most = f"{ratio(gain)}x at most   " if gain >= WORTH_SAYING else ""
+        rows.append((_name(fix), f"{most}{spec.title if spec is not None else ''}"))
+    how = "bounds" if own >= WORTH_SAYING else "hardly any gain,"
+    worth = f"{how} by replay of the trace" if own else ""
     rest = len(offered) - len(rows)
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
     return [KeyFigures("WHAT COULD HELP, not measured", worth, rows), *sentences(more, reason)]
+
+
+def _by_replay(report: Report, fix: RecommendedFix) -> float | None:
+    """Return the speed-up of the trace, replayed without the largest cost that a fix treats."""
+    replay = report.trace.what_if if report.trace and replayed_gains(report) else None
+    checks = [catalogue.checks()[x.check] for x in report.diagnosis.findings if fix.fix in x.fixes]
+    # An idle GPU waits for its host.
+    branches = {"cpu" if check.asks("gpu") else check.branch for check in checks}
+    return max(filter(None, map(replay.gain, branches)), default=None) if replay else None
 
 
 def _ending(report: Report) -> list[Block]:

@@ -84,7 +84,8 @@ def _bound_line(ceiling: TriedCeiling) -> str:
         return f"{removed}: the step took longer, so this says nothing"
     if not ceiling.decided:
         return f"{removed}: not decided. {reason}".strip()
-    bound = f"{removed}: {_at_most(ceiling.speedup)}"
+    at_most = " at most" * figures.says_something(ceiling.speedup)
+    bound = f"{removed}: {_bound(ceiling.speedup)}{at_most}"
     if ceiling.verdict in ("hidden", "nothing"):
         return f"{bound}: {_HIDDEN if ceiling.verdict == 'hidden' else 'not the bottleneck'}"
     if share is not None and 0 < share < 1:
@@ -98,10 +99,6 @@ def _bound(interval: Interval) -> str:
         if figures.says_something(interval)
         else f"more than {figures.ratio(interval.low)}x"
     )
-
-
-def _at_most(interval: Interval) -> str:
-    return f"{_bound(interval)}{' at most' * figures.says_something(interval)}"
 
 
 def replayed_gains(report: Report) -> dict[str, float]:
