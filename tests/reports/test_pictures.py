@@ -38,6 +38,7 @@ def test_a_run_shows_its_own_steps_on_the_clock_of_its_sensors(tmp_path) -> None
     assert steps["edges"][0] > 0, "a histogram of steps of one length has no negative times"
     assert f"{OBSERVED_STEPS} steps is {OBSERVED_MS} ms" in drawn["steps"].caption
     assert resources["memory/process_tree_GB"]["x"][0] == pytest.approx(0.0, abs=0.2)
+    assert set(resources["network/MB_per_s"]["y"]) == {3.0}
     assert drawn["ranks"].drawn is None
 
 

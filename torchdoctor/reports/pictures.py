@@ -43,7 +43,6 @@ _OUTLIER = 2.0  # times the median
 _NARROWEST = 1 / 4000  # of a timeline: shorter gaps are not drawn
 _MOST_BARS, _MOST_LINES, _AROUND = 12, 8, 2
 _LEAST_SHARE = 0.01  # of a line that is listed
-_NETWORK = "Network traffic was not recorded."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +219,7 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
 
 
 def _resources(report: Report, launch: Observed | None) -> Picture:
-    key, title = "resources", "Processors, memory and disk under the steps"
+    key, title = "resources", "Processors, memory, disk and network under the steps"
     sensors = launch.sensors if launch is not None else None
     curves = sensor_curves(sensors) if sensors is not None else {}
     if launch is None or sensors is None or not curves:
@@ -234,7 +233,7 @@ def _resources(report: Report, launch: Observed | None) -> Picture:
         drawn[name] = {"x": _rounded(at_s[kept] - start_s), "y": _rounded(values[kept])}
     busy = report.sensors.cpu_share
     caption = f"The usable CPUs were busy for {percent(busy)} of the time. " if busy else ""
-    caption += f"The clock is that of the steps above, so that peaks can be compared. {_NETWORK}"
+    caption += "The clock is that of the steps above, so that peaks can be compared."
     return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
