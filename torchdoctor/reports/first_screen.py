@@ -19,6 +19,7 @@ from torchdoctor.reports.document import (
     Row,
     Section,
     Sentence,
+    prose,
     sections,
     sentences,
     table,
@@ -81,7 +82,7 @@ def _cause(report: Report) -> list[Block]:
         proofs = [text for text in proofs if not {*(shares.findall(text) or ["-"])} <= known]
         placed = [text for text in proofs if _PLACED.search(text)]
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
-    return [Sentence(f"{first}.", "strong"), *sentences(rest, proof, tone="soft")]
+    return [*sentences(f"{first}.", tone="strong"), *sentences(rest, proof, tone="soft")]
 
 
 def _answer(report: Report, folder: str) -> list[Block]:
@@ -205,9 +206,8 @@ def _ending(report: Report) -> list[Block]:
     if ending is None or not believed or ending.reason in ("interrupted", "failed"):
         return []
     times = f"{duration(ending.after_s)}, with a budget of {duration(ending.budget_s)}"
-    fits = ""
-    if ending.reason == "time" and ending.after_s < _WHOLE_BUDGET * ending.budget_s:
-        fits = ": what is worth measuring takes longer than the time that was left"
+    early = ending.reason == "time" and ending.after_s < _WHOLE_BUDGET * ending.budget_s
+    fits = ": what is worth measuring takes longer than the time that was left" * early
     return sentences(f"The search ended after {times}{fits}.", tone="soft")
 
 
@@ -341,7 +341,7 @@ def _beware(report: Report) -> list[Block]:
     if report.interrupted:
         warnings.insert(0, "The run was interrupted: this is what was measured until then.")
     return [
-        Note(severity="beware", sentence=textwrap.shorten(text, _EVIDENCE, placeholder=" …"))
+        Note(severity="beware", sentence=prose(textwrap.shorten(text, _EVIDENCE, placeholder=" …")))
         for text in warnings[:_MOST_BEWARE]
     ]
 

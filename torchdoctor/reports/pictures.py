@@ -244,8 +244,7 @@ def _timeline(report: Report, launch: Observed | None) -> Picture:
         lanes = lanes_of_events(launch.events, launch.rows, report.steps.warmup_steps)
         of = "the observed launch, by phase"
     if lanes is None:
-        reason = "No trace is there to be drawn."
-        return Picture(key=key, title=title, missing=reason)
+        return Picture(key=key, title=title, missing="No trace is there to be drawn.")
     whole = int(lanes.edges[-1])
     covered = {label: lane.total / whole for label, lane in lanes.lanes.items()}
     longest = max(covered, key=lambda label: covered[label], default="")
@@ -285,9 +284,8 @@ def _operators(trace: TraceStatistics) -> Picture:
         for operator, spent in sorted(cost_s.items(), key=lambda row: -row[1])[:_MOST_BARS]
     ]
     where = "device" if device else "host"
-    caption = (
-        f"{rows[0]['label']} takes most of the {where}'s time: {seconds(rows[0]['s'])} a step."
-    )
+    most = f"{rows[0]['label']} takes most of the {where}'s time"
+    caption = f"{most}: {seconds(rows[0]['s'])} a step."
     return Picture(key=key, title=title, caption=caption, drawn={"rows": rows})
 
 
