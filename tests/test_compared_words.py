@@ -81,7 +81,7 @@ def test_a_finding_that_was_there_below_its_threshold_is_not_new(tmp_path: Path)
 def test_the_sentence_calls_a_part_what_the_table_calls_it(tmp_path: Path) -> None:
     a = diagnosed(tmp_path, "a.json", trace_of())
     found = compare(a, diagnosed(tmp_path, "b.json", trace_of(loader_us=600.0)))
-    assert "most of it in waiting for data (+300 us)" in found.sentence
+    assert "Most of the change lies in waiting for data (+300 us)" in found.sentence
     assert "waiting for data  " in terminal(found)
 
 

@@ -34,7 +34,7 @@ def test_a_slower_loader_is_the_first_change(tmp_path: Path) -> None:
     assert sum(one.change_s or 0.0 for one in found.parts) == pytest.approx(
         found.b.step_s - found.a.step_s, abs=1e-9
     )
-    assert "most of it in waiting for data (+300 us)" in found.sentence
+    assert "Most of the change lies in waiting for data (+300 us)" in found.sentence
     assert found.speedup is None
 
 

@@ -53,7 +53,7 @@ SHARES = {
 GAINS = {
     "gpu": [r"without GPU kernels:? (?:[\d.]+ \w+ \()?([\d.]+)x", r"([\d.]+)x without the GPU's k"],
     "cpu": [
-        r"without CPU operators, Python:? (?:[\d.]+ \w+ \()?([\d.]+)x",
+        r"without CPU operators and Python:? (?:[\d.]+ \w+ \()?([\d.]+)x",
         r"([\d.]+)x without the host's operators",
     ],
     "data_loader": [r"without waiting for data:? (?:[\d.]+ \w+ \()?([\d.]+)x"],

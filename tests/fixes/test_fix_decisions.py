@@ -554,7 +554,7 @@ def test_biases_are_dropped_from_models_that_can_be_watched() -> None:
 def test_a_cache_is_offered_untried_where_launches_end_within_the_first_epoch() -> None:
     fix = FIXES["decoded-cache"]
     first = recording(loader={"samples": 320, "dataset_length": 5000})
-    assert "could not be looked at" in refused("decoded-cache", first)
+    assert "could not be examined" in refused("decoded-cache", first)
 
     def checked(**found: Any) -> Recording:
         check = SampleCheck(loader=0, samples=8, **found)

@@ -126,6 +126,7 @@ def _sensors(start_ms: int) -> SensorColumns:
         gpu_ours=np.ones(1),
         process_t_ns=t_ns,
         rss_bytes=np.full(samples, 2e9),
+        network_bytes=seconds * 3e6,
         tree_cpu_s=seconds * 1.5,
         own_cpu_s=np.zeros(samples),
     )

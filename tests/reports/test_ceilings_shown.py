@@ -70,15 +70,15 @@ def test_a_replay_is_no_experiment() -> None:
 
 
 @pytest.mark.parametrize("renderer", ["terminal", "markdown", "html"])
-def test_every_format_shows_it_beside_the_share_too(renderer: Any) -> None:
+def test_every_format_shows_it_below_the_shares_too(renderer: Any) -> None:
     text = " ".join(rendered(tried(1.3, 1.4, 1.5), renderer).split())
     assert BOUNDS_TITLE in text and "by its share alone" in text
-    assert "without it 1.40x (1.30-1.50) at most" in text
+    assert "upper bounds by experiment: without its data loader 1.40x (1.30-1.50)" in text
 
 
 def test_a_part_of_a_branch_is_not_shown_as_its_ceiling() -> None:
     part = tried(1.3, 1.4, 1.5, whole=False)
-    assert "without it 1.40x" not in rendered(part, "terminal")
+    assert "upper bounds by experiment" not in rendered(part, "terminal")
     assert with_measured(dict.fromkeys(BRANCHES), part.ceiling_trials)["data_loader"] is None
 
 
@@ -105,5 +105,5 @@ def test_what_was_not_decided_does_not_look_measured(verdict: str) -> None:
     assert "16.8" not in line and "1180" not in line
     assert ("not decided. Its steps were others." in line) == (verdict == "unclear")
     text = " ".join(rendered(report, "terminal").split())
-    assert "without it: not decided" in text and "16.8" not in text
+    assert "upper bounds by experiment" not in text and "16.8" not in text
     assert with_measured(dict.fromkeys(BRANCHES), report.ceiling_trials)["data_loader"] is None

@@ -62,7 +62,7 @@ def test_without_a_name_the_newest_run_of_the_folder_is_shown(tmp_path, monkeypa
     assert "the newer" in shown and "the older" not in shown
     page = CliRunner().invoke(app, ["explain", "loader-workers"]).output
     assert "In the newest run here (torchdoctor-runs/run-1):" in page
-    assert "loader-workers (num_workers=4): faster, 3.10x (2.90-3.31)" in page
+    assert "loader-workers (num_workers=4): faster, 3.10x (2.90-3.31), training identical" in page
     page = CliRunner().invoke(app, ["explain", "loader-cpu-bound"]).output
     assert "78 %  train.py:31" in page and "Fetching a batch keeps one CPU busy" in page
 

@@ -22,6 +22,13 @@ def test_thinning_keeps_every_extreme_and_what_is_marked() -> None:
     assert (np.diff(kept) > 0).all()
 
 
+def test_thinned_steps_do_not_look_like_two_kinds() -> None:
+    """The extremes of each stretch alone drew two bands, with no step at the median."""
+    values = np.random.default_rng(0).normal(0.1, 0.01, 100_000)
+    kept = values[thinned(values, 4000)]
+    assert (np.abs(kept - 0.1) < 0.01).mean() > 0.3
+
+
 def test_a_run_shows_its_own_steps_on_the_clock_of_its_sensors(tmp_path) -> None:
     drawn = {x.key: x for x in pictures(report_with_run(tmp_path))}
     steps, resources = drawn["steps"].drawn, drawn["resources"].drawn
@@ -31,6 +38,7 @@ def test_a_run_shows_its_own_steps_on_the_clock_of_its_sensors(tmp_path) -> None
     assert steps["edges"][0] > 0, "a histogram of steps of one length has no negative times"
     assert f"{OBSERVED_STEPS} steps is {OBSERVED_MS} ms" in drawn["steps"].caption
     assert resources["memory/process_tree_GB"]["x"][0] == pytest.approx(0.0, abs=0.2)
+    assert set(resources["network/MB_per_s"]["y"]) == {3.0}
     assert drawn["ranks"].drawn is None
 
 
@@ -45,3 +53,4 @@ def test_a_page_is_small_and_loads_nothing() -> None:
     page = rendered(SAMPLES["loader_bound"](), "html")
     assert len(page.encode()) < 2_000_000
     assert "default-src 'none'" in page
+    assert "--details" not in page.partition('<div id="details">')[0], "they stand below"

@@ -38,7 +38,7 @@ def reported(found: WhatIf | None, doubts: list[str] | None = None) -> Report:
 def test_a_line_for_each_branch_and_one_for_the_replay_as_it_is() -> None:
     report = reported(REPLAYED)
     assert replay_lines(report) == [
-        "without CPU operators, Python: 114 ms (1.55x)",
+        "without CPU operators and Python: 114 ms (1.55x)",
         "without waiting for data: 118 ms (1.50x)",
         "without GPU kernels: 140 ms (1.26x)",
         "replay of the trace as it is: 177 ms, measured 178 ms: 0.3 % apart (6 of 8 steps)",

@@ -149,9 +149,9 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 @pytest.mark.parametrize(
     ("output", "shown"),
     [
-        (TORCHRUN, "train.py:9 says: [rank0]: ValueError: bad label"),
-        ("Traceback:\nmy.lib.OwnError\nwarning: leaked semaphores\n", "It says: my.lib.OwnError"),
-        ("epoch 1\nplanned end\n", "It says: planned end"),
+        (TORCHRUN, "The error at train.py:9: [rank0]: ValueError: bad label"),
+        ("Traceback:\nmy.lib.OwnError\nwarning: leaked semaphores\n", "The error: my.lib.OwnError"),
+        ("epoch 1\nplanned end\n", "Its output ends: planned end"),
         ("", "the report is of the steps before."),
     ],
 )
@@ -251,8 +251,16 @@ def test_a_gain_whose_training_is_unknown_is_not_recommended() -> None:
         pairs=4,
     )
     shown = answer(replace(nothing_found(), trials=[unknown]))
-    assert "training: not known" in shown
+    assert "training not known" in shown
     assert "not recommended" in shown and "RECOMMENDED" not in shown
+
+
+def test_a_cause_that_names_its_places_gets_no_other() -> None:
+    report = diagnosed_only()
+    sentence = "Python takes 58 % of the step: decode at image.py:235."
+    diagnosis = replace(report.diagnosis, sentence=sentence)
+    shown = first_screen(replace(report, diagnosis=diagnosis))
+    assert sentence in shown and f"{sentence[:-1]} (" not in shown
 
 
 def test_the_first_screen_says_what_weakens_the_diagnosis() -> None:

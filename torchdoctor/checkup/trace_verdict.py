@@ -50,8 +50,8 @@ def of_the_rest(diagnosis: Diagnosis, why: str, rest_s: float) -> Diagnosis:
     whole = re.compile(r"\b(?:(?:each|a|the)(?: profiled)? step|the trace)\b")
     diagnosis = _reworded(diagnosis, lambda text: whole.sub("the rest", text))
     sentence = (
-        f"{why} What takes the time of a step cannot be told: record more steps, after some of "
-        f"warm-up. The rest takes {seconds(rest_s)}. {diagnosis.sentence}"
+        f"{why} So the time of a step is unknown: record more steps, after some of warm-up. "
+        f"The rest of the recording takes {seconds(rest_s)}. {diagnosis.sentence}"
     )
     return replace(
         diagnosis,

@@ -236,8 +236,8 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
         sentences.append(f"The trace holds {counted}: too few to tell usual from unusual steps.")
     if world and world > len(ranks):
         sentences.append(
-            f"Only {len(ranks)} of {world} ranks: slow ranks among the others cannot be seen. Name "
-            "a folder with the traces of all ranks."
+            f"Traces of {len(ranks)} of {world} ranks are here: slow ranks among the others cannot "
+            "be seen. Name a folder with the traces of all ranks."
         )
     return sentences
 

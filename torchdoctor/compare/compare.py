@@ -107,14 +107,15 @@ def _change(
     if part is None or part.change_s is None or observed_s * change_s <= 0:
         return head + "."  # the observed launches do not show the change
     of_all = part.change_s / observed_s
-    much = "most of it" if of_all >= _MOST else "the largest part of it"
-    much = "more than all of it" if of_all > _MORE_THAN_ALL else much  # others went the other way
+    much = "Most of the change" if of_all >= _MOST else "The largest part of the change"
+    if of_all > _MORE_THAN_ALL:
+        much = "More than the whole change"
     # What came explains a slower step, what went a faster one.
     kind = "new" if change_s > 0 else "gone"
     news = _news([x for x in findings if x.change == kind and x.branch == part.name])
     label = {**SHARE_LABELS, **PHASE_LABELS}.get(part.name, part.name)
     sign = "-" if part.change_s < 0 else "+"
-    return f"{head}, {much} in {label} ({sign}{seconds(abs(part.change_s))}){news}."
+    return f"{head}. {much} lies in {label} ({sign}{seconds(abs(part.change_s))}){news}."
 
 
 def _not_the_same(reasons: Sequence[str], a: Side, b: Side) -> str:

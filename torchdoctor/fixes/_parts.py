@@ -63,7 +63,7 @@ class Lines:
 
     def refuses(self, recording: Recording) -> str | None:
         if not recording.main.analysed_steps:
-            return f"{self.unseen} not looked at: that needs steps after the profiler window."
+            return f"{self.unseen} not examined: that needs steps after the profiler window."
         return None if self.calls(recording) else self.none
 
     def by_hand(self, recording: Recording) -> bool:

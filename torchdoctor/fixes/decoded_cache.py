@@ -57,7 +57,7 @@ def refuses(recording: Recording) -> str | None:
     if by_hand(recording):
         within = "While it was observed no sample was used twice, as the first epoch did not end"
         if check is None:
-            return f"{within}, and whether samples stay the same could not be looked at."
+            return f"{within}, and whether samples stay the same could not be examined."
         if not check.same:
             return f"{within}. Nor may it be used later. {check.reason}"
     if check is not None and not check.same:

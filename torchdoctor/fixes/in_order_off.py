@@ -32,7 +32,7 @@ def refuses(recording: Recording) -> str | None:
     if not loaders:
         return "The training loop uses no torch DataLoader, so there is no order to give up."
     if loaders[0].num_workers < 2:
-        return f"The loader has {loaders[0].num_workers} workers: nobody can come early."
+        return f"The loader has {loaders[0].num_workers} workers: no batch can overtake another."
     if not loaders[0].in_order:
         return "The loader already hands out batches as they are done."
     version = recording.main.torch or recording.environment.torch or ""

@@ -37,7 +37,7 @@ _MOST_SHOWN = 8  # channels
 def refuses(recording: Recording) -> str | None:
     main = recording.main
     if not main.analysed_steps:
-        return "The model's inputs were not looked at: that needs steps after the profiler window."
+        return "The model's inputs were not examined: that needs steps after the profiler window."
     if _input(recording) or _deep(recording):
         return None
     if main.input_mean is None or main.input_std is None:

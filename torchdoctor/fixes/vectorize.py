@@ -34,7 +34,7 @@ _READS = ("item", "tolist", "__bool__", "__float__", "__int__")
 
 def refuses(recording: Recording) -> str | None:
     if recording.main.analysed_steps == 0:
-        return "Which lines go through tensors element by element was not looked at."
+        return "Which lines go through tensors element by element was not examined."
     if not element_loops(recording):
         return "No line of the training loop was seen to go through a tensor element by element."
     return None
@@ -82,5 +82,5 @@ FIX = FixSpec(
         (_seen("item", "total += x[i].item()"), "x.tolist()"),
         (_seen("__setitem__", "y[i] = 1.0"), "torch.where"),
     ],
-    refusals=[({}, "not looked at"), (process(analysed_steps=6), "No line of the")],
+    refusals=[({}, "not examined"), (process(analysed_steps=6), "No line of the")],
 )

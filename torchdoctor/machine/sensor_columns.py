@@ -51,6 +51,7 @@ class SensorColumns:
     read_bytes: Columns = field(default_factory=_column)
     write_bytes: Columns = field(default_factory=_column)
     read_ops: Columns = field(default_factory=_column)
+    network_bytes: Columns = field(default_factory=_column)  # of the machine, both ways
     tree_cpu_s: Columns = field(default_factory=_column)
     own_cpu_s: Columns = field(default_factory=_column)  # torchdoctor's
     pcie_rx_bytes_per_s: Columns = field(default_factory=_column)
@@ -249,6 +250,7 @@ def sensor_curves(columns: SensorColumns) -> dict[str, tuple[Columns, Columns]]:
         "memory/process_tree_GB": (columns.process_t_ns, columns.rss_bytes / 1e9),
         "disk/read_MB_per_s": _curve_of_rate(columns.process_t_ns, columns.read_bytes / 1e6),
         "disk/written_MB_per_s": _curve_of_rate(columns.process_t_ns, columns.write_bytes / 1e6),
+        "network/MB_per_s": _curve_of_rate(columns.process_t_ns, columns.network_bytes / 1e6),
     }
     devices = range(columns.gpu_utilization.shape[1])
     ours = [device for device in devices if columns.gpu_ours[device] > 0] or list(devices)

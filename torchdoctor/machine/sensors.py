@@ -21,13 +21,20 @@ _SHORTEST_S = 1.0
 _TREE_FIELDS = (
     *("rss_bytes", "pss_bytes", "swap_bytes", "threads", "switches", "forced_switches"),
     *("read_bytes", "write_bytes", "read_ops", "tree_cpu_s", "own_cpu_s"),
-    *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "gpu_others"),
+    *("network_bytes", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "gpu_others"),
 )
 
 
 def _busy_s() -> list[float]:
     cores = psutil.cpu_times(percpu=True)
     return [sum(getattr(core, name, 0.0) for name in _BUSY) for core in cores]
+
+
+def _network_bytes() -> float:
+    """Return what the machine sent and received, but over the loopback device; NaN: not known."""
+    devices = psutil.net_io_counters(pernic=True).items()
+    passed = [x.bytes_sent + x.bytes_recv for name, x in devices if not name.startswith("lo")]
+    return float(sum(passed)) if passed else math.nan
 
 
 class LoadBeside:
@@ -118,17 +125,13 @@ class Sensors:
         received, sent = math.nan, math.nan
         if gpus and pcie and gpus.devices:  # of one of the program's: all would take too long
             received, sent = gpus.pcie_bytes_per_s(gpus.devices[min(self._ours, default=0)])
-        self._trees.append(
-            {
-                **tree,
-                "process_t_ns": time.monotonic_ns(),
-                "swap_bytes": psutil.swap_memory().used,
-                "own_cpu_s": sum(os.times()[:2]),
-                "gpu_others": [] if gpus is None else self._gpu_processes(gpus, processes),
-                "pcie_rx_bytes_per_s": received,
-                "pcie_tx_bytes_per_s": sent,
-            }
-        )
+        tree["process_t_ns"] = time.monotonic_ns()
+        tree["swap_bytes"] = psutil.swap_memory().used
+        tree["network_bytes"] = _network_bytes()
+        tree["own_cpu_s"] = sum(os.times()[:2])
+        tree["gpu_others"] = [] if gpus is None else self._gpu_processes(gpus, processes)
+        tree["pcie_rx_bytes_per_s"], tree["pcie_tx_bytes_per_s"] = received, sent
+        self._trees.append(tree)
 
     def _gpu_processes(self, gpus: nvml.Nvml, processes: ProcessSensors) -> list[float]:
         """Note the program's devices; return how many other processes compute on each device.

@@ -21,13 +21,7 @@ import psutil
 from torchdoctor.machine.mounts import Mount, kind_of, mount_of, mounts_now
 from torchdoctor.machine.read_speed import bytes_per_s, file_s, latency_s, measure
 from torchdoctor.probe.hooks import file_reads
-from torchdoctor.words.environment import (
-    MountReads,
-    RemoteReads,
-    StagingPlace,
-    StorageFacts,
-    TableReads,
-)
+from torchdoctor.words import MountReads, RemoteReads, StagingPlace, StorageFacts, TableReads
 from torchdoctor.words.program import Location
 from torchdoctor.words.recording import StepStatistics
 

@@ -54,7 +54,7 @@ def document(comparison: Comparison) -> Document:
     parts = f"Where the step's time goes, by {by}"
     parts += ", in the observed launch" * ("run" in (comparison.a.kind, comparison.b.kind))
     first = _cut(comparison.sentence)
-    a, b = (shorten_left(clean(side.name), _NAME) for side in (comparison.a, comparison.b))
+    a, b = (named(side.name, _NAME) for side in (comparison.a, comparison.b))
     doubts = [clean(doubt) for doubt in comparison.doubts]
     screen = [
         Sentence(first, _TONES.get(comparison.verdict, "strong")),
@@ -78,6 +78,11 @@ def document(comparison: Comparison) -> Document:
             ("Doubts", notes(doubts)),
         ),
     )
+
+
+def named(name: str, width: int) -> str:
+    """Return the name of a side, in at most so many characters."""
+    return shorten_left(clean(name).removesuffix(".json.gz"), width)
 
 
 def _differences(conditions: list[Difference]) -> list[Block]:

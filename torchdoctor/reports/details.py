@@ -146,7 +146,8 @@ def lines_about(report: Report, ident: str) -> list[str]:
     for trial in report.trials:
         if ident in trial.fix.split(" + ") and trial.speedup is not None:
             name = fix_with_settings(trial.fix, trial.settings)
-            lines.append(f"{name}: {verdict_of(trial)}, {speedup(trial.speedup, trial.pairs)}")
+            gain = f"{verdict_of(trial)}, {speedup(trial.speedup, trial.pairs)}"
+            lines.append(f"{name}: {gain}, training {training(trial.numerics)}")
     return [f"- {line}" for line in lines if line]
 
 

@@ -4,6 +4,7 @@ A document is built once from a report, a comparison or a gate's result. The wri
 HTML, Markdown) know these blocks and nothing else: no fix, no check, no statistic.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -57,7 +58,6 @@ class Bar:
     label: str
     share: float
     text: str
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,17 @@ def sections(*parts: tuple[str, list[Block]]) -> list[Section]:
 
 def notes(lines: Sequence[str]) -> list[Block]:
     """Return each line as a point of a list."""
-    return [Note(severity="detail", sentence=line) for line in lines]
+    return [Note(severity="detail", sentence=prose(line)) for line in lines]
 
 
 def sentences(*texts: str, tone: str = "") -> list[Block]:
     """Return each text that is not empty as a paragraph."""
-    return [Sentence(text, tone) for text in texts if text]
+    return [Sentence(prose(text), tone) for text in texts if text]
+
+
+def prose(text: str) -> str:
+    """Return a sentence with its shares as `percent` writes them: "84 %"."""
+    return re.sub(r"(?<=\d)%(?!\w)", " %", text)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str] | Row]) -> list[Block]:

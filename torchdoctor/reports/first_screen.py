@@ -19,6 +19,7 @@ from torchdoctor.reports.document import (
     Row,
     Section,
     Sentence,
+    prose,
     sections,
     sentences,
     table,
@@ -47,8 +48,10 @@ _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME = 44  # characters of a fix with its settings
 _WHOLE_BUDGET = 0.9
 _PLACE = 44  # characters of a path; its end says most
+_PLACED = re.compile(r"\.py:\d")
 _UNPROVEN = "No speed-up is proven yet"
 _ONE_LAUNCH = "measured in one launch only"
+_TRAINING = {"rounding": "the same but for rounding", "seed noise": "within seed noise"}
 
 
 def screen(report: Report, folder: str) -> list[Section]:
@@ -71,16 +74,16 @@ def _cause(report: Report) -> list[Block]:
     proof = ""
     if finding is not None:
         where = place(finding.location, report.workload.cwd, _PLACE)
-        if where and where not in first:
+        if where and not _PLACED.search(first):
             first = f"{first} ({where})"
         told, shares = f"{first} {rest}", re.compile(r"\d+ ?%")
         proofs = [text for text in map(clean, finding.evidence) if text[:40] not in told]
         # What has no other share than the sentence only repeats it.
         known = set(shares.findall(told))
         proofs = [text for text in proofs if not {*(shares.findall(text) or ["-"])} <= known]
-        placed = [text for text in proofs if re.search(r"\.py:\d", text)]
+        placed = [text for text in proofs if _PLACED.search(text)]
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
-    return [Sentence(f"{first}.", "strong"), *sentences(rest, proof, tone="soft")]
+    return [*sentences(f"{first}.", tone="strong"), *sentences(rest, proof, tone="soft")]
 
 
 def _answer(report: Report, folder: str) -> list[Block]:
@@ -93,10 +96,20 @@ def _answer(report: Report, folder: str) -> list[Block]:
         return _proven_alone(report, best, folder)
     if report.no_trials_reason or not report.trials:
         return _not_measured(report)
-    open_fixes = [fix for fix in _offered(report) if fix.standing in ("undecided", "together")]
+    best = None if _ends_without_gain(report) else _promising(report)
+    names = best.fix.split(" + ") if best is not None else []
+    open_fixes = [fix for fix in _offered(report) if fix.fix in names]
     shown = wording.patch_commands(report, open_fixes, folder)[:1]
     code = [f"Its code:   {command.removesuffix(wording.APPLY)}" for command in shown]
-    return [*_undecided(report), *sentences(*code), *_by_hand(report)]
+    return [*_undecided(report, best), *sentences(*code), *_by_hand(report)]
+
+
+def _promising(report: Report) -> Trial | None:
+    """Return the open trial that is worth most: one that looked faster, else one without time."""
+    offered = {fix.fix for fix in _offered(report)}
+    waiting = [x for x in report.trials if not_tried(x) and x.fix in offered]
+    waiting = [x for x in waiting if value_of(x) > MATTERS]
+    return most_promising(report.trials) or max(waiting, key=value_of, default=None)
 
 
 def _by_hand(report: Report) -> list[Block]:
@@ -138,7 +151,8 @@ def _recommended(report: Report, folder: str) -> list[Block]:
 
 def _faster(interval: Interval | None, numerics: str | None) -> str:
     estimate, _, bounds = speedup(interval).partition(" ")
-    return f"{estimate} faster {bounds}, training: {training(numerics)}"
+    stays = training(numerics)
+    return f"{estimate} faster {bounds}, training {_TRAINING.get(stays, stays)}"
 
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
@@ -164,23 +178,30 @@ def _not_measured(report: Report) -> list[Block]:
     offered, reason = _offered(report), wording.untried(report)
     if not offered:
         return sentences(reason)
-    rows = []
-    for fix in offered[:_MOST_FIXES]:
+    gains = [(_by_replay(report, fix) or 0.0, fix) for fix in offered]
+    own, rows = max(gain for gain, _ in gains), []
+    for gain, fix in sorted(gains, key=lambda row: -row[0])[:_MOST_FIXES]:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
-        rows.append((_name(fix), spec.title if spec is not None else ""))
-    replay = report.trace.what_if if report.trace and replayed_gains(report) else None
-    names, checks = {fix.fix for fix in offered}, catalogue.checks()
-    treated = [checks[x.check] for x in report.diagnosis.findings if names & set(x.fixes)]
-    branches = {
-        "cpu" if x.asks("gpu") else x.branch for x in treated
-    }  # an idle GPU awaits its host
-    own = max(filter(None, map(replay.gain, branches)), default=None) if replay else None
-    worth = f"{ratio(own)}x at most, by replay of the trace" if own else ""
-    if own and own < MATTERS:
-        worth = "hardly any gain, by replay of the trace"
+        most = f"{ratio(gain)}x at most   " if gain >= MATTERS else ""
+        rows.append((_name(fix), f"{most}{spec.title if spec is not None else ''}"))
+    how = "bounds" if own >= MATTERS else "hardly any gain,"
+    worth = f"{how} by replay of the trace" if own else ""
     rest = len(offered) - len(rows)
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
     return [KeyFigures("WHAT COULD HELP, not measured", worth, rows), *sentences(more, reason)]
+
+
+def _by_replay(report: Report, fix: RecommendedFix) -> float | None:
+    """Return the speed-up of the trace, replayed without the largest cost that a fix treats."""
+    replay = report.trace.what_if if report.trace and replayed_gains(report) else None
+    checks, gains = catalogue.checks(), []
+    for finding in report.diagnosis.findings:
+        if replay is not None and fix.fix in finding.fixes:
+            check, share = checks[finding.check], finding.share_of_step
+            # An idle GPU waits for its host.
+            gain = replay.gain("cpu" if check.asks("gpu") else check.branch)
+            gains += [min(gain, 1 / max(1 - (share or 1), 0.01))] if gain else []
+    return max(gains, default=None)
 
 
 def _ending(report: Report) -> list[Block]:
@@ -189,12 +210,9 @@ def _ending(report: Report) -> list[Block]:
     believed = any(trial.p_helps is not None for trial in report.trials)
     if ending is None or not believed or ending.reason in ("interrupted", "failed"):
         return []
-    times = f"{duration(ending.after_s)} of {duration(ending.budget_s)}"
-    if ending.reason != "time":
-        return sentences(f"Decided after {times}.", tone="soft")
-    fits = ""
-    if ending.after_s < _WHOLE_BUDGET * ending.budget_s:
-        fits = ": what is worth measuring takes longer than the time that was left"
+    times = f"{duration(ending.after_s)}, with a budget of {duration(ending.budget_s)}"
+    early = ending.reason == "time" and ending.after_s < _WHOLE_BUDGET * ending.budget_s
+    fits = ": what is worth measuring takes longer than the time that was left" * early
     return sentences(f"The search ended after {times}{fits}.", tone="soft")
 
 
@@ -213,17 +231,20 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     return [KeyFigures(title, f"{figure}{''.join(parts)}.")]
 
 
-def _undecided(report: Report) -> list[Block]:
+def _undecided(report: Report, best: Trial | None) -> list[Block]:
     """Return what is known where no fix is proven to be faster."""
     if _ends_without_gain(report):
         return _nothing_to_gain(report)
     measured = [trial for trial in report.trials if trial.speedup is not None or trial.pairs]
     open_trials = [trial for trial in measured if verdict_of(trial) == "not decided"]
-    more = sentences("" if report.interrupted else "More time decides it: a longer --budget.")
-    best = most_promising(report.trials)
-    if best is not None and best.speedup is not None:
-        looked = f"{speedup(best.speedup)} in {best.pairs} pairs of launches"
-        if best.pairs < 2:
+    ending = report.ending
+    longer = f"--budget {math.ceil(ending.budget_s / 30)}m" if ending else "a longer --budget"
+    more = sentences("" if report.interrupted else f"More time decides it: {longer}.")
+    if best is not None:
+        looked = f"{ratio(best.expected)}x expected, not measured"
+        if best.speedup is not None and best.pairs > 1:
+            looked = f"{speedup(best.speedup)} in {best.pairs} pairs of launches"
+        elif best.speedup is not None:
             looked = f"{ratio(best.speedup.estimate)}x in its one pair of launches"
         if _ONE_LAUNCH in (best.reason or ""):
             looked = f"{speedup(best.speedup)} in blocks of one launch, which pairs have to confirm"
@@ -266,11 +287,10 @@ def _tried(report: Report) -> list[Block]:
         figures, pairs = speedup(recommended.speedup), str(recommended.pairs or "-")
         cells = ["all recommended together", figures, training(recommended.numerics), pairs, ""]
         rows.append(Row(cells, "good", recommended.speedup))
-    measured = [trial for trial in report.trials if trial.speedup is not None]
     chosen = [(fix.fix, fix.settings) for fix in recommended.fixes]
-    for trial in sorted(measured, key=value_of, reverse=True):
-        bounds = _ends_without_gain(report)
-        rows.append(_trial_row(trial, (trial.fix, trial.settings) in chosen, bounds))
+    ranked = [((x.fix, x.settings) in chosen, x) for x in report.trials if x.speedup is not None]
+    for first, trial in sorted(ranked, key=lambda row: (row[0], value_of(row[1])), reverse=True):
+        rows.append(_trial_row(trial, first, _ends_without_gain(report)))
     counts = sentences(_counts(report, max(len(rows) - _MOST_TRIALS, 0)), tone="soft")
     columns = ["tried", "speed-up (95 %)", "training", "pairs", "result"]
     return [*table(columns, rows[:_MOST_TRIALS]), *counts]
@@ -309,7 +329,8 @@ def _step(report: Report) -> list[Block]:
     if not bars:
         return []
     time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
-    title = "one step"
+    path = report.trace.path if report.trace else ""
+    title = "".join(["one step", *(f" of rank {x.rank}" for x in report.ranks if x.path == path)])
     if time is not None:  # samples/s are of the same time
         average = "median" if time.deciding == time.median else "mean"
         title += f": {seconds(time.deciding)} ({average})"
@@ -325,7 +346,7 @@ def _beware(report: Report) -> list[Block]:
     if report.interrupted:
         warnings.insert(0, "The run was interrupted: this is what was measured until then.")
     return [
-        Note(severity="beware", sentence=textwrap.shorten(text, _EVIDENCE, placeholder=" …"))
+        Note(severity="beware", sentence=prose(textwrap.shorten(text, _EVIDENCE, placeholder=" …")))
         for text in warnings[:_MOST_BEWARE]
     ]
 

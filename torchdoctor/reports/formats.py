@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from torchdoctor.reports import details, first_screen, html, markdown, terminal, wording
-from torchdoctor.reports.document import PAGE_NAME, Document
+from torchdoctor.reports.document import PAGE_NAME, Document, prose
 from torchdoctor.reports.pictures import pictures
 from torchdoctor.words import Finding, Report
 from torchdoctor.words.errors import UsageError
@@ -34,7 +34,7 @@ def document(report: Report, folder: str = "") -> Document:
     return Document(
         title="torchdoctor",
         subject=" · ".join(filter(None, subject)),
-        summary=wording.first_sentence(clean(report.diagnosis.sentence.strip())),
+        summary=prose(wording.first_sentence(clean(report.diagnosis.sentence.strip()))),
         screen=first_screen.screen(report, folder),
         details=details.details(report),
         hint=f"details: {command} --details" + (f" · page: {page}" if page else ""),
@@ -112,7 +112,7 @@ def sarif(report: Report) -> str:
 
 
 def _result(finding: Finding, top: str) -> dict[str, Any]:
-    text = clean(" ".join(finding.evidence)) or finding.check
+    text = prose(clean(" ".join(finding.evidence))) or finding.check
     result: dict[str, Any] = {
         "ruleId": finding.check,
         "level": _LEVELS.get(finding.severity, "note"),

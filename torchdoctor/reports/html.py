@@ -75,7 +75,8 @@ def _folded(section: Section) -> str:
 
 def _section(section: Section) -> str:
     title = f"<h2>{_text(section.title)}</h2>" if section.title else ""
-    return "\n".join(["<section>", title, *map(_written, section.blocks), "</section>"])
+    inner = "\n".join(map(_written, section.blocks)).replace("--details", "see below")
+    return f"<section>{title}{inner}</section>"
 
 
 def _text(text: str) -> str:
@@ -113,7 +114,7 @@ def _table(block: blocks.Table) -> str:
     marked = any(row.interval is not None for row in block.rows)
     columns = [f'<th scope="col">{_text(name)}</th>' for name in block.columns]
     if marked:
-        columns.insert(2, "<th></th>")
+        columns.insert(2, '<th class="mark"></th>')
     rows = ""
     for row in block.rows:
         cells = [f"<td>{_text(cell)}</td>" for cell in row.cells]
@@ -132,10 +133,7 @@ def _bars(block: blocks.Bars) -> str:
     parts = legend = ""
     for bar in block.bars:
         key = escape(bar.key)
-        note = f' <span class="soft">{_text(bar.note)}</span>' if bar.note else ""
         parts += f'<span class="{key}" style="width:{100 * bar.share:.2f}%"></span>'
-        legend += (
-            f'<li><span class="key {key}"></span>{_text(f"{bar.text} {bar.label}")}{note}</li>'
-        )
+        legend += f'<li><span class="key {key}"></span>{_text(f"{bar.text} {bar.label}")}</li>'
     drawn = f'<div class="bar" role="img" aria-label="{_text(whole)}">{parts}</div>'
     return f'{drawn}<ul class="legend">{legend}</ul>'

@@ -7,8 +7,6 @@ from torchdoctor.reports.document import Block, Document, Section
 from torchdoctor.words import Note
 from torchdoctor.words.figures import clean
 
-_MARKS = {"strong": "**", "good": "**", "bad": "**"}
-
 
 def render(document: Document, details: bool = True) -> str:
     """Return the document as Markdown."""
@@ -38,8 +36,10 @@ def _section(section: Section) -> str:
 def _written(block: Block) -> str:
     match block:
         case blocks.Sentence():
-            mark = _MARKS.get(block.tone, "")
-            return f"{mark}{_escape(block.text)}{mark}"
+            words, _, command = block.text.partition("   ")
+            mark = "**" * (block.tone in ("strong", "good", "bad"))
+            shown = f" `{clean(command.strip())}`" if command else ""
+            return f"{mark}{_escape(words)}{mark}{shown}"
         case Note():
             beware = "**Beware:** " if block.severity == "beware" else ""
             return f"- {beware}{_escape(block.sentence)}"
@@ -51,9 +51,7 @@ def _written(block: Block) -> str:
         case blocks.Table():
             return _table(block.columns, [row.cells for row in block.rows])
         case blocks.Bars():
-            columns = 2 + any(bar.note for bar in block.bars)
-            rows = [(bar.label, bar.text, bar.note)[:columns] for bar in block.bars]
-            return _table(("part", "share", "tried")[:columns], rows)
+            return _table(("part", "share"), [(bar.label, bar.text) for bar in block.bars])
         case blocks.Code():
             language = "" if block.language == "shell" else block.language
             return f"````{language}\n{clean(block.text)}\n````"

@@ -43,7 +43,6 @@ _OUTLIER = 2.0  # times the median
 _NARROWEST = 1 / 4000  # of a timeline: shorter gaps are not drawn
 _MOST_BARS, _MOST_LINES, _AROUND = 12, 8, 2
 _LEAST_SHARE = 0.01  # of a line that is listed
-_NETWORK = "Network traffic was not recorded."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,14 +198,16 @@ def _marks(launch: Observed, step_s: NDArray[np.float64]) -> dict[str, NDArray[n
 def thinned(
     values: NDArray[np.float64], most: int, wanted: Iterable[NDArray[np.int64]] = ()
 ) -> NDArray[np.int64]:
-    """Return about `most` rows to draw: the extremes of each stretch, and some of each `wanted`."""
+    """Return about `most` rows to draw: the extremes of each stretch, as many others of it (or the
+    extremes would look like two kinds of steps), and some of each `wanted`."""
     if len(values) <= most:
         return np.arange(len(values))
-    cuts = np.linspace(0, len(values), most // 2 + 1).astype(int)
+    cuts = np.linspace(0, len(values), most // 4 + 1).astype(int)
     rows = [
-        begin + at(values[begin:end])
+        begin + at
         for begin, end in itertools.pairwise(cuts)
-        for at in (np.argmin, np.argmax)
+        for part in [values[begin:end]]
+        for at in (np.argmin(part), np.argmax(part), 0, len(part) // 2)
     ]
     few = [some[:: -(-len(some) // _MOST_MARKED)] for some in wanted if len(some)]
     return np.unique(np.concatenate([np.array(rows), *few]))
@@ -218,7 +219,7 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
 
 
 def _resources(report: Report, launch: Observed | None) -> Picture:
-    key, title = "resources", "Processors, memory and disk under the steps"
+    key, title = "resources", "Processors, memory, disk and network under the steps"
     sensors = launch.sensors if launch is not None else None
     curves = sensor_curves(sensors) if sensors is not None else {}
     if launch is None or sensors is None or not curves:
@@ -232,7 +233,7 @@ def _resources(report: Report, launch: Observed | None) -> Picture:
         drawn[name] = {"x": _rounded(at_s[kept] - start_s), "y": _rounded(values[kept])}
     busy = report.sensors.cpu_share
     caption = f"The usable CPUs were busy for {percent(busy)} of the time. " if busy else ""
-    caption += f"The clock is that of the steps above, so that peaks can be compared. {_NETWORK}"
+    caption += "The clock is that of the steps above, so that peaks can be compared."
     return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
@@ -243,8 +244,7 @@ def _timeline(report: Report, launch: Observed | None) -> Picture:
         lanes = lanes_of_events(launch.events, launch.rows, report.steps.warmup_steps)
         of = "the observed launch, by phase"
     if lanes is None:
-        reason = "No trace is there to be drawn."
-        return Picture(key=key, title=title, missing=reason)
+        return Picture(key=key, title=title, missing="No trace is there to be drawn.")
     whole = int(lanes.edges[-1])
     covered = {label: lane.total / whole for label, lane in lanes.lanes.items()}
     longest = max(covered, key=lambda label: covered[label], default="")
@@ -284,9 +284,8 @@ def _operators(trace: TraceStatistics) -> Picture:
         for operator, spent in sorted(cost_s.items(), key=lambda row: -row[1])[:_MOST_BARS]
     ]
     where = "device" if device else "host"
-    caption = (
-        f"{rows[0]['label']} takes most of the {where}'s time: {seconds(rows[0]['s'])} a step."
-    )
+    most = f"{rows[0]['label']} takes most of the {where}'s time"
+    caption = f"{most}: {seconds(rows[0]['s'])} a step."
     return Picture(key=key, title=title, caption=caption, drawn={"rows": rows})
 
 
@@ -314,23 +313,21 @@ def _ranks(report: Report) -> Picture:
     if not report.ranks:
         reason = "One process trained, so there are no ranks to compare."
         return Picture(key=key, title=title, missing=reason)
-    own = {rank.rank: rank.step_s - (rank.communication_exposed_s or 0.0) for rank in report.ranks}
-    slowest = max(own, key=lambda rank: own[rank])
-    caption = f"Rank {slowest} works longest by itself ({seconds(own[slowest])} of a step)."
-    waits = {rank.rank: rank.wait_s for rank in report.ranks if rank.wait_s is not None}
-    if waits:
-        waiting = max(waits, key=lambda rank: waits[rank])
-        caption += f" Rank {waiting} waits longest for others: {seconds(waits[waiting])} a step."
-    drawn = {"ranks": [asdict(rank) for rank in report.ranks]}
-    return Picture(key=key, title=title, caption=caption, drawn=drawn)
+    latest = max(report.ranks, key=lambda rank: rank.last_share or 0.0)
+    waiting = max(report.ranks, key=lambda rank: rank.wait_s or 0.0)
+    caption = "Each bar is the step of a rank, with what it waits for."
+    if latest.last_share and waiting.wait_s:
+        caption = (
+            f"Rank {latest.rank} comes last to {percent(latest.last_share)} of the collectives. "
+            f"Rank {waiting.rank} waits longest for others: {seconds(waiting.wait_s)} a step."
+        )
+    ranks = [{**asdict(rank), "last": percent(rank.last_share)} for rank in report.ranks]
+    return Picture(key=key, title=title, caption=caption, drawn={"ranks": ranks})
 
 
 def _source(report: Report) -> Picture:
-    key, title, recommended = (
-        "source",
-        "The lines that cost time, and the change",
-        report.recommendation,
-    )
+    key, title = "source", "The lines that cost time, and the change"
+    recommended = report.recommendation
     lines = sorted(_lines(report), key=lambda line: -line["share"])[:_MOST_LINES]
     lines = [line for line in lines if line["share"] >= _LEAST_SHARE]
     fixes = recommended.fixes or recommended.also_offered

@@ -22,7 +22,7 @@ from torchdoctor.words.figures import (
 )
 from torchdoctor.words.gate import GateMetric, GateReport
 
-_NAME = 40  # characters of a side's name
+_NAME = 24  # characters of a side's name
 _GATE_AXIS = "faster ← 1x → slower"
 _TONES = {"ok": "good", "worse": "bad", "perhaps slower": "bad"}
 
@@ -61,12 +61,12 @@ def _parts(comparison: Comparison) -> Picture:
             for name, part_s in spent_s.items()
         ]
         ends = {"low": side.low_s, "high": side.high_s, "ends": "spread"}
-        name = shorten_left(clean(side.name), _NAME)
+        name = comparison_format.named(side.name, _NAME)
         return {"label": f"{label}: {name}", "s": side.step_s, "parts": parts, **ends}
 
     rows = [row("A", comparison.a, "a_s"), row("B", comparison.b, "b_s")]
-    caption = f"One step of A takes {seconds(comparison.a.step_s)}, "
-    caption += f"one of B {seconds(comparison.b.step_s)}."
+    sides = {"A": comparison.a, "B": comparison.b}.items()
+    caption = " ".join(f"{x}'s step: {seconds(side.step_s)}, {side.basis}." for x, side in sides)
     if known and known[0].change_s is not None:
         name = labels.get(known[0].name, known[0].name)
         times = f"{seconds(known[0].a_s)} in A, {seconds(known[0].b_s)} in B"

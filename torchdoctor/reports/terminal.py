@@ -187,7 +187,7 @@ def _bars(block: blocks.Bars, width: int) -> list[RenderableType]:
         drawn += cells
         fill, colour = _PARTS.get(part.key, _PARTS["other"])
         bar.append(fill * cells, style=colour)
-        label = f"{part.text} {part.label}" + (f" ({part.note})" if part.note else "")
+        label = f"{part.text} {part.label}"
         if lines[-1] and len(lines[-1]) + len(label) + 5 > width:
             lines.append(Text())
         lines[-1].append("   " if lines[-1] else "")

@@ -26,11 +26,7 @@ def time_bars(report: Report) -> list[Bar]:
             other = max(shares.other - python, 0.0)
             shares = replace(shares, cpu=shares.cpu + python, other=other)
         parts = [(key, label, getattr(shares, key)) for key, label in figures.SHARE_LABELS.items()]
-    bars = [
-        Bar(key, label, share, figures.percent(share), _bound_beside(report, key))
-        for key, label, share in parts
-        if share
-    ]
+    bars = [Bar(key, label, share, figures.percent(share)) for key, label, share in parts if share]
     return sorted(bars, key=lambda bar: -bar.share)
 
 
@@ -88,23 +84,13 @@ def _bound_line(ceiling: TriedCeiling) -> str:
         return f"{removed}: the step took longer, so this says nothing"
     if not ceiling.decided:
         return f"{removed}: not decided. {reason}".strip()
-    bound = f"{removed}: {_at_most(ceiling.speedup)}"
+    at_most = " at most" * figures.says_something(ceiling.speedup)
+    bound = f"{removed}: {_bound(ceiling.speedup)}{at_most}"
     if ceiling.verdict in ("hidden", "nothing"):
         return f"{bound}: {_HIDDEN if ceiling.verdict == 'hidden' else 'not the bottleneck'}"
     if share is not None and 0 < share < 1:
         bound += f"; by its share alone {figures.ratio(1 / (1 - share))}x"
     return bound
-
-
-def _bound_beside(report: Report, branch: str) -> str:
-    """Return the bound of a branch for a place beside its share; empty where it was not tried."""
-    for ceiling in report.ceiling_trials:
-        if ceiling.branch == branch and ceiling.whole and ceiling.speedup is not None:
-            if not ceiling.decided:
-                return "without it: not decided"
-            hidden = f": {_HIDDEN}" if ceiling.verdict == "hidden" else ""
-            return f"without it {_at_most(ceiling.speedup)}{hidden}"
-    return ""
 
 
 def _bound(interval: Interval) -> str:
@@ -113,10 +99,6 @@ def _bound(interval: Interval) -> str:
         if figures.says_something(interval)
         else f"more than {figures.ratio(interval.low)}x"
     )
-
-
-def _at_most(interval: Interval) -> str:
-    return f"{_bound(interval)}{' at most' * figures.says_something(interval)}"
 
 
 def replayed_gains(report: Report) -> dict[str, float]:

@@ -45,11 +45,11 @@ def failure(report: Report) -> str:
     failed = report.failure
     if failed is None:
         return ""
-    line = exception_line(failed.output_tail) or next(reversed(_lines(failed.output_tail)), "")
+    line, last = exception_line(failed.output_tail), _lines(failed.output_tail)[-1:]
     own = [x for x in _PLACES.findall(failed.output_tail) if "site-packages" not in x[0]]
-    where = ":".join(own[-1]).removeprefix(f"{report.workload.cwd}/") if own else "It"
-    says = f" {where} says: {line}" if line else ""
-    return f"{how_it_failed(failed)}: the report is of the steps before.{says}"
+    where = f" at {':'.join(own[-1])}".replace(f"{report.workload.cwd}/", "") if own else ""
+    ends = [f" The error{where}: {line}"] if line else [f" Its output ends: {x}" for x in last]
+    return f"{how_it_failed(failed)}: the report is of the steps before.{''.join(ends)}"
 
 
 def program_failed(

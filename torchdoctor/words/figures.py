@@ -15,7 +15,7 @@ SHARE_LABELS = {
     "communication": "communication",
     "gpu": "GPU kernels",
     "runtime": "GPU driver calls",
-    "cpu": "CPU operators, Python",
+    "cpu": "CPU operators and Python",
     "other": "other",
 }
 PHASE_LABELS = {

@@ -113,8 +113,8 @@ const drawings = {
 
   resources(box, curves) {
     const tones = ["--accent", "--gpu", "--memcpy", "--communication", "--data_loader"];
-    const named = { cpu: "usable CPUs", process_tree_GB: "the program's memory", read_MB_per_s: "read from disk", written_MB_per_s: "written to disk" };
-    const units = { utilization: ["% busy", 100], memory: ["GB", 1], disk: ["MB/s", 1] };
+    const named = { cpu: "usable CPUs", process_tree_GB: "the program's memory", read_MB_per_s: "read from disk", written_MB_per_s: "written to disk", MB_per_s: "network, both ways" };
+    const units = { utilization: ["% busy", 100], memory: ["GB", 1], disk: ["MB/s", 1], network: ["MB/s", 1] };
     for (const [group, [unit, scale]] of Object.entries(units)) {
       const lines = Object.entries(curves).filter(([name]) => name.startsWith(group) && !name.endsWith("program_cpus"));
       if (!lines.length) continue;
@@ -200,7 +200,7 @@ const drawings = {
     });
     const most = Math.max(...ranks.map((rank) => rank.step_s));
     for (const { rank, parts } of rows) {
-      const last = rank.last_share ? `, last to ${Math.round(100 * rank.last_share)} % of collectives` : "";
+      const last = rank.last_share ? `, last to ${rank.last} of collectives` : "";
       box.append(row(`rank ${rank.rank}`, stacked(parts, most), seconds(rank.step_s) + last));
     }
     box.append(legend([...new Map(rows.flatMap(({ parts }) => parts).map((part) => [part.key, part])).values()]));
