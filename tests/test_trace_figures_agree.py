@@ -20,35 +20,41 @@ _PART = r"(?:each step|the trace|a step|the step)"
 SHARES = {
     "gpu": [
         r"(\d[\d.]*) % GPU kernels",
-        rf"The GPU computes (?:only )?(\d+)% of {_PART}",
+        rf"The GPU computes (?:only )?(\d+) % of {_PART}",
         r"Is GPU utilization high\? (?:yes|no) (\d[\d.]*) %",
-        r"the GPU computes (\d+)% of the step",
+        r"the GPU computes (\d+) % of the step",
     ],
     "data_loader": [
         r"(\d[\d.]*) % waiting for data",
-        rf"waits for data (\d+)% of {_PART}",
+        rf"waits for data (\d+) % of {_PART}",
         r"Is data loader time high\? (?:yes|no) (\d[\d.]*) %",
     ],
     "memcpy, blocked": [
-        rf"Memory copies hold up (\d+)% of {_PART}",
+        rf"Memory copies hold up (\d+) % of {_PART}",
         r"Is memory copy time high\? (?:yes|no) (\d[\d.]*) %",
     ],
     "communication": [
         r"(\d[\d.]*) % communication",
-        rf"Communication between devices takes (\d+)% of {_PART}",
+        rf"Communication between devices takes (\d+) % of {_PART}",
         r"Is communication time high\? (?:yes|no) (\d[\d.]*) %",
     ],
     "host": [
-        rf"waits for the host, which takes (\d+)% of {_PART}",
+        rf"waits for the host, which takes (\d+) % of {_PART}",
         r"Is CPU execution high\? (?:yes|no) (\d[\d.]*) %",
     ],
-    "idle": [r"GPU idle (\d[\d.]*) %", r"and idles (\d+)% of it"],
+    "idle": [r"GPU idle (\d[\d.]*) %", r"and idles (\d+) % of it"],
     "python": [
-        r"Python outside any operator takes (\d+)% of",
+        r"Python outside any operator takes (\d+) % of",
         r"outside-operators (\d[\d.]*) %",
     ],
-    "other": [r"(\d[\d.]*) % other", r"Is anything else high\? (?:yes|no) (\d[\d.]*) %"],
-    "softmax": [r"softmax and their batched products take (\d+)% of", r"unfused-attention (\d+) %"],
+    "other": [
+        r"(\d[\d.]*) % other(?! kernels)",
+        r"Is anything else high\? (?:yes|no) (\d[\d.]*) %",
+    ],
+    "softmax": [
+        r"softmax and their batched products take (\d+) % of",
+        r"unfused-attention (\d+) %",
+    ],
 }
 GAINS = {
     "gpu": [r"without GPU kernels:? (?:[\d.]+ \w+ \()?([\d.]+)x", r"([\d.]+)x without the GPU's k"],

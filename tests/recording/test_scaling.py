@@ -145,7 +145,7 @@ def test_every_format_calls_it_a_prediction_and_says_what_it_assumes(tmp_path: P
             assert re.search(f"if the network gives each {gbit} Gbit/s: [^;]*x as many", whole)
         assert "never checked on a machine with that many GPUs" in whole
         assert "assumed: an all-reduce in a ring" in whole
-        assert "40% of the slowest link on the A100 80GB SXM's data sheet" in whole
+        assert "40 % of the slowest link on the A100 80GB SXM's data sheet" in whole
     assert json.loads(rendered(report, "json"))["scaling"]["rows"][0]["gpus"] == 2
 
 
