@@ -249,10 +249,11 @@ class Search:
         measured = self._results()
         if self._beliefs is None or self._beliefs.results != measured:
             tried = {x.branch: x for x in self._tried_ceilings() if x.whole}
-            arms = [
-                _believed_arm(arm, self._can_switch(arm), tried.get("".join(arm.facts.branches)))
-                for arm in self._candidates
-            ]
+            arms = []
+            for arm in self._candidates:
+                ceiling = tried.get("".join(arm.facts.branches))
+                plain = [x.key for x in self._candidates if x.fixes == arm.fixes[:1] != arm.fixes]
+                arms.append(_believed_arm(arm, self._can_switch(arm), ceiling, frozenset(plain)))
             step = _believed_step(self._settings.steps)
             self._beliefs = Beliefs(arms, step, measured, self._settings.seed)
         return SearchPolicy(self._beliefs, self._prices())
@@ -387,7 +388,9 @@ def _believed_step(steps: StepStatistics | None) -> beliefs.Step:
     return beliefs.Step(shares=shares, competing=_COMPETING)
 
 
-def _believed_arm(arm: Arm, switches: bool, tried: TriedCeiling | None) -> beliefs.Arm:
+def _believed_arm(
+    arm: Arm, switches: bool, tried: TriedCeiling | None, plain: Members
+) -> beliefs.Arm:
     """Return what is known of a candidate; `tried`: its branch's whole ceiling, if it was tried."""
     assert arm.candidate is not None
     facts, candidate = arm.facts, arm.candidate
@@ -412,4 +415,5 @@ def _believed_arm(arm: Arm, switches: bool, tried: TriedCeiling | None) -> belie
         switches=switches,
         once_s=arm.spec.setup_s,
         may_reseed=facts.how.elsewhere and facts.how.draws_random is True and facts.risk < 3,
+        plain=plain,
     )

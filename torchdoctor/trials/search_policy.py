@@ -22,8 +22,7 @@ ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller on
 ADDS = 0.9  # probability that a member adds, if the set without it was measured
 # The same while it is only planned: averages over parts of the samples are less sure than pairs.
 LIKELY = 0.8
-PROVEN = 0.95  # the same, if it was measured by itself alone
-SINGLE_GAINS = 0.95  # probability that a single arm gains, under its prior
+PROVEN = 0.95  # the same, if it was measured by itself alone, and of a single arm
 MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
 MOST_PAIRS = 10  # pairs that a plan looks ahead
 ENOUGH_PAIRS = 4  # a figure of so many pairs is not refined any further
@@ -125,18 +124,21 @@ class SearchPolicy:
         claims.sort(key=lambda claim: -claim.gain)
         alike = [claim for claim in claims if claim.gain >= claims[0].gain - ALIKE]
         arms = self.beliefs.arms
-        alike.sort(key=lambda x: (len(x.members), max(arms[name].risk for name in x.members)))
+        alike.sort(
+            key=lambda x: (
+                sum(len(arms[name].fixes) for name in x.members),
+                max(arms[name].risk for name in x.members),
+            )
+        )
         return [*alike, *claims[len(alike) :]]
 
     def _is_earned(self, members: Members) -> bool:
         """Return whether each member gains something that is worth its edit and its risk."""
-        if len(members) == 1:
-            return float(self.beliefs.weight @ (self.beliefs.gain(members) > 0.0)) > SINGLE_GAINS
         for name in members:
             if self.beliefs.p_adds(members, name) < self._needed(members, name):
                 return False
-            risky = self.beliefs.arms[name].risk >= 2
-            if risky and self.beliefs.quantile(frozenset([name]), 0.025) < LEAST_OF_RISKY:
+            alone, arm = frozenset([name]), self.beliefs.arms[name]
+            if arm.risk >= 2 and self.beliefs.quantile(alone, 0.025, arm.plain) < LEAST_OF_RISKY:
                 return False
         return True
 
@@ -146,12 +148,14 @@ class SearchPolicy:
         """Return the probability with which a member has to add; `measured`: a set that will be.
 
         A set that holds a member is no proof of one never measured by itself. `adds`: where the set
-        without it was measured.
+        without it, or without what goes with it, was measured.
         """
         alone, known = frozenset([name]), {measured, *self.results.pairs}
-        if members - alone in known:
+        plain = self.beliefs.arms[name].plain
+        if members - alone | plain in known:
             return adds
-        return PROVEN if alone in known or name in self.results.blocks else math.inf
+        proven = (alone in known or name in self.results.blocks) and plain in {*known, frozenset()}
+        return PROVEN if proven else math.inf
 
     # -- costs
 
@@ -400,7 +404,7 @@ class SearchPolicy:
 
         means = averages(values)
         for row, end in enumerate(ends):
-            if len(end) > 1:
+            if len(end) > 1 or any(self.beliefs.arms[name].plain for name in end):
                 needed = [self._needed(end, name, measured, LIKELY) for name in sorted(end)]
                 likely = averages(self._adding[end]) >= np.array(needed)[:, None]
                 means[row] *= likely.all(axis=0)
