@@ -205,6 +205,15 @@ def test_the_patch_is_measured_when_nothing_else_is_worth_its_time() -> None:
     assert again.next() == Action(kind="stop", reason="decided")
 
 
+def test_two_fixes_of_the_forward_and_the_backward_pass_gain_more_than_either() -> None:
+    """Each took its part of the larger phase alone, of which they left less than nothing."""
+    step = Step(shares={"forward": 0.3, "backward": 0.6})
+    arms = [an_arm(name, "forward backward", p_helps=0.6, ceiling=9.0) for name in ("a", "b")]
+    pairs = {a_set(name): logs(3.0, 3.02, 2.98) for name in ("a", "b")}
+    beliefs = Beliefs(arms, step, Results(pairs=pairs), seed=1)
+    assert beliefs.mean_gain(a_set("a", "b")) > beliefs.mean_gain(a_set("a")) + 0.3
+
+
 def test_another_setting_of_the_same_fix_is_believed_to_do_as_well() -> None:
     two, four = (
         replace(WORKERS, name=f"workers {n}", family="workers", setting=float(n)) for n in (2, 4)

@@ -125,6 +125,7 @@ FIX = FixSpec(
     treats=("convolutions-nchw", "compute"),
     keeps_results="within rounding",
     when="between steps",
+    phases=("forward_s", "backward_s"),
     p_helps=0.3,
     refuses=refuses,
     together=together,

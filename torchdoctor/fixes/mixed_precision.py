@@ -181,6 +181,7 @@ FIX = FixSpec(
     treats=("compute", "low-precision-unused", "tensor-cores-unused", "memory-near-limit"),
     keeps_results="lower precision",
     when="between steps",
+    phases=("forward_s", "backward_s"),
     p_helps=0.5,  # only where products are the limit
     least_capability=_LEAST_CAPABILITY,
     refuses=refuses,

@@ -222,6 +222,7 @@ FIX = FixSpec(
         "compute",
     ),
     keeps_results="within rounding",
+    phases=("forward_s", "backward_s"),
     p_helps=0.5,  # small operators pay, large products hardly
     setup_s=40.0,  # about what compiling takes, so that cheaper trials come first
     refuses=refuses,

@@ -227,8 +227,9 @@ class Beliefs:
             elif phase in self.step.competing:
                 removed[phase] = np.maximum(removed[phase], part)
             else:  # each takes its part of the time that the other left
-                whole = max(self.step.shares.get(phase, 0.3), 0.02)
-                removed[phase] = removed[phase] + part - removed[phase] * part / whole
+                whole = max(sum(self.step.shares.get(each, 0.3) for each in phases), 0.02)
+                left = np.maximum(1.0 - removed[phase] / whole, 0.0)
+                removed[phase] = removed[phase] + part * left
         if removed:
             gone = np.sum(list(removed.values()), axis=0)
             total = total - np.log(np.maximum(1.0 - gone, 0.02))

@@ -215,13 +215,10 @@ class SearchPolicy:
     def _most_promising(self) -> Action | None:
         """Return a pair of the best candidate, as a hint, if more time would be worth having."""
         fitting = [target for target in self._ends if self.pair_s(target) <= self._left_s]
-        fitting = [target for target in fitting if len(self._logs(target)) < ENOUGH_PAIRS]
+        fitting = [x for x in fitting if len(self.results.pairs.get(x, ())) < ENOUGH_PAIRS]
         if not fitting or self._worth_now(math.inf) <= WORTH:
             return None
         return Action(kind="pair", members=fitting[0])
-
-    def _logs(self, members: Members) -> Sequence[float]:
-        return self.results.pairs.get(members, ())
 
     def _best_of(self, options: Sequence[_Option]) -> Action | None:
         """Return the action of the option that adds most for each second, if it adds enough."""
@@ -337,7 +334,7 @@ class SearchPolicy:
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
         """Return what 0, 1, 2, ... more pairs are worth, for each sample and on average."""
-        gain, logs = self.beliefs.gain(members), self._logs(members)
+        gain, logs = self.beliefs.gain(members), self.results.pairs.get(members, ())
         fresh = np.arange(MOST_PAIRS + 1) + paid
         pairs = fresh + len(logs)
         middle = float(np.median(logs)) if logs else 0.0
@@ -423,7 +420,7 @@ class SearchPolicy:
         for members in self.targets:
             cost_s = self.pair_s(members, pairs)
             done = self.claims and members == self.claims[0].members and self.claims[0].is_narrow
-            done = done or len(self._logs(members)) >= MOST_PAIRS
+            done = done or len(self.results.pairs.get(members, ())) >= MOST_PAIRS
             if cost_s > self._left_s or done:
                 continue
             ends = self._ends if members in self._ends else [*self._ends, members]
