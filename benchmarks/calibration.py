@@ -36,6 +36,7 @@ from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.trials.claims import claim_interval, sigma_prior_log
 from torchdoctor.trials.compare import SMALLEST_DELTA, interval, p_value
 from torchdoctor.words import Boundary, Interval, Pair, Workload
 
@@ -162,8 +163,20 @@ def table(trials: list[dict[str, Any]]) -> str:
             f"False verdicts (a difference where there is none, or the wrong way): {false} of "
             f"{len(trials)}. Planted slow-downs seen: {caught} of {len(seen)}. "
             f"{spent:.0f} s a trial.",
+            *(claims(trials, how, pairs) for how in HOW for pairs in (1, 2, PAIRS)),
         ]
     )
+
+
+def claims(trials: list[dict[str, Any]], how: str, pairs: int) -> str:
+    """How often the interval that a search claims by its first pairs alone holds the truth."""
+    some = [x for x in trials if x["how"] == how and len(x["differences"]) >= pairs]
+    prior = sigma_prior_log(how == "side-by-side")
+    intervals = [claim_interval(x["differences"][:pairs], prior) for x in some]
+    truths = [-math.log1p(x["slowdown"]) for x in some]
+    held = sum(x.low <= truth <= x.high for x, truth in zip(intervals, truths, strict=True))
+    faster = sum(x.low > 0 for x in intervals)
+    return f"Claims by {pairs} pairs, {how}: {held} of {len(some)} hold; {faster} called faster."
 
 
 def main() -> None:

@@ -542,6 +542,15 @@ def test_threads_between_the_ones_named_are_searched_on_many_cores() -> None:
     assert any(5 <= value <= 12 for value in ladder.further(named))
 
 
+@pytest.mark.parametrize("ident", ["torch-compile", "mixed-precision", "channels-last"])
+def test_the_hosts_phases_bound_what_the_host_computes_alone(ident: str) -> None:
+    """Without a trace compiling was thought to gain 1.5x at most, and a lower precision 7.8x."""
+    phases = fix_facts(FIXES[ident], recording()).phases
+    assert phases == fix_facts(FIXES["cpu-bfloat16-products"], recording()).phases != frozenset()
+    assert not fix_facts(FIXES[ident], recording(model={}, gpu=AMPERE)).phases
+    assert fix_facts(FIXES["loader-workers"], recording(model={}, gpu=AMPERE)).phases
+
+
 def test_biases_are_dropped_from_models_that_can_be_watched() -> None:
     seen = {"conv_bias_before_norm": 4}
     assert tried("conv-bias-off", recording(model=seen)) == [{}]

@@ -68,8 +68,8 @@ def test_what_treats_the_largest_share_is_measured_first() -> None:
 
 def test_fixes_that_do_nothing_are_not_recommended_and_end_the_search() -> None:
     arms = [THREADS, PRECISION]
-    pairs = {a_set("threads"): logs(1.004, 0.996), a_set("precision"): logs(1.002, 0.997)}
-    search = policy(arms, Results(pairs=pairs, same=logs(1.001, 0.998)), left_s=400, budget_s=500.0)
+    pairs = {a_set("threads"): logs(1.001, 0.998, 1.0), a_set("precision"): logs(1.002, 0.997)}
+    search = policy(arms, Results(pairs=pairs), left_s=400, budget_s=500.0)
     assert not search.claims
     assert search.next() == Action(kind="stop", reason="nothing to gain")
 
@@ -92,6 +92,20 @@ def test_a_set_is_no_proof_of_a_member_that_was_never_measured_by_itself() -> No
     liked = replace(THREADS, p_helps=0.9)
     pairs = {a_set("cache", "threads"): logs(8.0, 8.1, 8.0)}
     assert policy([CACHE, liked], Results(pairs=pairs)).claims == []
+
+
+def test_what_goes_with_a_fix_has_to_earn_its_place_too() -> None:
+    """Workers were recommended with one thread, and nothing had been measured without it."""
+    both = replace(
+        WORKERS, name="both", fixes=frozenset(["workers", "threads"]), plain=a_set("workers")
+    )
+    arms, pairs = [WORKERS, both], {a_set("both"): logs(3.0, 3.05, 3.02)}
+    search = policy(arms, Results(pairs=pairs))
+    assert search.claims == [] and search.next().members == {"workers"}
+    for gain, expected in ((2.98, "workers"), (1.9, "both")):
+        known = {**pairs, a_set("workers"): logs(gain, gain + 0.02)}
+        assert best(policy(arms, Results(pairs=known))).members == {expected}
+    assert policy(arms, Results()).next().members == {"workers"}
 
 
 def test_harmless_members_that_gain_nothing_are_left_out_of_simulated_sets() -> None:
@@ -127,14 +141,16 @@ def test_of_two_sets_as_fast_the_smaller_one_is_recommended() -> None:
 
 def test_a_member_of_lower_precision_needs_three_percent_for_sure() -> None:
     for gain, expected in ((1.02, {"cache"}), (1.18, {"cache", "precision"})):
-        arms = [CACHE, an_arm("precision", p_helps=0.5, ceiling=1.5, risk=2)]
+        arms = [CACHE, an_arm("precision", p_helps=0.5, ceiling=1.5, risk=2), THREADS]
         pairs = {
             a_set("cache"): logs(3.0, 3.01),
             a_set("precision"): logs(gain, gain + 0.002, gain - 0.002),
             a_set("cache", "precision"): logs(3.0 * gain, 3.01 * gain),
+            a_set("threads"): logs(1.001, 0.999, 1.0),
         }
-        search = policy(arms, Results(pairs=pairs, same=logs(1.001, 0.999)))
-        assert best(search).members == expected
+        assert best(policy(arms, Results(pairs=pairs))).members == expected
+        single = {each: pairs[each] for each in (a_set("precision"), a_set("threads"))}
+        assert bool(policy(arms, Results(pairs=single)).claims) is (gain > 1.03)
 
 
 def test_a_decided_search_stops_early() -> None:
@@ -187,6 +203,15 @@ def test_the_patch_is_measured_when_nothing_else_is_worth_its_time() -> None:
     assert search.next() == Action(kind="patch", members=a_set("cache"))
     again = policy([CACHE], Results(pairs=pairs, patch_pairs=2), patch=True)
     assert again.next() == Action(kind="stop", reason="decided")
+
+
+def test_two_fixes_of_the_forward_and_the_backward_pass_gain_more_than_either() -> None:
+    """Each took its part of the larger phase alone, of which they left less than nothing."""
+    step = Step(shares={"forward": 0.3, "backward": 0.6})
+    arms = [an_arm(name, "forward backward", p_helps=0.6, ceiling=9.0) for name in ("a", "b")]
+    pairs = {a_set(name): logs(3.0, 3.02, 2.98) for name in ("a", "b")}
+    beliefs = Beliefs(arms, step, Results(pairs=pairs), seed=1)
+    assert beliefs.mean_gain(a_set("a", "b")) > beliefs.mean_gain(a_set("a")) + 0.3
 
 
 def test_another_setting_of_the_same_fix_is_believed_to_do_as_well() -> None:

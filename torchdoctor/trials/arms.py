@@ -13,6 +13,8 @@ from torchdoctor.trials.samples import Preparation
 from torchdoctor.words import Candidate, LaunchTiming, Recording
 from torchdoctor.words.specs import RISKS, FixSpec
 
+# Waits: of their fixes the best alone counts. Other phases of the host bound nothing on a device.
+COMPETING = frozenset({"data_wait_s", "loader_start_s"})
 _WIDE_GAP = 8  # times: two named values so far apart have one between them tried
 
 
@@ -78,7 +80,7 @@ def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
     return FixFacts(
         keeps_results=fix.keeps_results,
         includes=frozenset(fix.includes(recording)),
-        phases=frozenset(fix.phases),
+        phases=frozenset(x for x in fix.phases if not recording.has_gpu or x in COMPETING),
         branches=frozenset(checks[ident].branch for ident in fix.treats),
         ladder=None if values is None else Ladder(**values),
         how=Preparation(

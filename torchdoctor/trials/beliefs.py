@@ -51,6 +51,7 @@ class Arm:
     switches: bool = False  # it can be switched on and off in a running program
     once_s: float = 0.0  # one-time cost of its first launch (compiling) in seconds
     may_reseed: bool = False  # only other seeds are likely to tell whether training changes
+    plain: Members = frozenset()  # the arm without the fixes that only go with it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,6 @@ class Results:
     # Log speed-ups of each set's pairs against the untouched program, in order.
     pairs: Mapping[Members, Sequence[float]] = field(default_factory=dict)
     blocks: Mapping[str, BlockGain] = field(default_factory=dict)  # switched within one launch
-    same: Sequence[float] = ()  # pairs of the untouched program with itself
     failed: frozenset[str] = frozenset()  # arms that failed, were refused, or change training
     failed_sets: Sequence[Members] = ()  # the same of sets, though of no member alone
     open_training: frozenset[Members] = frozenset()  # only other seeds tell whether it changed
@@ -180,8 +180,6 @@ class Beliefs:
         for members, logs in self.results.pairs.items():
             if len(members) > 1 and members != without and len(logs) > 1:
                 log = log + claims.spread_evidence(logs)
-        if self.results.same:
-            log = log + claims.spread_evidence(self.results.same, centre=0.0)
         return np.asarray(log - log.max())
 
     def _draw(self, random: np.random.Generator) -> None:
@@ -229,8 +227,9 @@ class Beliefs:
             elif phase in self.step.competing:
                 removed[phase] = np.maximum(removed[phase], part)
             else:  # each takes its part of the time that the other left
-                whole = max(self.step.shares.get(phase, 0.3), 0.02)
-                removed[phase] = removed[phase] + part - removed[phase] * part / whole
+                whole = max(sum(self.step.shares.get(each, 0.3) for each in phases), 0.02)
+                left = np.maximum(1.0 - removed[phase] / whole, 0.0)
+                removed[phase] = removed[phase] + part * left
         if removed:
             gone = np.sum(list(removed.values()), axis=0)
             total = total - np.log(np.maximum(1.0 - gone, 0.02))
@@ -247,8 +246,8 @@ class Beliefs:
         return float(self.weight @ self.gain(members))
 
     def adding(self, members: Members, name: str) -> Floats:
-        """Return for each sample whether an arm adds to a set, by itself and beside its rivals."""
-        best = np.zeros(SAMPLES)
+        """Return for each sample whether an arm adds to a set, itself and what goes with it."""
+        best = np.maximum(self.gain(self.arms[name].plain), 0.0)
         for rival in members - {name}:
             if self.compete(rival, name):
                 best = np.maximum(best, self.gain_of[rival])
@@ -260,15 +259,17 @@ class Beliefs:
 
     def p_helps(self, name: str) -> float:
         """Return the probability that an arm gains by itself."""
-        return self.p_adds(frozenset(), name)
+        return float(self.weight @ (self.gain_of[name] > LEAST_GAIN))
 
     def p_within(self, name: str, delta: float) -> float:
         """Return the probability that an arm changes the log speed by `delta` at most."""
         return float(self.weight @ (np.abs(self.gain_of[name]) <= delta))
 
-    def quantile(self, members: Members, probability: float) -> float:
-        """Return the log speed-up that a set stays below with this probability."""
-        gain = self.gain(members)
+    def quantile(
+        self, members: Members, probability: float, without: Members = frozenset()
+    ) -> float:
+        """Return the log speed-up over another set that a set stays below so probably."""
+        gain = self.gain(members) - self.gain(without)
         order = np.argsort(gain)
         place = int(np.searchsorted(np.cumsum(self.weight[order]), probability))
         return float(gain[order][min(place, SAMPLES - 1)])

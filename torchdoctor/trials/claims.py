@@ -52,15 +52,10 @@ def error_density(error: Floats, sigma: Floats | float) -> Floats:
     return np.asarray((near + far) / sigma)
 
 
-def spread_evidence(logs: Sequence[float], centre: float | None = None) -> Floats:
-    """Return the log evidence for each of `SIGMAS` from the log speed-ups of one set's pairs.
-
-    `centre`: their true mean, where it is known (0 for the program against itself).
-    """
+def spread_evidence(logs: Sequence[float]) -> Floats:
+    """Return the log evidence for each of `SIGMAS` from the log speed-ups of one set's pairs."""
     pairs = np.array(logs)
     grid = np.linspace(pairs.min() - 0.3, pairs.max() + 0.3, 121)
-    if centre is not None:
-        grid = np.array([centre])
     log = _log_likelihood(pairs, grid)
     top = log.max()
     return np.asarray(top + np.log(np.exp(log - top).sum(axis=1)))

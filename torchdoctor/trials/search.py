@@ -12,7 +12,7 @@ from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials import beliefs, ceilings
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
-from torchdoctor.trials.arms import Arm, FixFacts, candidate_arms, together
+from torchdoctor.trials.arms import COMPETING, Arm, FixFacts, candidate_arms, together
 from torchdoctor.trials.beliefs import Beliefs, Members, Results
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.evidence import Evidence
@@ -27,8 +27,6 @@ from torchdoctor.words.figures import ratio, speedup
 _BESIDE_THE_BOTTLENECK, _LOWER_PRECISION = 0.6, 0.4
 _FURTHER_SETTING = 0.8  # times the probability: a value that the fix does not name
 _UNKNOWN_CEILING = 1.5  # speed-up at most, where no share of the step is known
-# Of these phases the best fix alone counts: workers and a cache both end the same wait.
-_COMPETING = frozenset({"data_wait_s", "loader_start_s"})
 _PHASES = (
     *("data_wait_s", "loader_start_s", "h2d_copy_s", "forward_s", "backward_s"),
     *("optimizer_s", "other_s", "before_forward_s", "gc_s"),
@@ -249,10 +247,11 @@ class Search:
         measured = self._results()
         if self._beliefs is None or self._beliefs.results != measured:
             tried = {x.branch: x for x in self._tried_ceilings() if x.whole}
-            arms = [
-                _believed_arm(arm, self._can_switch(arm), tried.get("".join(arm.facts.branches)))
-                for arm in self._candidates
-            ]
+            arms = []
+            for arm in self._candidates:
+                ceiling = tried.get("".join(arm.facts.branches))
+                plain = [x.key for x in self._candidates if x.fixes == arm.fixes[:1] != arm.fixes]
+                arms.append(_believed_arm(arm, self._can_switch(arm), ceiling, frozenset(plain)))
             step = _believed_step(self._settings.steps)
             self._beliefs = Beliefs(arms, step, measured, self._settings.seed)
         return SearchPolicy(self._beliefs, self._prices())
@@ -359,8 +358,7 @@ class Search:
     def _tried_ceilings(self) -> list[TriedCeiling]:
         launched = {key for series in self._log.switched for key in series.keys}
         alike = ceilings.conditions(self._log.switched, self._settings.steps)
-        can_switch = all(self._can_switch(arm) for _, arm in self._ceilings)
-        known = launched if can_switch else None
+        known = launched if all(self._can_switch(arm) for _, arm in self._ceilings) else None
         return ceilings.tried(self._ceilings, self._evidence, known, alike)
 
     def results(self) -> TrialResults:
@@ -384,10 +382,12 @@ def _believed_step(steps: StepStatistics | None) -> beliefs.Step:
     if steps is None or steps.mean_s <= 0:
         return beliefs.Step()
     shares = {phase: max(getattr(steps, phase), 0.0) / steps.mean_s for phase in _PHASES}
-    return beliefs.Step(shares=shares, competing=_COMPETING)
+    return beliefs.Step(shares=shares, competing=COMPETING)
 
 
-def _believed_arm(arm: Arm, switches: bool, tried: TriedCeiling | None) -> beliefs.Arm:
+def _believed_arm(
+    arm: Arm, switches: bool, tried: TriedCeiling | None, plain: Members
+) -> beliefs.Arm:
     """Return what is known of a candidate; `tried`: its branch's whole ceiling, if it was tried."""
     assert arm.candidate is not None
     facts, candidate = arm.facts, arm.candidate
@@ -412,4 +412,5 @@ def _believed_arm(arm: Arm, switches: bool, tried: TriedCeiling | None) -> belie
         switches=switches,
         once_s=arm.spec.setup_s,
         may_reseed=facts.how.elsewhere and facts.how.draws_random is True and facts.risk < 3,
+        plain=plain,
     )

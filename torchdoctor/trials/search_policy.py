@@ -22,8 +22,7 @@ ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller on
 ADDS = 0.9  # probability that a member adds, if the set without it was measured
 # The same while it is only planned: averages over parts of the samples are less sure than pairs.
 LIKELY = 0.8
-PROVEN = 0.95  # the same, if it was measured by itself alone
-SINGLE_GAINS = 0.95  # probability that a single arm gains, under its prior
+PROVEN = 0.95  # the same, if it was measured by itself alone, and of a single arm
 MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
 MOST_PAIRS = 10  # pairs that a plan looks ahead
 ENOUGH_PAIRS = 4  # a figure of so many pairs is not refined any further
@@ -125,18 +124,21 @@ class SearchPolicy:
         claims.sort(key=lambda claim: -claim.gain)
         alike = [claim for claim in claims if claim.gain >= claims[0].gain - ALIKE]
         arms = self.beliefs.arms
-        alike.sort(key=lambda x: (len(x.members), max(arms[name].risk for name in x.members)))
+        alike.sort(
+            key=lambda x: (
+                sum(len(arms[name].fixes) for name in x.members),
+                max(arms[name].risk for name in x.members),
+            )
+        )
         return [*alike, *claims[len(alike) :]]
 
     def _is_earned(self, members: Members) -> bool:
         """Return whether each member gains something that is worth its edit and its risk."""
-        if len(members) == 1:
-            return float(self.beliefs.weight @ (self.beliefs.gain(members) > 0.0)) > SINGLE_GAINS
         for name in members:
             if self.beliefs.p_adds(members, name) < self._needed(members, name):
                 return False
-            risky = self.beliefs.arms[name].risk >= 2
-            if risky and self.beliefs.quantile(frozenset([name]), 0.025) < LEAST_OF_RISKY:
+            alone, arm = frozenset([name]), self.beliefs.arms[name]
+            if arm.risk >= 2 and self.beliefs.quantile(alone, 0.025, arm.plain) < LEAST_OF_RISKY:
                 return False
         return True
 
@@ -146,12 +148,14 @@ class SearchPolicy:
         """Return the probability with which a member has to add; `measured`: a set that will be.
 
         A set that holds a member is no proof of one never measured by itself. `adds`: where the set
-        without it was measured.
+        without it, or without what goes with it, was measured.
         """
         alone, known = frozenset([name]), {measured, *self.results.pairs}
-        if members - alone in known:
+        plain = self.beliefs.arms[name].plain
+        if members - alone | plain in known:
             return adds
-        return PROVEN if alone in known or name in self.results.blocks else math.inf
+        proven = (alone in known or name in self.results.blocks) and plain in {*known, frozenset()}
+        return PROVEN if proven else math.inf
 
     # -- costs
 
@@ -211,13 +215,10 @@ class SearchPolicy:
     def _most_promising(self) -> Action | None:
         """Return a pair of the best candidate, as a hint, if more time would be worth having."""
         fitting = [target for target in self._ends if self.pair_s(target) <= self._left_s]
-        fitting = [target for target in fitting if len(self._logs(target)) < ENOUGH_PAIRS]
+        fitting = [x for x in fitting if len(self.results.pairs.get(x, ())) < ENOUGH_PAIRS]
         if not fitting or self._worth_now(math.inf) <= WORTH:
             return None
         return Action(kind="pair", members=fitting[0])
-
-    def _logs(self, members: Members) -> Sequence[float]:
-        return self.results.pairs.get(members, ())
 
     def _best_of(self, options: Sequence[_Option]) -> Action | None:
         """Return the action of the option that adds most for each second, if it adds enough."""
@@ -333,7 +334,7 @@ class SearchPolicy:
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
         """Return what 0, 1, 2, ... more pairs are worth, for each sample and on average."""
-        gain, logs = self.beliefs.gain(members), self._logs(members)
+        gain, logs = self.beliefs.gain(members), self.results.pairs.get(members, ())
         fresh = np.arange(MOST_PAIRS + 1) + paid
         pairs = fresh + len(logs)
         middle = float(np.median(logs)) if logs else 0.0
@@ -400,7 +401,7 @@ class SearchPolicy:
 
         means = averages(values)
         for row, end in enumerate(ends):
-            if len(end) > 1:
+            if len(end) > 1 or any(self.beliefs.arms[name].plain for name in end):
                 needed = [self._needed(end, name, measured, LIKELY) for name in sorted(end)]
                 likely = averages(self._adding[end]) >= np.array(needed)[:, None]
                 means[row] *= likely.all(axis=0)
@@ -419,7 +420,7 @@ class SearchPolicy:
         for members in self.targets:
             cost_s = self.pair_s(members, pairs)
             done = self.claims and members == self.claims[0].members and self.claims[0].is_narrow
-            done = done or len(self._logs(members)) >= MOST_PAIRS
+            done = done or len(self.results.pairs.get(members, ())) >= MOST_PAIRS
             if cost_s > self._left_s or done:
                 continue
             ends = self._ends if members in self._ends else [*self._ends, members]

@@ -179,8 +179,8 @@ class FixSpec(SwitchSpec):
     keeps_but: str = ""  # what that class does not say of this fix
     when: Literal["launch", "between steps"] = "launch"
     untried: str = ""  # why no run applies it, a sentence: it is offered as code, to apply by hand
-    # Probability, judged, that it makes a program faster to which it applies: 0.5 to 0.8 where it
-    # treats what was observed, 0.2 to 0.3 where it helps only if computing is the limit.
+    # Probability that it makes a program faster to which it applies, by our own runs where the file
+    # says so, else judged: 0.5 to 0.8 where it treats what was observed, 0.2 to 0.3 elsewhere.
     p_helps: float = 0.35
 
     refuses: Sentence  # why it cannot apply
