@@ -268,3 +268,20 @@ def test_the_start_of_a_program_is_no_diagnosis() -> None:
     assert "ended after 3 whole steps" in answer.sentence
     longer = replace(seen, steps=replace(short.steps, total_steps_seen=300))
     assert diagnose(longer, catalogue.checks(), catalogue.fixes()).bottleneck != "none"
+
+
+def test_a_line_that_waits_for_the_gpu_is_no_work_of_the_program():
+    """12 % of a GAN's step were told as work in `D_x = output.mean().item()`."""
+    where = {"file": "/w/gan.py", "line": 258, "function": "main"}
+    stack = {"location": where, "phase": "after_backward", "count": 30}
+    wait = {"kind": "wait", "name": "item", "location": where}
+    check = catalogue.checks()["work-outside-model"]
+
+    def found(leaf="w/gan.py main", **facts):
+        seen = recording({"processes": [{"pid": 1, "stacks": [stack | {"leaf": leaf}], **facts}]})
+        return check.findings(replace(seen, shares=Shares(gpu=0.6, cpu=0.2, other=0.2)))
+
+    assert found()
+    assert found(tensor_calls=[wait]) == []
+    assert found("site-packages/torch/_tensor_str.py _str", tensor_calls=[wait]) == []
+    assert found("sklearn/metrics/_ranking.py auc", tensor_calls=[wait])

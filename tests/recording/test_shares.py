@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from partial_recordings import recording
 
+from torchdoctor.checks import memcpy_share
 from torchdoctor.facts.stacks import share_showing
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.words import Shares, TraceStatistics
@@ -77,6 +78,14 @@ def test_the_profiler_lengthens_what_the_host_does_and_nothing_on_the_device():
     assert total(known) == pytest.approx(1.0)
     # Where real steps differ as much, the profiled ones may be long batches: their shares stand.
     assert shares(steps(data_wait_s=0.002, p90_s=0.045), trace).gpu == 0.05
+
+
+def test_blocked_copies_are_no_more_than_the_drivers_calls():
+    trace = replace(gpu_trace(step_s=0.020), blocking_copy_exposed_s=0.002)
+    known = Shares(gpu=0.02, memcpy=0.90, runtime=0.04, data_loader=0.0, cpu=0.04, other=0.0)
+    question = memcpy_share.CHECK.question
+    assert question is not None
+    assert question.measure(replace(recording(), trace=trace, shares=known)) == pytest.approx(0.94)
 
 
 def test_a_wait_that_the_profiler_hid_is_corrected():

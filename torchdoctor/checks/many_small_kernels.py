@@ -35,9 +35,8 @@ def _on_gpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
     if short is None or busy is None or short < CHECK.threshold or busy > _MOST_BUSY:
         return
     shares = traced.shares if recording.shares.gpu is None else recording.shares
-    step_s = traced.step_s or 1.0
     host = (shares.cpu or 0.0) + (shares.other or 0.0)
-    blocked = ((traced.blocking_copy_s or 0.0) + (traced.sync_s or 0.0)) / step_s
+    blocked = ((traced.blocking_copy_s or 0.0) + (traced.sync_s or 0.0)) / (traced.step_s or 1.0)
     # More driver time than the operators and Python around it take allocates or loads.
     share = host + min(max((shares.runtime or 0.0) - blocked, 0.0), host)
     if share >= _LAUNCHING and (traced.kernels_per_step or 0) >= _FEWEST_KERNELS:

@@ -23,7 +23,7 @@ def _measure(recording: Recording) -> float | None:
         return None
     blocked = 0.0
     if traced is not None and traced.blocking_copy_exposed_s is not None and traced.step_s:
-        blocked = traced.blocking_copy_exposed_s / traced.step_s
+        blocked = min(traced.blocking_copy_exposed_s / traced.step_s, shares.runtime or 0.0)
     return shares.memcpy + blocked
 
 

@@ -23,16 +23,19 @@ Batches prepared in the loop (inline-batch-preparation), and Python inside the m
 
 from typing import Any
 
+from torchdoctor.facts.analysed import calls_of
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.stacks import Place, by_function, rows_showing, updates_by_hand
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, StackSample, Symptom, Symptoms, process
 
 _NAMED = 3
 _SHOWN = 50  # characters of a line
 
 
 def _examine(recording: Recording) -> Symptoms:
-    outside, rows = recording.shares.other, rows_showing(recording, "outside", "updates")
+    outside, waits = recording.shares.other, [x.location for x in calls_of(recording, "wait")]
+    rows = rows_showing(recording, "outside", "updates")
+    rows = [row for row in rows if row.location not in waits or not _waits_in_torch(row)]
     if outside is None or not rows:
         return
     samples = sum(row.count for row in recording.main.stacks)
@@ -55,6 +58,11 @@ def _examine(recording: Recording) -> Symptoms:
         location=ranked[0].top.location,
         severity="high" if share >= 0.3 else "moderate",
     )
+
+
+def _waits_in_torch(row: StackSample) -> bool:
+    # What is written in C has no frame: the line itself is the innermost.
+    return "torch/" in row.leaf or row.location.file.endswith(row.leaf.split(" ")[0])
 
 
 def _named(recording: Recording, ranked: list[Place]) -> str:

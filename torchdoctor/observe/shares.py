@@ -1,6 +1,5 @@
 """Where the step's time goes, branch by branch: from the trace and the step log together."""
 
-import math
 from dataclasses import asdict, replace
 
 from torchdoctor.facts.lookup import unlike_profiled
@@ -22,28 +21,22 @@ def shares(
 ) -> Shares:
     """Return where the step's time goes: from the trace on a GPU, else from the step log.
 
-    The profiler lengthens what the host does: the device's seconds are taken as shares of the real
-    step. `unseen_forward` and `outside` are shares by samples of stacks: of forwards and losses
-    that no phase holds, and of the program's own work.
+    The profiler lengthens what the host does: the device's seconds are shares of the real step.
+    `unseen_forward` and `outside` are shares by samples of stacks: of forwards and losses that no
+    phase holds, and of the program's own work.
     """
     if trace is not None and trace.has_device:
         known = _unprofiled(steps, trace)
         # The few profiled steps hardly ever hold the end of an epoch.
         between = steps.between_epochs_s / steps.mean_s if steps and steps.mean_s > 0 else 0.0
         return _corrected(known, other=between) if between > (known.other or 0.0) else known
-    if steps is None:
-        return trace.shares if trace is not None else Shares()
-    if steps.mean_s <= 0:
-        return Shares()
+    if steps is None or steps.mean_s <= 0:
+        return trace.shares if trace is not None and steps is None else Shares()
     return _host_shares(steps, trace, unseen_forward, outside)
 
 
 def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:
-    """Return the shares of a trace's step, as they are without the profiler.
-
-    The step log gives an upper bound of the wait for data, because the host also waits while
-    kernels that were launched before still run.
-    """
+    """Return a trace's shares without the profiler; what is logged of waits is a bound."""
     known, step_s = trace.shares, trace.step_s or 0.0
     if steps is None or steps.mean_s <= 0 or not step_s or known.gpu is None:
         return known
@@ -53,8 +46,7 @@ def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:
     logged_s = steps.data_wait_s - steps.evaluation_wait_s
     logged_s = min(logged_s, real_s - sum(device_s.values()))
     measured: dict[str, float] = {}
-    by_chance_s = _BY_CHANCE * (steps.p90_s - steps.p10_s) / math.sqrt(max(trace.steps, 1))
-    if step_s > steps.mean_s + by_chance_s:
+    if step_s > steps.mean_s + _BY_CHANCE * (steps.p90_s - steps.p10_s) / (trace.steps or 1) ** 0.5:
         measured = {**device_s, "data_loader": min(logged_s, waited_s)}
     if abs(logged_s / real_s - waited_s / step_s) > _DISAGREE:
         measured["data_loader"] = logged_s
