@@ -14,10 +14,10 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.reports.document import prose
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.traced import lines as traced_lines
 from torchdoctor.words import Report, TraceStatistics
-from torchdoctor.words.figures import clean
 from torchdoctor.words.report import StepTime
 
 
@@ -166,7 +166,7 @@ def test_the_title_of_a_page_is_a_whole_sentence(tmp_path: Path) -> None:
     title = re.search("<title>(.*?)</title>", rendered(report, "html"))
     assert title is not None
     assert title[1].endswith(".") and "Nothing was tried" not in title[1]
-    assert unescape(title[1].removeprefix("torchdoctor: ")) in clean(report.diagnosis.sentence)
+    assert unescape(title[1].removeprefix("torchdoctor: ")) in prose(report.diagnosis.sentence)
 
 
 def test_separate_recordings_have_no_ranks_clocks(tmp_path: Path) -> None:

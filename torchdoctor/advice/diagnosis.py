@@ -34,8 +34,8 @@ _VERDICTS = {
     "communication": "Communication between devices takes {value} of each step",
     "gpu": "The GPU computes {value} of each step: it is the limit",
     "cpu": "The GPU waits for the host, which takes {value} of each step",
-    "cpu_only": "The CPU is the limit: it executes the model {value} of each step",
-    "cpu_beside": "The CPU executes the model {value} of each step",
+    "cpu_only": "The CPU is the limit: it computes {value} of each step",
+    "cpu_beside": "The CPU computes {value} of each step",
     "other": "{value} of each step is spent outside data loading, copies and computation",
 }
 _FAR_MORE = 4.0  # times the time that its own cost takes

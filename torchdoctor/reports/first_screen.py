@@ -87,7 +87,14 @@ def _cause(report: Report) -> list[Block]:
 
 
 def _answer(report: Report, folder: str) -> list[Block]:
-    """Return what to change, or why nothing can be recommended and what would decide it."""
+    """Return what to change, or why nothing can be recommended, and what only the user can do."""
+    check = catalogue.checks().get(report.diagnosis.detail or "")
+    to_do = check.section("What to do").partition(". ")[0].removesuffix(".") if check else ""
+    more = f"By hand: {to_do}. More: torchdoctor explain {check.ident}" if check and to_do else ""
+    return [*_measured_answer(report, folder), *sentences(more)]
+
+
+def _measured_answer(report: Report, folder: str) -> list[Block]:
     if report.recommendation.fixes:
         return _recommended(report, folder)
     proven = [x for x in report.trials if verdict_of(x) == "faster" and x.numerics != "changed"]
@@ -299,7 +306,8 @@ def _tried(report: Report) -> list[Block]:
 def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
     verdict = "recommended" if recommended else verdict_of(trial)
     if bounds and trial.upper_bound is not None:
-        verdict += f", {ratio(trial.upper_bound)}x at most"
+        measured = trial.speedup.high if trial.speedup else 0.0
+        verdict += f", {ratio(max(trial.upper_bound, measured))}x at most"
     if trial.numerics == "changed" and verdict == "faster":
         verdict = "changes training"
     known = trial.numerics != "not-comparable" or verdict == "faster"
@@ -333,7 +341,7 @@ def _step(report: Report) -> list[Block]:
     title = "".join(["one step", *(f" of rank {x.rank}" for x in report.ranks if x.path == path)])
     if time is not None:  # samples/s are of the same time
         average = "median" if time.deciding == time.median else "mean"
-        title += f": {seconds(time.deciding)} ({average})"
+        title += f": {seconds(time.deciding)}{f' ({average})' * (time.steps > 1)}"
     if report.trace is not None and not report.trace.steps and time is None:
         title = f"the whole trace: {seconds(report.trace.step_s or 0.0)}"
     title += f", {quantity(rate, 'samples/s')}" if rate else ""

@@ -81,6 +81,11 @@ class CatalogueEntry:
         page = _docstring(self.file) if self.page is None else inspect.cleandoc(self.page)
         return _HEADING.sub(lambda heading: f"{heading[1]}\n{'-' * len(heading[1])}", page)
 
+    def section(self, title: str) -> str:
+        """Return the first paragraph of a section of the page as one line; "" without one."""
+        _, heading, rest = self.text.partition(f"\n{title}\n{'-' * len(title)}\n")
+        return " ".join(rest.partition("\n\n")[0].split()) if heading else ""
+
     @property
     def title(self) -> str:
         """The first line of the page."""
