@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -37,6 +38,21 @@ def test_illness(name):
     assert (answer.bottleneck, answer.detail) == (bottleneck, detail), answer.findings
     assert others <= {finding.check for finding in answer.findings}
     assert "%" in answer.sentence
+
+
+@pytest.mark.parametrize(("there", "line"), [(80, 9), (30, None)])
+def test_operators_are_placed_at_the_line_that_half_of_the_forward_lies_in(there, line):
+    partial = copy.deepcopy(ILLNESSES["many small operators"][0])
+    at = {"file": "/w/train.py", "function": "forward"}
+    partial["processes"][0]["stacks"] = [
+        {"location": {**at, "line": 9}, "phase": "forward", "count": there},
+        {"location": {**at, "line": 10}, "phase": "forward", "count": 40},
+        {"location": {**at, "line": 11}, "phase": "forward", "count": 30},
+        {"location": {**at, "line": 15}, "phase": "backward", "count": 200},
+    ]
+    found = {finding.check: finding.location for finding in diagnosis(partial).findings}
+    location = found["many-small-kernels"]
+    assert (location.line if location is not None else None) == line
 
 
 @pytest.mark.parametrize("name", ILLNESSES)

@@ -13,6 +13,7 @@ Many small operators, whose dispatch costs more than their arithmetic.
 """
 
 from torchdoctor.facts.lookup import compute_share
+from torchdoctor.facts.stacks import forward_line
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, trace
 
 
@@ -27,7 +28,8 @@ def _examine(recording: Recording) -> Symptoms:
         if traced is not None and traced.operators and not traced.has_device:
             names = [operator.name for operator in traced.operators[:3]]
             evidence.append(f"The most expensive: {', '.join(names)}.")
-    yield Symptom(share=share, evidence=evidence, severity="moderate")
+    line = None if recording.has_gpu else forward_line(recording)
+    yield Symptom(share=share, evidence=evidence, location=line, severity="moderate")
 
 
 def _kernels(traced: TraceStatistics) -> list[str]:

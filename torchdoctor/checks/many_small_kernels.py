@@ -15,6 +15,7 @@ Python work between operators, which a compiler removes only where it sees it.
 """
 
 from torchdoctor.facts.lookup import overhead_share, phase_share, updates_one_by_one
+from torchdoctor.facts.stacks import forward_line
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, trace
 from torchdoctor.words.figures import counted
 
@@ -44,7 +45,8 @@ def _on_gpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
             f"{counted(traced.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under "
             f"10 us, and the GPU computes {shares.gpu or busy:.0%} of the step."
         )
-        yield Symptom(share=share, evidence=evidence, severity="high")
+        line = forward_line(recording)
+        yield Symptom(share=share, evidence=evidence, location=line, severity="high")
 
 
 def _on_cpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
@@ -59,7 +61,8 @@ def _on_cpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
             f"{calls:.0f} operators a step with a median of {median:.0f} us; they and what is "
             f"around them take {overhead:.0%} of the profiled step."
         )
-        yield Symptom(share=overhead, evidence=evidence, severity="high")
+        line = forward_line(recording)
+        yield Symptom(share=overhead, evidence=evidence, location=line, severity="high")
 
 
 _TINY = {"operator_median_us": 6.0, "operator_calls_per_step": 900.0}

@@ -15,6 +15,7 @@ program does something of its own or sleeps (outside-operators, work-outside-mod
 """
 
 from torchdoctor.facts.lookup import overhead_share
+from torchdoctor.facts.stacks import forward_line
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
 
 
@@ -27,7 +28,8 @@ def _examine(recording: Recording) -> Symptoms:
     ]
     if traced is not None and traced.operator_calls_per_step:
         evidence.append(f"{traced.operator_calls_per_step:.0f} operators run in each step.")
-    yield Symptom(share=share, evidence=evidence, severity="moderate")
+    line = forward_line(recording)
+    yield Symptom(share=share, evidence=evidence, location=line, severity="moderate")
 
 
 _CPU = {"shares": {"cpu": 1.0}}

@@ -114,6 +114,15 @@ def preparing_line(recording: Recording) -> str | None:
     return f"{share:.0%} of it was in {function}, most often at {at}{text}."
 
 
+def forward_line(recording: Recording) -> Location | None:
+    """Return the user's line that half of the samples in forward passes lie in; None: no line."""
+    rows = [row for row in recording.main.stacks if row.phase == "forward"]
+    lines = _ranked(rows, lambda row: (row.location.file, row.location.line))
+    total = sum(row.count for row in rows)
+    spread = total < _FEWEST or lines[0].count < _MOST * total
+    return None if spread else lines[0].top.location
+
+
 @dataclass(frozen=True, kw_only=True)
 class InlinePreparation:
     """Share of the step spent preparing batches in the loop, and the most frequent sample."""
