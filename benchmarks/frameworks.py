@@ -35,6 +35,7 @@ TORCH = "torch==2.13.0"  # never replaced by what a framework asks for
 FIXES = ("loader-workers", "mixed-precision", "torch-compile", "fused-optimizer")
 COUNTED = re.compile(r"counted: (\d+) steps by (.+)")
 _PHASES = ("data_wait_s", "h2d_copy_s", "forward_s", "backward_s", "optimizer_s", "other_s")
+_HUGGING_FACE = "transformers accelerate trl datasets sentence-transformers"
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
@@ -59,7 +60,7 @@ TABLE = [
     Framework(name="plain torch", script="plain.py"),
     Framework(
         name="Hugging Face Trainer", script="transformers_trainer.py",
-        packages="transformers accelerate",
+        packages=_HUGGING_FACE,
         words={
             "loader-workers": "TrainingArguments(..., dataloader_num_workers=",
             "mixed-precision": "TrainingArguments(..., bf16=True",
@@ -67,11 +68,11 @@ TABLE = [
         },
     ),
     Framework(
-        name="TRL SFTTrainer", script="trl_sft.py", packages="trl transformers accelerate datasets",
+        name="TRL SFTTrainer", script="trl_sft.py", packages=_HUGGING_FACE,
         words={"mixed-precision": "SFTConfig(..., bf16=True"}, bottleneck="",
     ),
     Framework(
-        name="Accelerate", script="accelerate_loop.py", packages="accelerate",
+        name="Accelerate", script="accelerate_loop.py", packages=_HUGGING_FACE,
         words={"mixed-precision": 'Accelerator(..., mixed_precision="bf16"'},
     ),
     Framework(
@@ -99,7 +100,7 @@ TABLE = [
     ),
     Framework(
         name="sentence-transformers", script="sentence_pairs.py",
-        packages="sentence-transformers datasets accelerate", bottleneck="",
+        packages=_HUGGING_FACE, bottleneck="",
         words={"mixed-precision": "SentenceTransformerTrainingArguments(..., bf16=True"},
     ),
     Framework(name="torch_geometric", script="geometric.py", packages="torch_geometric"),

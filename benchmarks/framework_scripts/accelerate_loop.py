@@ -16,7 +16,7 @@ model, optimizer, train_loader, scheduler = accelerator.prepare(
 )
 loss_function = nn.CrossEntropyLoss()
 steps = 0
-for _ in range(4):
+for _ in range(2):
     for images, labels in train_loader:
         with accelerator.accumulate(model):
             loss = loss_function(model(images), labels)

@@ -16,7 +16,7 @@ engine, _, loader, _ = deepspeed.initialize(
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
     },
 )
-for _ in range(4):
+for _ in range(2):
     for images, labels in loader:
         loss = nn.functional.cross_entropy(engine(images), labels)
         engine.backward(loss)

@@ -11,9 +11,9 @@ SAMPLE_S = 0.004  # of work that another process can do, as decoding an image is
 
 
 class Images(Dataset):
-    """320 images of 3x32x32 with ten classes; each one takes SAMPLE_S of a CPU."""
+    """240 images of 3x32x32 with ten classes; each one takes SAMPLE_S of a CPU."""
 
-    def __init__(self, size=320):
+    def __init__(self, size=240):
         self.size = size
 
     def __len__(self):

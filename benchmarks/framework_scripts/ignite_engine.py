@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 train_loader = DataLoader(Images(), batch_size=16, shuffle=True)
-val_loader = DataLoader(Images(64), batch_size=16)
+val_loader = DataLoader(Images(32), batch_size=16)
 model = small_model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 trainer = create_supervised_trainer(model, optimizer, nn.CrossEntropyLoss())
@@ -21,5 +21,5 @@ def validate(engine):
     evaluator.run(val_loader)
 
 
-trainer.run(train_loader, max_epochs=4)
+trainer.run(train_loader, max_epochs=2)
 counted("pytorch-ignite", trainer.state.iteration)

@@ -22,5 +22,5 @@ model.compile(
     optimizer=keras.optimizers.AdamW(1e-3),
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
 )
-model.fit(DataLoader(Images(), batch_size=16, shuffle=True), epochs=4, verbose=0)
+model.fit(DataLoader(Images(), batch_size=16, shuffle=True), epochs=2, verbose=0)
 counted("keras", int(model.optimizer.iterations))

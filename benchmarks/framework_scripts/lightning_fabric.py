@@ -13,7 +13,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 model, optimizer = fabric.setup(model, optimizer)
 loader = fabric.setup_dataloaders(DataLoader(Images(), batch_size=16, shuffle=True))
 steps = 0
-for _ in range(4):
+for _ in range(2):
     for images, labels in loader:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)

@@ -28,7 +28,7 @@ class LitModel(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-trainer = lightning.Trainer(max_epochs=4, accelerator="cpu", enable_progress_bar=False)
+trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", enable_progress_bar=False)
 train_loader = DataLoader(Images(), batch_size=16, shuffle=True)
-trainer.fit(LitModel(), train_loader, DataLoader(Images(64), batch_size=16))
+trainer.fit(LitModel(), train_loader, DataLoader(Images(32), batch_size=16))
 counted("lightning", trainer.global_step)

@@ -10,7 +10,7 @@ model = small_model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loss_function = nn.CrossEntropyLoss()
 steps = 0
-for _ in range(4):
+for _ in range(2):
     for images, labels in loader:
         optimizer.zero_grad()
         loss = loss_function(model(images), labels)

@@ -15,7 +15,7 @@ def train_loop(config):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = ray.train.torch.prepare_data_loader(DataLoader(Images(), batch_size=8, shuffle=True))
     steps = 0
-    for _ in range(4):
+    for _ in range(2):
         for images, labels in loader:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images), labels)

@@ -25,7 +25,7 @@ made_tokenizer().save_pretrained("made_bert")
 words = models.Transformer("made_bert", max_seq_length=32)
 model = SentenceTransformer(modules=[words, models.Pooling(64)], device="cpu")
 rows = {
-    name: [" ".join(random.choices(WORDS, k=12)) for _ in range(640)]
+    name: [" ".join(random.choices(WORDS, k=12)) for _ in range(480)]
     for name in ("anchor", "positive")
 }
 trainer = SentenceTransformerTrainer(

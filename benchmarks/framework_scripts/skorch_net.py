@@ -7,7 +7,7 @@ from torch import nn
 net = NeuralNetClassifier(
     small_model(),
     criterion=nn.CrossEntropyLoss,
-    max_epochs=4,
+    max_epochs=2,
     lr=0.01,
     batch_size=16,
     iterator_train__shuffle=True,

@@ -7,10 +7,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 
 class Tokens(Dataset):
-    """320 rows of 32 token numbers."""
+    """240 rows of 32 token numbers."""
 
     def __len__(self):
-        return 320
+        return 240
 
     def __getitem__(self, index):
         work()
@@ -23,7 +23,7 @@ arguments = TrainingArguments(
     output_dir="out",
     per_device_train_batch_size=8,
     gradient_accumulation_steps=2,
-    num_train_epochs=4,
+    num_train_epochs=2,
     report_to="none",
     use_cpu=True,
     save_strategy="no",

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from trl import SFTConfig, SFTTrainer
 
 random.seed(0)
-texts = [{"text": " ".join(random.choices(WORDS, k=24))} for _ in range(320)]
+texts = [{"text": " ".join(random.choices(WORDS, k=24))} for _ in range(240)]
 model = GPT2LMHeadModel(GPT2Config(vocab_size=200, n_positions=64, n_embd=64, n_layer=2, n_head=2))
 trainer = SFTTrainer(
     model=model,
