@@ -40,6 +40,7 @@ def recorded(script: Path, library: str, steps: int = 30) -> Recording:
                 "data_wait_s": 0.07,
                 "forward_s": 0.03,
                 "total_steps_seen": steps,
+                "program_ended": True,
             },
             "processes": [
                 {
