@@ -62,7 +62,7 @@ def test_a_row_says_what_is_wrong(tmp_path: Path) -> None:
     assert row.wrong == [] and row.versions == "skorch 1.2" and row.loader == "train.py:1"
     assert "NeuralNet(..., iterator_train__num_workers=" in row.advice["loader-workers"]
     asked = replace(skorch, words={"loader-workers": "TrainingArguments("})
-    row = judged(asked, report("cpu"), recorded(script, "skorch.net", 29), PRINTED, 0)
+    row = judged(asked, report("cpu"), recorded(script, "skorch.net", 28), PRINTED, 0)
     assert [x.split()[0] for x in row.wrong] == ["loader-workers:", "steps", "bottleneck"]
 
 
