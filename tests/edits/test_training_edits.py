@@ -163,16 +163,28 @@ def test_a_trainer_is_asked_in_its_own_words() -> None:
 
     assert trainer_call(of(None), {"bfloat16": True}) is None
     assert trainer_call(of("some_engine"), {"bfloat16": True}) is None
-    assert trainer_call(of("lightning"), {"num_workers": 4}) is None
-    said = trainer_call(of("transformers"), {"num_workers": 4, "persistent_workers": True})
+    assert trainer_call(of("transformers_of_others"), {"num_workers": 4}) is None
+    assert trainer_call(of("lightning.pytorch.trainer.trainer"), {"num_workers": 4}) is None
+    said = trainer_call(of("transformers.trainer"), {"num_workers": 4, "persistent_workers": True})
     assert said is not None
     first, *others = said.splitlines()
     assert first == (
         "TrainingArguments(..., dataloader_num_workers=4, dataloader_persistent_workers=True)"
     )
     assert others[0] == "# or --dataloader_num_workers 4 with HfArgumentParser"
+    for library, wanted, words in (
+        ("lightning.pytorch.trainer.trainer", "bfloat16", 'Trainer(..., precision="bf16-mixed")'),
+        ("lightning.fabric.fabric", "bfloat16", 'Fabric(..., precision="bf16-mixed")'),
+        ("pytorch_lightning.trainer", "bfloat16", 'Trainer(..., precision="bf16-mixed")'),
+        ("trl.trainer.sft_trainer", "bfloat16", "SFTConfig(..., bf16=True)"),
+        ("skorch.classifier", "num_workers", "NeuralNet(..., iterator_train__num_workers=4)"),
+        ("keras.src.trainers", "compile", "model.compile(..., jit_compile=True)"),
+        ("keras", "bfloat16", 'keras.config.set_dtype_policy("mixed_bfloat16")'),
+        ("deepspeed.runtime.engine", "bfloat16", '"bf16": {"enabled": true}'),
+    ):
+        assert (trainer_call(of(library), {wanted: 4}) or "").startswith(words)
     assert 'Trainer(..., precision="bf16-mixed")' in mixed_precision.instruction(
-        {"dtype": "bfloat16"}, of("lightning")
+        {"dtype": "bfloat16"}, of("lightning.pytorch.trainer.trainer")
     )
 
 

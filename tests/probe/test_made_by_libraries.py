@@ -88,6 +88,31 @@ def test_who_makes_it(program: str, through: str | None, tmp_path: Path) -> None
         assert made["location"]["through"] == through
 
 
+DERIVED = """
+import netlib
+class Derived(netlib.Net):
+    pass
+"""
+
+
+@pytest.mark.parametrize("called", ["netlib.Net", "derivedlib.Derived", "Own"])
+def test_whose_object_was_called(called: str, tmp_path: Path) -> None:
+    """The method of TRL's trainers stands in transformers, and their arguments in TRL."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "netlib.py").write_text(LIBRARY)
+    (installed / "derivedlib.py").write_text(DERIVED)
+    (tmp_path / "train.py").write_text(
+        f"import sys; sys.path.append({str(installed)!r})\nimport torch, netlib, derivedlib\n"
+        "class Own(derivedlib.Derived):\n    pass\n"
+        f"{called}(torch.nn.Linear(4, 1)).fit(torch.randn(8, 4))"
+    )
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
+    assert run.returncode == 0, run.stderr
+    expected = "netlib" if called == "netlib.Net" else "derivedlib"
+    assert [one["library"] for one in run.main["passes"]] == [expected]
+
+
 EACH_EPOCH = """
 import weakref
 import torch

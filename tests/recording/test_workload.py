@@ -133,3 +133,10 @@ def test_a_folder_with_a_main_module_is_a_script(project):
     (project / "app").mkdir()
     (project / "app" / "__main__.py").write_text("")
     assert workload_of(["app"], sys.executable, str(project)).script == str(project / "app")
+
+
+def test_a_busy_machine_is_no_interpreter_without_torch(tmp_path, monkeypatch):
+    """On a machine at its limit the right interpreter was said to have no torch."""
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr(module, "_ASK_TIMEOUT_S", 0.0)
+    assert workload_of(["train.py"], sys.executable, str(tmp_path)).python == sys.executable

@@ -1,10 +1,12 @@
 """What a fix asks to change in a call whose place the recording knows, or of a Trainer."""
 
+from pathlib import Path
 from typing import Any
 
 from torchdoctor.edits import DropKeywordEdit, Edit, KeywordEdit, StatementEdit
 from torchdoctor.facts.lookup import place, training_loaders
 from torchdoctor.words import LoaderFacts, Location, Recording
+from torchdoctor.words.toml import parsed_toml
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without any
 # Arguments that may be given by position, which a keyword would then repeat.
@@ -23,34 +25,7 @@ _OF_WORKERS = {
     "multiprocessing_context": 11,
 }
 
-# By library, what sets its arguments; and by what is wanted, the argument and its value.
-_CALLS = {
-    "transformers": "TrainingArguments",
-    "accelerate": "Accelerator",
-    "lightning": "Trainer",
-    "pytorch_lightning": "Trainer",
-}
-_BF16 = ("precision", '"bf16-mixed"')
-_ARGUMENTS: dict[str, dict[str, tuple[str, str]]] = {
-    "transformers": {
-        "bfloat16": ("bf16", "True"),
-        "fused": ("optim", '"adamw_torch_fused"'),
-        "compile": ("torch_compile", "True"),
-        "num_workers": ("dataloader_num_workers", "{}"),
-        "prefetch_factor": ("dataloader_prefetch_factor", "{}"),
-        "persistent_workers": ("dataloader_persistent_workers", "{}"),
-        "pin_memory": ("dataloader_pin_memory", "{}"),
-        "batch_size": ("per_device_train_batch_size", "{}"),
-    },
-    "accelerate": {"bfloat16": ("mixed_precision", '"bf16"')},
-    "lightning": {"bfloat16": _BF16},
-    "pytorch_lightning": {"bfloat16": _BF16},
-}
-_OPTIONS = {
-    "transformers": "--{} {} with HfArgumentParser",
-    "lightning": "--trainer.{} {} with LightningCLI",
-    "pytorch_lightning": "--trainer.{} {} with LightningCLI",
-}
+_TRAINERS = parsed_toml(Path(__file__).with_name("trainers.toml").read_text(encoding="utf-8"))
 
 
 def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
@@ -58,15 +33,19 @@ def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
 
     `wanted` are "bfloat16", "fused", "compile" or arguments of a DataLoader.
     """
-    library = next((x.library for x in recording.main.passes if x.library), None)
-    known = _ARGUMENTS.get(library or "", {})
-    if library is None or not wanted or not set(wanted) <= set(known):
+    library = next((x.library for x in recording.main.passes if x.library), "")
+    known = next((x for name, x in _TRAINERS.items() if f"{library}.".startswith(f"{name}.")), {})
+    known = _TRAINERS.get(known.get("like", ""), {}) | known
+    if not wanted or not set(wanted) <= set(known):
         return None
-    pairs = [(known[key][0], known[key][1].format(value)) for key, value in wanted.items()]
-    call = f"{_CALLS[library]}(..., {', '.join(f'{name}={value}' for name, value in pairs)})"
-    option = _OPTIONS.get(library)
-    given = [option.format(name, value.strip('"')) for name, value in pairs] if option else []
-    return "\n".join([call, *(f"# or {words}" for words in given)])
+    given = [known[key].format(value) for key, value in wanted.items()]
+    arguments = [x for x in given if "=" in x]
+    lines = [f"{known['call']}(..., {', '.join(arguments)})"] if arguments else []
+    lines += [x for x in given if x not in arguments]
+    if "option" in known:
+        pairs = (x.replace('"', "").split("=") for x in arguments)
+        lines += [f"# or {known['option'].format(*pair)}" for pair in pairs]
+    return "\n".join(lines)
 
 
 def on_top(recording: Recording, *statements: str) -> list[Edit]:

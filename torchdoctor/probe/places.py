@@ -94,14 +94,17 @@ def _constructors(cls):
     return codes
 
 
+def is_librarys(module):
+    """Return whether a module of this name is of an installed package, but torch."""
+    return _package(getattr(sys.modules.get(module), "__file__", None) or "") is not None
+
+
 def _package(filename):
-    """Return the top package that an installed file belongs to, but torch; else None."""
-    for folder in ("site-packages", "dist-packages"):
-        _, installed, rest = filename.replace(os.sep, "/").rpartition("/%s/" % folder)
-        name = rest.split("/")[0].removesuffix(".py")
-        if installed and name != "torch":
-            return name
-    return None
+    """Return the top package that an installed file belongs to, but torch and us; else None."""
+    path = filename.replace(os.sep, "/").replace("/dist-packages/", "/site-packages/")
+    _, installed, rest = path.rpartition("/site-packages/")
+    name = rest.split("/")[0].removesuffix(".py")
+    return name if installed and name not in ("torch", "torchdoctor") else None
 
 
 def names_of(value):

@@ -151,7 +151,7 @@ class TrainingPass:
     name: str | None = None  # what it is called there: "model", "self.net"
     forward: list[Location] = field(default_factory=list)
     backward: list[Location] = field(default_factory=list)
-    library: str | None = None  # that the user's code called, where one makes the backward pass
+    library: str | None = None  # module of what the user called, if that makes the backward pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -207,15 +207,16 @@ def _lines(frame):
 
 
 def _library(frame):
-    """Return the package that the user's code called, where a library makes the backward pass."""
-    library = None
+    """Return the module of the object that the user's code called, if it makes the backward."""
+    called = None
     while frame is not None and not places.is_users(frame.f_code.co_filename):
-        package = (frame.f_globals.get("__name__") or "").partition(".")[0]
-        own = package == "torch" or "torchdoctor" in package
-        if not own and package not in sys.stdlib_module_names:
-            library = package
+        called = frame if places.is_librarys(frame.f_globals.get("__name__")) else called
         frame = frame.f_back
-    return library
+    if called is None:
+        return None
+    # A class may inherit the method from another library, and the user's class inherits it.
+    modules = [x.__module__ for x in type(called.f_locals.get("self")).__mro__]
+    return next(filter(places.is_librarys, modules), called.f_globals["__name__"])
 
 
 def _loop_began_anew(before, now):

@@ -8,10 +8,7 @@ import time
 
 from ..step_log import EventLog
 
-_FRAMEWORKS = (
-    *("transformers", "lightning", "pytorch_lightning", "accelerate", "ignite", "fastai"),
-    *("timm", "deepspeed", "diffusers", "torch_geometric"),
-)
+_FRAMEWORKS = ("transformers", "lightning", "accelerate", "ignite", "keras", "timm", "deepspeed")
 _CALIBRATION_EVENTS = 2000
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 _INSTALLED = ("site-packages", "dist-packages")
