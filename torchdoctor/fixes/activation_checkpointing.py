@@ -21,7 +21,6 @@ None for the result: random numbers (dropout) are replayed. Blocks with side eff
 
 ## Sources
 - PyTorch, torch.utils.checkpoint: https://docs.pytorch.org/docs/stable/checkpoint.html
-- Chen et al., Training Deep Nets with Sublinear Memory Cost: https://arxiv.org/abs/1604.06174
 """
 
 from typing import Any

@@ -18,7 +18,6 @@ None for the result. Resident memory can be larger, because freed memory is kept
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py
 
 ## Sources
-- PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - PyTorch, PYTORCH_CUDA_ALLOC_CONF: https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 

@@ -19,7 +19,6 @@ Reads from URLs and open files, in chunks, and with functions among the argument
 
 ## Sources
 - Apache Arrow, "Feather File Format": https://arrow.apache.org/docs/python/feather.html
-- pandas, Scaling to large datasets: https://pandas.pydata.org/docs/user_guide/scale.html
 """
 
 import functools

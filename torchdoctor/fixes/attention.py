@@ -21,9 +21,6 @@ the attention weights cannot have them.
     out, _ = attention(x, x, x, need_weights=False)
 
 ## Sources
-- PyTorch documentation, scaled_dot_product_attention:
-  https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
-- Hugging Face, Attention backends: https://huggingface.co/docs/transformers/attention_interface
 - Dao et al., FlashAttention: https://arxiv.org/abs/2205.14135
 """
 

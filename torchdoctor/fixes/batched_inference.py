@@ -16,9 +16,7 @@ Each answer comes when its whole batch is done, so it may come later. Memory gro
         outputs = model(torch.stack(inputs))   # several inputs at once, padded to one size
 
 ## Sources
-- PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - vLLM, Optimization and Tuning: https://docs.vllm.ai/en/latest/configuration/optimization.html
-- SGLang, Hyperparameter Tuning: https://docs.sglang.ai/advanced_features/hyperparameter_tuning.html
 """
 
 from torchdoctor.words import FixSpec, Recording, trace

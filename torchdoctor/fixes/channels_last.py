@@ -18,7 +18,7 @@ make a model slower. Code that calls `.view()` on an activation may fail and nee
     x = x.to(device, memory_format=torch.channels_last)      # each batch of images
 
 ## Sources
-- PyTorch tutorial, "Channels Last Memory Format in PyTorch":
+- PyTorch, Channels Last:
   https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
 

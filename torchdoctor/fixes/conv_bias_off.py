@@ -18,9 +18,7 @@ and then the running mean holds the old bias.
     nn.Conv2d(64, 128, kernel_size=3, bias=False), nn.BatchNorm2d(128)
 
 ## Sources
-- PyTorch Performance Tuning Guide, "Disable bias for convolutions directly followed by a batch
-  norm": https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- Ioffe and Szegedy, Batch Normalization (section 3.2): https://arxiv.org/abs/1502.03167
+- PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 import weakref

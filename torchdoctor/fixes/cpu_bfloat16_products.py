@@ -16,8 +16,6 @@ Factors keep 8 bits of their mantissa: less than TF32 on a GPU, the same as bflo
     torch.set_float32_matmul_precision("medium")
 
 ## Sources
-- PyTorch documentation, torch.set_float32_matmul_precision:
-  https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
 - oneDNN, Math Mode: https://uxlfoundation.github.io/oneDNN/dev_guide_attributes_fpmath_mode.html
 """
 

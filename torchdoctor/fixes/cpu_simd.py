@@ -16,8 +16,6 @@ same bits on several machines wants to keep it.
 
 ## Sources
 - PyTorch, torch.backends.cpu.get_cpu_capability: https://docs.pytorch.org/docs/stable/backends.html
-- oneDNN documentation, CPU Dispatcher Control:
-  https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 """
 
 import os

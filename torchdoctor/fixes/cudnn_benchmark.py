@@ -18,7 +18,6 @@ memory. It does not go together with `torch.use_deterministic_algorithms`.
 
 ## Sources
 - PyTorch Tuning Guide, cuDNN: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- PyTorch, torch.backends.cudnn.benchmark: https://docs.pytorch.org/docs/stable/backends.html
 """
 
 from typing import Any

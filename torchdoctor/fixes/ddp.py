@@ -33,7 +33,6 @@ as there are GPUs: the learning rate may have to follow. Rank 0 alone should wri
     # at the end: dist.destroy_process_group()
 
 ## Sources
-- PyTorch, DataParallel: https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
 - PyTorch, Multi GPU with DDP: https://docs.pytorch.org/tutorials/beginner/ddp_series_multigpu.html
 """
 

@@ -20,8 +20,6 @@ NaN still shows it. Code that reads the profiler's results finds none in the tri
 
 ## Sources
 - PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- PyTorch, Anomaly detection: https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
-- PyTorch, CUDA variables: https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
 """
 
 import os

@@ -24,10 +24,7 @@ root (Adam), warm it up, and judge by the validation loss.
     optimizer = torch.optim.SGD(..., lr=2 * lr)  # a start, then tune it; Adam: 2**0.5 * lr
 
 ## Sources
-- Goyal et al., Training ImageNet in 1 Hour, 2017: https://arxiv.org/abs/1706.02677
 - McCandlish et al., An Empirical Model of Large-Batch Training: https://arxiv.org/abs/1812.06162
-- NVIDIA, "Matrix Multiplication Background User's Guide" (sizes on tensor cores):
-  https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
 """
 
 import math

@@ -28,8 +28,7 @@ that can be pickled.
             yield self.prepare(row)
 
 ## Sources
-- PyTorch documentation, torch.utils.data, "Single- and Multi-process Data Loading":
-  https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading
+- PyTorch, DataLoader: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
 import math

@@ -21,8 +21,7 @@ swapped out, and pinning takes a thread of the training process.
         y = y.to(device, non_blocking=True)
 
 ## Sources
-- PyTorch tutorial, "A guide on good usage of non_blocking and pin_memory() in PyTorch":
-  https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+- PyTorch: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
 """
 
 import functools

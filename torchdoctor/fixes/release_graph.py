@@ -17,8 +17,7 @@ Code that differentiates the sum later needs the graph, and would fail with a cl
     losses.append(loss.detach())
 
 ## Sources
-- PyTorch documentation, FAQ, "My model reports cuda runtime error(2): out of memory" (don't
-  accumulate history across your training loop): https://docs.pytorch.org/docs/stable/notes/faq.html
+- PyTorch, FAQ, "out of memory": https://docs.pytorch.org/docs/stable/notes/faq.html
 """
 
 import os

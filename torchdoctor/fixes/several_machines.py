@@ -32,9 +32,6 @@ batches as there are GPUs: the learning rate may have to follow.
 
 ## Sources
 - PyTorch, torchrun (c10d rendezvous): https://docs.pytorch.org/docs/stable/elastic/run.html
-- Slurm documentation, sbatch and srun:
-  https://slurm.schedmd.com/sbatch.html
-  https://slurm.schedmd.com/srun.html
 """
 
 from torchdoctor.facts.scaling import comment_lines, scaling

@@ -22,9 +22,7 @@ seed, random numbers in float32 differ from those in float64.
     torch.set_default_dtype(torch.float32)    # the default: remove the line that sets float64
 
 ## Sources
-- NVIDIA CUDA C++ Programming Guide, "Arithmetic Instructions" (64-bit against 32-bit operations per
-  clock and multiprocessor): https://docs.nvidia.com/cuda/cuda-c-programming-guide/
-- PyTorch, torch.from_numpy: https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html
+- NVIDIA, CUDA C++ Guide: https://docs.nvidia.com/cuda/cuda-c-programming-guide/
 """
 
 from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit

@@ -19,8 +19,6 @@ in the same process may be. It does nothing for work that runs in bfloat16 or fl
 
 ## Sources
 - PyTorch, CUDA semantics, TensorFloat-32: https://docs.pytorch.org/docs/stable/notes/cuda.html
-- NVIDIA A100 Tensor Core GPU Architecture, white paper:
-  https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
 """
 
 from typing import Any

@@ -36,11 +36,6 @@ on the GPU Triton. A small model on a CPU can become slower.
 
 ## Sources
 - PyTorch documentation, torch.compiler: https://docs.pytorch.org/docs/stable/torch.compiler.html
-- PyTorch tutorial, Reducing torch.compile cold start compilation time with regional compilation:
-  https://docs.pytorch.org/tutorials/recipes/regional_compilation.html
-- PyTorch, Dynamic shapes: https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
-- Ansel et al., "PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode
-  Transformation and Graph Compilation", ASPLOS 2024: https://doi.org/10.1145/3620665.3640366
 """
 
 import os
