@@ -106,13 +106,6 @@ def _lay_out(torch: Any, module: Any, memory_format: Any, optimizers: Any) -> No
                 tensor.data = like.copy_(tensor.data)
 
 
-def instruction(settings: Settings, recording: Recording) -> str:
-    return (
-        "model = model.to(memory_format=torch.channels_last)  # after moving it to the device\n"
-        "x = x.to(memory_format=torch.channels_last)  # each batch of images"
-    )
-
-
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return the edits; none unless both the model and its images can be converted."""
     images = on_images(recording, ".to(memory_format=torch.channels_last)")
@@ -120,7 +113,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     return [*model, *images] if model and images else []
 
 
-FIX = FixSpec(
+FIX: FixSpec = FixSpec(
     name="channels-last",
     treats=("convolutions-nchw", "compute"),
     keeps_results="within rounding",
@@ -132,7 +125,7 @@ FIX = FixSpec(
     suits=convolves,
     platforms=("cuda", "xpu"),
     apply=apply,
-    instruction=instruction,
+    instruction=lambda settings, recording: FIX.permanent_form,
     edits=edits,
     example=Example(
         code="""

@@ -52,7 +52,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.at_first_batch(freeze)
 
 
-FIX = FixSpec(
+FIX: FixSpec = FixSpec(
     name="fewer garbage collections",
     treats=("gc-pauses",),
     keeps_results="exactly",
@@ -60,10 +60,7 @@ FIX = FixSpec(
     p_helps=0.4,
     refuses=refuses,
     apply=apply,
-    instruction=lambda settings, recording: (
-        "import gc\ngc.collect()\ngc.freeze()  # right before the training loop\n"
-        "gc.set_threshold(50_000, 20, 20)"
-    ),
+    instruction=lambda settings, recording: FIX.permanent_form,
     example=Example(
         code="""
 import gc

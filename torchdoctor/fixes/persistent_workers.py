@@ -73,10 +73,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.before_loader(keep_workers, settings.get("loader"))
 
 
-def _keywords(settings: Settings) -> Settings:
-    workers = {"num_workers": settings["num_workers"]} if "num_workers" in settings else {}
-    return {**workers, "persistent_workers": True}
-
+_PERSISTENT = {"persistent_workers": True}
 
 FIX = FixSpec(
     name="persistent loader workers",
@@ -96,8 +93,8 @@ FIX = FixSpec(
     ),
     apply=apply,
     location=loader_location,
-    instruction=lambda settings, recording: loader_call(recording, **_keywords(settings)),
-    edits=lambda settings, recording: loader_edits(recording, **_keywords(settings)),
+    instruction=lambda settings, recording: loader_call(recording, **settings, **_PERSISTENT),
+    edits=lambda settings, recording: loader_edits(recording, **settings, **_PERSISTENT),
     example=Example(
         code="""
 import os

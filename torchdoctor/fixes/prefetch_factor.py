@@ -59,10 +59,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.before_loader(prefetch, settings.get("loader"), with_second=True)
 
 
-def _keywords(settings: Settings) -> Settings:
-    return {"prefetch_factor": settings["prefetch_factor"]}
-
-
 FIX = FixSpec(
     name="more batches ahead",
     treats=("data-wait", "slow-sample", "worker-imbalance"),
@@ -76,8 +72,8 @@ FIX = FixSpec(
     suits=lambda trace: False,
     apply=apply,
     location=loader_location,
-    instruction=lambda settings, recording: loader_call(recording, **_keywords(settings)),
-    edits=lambda settings, recording: loader_edits(recording, **_keywords(settings)),
+    instruction=lambda settings, recording: loader_call(recording, **settings),
+    edits=lambda settings, recording: loader_edits(recording, **settings),
     example=Example(
         code="""
 import multiprocessing, time
