@@ -1,8 +1,8 @@
 """What another GPU would give: a prediction, not a measurement.
 
 ## What it does
-Nothing at run time. Where kernels fill the step on a GPU whose data sheet is known, it predicts the
-step on others: between what their memory bandwidth and what their arithmetic gives.
+Where kernels fill the step of a GPU whose data sheet is known, it predicts the step on others:
+between what their memory bandwidth and what their arithmetic gives.
 
 ## Why it helps
 Once the GPU is busy and computes in low precision, a faster one is what remains. Kernels that move

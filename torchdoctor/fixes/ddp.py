@@ -1,8 +1,7 @@
 """One process for each GPU: DistributedDataParallel in place of DataParallel or of one GPU.
 
 ## What it does
-Nothing at run time. It gives the command, and the lines to change in the script: where DataParallel
-is in use, or where one of several GPUs trains.
+Where DataParallel is in use, or one of several GPUs trains, it gives the command and the lines.
 
 ## Why it helps
 DataParallel copies the model to every GPU at every step, gathers all outputs on the first, and

@@ -13,9 +13,8 @@ far more can pay. If samples cost less than handing them over, no worker at all 
 ## Risks
 The samples and their order stay the same. Random augmentation draws other numbers, seeded by
 `torch` for each worker. Each worker has its own copy of the dataset: what the dataset changes in
-itself stays in that copy. Batches travel through shared memory, which containers limit
-(`--shm-size`). On Windows and macOS the script needs `if __name__ == "__main__":` and a dataset
-that can be pickled.
+itself stays there. Batches travel through shared memory, which containers limit (`--shm-size`). On
+Windows and macOS the script needs `if __name__ == "__main__":` and a dataset that can be pickled.
 
 ## Make it permanent
     loader = DataLoader(..., num_workers=4)

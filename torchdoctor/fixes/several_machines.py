@@ -1,8 +1,8 @@
 """Start the same training on several machines.
 
 ## What it does
-Nothing at run time. Where every GPU of the machine trains already, it gives the commands that start
-the program on several machines, and what they could give: a prediction, not a measurement.
+Where every GPU of the machine trains already, it gives the commands that start the program on
+several machines, and a prediction of what they could give.
 
 ## Why it helps
 A script that trains with a process for each GPU (DistributedDataParallel, FSDP) needs no other line
