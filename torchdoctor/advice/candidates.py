@@ -67,8 +67,10 @@ def candidates(
             reason = "It changes training: needs --allow-training-changes."
         if ident in skip:
             reason = "left out by --skip"
-        if reason is None and fixes is None:
-            reason = _pruned(prospect)
+        share = prospect.share
+        if reason is None and fixes is None and share is not None and share < LEAST_SHARE:
+            most = f"{100 * share:.1f} % at most"
+            reason = f"It could gain {most}: the cost that it treats takes no more of the step."
         called_for = any(ident in f.fixes or f.check in treats for f in diagnosis.findings)
         wants_call = offered or (fixes is None and fix.needs_finding)
         if reason is None and treats and wants_call and not called_for:
@@ -109,13 +111,6 @@ def _order(
     gain = -round(math.log(ceiling or 1.0) / _KNOWN_TO)
     listed = (*fix.treats, diagnosis.detail).index(diagnosis.detail)
     return 0 if is_larger else prospect.tier, gain, fix.setup_s, -included, listed
-
-
-def _pruned(prospect: _Prospect) -> str | None:
-    if prospect.share is None or prospect.share >= LEAST_SHARE:
-        return None
-    most = f"{100 * prospect.share:.1f} % at most"
-    return f"It could gain {most}: the cost that it treats takes no more of the step."
 
 
 def _with_company(

@@ -10,8 +10,7 @@ It saves memory, not time: of a block only its input stays, and a step takes up 
 The memory it frees allows a larger batch or a deeper model, which may more than pay for it.
 
 ## Risks
-None for the result: random numbers (dropout) are replayed. Blocks with side effects of their own
-(counters, caches) have them twice.
+Blocks with side effects (counters, caches) have them twice; random numbers (dropout) are replayed.
 
 ## Make it permanent
     from torch.utils.checkpoint import checkpoint

@@ -11,7 +11,7 @@ faults every page in again; jemalloc and tcmalloc keep them. On a GPU, blocks of
 holes; segments that grow fit them all.
 
 ## Risks
-None for the result. Resident memory can be larger, because freed memory is kept.
+Resident memory can be larger, because freed memory is kept.
 
 ## Make it permanent
     LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2 python train.py

@@ -1,12 +1,10 @@
 """Fused attention: scaled dot product attention in place of products and softmax.
 
 ## What it does
-Nothing of its own at run time; torch-compile, which recognises the usual forms of attention, is
-tried for the same finding. It gives the call to write, and the switch of the framework in use.
+It gives the call to write, or the framework's switch; torch-compile is tried for the same finding.
 
 ## Why it helps
-Written as two products and a softmax, attention writes a matrix of sequence by sequence to memory,
-for every head, and reads it again. The fused kernels keep it in registers.
+The matrix of sequence by sequence, for every head, stays in registers instead of memory.
 
 ## Risks
 Sums are formed in another order. A mask has to be given as attn_mask or is_causal. Code that wants

@@ -1,8 +1,7 @@
 """Store images pixel by pixel (NHWC) instead of plane by plane (NCHW).
 
 ## What it does
-Converts the convolution weights of each root module and the 4-D inputs of its forward to
-`torch.channels_last`. Shapes stay the same; only the order in memory changes.
+Stores convolution weights and the 4-D inputs of root modules as `torch.channels_last`: same shapes.
 
 ## Why it helps
 Tensor cores, and oneDNN on the CPU, compute convolutions with the channels of a pixel next to each

@@ -6,9 +6,8 @@ nowhere else, and takes their bias away. The running mean of the normalization i
 same amount, so that evaluation computes what it did before.
 
 ## Why it helps
-A batch normalization in training subtracts the mean of each channel, so a bias before it cancels.
-Computing, differentiating and updating it is work for nothing: a reduction over the whole output,
-a small kernel, and one more tensor for the optimizer in each layer.
+A batch normalization subtracts the mean of each channel, so a bias before it cancels. It costs a
+reduction over the whole output, a small kernel, and one more tensor for the optimizer.
 
 ## Risks
 The bias cancels up to rounding. Checkpoints lack its key: an older one loads with `strict=False`,

@@ -11,8 +11,7 @@ dataset in Python lists these are millions that never become garbage. A full col
 good part of a second, and on a GPU nothing is launched meanwhile.
 
 ## Risks
-The same numbers. Cycles that become garbage are found later, so memory may grow by what 50,000
-objects hold, tensors included. The report shows the memory.
+Garbage is found later: memory may grow by what 50,000 objects hold, tensors included.
 
 ## Make it permanent
     import gc

@@ -1,9 +1,8 @@
 """Load batches in worker processes, while the model computes.
 
 ## What it does
-Sets `num_workers` of the training DataLoader. With 0, the default, the training process reads,
-decodes and collates every batch itself, and the model waits for it. With n workers, n processes
-prepare the next batches meanwhile. torchdoctor tries several numbers.
+Sets `num_workers` of the training DataLoader: with 0, the default, the model waits for each batch;
+with n workers, n processes prepare the next ones meanwhile. torchdoctor tries several numbers.
 
 ## Why it helps
 Preparation and computation overlap, so a step takes as long as the slower of the two. Where it

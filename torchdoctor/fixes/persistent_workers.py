@@ -9,9 +9,8 @@ Starting a worker takes milliseconds (fork) to seconds (spawn), and each epoch's
 for it. Persistent workers also keep what the dataset has opened and cached.
 
 ## Risks
-Samples and their order stay the same. What the training process changes in the dataset between
-epochs (a curriculum, an epoch number) no longer reaches the workers. Their random state goes on, so
-random augmentation draws other numbers. Their memory stays in use between epochs.
+What the training process changes in the dataset between epochs (a curriculum, an epoch number) no
+longer reaches the workers. Their random state goes on. Their memory stays in use between epochs.
 
 ## Make it permanent
     loader = DataLoader(..., persistent_workers=True)

@@ -8,8 +8,7 @@ A queue evens out batches that take unequally long, such as those with one large
 It cannot help workers that are too slow on average: those need company (`loader-workers`).
 
 ## Risks
-None for the result: the same batches in the same order. Memory: up to `prefetch_factor` x
-`num_workers` batches lie in shared memory (and in pinned memory once they are handed over).
+Up to `prefetch_factor` x `num_workers` batches lie in shared memory (pinned once handed over).
 
 ## Make it permanent
     loader = DataLoader(..., prefetch_factor=4)

@@ -7,7 +7,6 @@ that keeps them can only be changed in the source: a trial has no way to know it
 ## Why it helps
 `total += loss` makes `total` the end of one graph over all steps so far. Its nodes, and with
 `retain_graph` or a loss that was never differentiated all their activations, stay in memory.
-Memory grows until the program is killed; Python's garbage collector and the allocator slow down.
 
 ## Risks
 Code that differentiates the sum later needs the graph, and would fail with a clear error.
