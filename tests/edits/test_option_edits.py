@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from torchdoctor.edits import KeywordEdit
 from torchdoctor.edits.keywords import argument_of

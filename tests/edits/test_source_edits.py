@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from torchdoctor.edits import DecoratorEdit, KeywordEdit, StatementEdit
 from torchdoctor.edits.diff import instead, unified_diff

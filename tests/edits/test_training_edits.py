@@ -244,5 +244,6 @@ def test_tf32_that_was_forbidden_to_convolutions_is_allowed_there_too() -> None:
     forbidden = replace(seen.main, flags=replace(seen.main.flags, cudnn_tf32=False))
     high = StatementEdit(file="/w/train.py", statement='torch.set_float32_matmul_precision("high")')
     assert tf32.edits({}, seen) == [high]
-    convolutions = replace(high, statement="torch.backends.cudnn.allow_tf32 = True")
+    allowed = "torch.backends.cudnn.allow_tf32 = True"
+    convolutions = StatementEdit(file="/w/train.py", statement=allowed)
     assert tf32.edits({}, replace(seen, processes=[forbidden])) == [high, convolutions]

@@ -15,7 +15,6 @@ from torchdoctor.words import (
     Candidate,
     CheckSpec,
     Diagnosis,
-    Finding,
     FixSpec,
     Recording,
     Refused,
@@ -60,11 +59,18 @@ def candidates(
         treats = {*fix.treats, *(check for other in included for check in other.treats)}
         prospect = _prospect(fix, treats, recording, diagnosis)
         offered = fix.offered_as_code(recording)
-        reason = _refusal(fix, recording, allow_training_changes)
+        reason = fix.refusal(recording)
+        # What is shown and never run is for the user to decide.
+        runs = fix.training is not None or not offered
+        changes = runs and fix.keeps_results == "changes training" and not allow_training_changes
+        if reason is None and changes:
+            reason = "It changes training: needs --allow-training-changes."
         if ident in skip:
             reason = "left out by --skip"
-        if reason is None and fixes is None:
-            reason = _pruned(prospect)
+        share = prospect.share
+        if reason is None and fixes is None and share is not None and share < LEAST_SHARE:
+            most = f"{100 * share:.1f} % at most"
+            reason = f"It could gain {most}: the cost that it treats takes no more of the step."
         called_for = any(ident in f.fixes or f.check in treats for f in diagnosis.findings)
         wants_call = offered or (fixes is None and fix.needs_finding)
         if reason is None and treats and wants_call and not called_for:
@@ -99,29 +105,12 @@ def _order(
     """Return what orders fixes, the first is least: tier, gain, cost, fixes included, treated."""
     # The tree takes the first branch that is high: a mistake beside it, whose end costs no results
     # and no set-up, may cost more.
-    shares = [_share_of(f) for f in diagnosis.findings if f.check == diagnosis.detail]
+    shares = [f.share_of_step or 0.0 for f in diagnosis.findings if f.check == diagnosis.detail]
     for_nothing = prospect.tier == 1 and fix.risk == 0 and not fix.setup_s
     is_larger = for_nothing and (prospect.share or 0.0) > max(shares, default=1)
     gain = -round(math.log(ceiling or 1.0) / _KNOWN_TO)
     listed = (*fix.treats, diagnosis.detail).index(diagnosis.detail)
     return 0 if is_larger else prospect.tier, gain, fix.setup_s, -included, listed
-
-
-def _refusal(fix: FixSpec, recording: Recording, allow_training_changes: bool) -> str | None:
-    if reason := fix.refusal(recording):
-        return reason
-    if fix.offered_as_code(recording) and fix.training is None:
-        return None  # the user decides: it is shown, never run
-    if fix.keeps_results == "changes training" and not allow_training_changes:
-        return "It changes training: needs --allow-training-changes."
-    return None
-
-
-def _pruned(prospect: _Prospect) -> str | None:
-    if prospect.share is None or prospect.share >= LEAST_SHARE:
-        return None
-    most = f"{100 * prospect.share:.1f} % at most"
-    return f"It could gain {most}: the cost that it treats takes no more of the step."
 
 
 def _with_company(
@@ -135,23 +124,19 @@ def _with_company(
         yield settings, {}
 
 
-def _share_of(finding: Finding) -> float:
-    return finding.share_of_step or 0.0
-
-
 def _prospect(
     fix: FixSpec, treats: Collection[str], recording: Recording, diagnosis: Diagnosis
 ) -> _Prospect:
     """Return what a fix could gain, by what it treats and the phases that it works on."""
     treated = [f for f in diagnosis.findings if f.check in treats or fix.ident in f.fixes]
-    known = [f for f in treated if f.share_of_step is not None]
+    known = [(x.share_of_step, x.check) for x in treated if x.share_of_step is not None]
     share: float | None = None
     if known:
         # Findings overlap (waiting for data, and why): the largest, not the sum.
-        largest = max(known, key=_share_of)
-        check, tier, share = catalogue.checks().get(largest.check), 1, _share_of(largest)
+        share, ident = max(known, key=lambda pair: pair[0])
+        check, tier = catalogue.checks().get(ident), 1
         prefix = check.share_prefix if check else ""
-        reason = f"treats {largest.check}, {prefix}{100 * share:.0f} % of the step"
+        reason = f"treats {ident}, {prefix}{100 * share:.0f} % of the step"
     elif treated:
         tier, reason = 2, f"treats {', '.join(f.check for f in treated)}"
     else:

@@ -40,10 +40,8 @@ def _examine(recording: Recording) -> Symptoms:
         f"{counted(traced.allocations_per_step, 'call')} a step."
     )
     emptied = [x.location for x in calls_of(recording, "wait") if x.name == "empty_cache"]
-    where, evidence = (
-        emptied[0] if emptied else None,
-        [told, *(causes or ["Where sizes vary from step to step, let segments grow."])],
-    )
+    evidence = [told, *(causes or ["Where sizes vary from step to step, let segments grow."])]
+    where = emptied[0] if emptied else None
     yield Symptom(share=share, evidence=evidence, location=where, severity="moderate")
 
 

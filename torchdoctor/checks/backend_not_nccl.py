@@ -8,8 +8,7 @@ sends it from there and copies it back: each exchange waits for both copies, and
 ## How it is measured
 torchdoctor reads the backend of the process group from torch, or from the trace
 (`distributedInfo`), where a model on a CUDA device is wrapped in DistributedDataParallel or FSDP
-and the job has several processes. In a trace the share is the time of collectives on the host in
-which no kernel runs.
+and the job has several processes. A trace gives the time of host collectives without a kernel.
 
 ## Not to be confused with
 Exchange that is slow with NCCL (communication-share), and gloo between processes that train on

@@ -1,8 +1,7 @@
 """The batch is too small for the GPU.
 
 ## What it means
-Kernels that are over in a few microseconds leave the GPU waiting for the next launch: a larger
-batch costs little more time.
+Such kernels leave the GPU waiting for the next launch: a larger batch costs little more time.
 
 ## How it is measured
 Most kernels of the trace take less than 10 microseconds, the GPU is busy less than half of the

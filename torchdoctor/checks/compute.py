@@ -1,8 +1,7 @@
 """The step is arithmetic: large operators take most of it.
 
 ## What it means
-The hardware computes most of the time. Nothing waits; faster arithmetic (lower precision,
-better memory layout, a compiler, better hardware) is what is left.
+Nothing waits: faster arithmetic (lower precision, layout, a compiler, hardware) is what is left.
 
 ## How it is measured
 With a GPU, the check takes the share of the step in which kernels run. Without one, it takes the

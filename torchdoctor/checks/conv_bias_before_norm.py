@@ -1,8 +1,7 @@
 """Convolutions have a bias right before a batch norm.
 
 ## What it means
-Batch norm subtracts the mean, and with it any bias: adding it, and computing its gradient, is
-work for nothing.
+Batch norm subtracts the mean, and with it any bias: that and its gradient are wasted work.
 
 ## How it is measured
 The probe counts convolutions with a bias that a batch norm directly follows in their parent module.

@@ -9,8 +9,7 @@ The probe counts Conv2d modules whose weights are not channels_last. The trace g
 convolutions among the operators. Transposed convolutions (ConvTranspose2d) count in neither.
 
 ## Not to be confused with
-Convolutions that are already channels_last, or 1x1 kernels on 1x1 images, where it makes no
-difference.
+1x1 kernels on 1x1 images, where it makes no difference.
 """
 
 from torchdoctor.facts.lookup import convolution_share, training_models

@@ -14,7 +14,7 @@ not noted: a slow data set shows as waiting for data.
 """
 
 from torchdoctor.facts.analysed import ARRAYS, calls_of, costly_calls
-from torchdoctor.words import CheckSpec, Recording, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptoms, process, tensor_call
 
 _NAMES = {"array-copy": "torch.tensor of an array", "arrays-copy": "torch.tensor of several arrays"}
 
@@ -24,12 +24,7 @@ def _examine(recording: Recording) -> Symptoms:
     return costly_calls(recording, calls, CHECK.threshold, lambda call: _NAMES[call.kind])
 
 
-_CALL = {
-    "kind": "arrays-copy",
-    "name": "tensor",
-    "location": {"file": "/w/train.py", "line": 12},
-    "host_s": 0.004,
-}
+_CALL = tensor_call("arrays-copy", "tensor", host_s=0.004)
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.01,

@@ -1,12 +1,10 @@
 """cudnn.benchmark is off with convolutions of fixed size.
 
 ## What it means
-With cudnn.benchmark the fastest convolution algorithm is found by trying, once for each input
-size. With sizes that never change that is paid once.
+With cudnn.benchmark the fastest convolution algorithm is found by trying, once for each size.
 
 ## How it is measured
-The switch is off after the measured steps, the model has Conv2d modules, and at most two distinct
-input shapes came.
+The switch is off after the measured steps, and Conv2d modules got at most two input shapes.
 
 ## Not to be confused with
 Inputs whose size varies: there each new size would be tried again.

@@ -1,14 +1,12 @@
 """Does the step wait for data?
 
 ## What it means
-The model can compute only when the batch is there. While the training process waits for the batch,
-the device (or the CPU's arithmetic) is idle.
+While the training process waits for the batch, the device (or the CPU's arithmetic) is idle.
 
 ## How it is measured
 The probe times `next()` of the DataLoader's iterator and `iter(loader)`; on a GPU only the part
 counts that no kernel hides (exposed time). If no DataLoader feeds the loop, the host's time between
-the end of a step and the next forward counts too, as far as sampled stacks show that it prepares a
-batch.
+a step's end and the next forward counts too, where sampled stacks show that it prepares a batch.
 
 ## Not to be confused with
 The time that workers take to prepare a batch: hidden behind the computation it costs nothing.
@@ -34,11 +32,8 @@ def _examine(recording: Recording) -> Symptoms:
             "starting its workers": steps.loader_start_s,
             "preparing batches in the loop": in_loop_s,
         }
-        parts = [
-            f"{1e3 * wait_s:.1f} ms {place}"
-            for place, wait_s in waits.items()
-            if wait_s >= _NAMED * steps.mean_s
-        ]
+        least_s = _NAMED * steps.mean_s
+        parts = [f"{1e3 * s:.1f} ms {place}" for place, s in waits.items() if s >= least_s]
         evidence.append(
             f"{', '.join(parts)}, of a {steps.mean_s * 1e3:.1f} ms step (means of the observed "
             "launch)."

@@ -14,8 +14,7 @@ rows up or scatter them (embedding, index_select) do not count. The line that is
 
 ## Not to be confused with
 Programs that need the digits: solvers, simulations, Gaussian processes, second derivatives of
-physics-informed networks, checks of gradients. A loss or a metric that is added up in float64 costs
-next to nothing.
+physics-informed networks, checks of gradients. A loss added up in float64 costs next to nothing.
 """
 
 from torchdoctor.facts.arithmetic import double_location, double_models, made_double

@@ -11,8 +11,7 @@ training, not what is learned, unless early stopping or a schedule follows the v
 
 ## How it is measured
 torchdoctor adds up the time of evaluation sections in the mean step: batches and forward passes
-that nothing is learned from. The check needs two such sections, because one does not show how often
-they come.
+that nothing is learned from. It needs two of them, as one does not show how often they come.
 
 ## Not to be confused with
 Evaluation that builds a graph for gradients (evaluation-with-gradients): it is faster without.

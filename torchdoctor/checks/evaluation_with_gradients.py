@@ -5,8 +5,7 @@ A forward in eval mode with gradients enabled keeps every activation for a backw
 comes: more time, and much more memory.
 
 ## How it is measured
-The probe counts forwards of a module in eval mode while gradients are enabled, and times the
-sections of evaluation.
+The probe counts forwards in eval mode while gradients are enabled, and times the evaluation.
 
 ## Not to be confused with
 Training a frozen part in eval mode, where a backward follows.

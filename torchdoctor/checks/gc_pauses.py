@@ -1,12 +1,10 @@
 """Python's garbage collector interrupts the steps.
 
 ## What it means
-A full collection walks through every Python object. In programs with millions of them it takes
-a good part of a second, again and again.
+A full collection walks through every Python object: of millions, in a good part of a second.
 
 ## How it is measured
-Python's own gc callbacks give the collections longer than 0.1 ms; their time is compared with the
-step.
+Python's own gc callbacks give the collections longer than 0.1 ms, compared with the step.
 
 ## Not to be confused with
 Freeing tensors, which needs no collection.

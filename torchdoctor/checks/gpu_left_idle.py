@@ -9,8 +9,7 @@ torchdoctor compares the GPUs that the driver (NVML) reports with the devices of
 optimizers, and with the number of GPUs that torch sees. It also looks for other programs on them.
 
 ## Not to be confused with
-`CUDA_VISIBLE_DEVICES`, by which you chose: then the check finds nothing. Very small models, which a
-CPU trains as fast.
+A choice by `CUDA_VISIBLE_DEVICES`. Very small models, which a CPU trains as fast.
 """
 
 from torchdoctor.facts.lookup import training_models

@@ -1,16 +1,15 @@
 """Is the GPU busy?
 
 ## What it means
-A high share of kernels means that the GPU itself is the limit: faster kernels, lower precision
-or a faster GPU help. A low one means that it waits for the host.
+If it is, the GPU is the limit: faster kernels, lower precision or a faster GPU help. If not, it
+waits for the host.
 
 ## How it is measured
 The profiler's trace gives the share of the step in which at least one kernel runs. If there is no
 trace, the utilization that NVML reports counts.
 
 ## Not to be confused with
-The utilization that nvidia-smi shows: time in which any kernel ran, however small a part of
-the GPU it used.
+nvidia-smi's utilization: time in which any kernel ran, however little of the GPU it used.
 """
 
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion

@@ -18,9 +18,8 @@ with stacks, the functions count that torch makes of the code after a break
 (`torch_dynamo_resume_in_..._at_LINE`).
 
 ## Not to be confused with
-Functions that torch.compile skips altogether, and functions that are compiled again
-(recompilations). A break that the program asks for (`torch._dynamo.graph_break()`,
-`torch.compiler.disable`).
+Functions that torch.compile skips, or compiles again (recompilations). A break that is asked for
+(`torch._dynamo.graph_break()`, `torch.compiler.disable`).
 """
 
 from torchdoctor.facts.lookup import place, place_before

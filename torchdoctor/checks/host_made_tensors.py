@@ -15,7 +15,7 @@ The batch itself, which is new in each step and has to be moved.
 """
 
 from torchdoctor.facts.analysed import TO_DEVICE, calls_of, costly_calls
-from torchdoctor.words import CheckSpec, Recording, Symptoms, TensorCall, process
+from torchdoctor.words import CheckSpec, Recording, Symptoms, TensorCall, process, tensor_call
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -28,12 +28,7 @@ def _name(call: TensorCall) -> str:
     return "the same unchanged tensor is moved again"
 
 
-_CALL = {
-    "kind": "made-then-moved",
-    "name": "zeros",
-    "location": {"file": "/w/train.py", "line": 12},
-    "host_s": 0.001,
-}
+_CALL = tensor_call("made-then-moved", "zeros", host_s=0.001)
 CHECK = CheckSpec(
     branch="memcpy",
     threshold=0.01,

@@ -2,8 +2,7 @@
 
 ## What it means
 The program sums up, or puts into a list, a loss or an output that still requires a gradient. The
-autograd graph of its step hangs on it and is never freed. Memory grows with every step, and the
-work of Python and the allocator grows with it.
+autograd graph of its step hangs on it and is never freed: memory and the allocator's work grow.
 
 ## How it is measured
 In a few steps after the profiler window, which are in no timing, torchdoctor marks the graph of

@@ -13,11 +13,10 @@ workers' queue for most of the wait, the workers are not the limit: see batch-tr
 A loader that waits for a disk or a network: there more workers than cores help.
 """
 
-from torchdoctor.facts.loading import queued_words, waiting_loader
+from torchdoctor.facts.loading import queued_words, sample_time, waiting_loader
 from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
 from torchdoctor.facts.stacks import preparing_line
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
-from torchdoctor.words.figures import seconds
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -34,10 +33,7 @@ def _examine(recording: Recording) -> Symptoms:
             "Make this line cheaper first (whole-array NumPy operations, a decoder in C): workers "
             "only hide it.",
         ]
-    if loader.sample_time_s is not None:
-        evidence.append(
-            f"Preparing one sample took {seconds(loader.sample_time_s)} in the first batches."
-        )
+    evidence += sample_time(loader)
     share = data_wait_share(recording)
     yield Symptom(share=share, evidence=evidence, location=loader.location)
 

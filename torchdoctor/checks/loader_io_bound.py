@@ -8,19 +8,17 @@ network file system, an object store or a service.
 Without workers, less than half of the time of a fetch is CPU time. With workers, each keeps less
 than half a CPU busy while the step still waits. Time in the queue for a CPU that other programs
 hold counts as CPU time; if it is not known on a busy machine, the report holds a doubt instead of a
-finding. Without workers, sampled stacks name the line. If batches lie ready in the workers' queue,
-see batch-transfer.
+finding. Without workers, stacks name the line. If batches lie ready, see batch-transfer.
 
 ## Not to be confused with
 A loader that computes: there the number of cores limits how many workers help.
 """
 
-from torchdoctor.facts.loading import untold_wait, waiting_loader
+from torchdoctor.facts.loading import sample_time, untold_wait, waiting_loader
 from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
 from torchdoctor.facts.slow_reads import HARDLY_READ, read_mounts_of
 from torchdoctor.facts.stacks import preparing_line
 from torchdoctor.words import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptoms, process
-from torchdoctor.words.figures import seconds
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -34,11 +32,8 @@ def _examine(recording: Recording) -> Symptoms:
     slow = any(mount.kind in SLOW_KINDS for mount in read_mounts_of(recording))
     unread = reads is not None and reads < HARDLY_READ and not slow
     cause = f"{'another process or a sleep' if unread else 'storage'}, a network or a lock"
-    evidence = [f"Fetching a batch is only {busy:.0%} CPU time: the loader waits for {cause}."]
-    if loader.sample_time_s is not None:
-        evidence.append(
-            f"Preparing one sample took {seconds(loader.sample_time_s)} in the first batches."
-        )
+    told = f"Fetching a batch is only {busy:.0%} CPU time: the loader waits for {cause}."
+    evidence = [told, *sample_time(loader)]
     if (line := preparing_line(recording)) is not None:
         evidence.append(line)
     if reads is not None:

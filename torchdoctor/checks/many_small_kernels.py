@@ -1,8 +1,7 @@
 """Very many operators, each of them tiny.
 
 ## What it means
-Launching an operator costs the host several microseconds whatever its size. Hundreds of tiny
-operators make a step of launches; a compiler fuses them into few.
+Launching an operator costs the host microseconds, however small it is; a compiler fuses them.
 
 ## How it is measured
 On a GPU, a step has at least 50 kernels, most take under 10 microseconds, and in over 30 % of it no

@@ -1,8 +1,7 @@
 """Does the step wait for copies?
 
 ## What it means
-Batches travel from host to device memory, results back. While the device waits for a copy, or
-the host is held by one, nothing is computed.
+While the device waits for a copy (batches, results), or one holds the host, nothing is computed.
 
 ## How it is measured
 The profiler's trace gives the exposed time of memory copies, in which no kernel runs, and the

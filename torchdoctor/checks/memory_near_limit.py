@@ -1,8 +1,7 @@
 """GPU memory is nearly full.
 
 ## What it means
-Near the limit the allocator must free and ask again, which synchronises the device; a little
-more, and the run dies.
+The allocator must free and ask again, which synchronises; a little more, and the run dies.
 
 ## How it is measured
 NVML gives the peak of the GPU memory in use, which is compared with the GPU's whole memory.

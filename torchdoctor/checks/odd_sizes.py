@@ -2,8 +2,7 @@
 
 ## What it means
 A GPU's tensor cores work on tiles. A layer of 50257 or 1001 columns is padded inside the kernel, or
-handed to a slower kernel. The next multiple of 8 (64 on an A100 and later) computes more and takes
-less time.
+handed to a slower one. The next multiple of 8 (64 on an A100 and later) takes less time.
 
 ## How it is measured
 After the profiler window, torchdoctor times products and convolutions of uneven sizes alone, beside
@@ -48,15 +47,15 @@ def _with_odd_sizes(recording: Recording) -> list[ModelFacts]:
     return models if low or recording.main.flags.matmul_tf32 else []
 
 
-_ON_A100 = on_gpu("A100", compute_capability="8.0")
-_MODEL = {
+ON_A100 = on_gpu("A100", compute_capability="8.0")
+MODEL = {
     "ident": 0,
     "forwards": 60,
     "device": "cuda:0",
     "dtypes": ["bfloat16"],
     "odd_sizes": ["head: Linear 768 -> 50257"],
 }
-_PADDED = {
+PADDED = {
     "operator": "aten::mm",
     "sizes": "[512, 128], [128, 1001]",
     "padded": ["columns 1001 -> 1008"],
@@ -66,19 +65,19 @@ _PADDED = {
     "alone_s": 0.001,
     "speedups": [1.3, 1.32, 1.28, 1.31],
 }
-_NO_GAIN = {**_PADDED, "speedups": [0.98, 1.01, 1.0, 1.02]}
+NO_GAIN = {**PADDED, "speedups": [0.98, 1.01, 1.0, 1.02]}
 CHECK = CheckSpec(
     branch="gpu",
     threshold=8,
     unit="elements, of which sizes are to be multiples",
     source="NVIDIA, Matrix Multiplication Background: multiples of 16 bytes (8 halves)",
     examine=_examine,
-    fires=[{**_ON_A100, **process(models=[_MODEL])}, process(padded_products=[_PADDED])],
+    fires=[{**ON_A100, **process(models=[MODEL])}, process(padded_products=[PADDED])],
     quiet=[
         # Timed, and found to gain nothing: whatever the sizes would let one expect.
-        {**_ON_A100, **process(models=[_MODEL], padded_products=[_NO_GAIN])},
-        process(padded_products=[{**_PADDED, "alone_s": 1e-6}]),
-        process(models=[{**_MODEL, "device": "cpu"}]),
-        {**_ON_A100, **process(models=[{**_MODEL, "odd_sizes": []}])},
+        {**ON_A100, **process(models=[MODEL], padded_products=[NO_GAIN])},
+        process(padded_products=[{**PADDED, "alone_s": 1e-6}]),
+        process(models=[{**MODEL, "device": "cpu"}]),
+        {**ON_A100, **process(models=[{**MODEL, "odd_sizes": []}])},
     ],
 )

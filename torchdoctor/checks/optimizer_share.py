@@ -1,12 +1,10 @@
 """The optimizer takes a large share of the step.
 
 ## What it means
-Updating the parameters costs memory bandwidth or dispatch. With small batches it can be as long
-as the backward.
+Updates cost memory bandwidth or dispatch: with small batches as much as the backward.
 
 ## How it is measured
-The probe times optimizer.step() without the closure's forward and backward, and compares it with
-the step.
+The probe times optimizer.step(), without the closure's forward and backward.
 
 ## Not to be confused with
 The closure of LBFGS, which is forward and backward.

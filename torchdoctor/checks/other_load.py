@@ -1,8 +1,7 @@
 """Other programs use this machine.
 
 ## What it means
-Other programs take CPU time from the training: it is slower than it could be, and measurements
-are noisier.
+Other programs take CPU time from the training, which is slower, and measurements are noisier.
 
 ## How it is measured
 CPU time of the whole machine less the program's own (psutil); processes on its GPUs (NVML).

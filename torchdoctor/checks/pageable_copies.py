@@ -1,8 +1,7 @@
 """Batches are copied to the GPU from pageable memory.
 
 ## What it means
-The driver can copy asynchronously only from pinned (page-locked) memory. From ordinary memory it
-first copies into a buffer of its own, and holds the host until that is done.
+From memory that is not page-locked, the driver first copies into a buffer and holds the host.
 
 ## How it is measured
 The trace marks copies as pageable, and the probe's step log holds calls of Tensor.to and

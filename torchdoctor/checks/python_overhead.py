@@ -1,8 +1,7 @@
 """Python and dispatch take much of the step.
 
 ## What it means
-Between the operators the host runs Python and torch's dispatcher. With many small operators
-that takes longer than their arithmetic.
+With many small operators, Python and torch's dispatcher take longer than their arithmetic.
 
 ## How it is measured
 The profiler's trace gives the host's time outside any operator, in stretches under half a

@@ -1,9 +1,8 @@
 """One rank computes longer than the others, which wait for it.
 
 ## What it means
-In synchronous training each step takes as long as the slowest rank: all others wait for it in
-their collectives. Every GPU of the job pays for more data, longer sequences, a slower GPU or a busy
-host on one rank.
+In synchronous training each step takes as long as the slowest rank. Every GPU of the job pays for
+more data, longer sequences, a slower GPU or a busy host on one rank.
 
 ## What to do
 The evidence names what the rank takes longer for. Kernels: give each rank as much work (lengths

@@ -3,15 +3,12 @@
 ## What it means
 A kernel can be as fast as the GPU computes or as fast as it moves the data, whichever takes longer
 (the roofline). Compute-bound work gains from lower precision and from a GPU with more arithmetic;
-memory-bound work gains from fused kernels, larger batches and smaller types. MFU (model FLOPs
-utilisation) is the time that the step's matrix products would take at the data sheet's dense peak,
-over the step.
+memory-bound work from fused kernels, larger batches and smaller types. MFU (model FLOPs
+utilisation) is the share of the step that its matrix products would take at the dense peak.
 
 ## What to do
-Nothing is wrong by itself; the finding says which fixes can help. Compute-bound: lower precision
-(mixed-precision, tf32), sizes that tensor cores take (pad-to-multiple), a GPU with more arithmetic
-(better-gpu). Memory-bound: fewer and fused kernels (torch-compile, fused-optimizer, attention),
-larger batches, smaller types, a GPU with more bandwidth.
+Nothing is wrong by itself. For compute-bound work see mixed-precision, tf32, pad-to-multiple and
+better-gpu; for memory-bound work torch-compile, fused-optimizer, attention and larger-batch.
 
 ## How it is measured
 The FLOPs and bytes of matrix products, convolutions and attention follow from their recorded input

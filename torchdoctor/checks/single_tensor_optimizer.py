@@ -1,12 +1,10 @@
 """The optimizer updates parameters one by one.
 
 ## What it means
-Without `foreach` or `fused` the optimizer runs several small operators for each parameter
-tensor, in Python.
+Without `foreach` or `fused`, Python runs several small operators for each parameter tensor.
 
 ## How it is measured
-The probe reads the optimizer's arguments and the number of its parameter tensors; the step log
-gives its share of the step.
+The probe reads the optimizer's arguments, its number of tensors, and its share of the step.
 
 ## Not to be confused with
 A large optimizer share of few large tensors: that is memory bandwidth.

@@ -15,7 +15,7 @@ One wait at the end of a step that reads the loss now and then.
 
 from torchdoctor.facts.analysed import calls_of
 from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, tensor_call, trace
 from torchdoctor.words.figures import counted
 
 _NAMED = 4
@@ -61,12 +61,7 @@ def _examine(recording: Recording) -> Symptoms:
 _IDLE = {"gpu": 0.5, "cpu": 0.3, "runtime": 0.1, "other": 0.1}
 _BUSY = {"gpu": 0.99, "cpu": 0.01, "runtime": 0.0, "other": 0.0}
 _SYNCS = {"has_device": True, "sync_s": 0.04, "syncs_per_step": 3.0}
-_WAIT = {
-    "kind": "wait",
-    "name": "item",
-    "location": {"file": "/w/train.py", "line": 30},
-    "host_s": 0.004,
-}
+_WAIT = tensor_call("wait", "item", host_s=0.004)
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.05,

@@ -1,12 +1,10 @@
 """TF32 is off on a GPU that has it.
 
 ## What it means
-GPUs since Ampere multiply float32 matrices on tensor cores in TF32, several times faster, when
-the program allows it.
+GPUs since Ampere multiply float32 matrices in TF32 several times faster, if that is allowed.
 
 ## How it is measured
-The probe reads torch.backends.cuda.matmul.allow_tf32 after the measured steps, on a GPU of compute
-capability 8.0 or more.
+The probe reads torch.backends.cuda.matmul.allow_tf32 after the measured steps.
 
 ## Not to be confused with
 bfloat16 autocast, which is faster still and makes TF32 unnecessary where it applies.

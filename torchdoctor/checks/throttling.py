@@ -16,17 +16,12 @@ NVML reports the reasons for throttling while the program runs.
 An idle GPU, which lowers its clock by itself.
 """
 
-import re
-
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
 
 def _examine(recording: Recording) -> Symptoms:
-    figures = [(x, re.search(r"([\d.]+) %$", x)) for x in recording.sensors.gpu_throttle]
-    # A reason without a figure ("power cap" in place of "power cap 35 %") counts as always.
-    reasons = [
-        x for x, figure in figures if not figure or float(figure[1]) >= 100 * CHECK.threshold
-    ]
+    known = recording.sensors.gpu_throttle  # "power cap 35 %"
+    reasons = [x for x in known if float(x.split()[-2]) >= 100 * CHECK.threshold]
     if reasons:
         times = ", ".join(f"{reason} of the time" for reason in reasons)
         yield Symptom(evidence=f"NVML reports throttling: {times}.", severity="moderate")

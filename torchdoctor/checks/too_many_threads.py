@@ -1,12 +1,10 @@
 """More compute threads than usable CPUs.
 
 ## What it means
-torch's threads spin while they wait for each other. With more threads than CPUs, some wait for
-one that is not running.
+torch's threads spin while they wait for each other, with too few CPUs for one that cannot run.
 
 ## How it is measured
-torch.get_num_threads() is compared with the CPUs that the process may use (affinity and container
-quota).
+torch.get_num_threads() is compared with the usable CPUs (affinity and container quota).
 
 ## Not to be confused with
 Loader workers, which are processes and use one thread each.

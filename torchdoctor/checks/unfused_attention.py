@@ -3,8 +3,7 @@
 ## What it means
 Scores, softmax and weighted sum as three operators write the whole matrix of scores to memory and
 read it again, several times, forward and backward. One fused operator (scaled dot product
-attention) never writes it: it takes less memory, and is two to four times as fast for long
-sequences.
+attention) never writes it: less memory, and two to four times as fast for long sequences.
 
 ## How it is measured
 The trace has batched matrix products and softmax, at least two products to each softmax but one (a

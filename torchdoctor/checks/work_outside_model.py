@@ -2,8 +2,7 @@
 
 ## What it means
 Metrics in Python, checkpoints, logging, plots and the environment of reinforcement learning run in
-the loop outside forward, backward and optimizer. The device (or the CPU's arithmetic) waits for
-them.
+the loop outside forward, backward and optimizer, and the device (or the CPU's arithmetic) waits.
 
 ## What to do
 At the lines that are named: compute metrics on whole tensors and every so many steps, log and save
@@ -17,8 +16,7 @@ the model. Sampled stacks of the main thread name your functions in that time; a
 counts for your line that called it.
 
 ## Not to be confused with
-Batches prepared in the loop (inline-batch-preparation), and Python inside the model's own forward
-(python-overhead).
+Batches prepared in the loop (inline-batch-preparation), Python in the forward (python-overhead).
 """
 
 from typing import Any

@@ -1,8 +1,7 @@
 """More loader workers than usable CPUs, while the work is computing.
 
 ## What it means
-Workers beyond the CPUs that this process may use (affinity, container quota) take time from
-each other and from the training process.
+Workers beyond the CPUs that may be used (affinity, quota) take time from each other and training.
 
 ## How it is measured
 `num_workers` is compared with the usable CPUs, if the workers keep these CPUs busy.

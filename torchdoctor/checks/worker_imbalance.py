@@ -11,8 +11,7 @@ In the observed launch, torchdoctor adds up the time that the loop waited for a 
 batch had come out of the workers' queue. This is part of the wait for data.
 
 ## Not to be confused with
-Workers that are all too slow: then nothing lies ready. If one batch in hundreds takes very long,
-see slow-sample.
+Workers that are all too slow: nothing lies ready. One slow batch in hundreds: see slow-sample.
 """
 
 from torchdoctor.facts.lookup import data_wait_share, order_wait_share, training_loaders

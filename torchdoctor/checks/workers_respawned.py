@@ -1,9 +1,8 @@
 """Workers are started anew for each epoch.
 
 ## What it means
-Without `persistent_workers=True` a DataLoader starts its workers at the beginning of every
-epoch and ends them after it. With short epochs, or a dataset that is slow to open, starting
-costs more than loading.
+Without `persistent_workers=True` a DataLoader's workers live for one epoch. With short epochs, or a
+dataset that is slow to open, starting them costs more than loading.
 
 ## How it is measured
 The probe times `iter(loader)` and the extra wait for the first batch of each iterator, per step.

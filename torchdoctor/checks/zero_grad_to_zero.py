@@ -1,8 +1,7 @@
 """Gradients are set to zero instead of None.
 
 ## What it means
-zero_grad(set_to_none=False) writes zeros into every gradient, and the next backward reads them
-to add to them.
+zero_grad(set_to_none=False) fills every gradient with zeros, to which the next backward adds.
 
 ## How it is measured
 The probe counts calls with set_to_none=False and notes the line of the first.

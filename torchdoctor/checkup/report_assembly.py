@@ -33,14 +33,16 @@ from torchdoctor.words import (
 )
 from torchdoctor.words.specs import FixSpec
 
+NOTHING = Diagnosis(bottleneck="none", sentence="Nothing was measured.")
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(kw_only=True)
 class RunResults:
-    """All that a run brought together: what a report is made of."""
+    """All that a run brings together: what a report is made of."""
 
     recording: Recording  # of the observing launches; its doubts go into the report
-    diagnosis: Diagnosis
-    trials: TrialResults | None  # None: there were none
+    diagnosis: Diagnosis = NOTHING
+    trials: TrialResults | None = None  # None: there were none
     settings: RunSettings
     refused: Sequence[Refused] = ()  # fixes that were not tried, with their reasons
     created: str = ""  # ISO 8601

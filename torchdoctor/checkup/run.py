@@ -4,7 +4,7 @@ import contextlib
 import functools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -35,17 +35,13 @@ from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
 from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import trains_in_low_precision
-from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
 from torchdoctor.words import (
-    Diagnosis,
     Ending,
     ProgressEvent,
     Recording,
-    Refused,
     Report,
-    TrainingTrial,
     Workload,
 )
 from torchdoctor.words.errors import ProgramFailed, UsageError
@@ -56,7 +52,6 @@ _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
 _LEAST_TRIALS_S = 5.0
 
-_NOTHING = Diagnosis(bottleneck="none", sentence="Nothing was measured.")
 Progress = Callable[[ProgressEvent], None]
 
 
@@ -81,7 +76,7 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
                 settings=settings,
                 tell=progress,
                 began_s=began_s,
-                created=created,
+                created=created.isoformat(timespec="seconds"),
                 folder=folder,
                 sandbox=sandbox,
                 recorder=recorder,
@@ -91,25 +86,15 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
 
 
 @dataclass(kw_only=True)
-class _Checkup:
+class _Checkup(RunResults):
     """State of one run: its clock, its folder, what was found so far."""
 
-    settings: RunSettings
     tell: Progress
     began_s: float  # time.monotonic()
-    created: datetime
     folder: Path
     sandbox: Sandbox
     recorder: Recorder
-    recording: Recording
-    diagnosis: Diagnosis = _NOTHING
-    trials: TrialResults | None = None
-    refused: Sequence[Refused] = ()
     doubts: list[str] = field(default_factory=list)
-    no_trials_reason: str | None = None
-    interrupted: bool = False
-    training: Sequence[TrainingTrial] = ()
-    ending: Ending | None = None
 
     def report(self) -> Report:
         """Go through the story; whatever interrupts it, write and return what is known."""
@@ -325,18 +310,8 @@ class _Checkup:
             doubts.append(self.sandbox.doubt)
         on_gpu = self.recording.has_gpu or self.recording.shares.gpu is not None
         tried = self.trials.ceilings if self.trials else []
-        diagnosis, disagree = by_experiment(self.diagnosis, tried, catalogue.checks(), on_gpu)
-        results = RunResults(
-            recording=replace(self.recording, doubts=[*doubts, *disagree]),
-            diagnosis=diagnosis,
-            trials=self.trials,
-            refused=self.refused,
-            settings=self.settings,
-            created=self.created.isoformat(timespec="seconds"),
-            elapsed_s=self._elapsed(),
-            no_trials_reason=self.no_trials_reason,
-            interrupted=self.interrupted,
-            training=self.training,
-            ending=self.ending,
-        )
-        return assemble(results)
+        checks = catalogue.checks()
+        self.diagnosis, disagree = by_experiment(self.diagnosis, tried, checks, on_gpu)
+        self.recording = replace(self.recording, doubts=[*doubts, *disagree])
+        self.elapsed_s = self._elapsed()
+        return assemble(self)

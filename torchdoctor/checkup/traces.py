@@ -127,18 +127,13 @@ def compared(ranks: Sequence[RankTrace]) -> tuple[list[RankTime], RankTrace, Ali
     """Return a row for each rank of one job, the trace of the one that others wait for, clocks."""
     longest_s = max(rank.statistics.step_s or 0.0 for rank in ranks)
     aligned = align([rank.collectives for rank in ranks], longest_s)
-    rows = rank_times(ranks, aligned)
-    return rows, slowest(ranks, rows), aligned
-
-
-def slowest(ranks: Sequence[RankTrace], rows: Sequence[RankTime] = ()) -> RankTrace:
-    """Return the rank that others wait for; of several jobs, the one that works longest."""
-    if rows:
-        last = latest(rows)
-        return next(rank for rank in ranks if rank.statistics.path == last.path)
+    rows = _rank_times(ranks, aligned)
     figures = [rank.statistics for rank in ranks]
     own_s = [(x.step_s or 0.0) - (x.communication_exposed_s or 0.0) for x in figures]
-    return ranks[own_s.index(max(own_s))]
+    slowest = own_s.index(max(own_s))  # of several jobs, the one that works longest
+    if rows:
+        slowest = [figure.path for figure in figures].index(latest(rows).path)
+    return rows, ranks[slowest], aligned
 
 
 def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
@@ -146,9 +141,7 @@ def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
     return any(rank.rank is not None or len(rank.collectives.start) for rank in ranks)
 
 
-def rank_times(
-    ranks: Sequence[RankTrace], aligned: Alignment | Unaligned = Unaligned.TOO_FEW
-) -> list[RankTime]:
+def _rank_times(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> list[RankTime]:
     """Return a row for each rank; none for a single trace or traces of several runs."""
     if len(ranks) < 2 or not _of_one_job(ranks) or aligned is Unaligned.DIFFERENT_RUNS:
         return []

@@ -68,14 +68,8 @@ def _phases(report: Report) -> dict[str, float | None]:
 def figures(a: Side, b: Side) -> list[ComparedFigure]:
     """Return throughput, memory, and what the traces count; only what one of them measured."""
     memory = [side.report.baseline.peak_memory_bytes for side in (a, b)]
-    rates = [
-        None
-        if side.time.samples_per_step is None
-        else side.time.samples_per_step / side.time.step_s
-        for side in (a, b)
-    ]
     compared = [
-        ComparedFigure(name="samples per second", a=rates[0], b=rates[1]),
+        ComparedFigure(name="samples per second", a=a.samples_per_s, b=b.samples_per_s),
         ComparedFigure(name="peak memory", a=memory[0], b=memory[1], unit="bytes"),
     ]
     for name, field, unit in _COUNTED:

@@ -6,25 +6,22 @@ unified diff. An edit that cannot be made with certainty is not made: the instru
 May import: words, facts.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
     """A change of one file."""
 
     file: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class LineEdit(Edit):
+class LineEdit(Edit, frozen=True, kw_only=True):
     """A change at one line (1-based)."""
 
     line: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeywordEdit(LineEdit):
+class KeywordEdit(LineEdit, frozen=True, kw_only=True):
     """Set one argument of a call.
 
     `line` is any line that the call covers; `callee` the last part of its name; `value` Python
@@ -42,8 +39,7 @@ class KeywordEdit(LineEdit):
     script: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class DropKeywordEdit(LineEdit):
+class DropKeywordEdit(LineEdit, frozen=True, kw_only=True):
     """Take one argument away from a call, where it is given.
 
     Not where it is computed from `unless` (`persistent_workers=args.workers > 0`), nor with
@@ -57,22 +53,19 @@ class DropKeywordEdit(LineEdit):
     only_literal: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class StatementEdit(Edit):
+class StatementEdit(Edit, frozen=True, kw_only=True):
     """Insert a statement after a module's imports, or change the only one that sets the same."""
 
     statement: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecoratorEdit(LineEdit):
+class DecoratorEdit(LineEdit, frozen=True, kw_only=True):
     """Decorate the innermost function that covers `line`, unless it trains."""
 
     decorator: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class WithEdit(LineEdit):
+class WithEdit(LineEdit, frozen=True, kw_only=True):
     """Put statements under a context manager.
 
     From the statement at `line`, which calls `callee` (`model`, `self.net`, or a function's name),
@@ -86,8 +79,7 @@ class WithEdit(LineEdit):
     device: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeforeLoopEdit(LineEdit):
+class BeforeLoopEdit(LineEdit, frozen=True, kw_only=True):
     """Insert a statement before the outermost loop around `line` that does not assign `name`.
 
     Without a loop in that function: before the statement itself, unless `needs_loop`.
@@ -98,8 +90,7 @@ class BeforeLoopEdit(LineEdit):
     needs_loop: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScaledStepEdit(LineEdit):
+class ScaledStepEdit(LineEdit, frozen=True, kw_only=True):
     """`loss.backward()` at `line` and the optimizer's step after it go through `scaler`.
 
     `scaler` is no name of the module's. What lies between the two sees unscaled gradients.
@@ -108,30 +99,26 @@ class ScaledStepEdit(LineEdit):
     scaler: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputEdit(LineEdit):
+class InputEdit(LineEdit, frozen=True, kw_only=True):
     """Chain a method to the first argument of the call of `callee` at `line`."""
 
     callee: str
     method: str  # ".to(memory_format=torch.channels_last)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class AsTensorEdit(LineEdit):
+class AsTensorEdit(LineEdit, frozen=True, kw_only=True):
     """`torch.tensor(array)` -> `torch.as_tensor(array)`; `joined`: of a list of arrays."""
 
     joined: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnDeviceEdit(LineEdit):
+class OnDeviceEdit(LineEdit, frozen=True, kw_only=True):
     """`torch.zeros(...).to(device)` -> `torch.zeros(..., device=device)` at `line`."""
 
     maker: str  # "zeros"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DetachEdit(LineEdit):
+class DetachEdit(LineEdit, frozen=True, kw_only=True):
     """What the statement at `line` adds or appends to `name`, without its graph.
 
     Not where a backward goes through `name`. With `from_item`: `total += loss.item()` becomes
@@ -142,30 +129,26 @@ class DetachEdit(LineEdit):
     from_item: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class NonBlockingEdit(LineEdit):
+class NonBlockingEdit(LineEdit, frozen=True, kw_only=True):
     """`x.to(device)` -> `x.to(device, non_blocking=True)` for what the loop around `line` yields.
 
     `line` is where the model gets the batch: what is moved below it is no input.
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemoveEdit(LineEdit):
+class RemoveEdit(LineEdit, frozen=True, kw_only=True):
     """Remove the statement at `line`, a call of `callee` ("synchronize") and nothing else."""
 
     callee: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SinglePrecisionEdit(LineEdit):
+class SinglePrecisionEdit(LineEdit, frozen=True, kw_only=True):
     """The calls of `callee` at `line` (`.double()`, `from_numpy(x)`) give float32, not float64."""
 
     callee: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchCastEdit(LineEdit):
+class BatchCastEdit(LineEdit, frozen=True, kw_only=True):
     """`x, y = x.float(), y.float()` as the first statement of the loop that begins at `line`."""
 
     names: tuple[str, ...]

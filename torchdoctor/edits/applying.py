@@ -1,7 +1,6 @@
 """A diff of `edits.diff` applied to the files that it names, and taken back: all of it or nothing.
 
-What the files held before stands beside the report, so that it comes back exactly, also outside
-git.
+What the files held before stands beside the report, so that it comes back exactly, without git.
 """
 
 import ast

@@ -56,6 +56,7 @@ def on_top(recording: Recording, *statements: str) -> list[Edit]:
 
 def loader_call(recording: Recording, **keywords: Any) -> str:
     """Return "train.py:42  DataLoader(..., num_workers=4)", or a Trainer's arguments."""
+    keywords.pop("loader", None)  # of a fix's settings: which loader they are for
     asked = trainer_call(recording, keywords)
     if asked is not None:
         return asked
@@ -106,6 +107,7 @@ def loader_location(recording: Recording) -> Location | None:
 def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
     """Return an edit for each argument of the training loader's call; [] if it is not known."""
     loaders = training_loaders(recording)
+    keywords.pop("loader", None)
     if not loaders:
         return []
     callee = _written(recording, loaders[0]).cls.rpartition(".")[2]

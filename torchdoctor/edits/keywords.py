@@ -1,9 +1,9 @@
 """Edits of one argument of a call, with the white space and comments around it."""
 
 import re
-from dataclasses import replace
 
 import libcst as cst
+from msgspec.structs import replace
 
 from torchdoctor.edits import DropKeywordEdit, KeywordEdit
 from torchdoctor.edits.options import at_its_source

@@ -41,15 +41,10 @@ def costly_calls(
         yield Symptom(
             share=share,
             evidence=[
-                f"{place(recording, call.location)}: {name(call)}, {how_often(call)}."
+                f"{place(recording, call.location)}: {name(call)}, {call.calls_per_step:.1f} times "
+                f"a step, {memory(call.bytes_per_step)} in {call.host_s * 1e3:.2f} ms."
                 for call in calls[:_NAMED]
             ],
             location=calls[0].location,
             severity="high" if share >= _MUCH else "moderate",
         )
-
-
-def how_often(call: TensorCall) -> str:
-    """Return such as "1.0 times a step, 4 MB in 4.00 ms"."""
-    size = memory(call.bytes_per_step)
-    return f"{call.calls_per_step:.1f} times a step, {size} in {call.host_s * 1e3:.2f} ms"

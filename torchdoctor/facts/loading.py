@@ -12,6 +12,7 @@ from torchdoctor.facts.lookup import (
     workers_keep_up,
 )
 from torchdoctor.words import LoaderFacts, Recording
+from torchdoctor.words.figures import seconds
 
 MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
 _LEAST_WAIT = 0.05  # share of the step
@@ -26,6 +27,12 @@ def waiting_loader(recording: Recording) -> LoaderFacts | None:
     if not loaders or wait is None or wait < _LEAST_WAIT or workers_keep_up(recording):
         return None
     return loaders[0]
+
+
+def sample_time(loader: LoaderFacts) -> list[str]:
+    """Return how long a sample takes, in a sentence; [] where that is not known."""
+    known = None if loader.sample_time_s is None else seconds(loader.sample_time_s)
+    return [f"Preparing one sample took {known} in the first batches."] if known else []
 
 
 def untold_wait(recording: Recording) -> str | None:

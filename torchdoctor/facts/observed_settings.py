@@ -1,7 +1,7 @@
 """Collect the settings that a program trained with, to tell two reports apart. Pure."""
 
 from torchdoctor.facts.lookup import training_loaders, training_models
-from torchdoctor.words import LoaderFacts, ModelFacts, OptimizerFacts, Recording, Setting
+from torchdoctor.words import LoaderFacts, ModelFacts, Recording, Setting
 
 _FLAGS = {
     "anomaly_enabled": "anomaly detection",
@@ -23,7 +23,9 @@ def settings_of(recording: Recording) -> list[Setting]:
         values |= _model(max(models, key=lambda x: x.elements))
     stepped = [x for x in recording.main.optimizers if x.steps]
     if stepped:
-        values |= _optimizer(max(stepped, key=lambda x: x.elements))
+        optimizer = max(stepped, key=lambda x: x.elements)
+        values["optimizer"] = optimizer.cls.rpartition(".")[2] or None
+        values |= {"optimizer fused": bool(optimizer.fused), "optimizer foreach": optimizer.foreach}
     flags = recording.main.flags
     values |= {name: getattr(flags, key) for key, name in _FLAGS.items()}
     values |= {f"${name}": value for name, value in sorted(flags.environment.items())}
@@ -53,14 +55,6 @@ def _model(model: ModelFacts) -> dict[str, object]:
         "autocast": model.autocast_forwards > 0,
         "convolutions channels-last": model.conv_channels_last if model.conv2d else None,
         "data parallel": model.data_parallel,
-    }
-
-
-def _optimizer(optimizer: OptimizerFacts) -> dict[str, object]:
-    return {
-        "optimizer": optimizer.cls.rpartition(".")[2] or None,
-        "optimizer fused": bool(optimizer.fused),
-        "optimizer foreach": optimizer.foreach,
     }
 
 

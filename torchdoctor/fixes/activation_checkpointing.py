@@ -10,8 +10,7 @@ It saves memory, not time: of a block only its input stays, and a step takes up 
 The memory it frees allows a larger batch or a deeper model, which may more than pay for it.
 
 ## Risks
-None for the result: random numbers (dropout) are replayed. Blocks with side effects of their own
-(counters, caches) have them twice.
+Blocks with side effects (counters, caches) have them twice; random numbers (dropout) are replayed.
 
 ## Make it permanent
     from torch.utils.checkpoint import checkpoint
@@ -21,7 +20,6 @@ None for the result: random numbers (dropout) are replayed. Blocks with side eff
 
 ## Sources
 - PyTorch, torch.utils.checkpoint: https://docs.pytorch.org/docs/stable/checkpoint.html
-- Chen et al., Training Deep Nets with Sublinear Memory Cost: https://arxiv.org/abs/1604.06174
 """
 
 from typing import Any

@@ -16,7 +16,6 @@ Only whole trainings show on validation data which of the two generalises better
     optimizer = torch.optim.AdamW(..., weight_decay=0.01)
 
 ## Sources
-- PyTorch, AdamW: https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
 - Loshchilov and Hutter, Decoupled Weight Decay Regularization: https://arxiv.org/abs/1711.05101
 """
 

@@ -11,14 +11,13 @@ faults every page in again; jemalloc and tcmalloc keep them. On a GPU, blocks of
 holes; segments that grow fit them all.
 
 ## Risks
-None for the result. Resident memory can be larger, because freed memory is kept.
+Resident memory can be larger, because freed memory is kept.
 
 ## Make it permanent
     LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2 python train.py
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py
 
 ## Sources
-- PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - PyTorch, PYTORCH_CUDA_ALLOC_CONF: https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 

@@ -2,16 +2,15 @@
 
 ## What it does
 Answers `pandas.read_csv`, `read_table`, `read_json` and `read_excel` of a file that is read again
-from an Arrow IPC file, written at the first read with the same arguments. A copy is used only if it
-gives back the same DataFrame: values, dtypes, index, columns.
+from an Arrow IPC file, if that gives back the same DataFrame: values, dtypes, index, columns.
 
 ## Why it helps
 Text is parsed character by character at every read. An Arrow file holds the columns as they lie in
 memory: reading it is hardly more than mapping it.
 
 ## Risks
-None for the result: a changed file is read anew. The copies take disk, about as much as the text.
-Reads from URLs and open files, in chunks, and with functions among the arguments are left alone.
+A changed file is read anew. The copies take disk, about as much as the text. Reads from URLs and
+open files, in chunks, and with functions among the arguments are left alone.
 
 ## Make it permanent
     pandas.read_csv("labels.csv").to_feather("labels.feather")     # once
@@ -19,7 +18,6 @@ Reads from URLs and open files, in chunks, and with functions among the argument
 
 ## Sources
 - Apache Arrow, "Feather File Format": https://arrow.apache.org/docs/python/feather.html
-- pandas, Scaling to large datasets: https://pandas.pydata.org/docs/user_guide/scale.html
 """
 
 import functools

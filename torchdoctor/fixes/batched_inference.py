@@ -1,12 +1,10 @@
 """Compute several waiting inputs in one call of the model.
 
 ## What it does
-Nothing of its own: only the program knows which inputs wait. It gives the call to write, and for a
-server of language models the settings that let more requests share a step.
+It gives the call to write, or the settings by which requests to a language model share a step.
 
 ## Why it helps
-A call of the model has costs that do not grow with the batch: Python, kernel launches, and reading
-all weights from memory. Several inputs in one call share them.
+Several inputs in one call share its Python, kernel launches, and reading of all weights.
 
 ## Risks
 Each answer comes when its whole batch is done, so it may come later. Memory grows with the batch.
@@ -16,9 +14,7 @@ Each answer comes when its whole batch is done, so it may come later. Memory gro
         outputs = model(torch.stack(inputs))   # several inputs at once, padded to one size
 
 ## Sources
-- PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - vLLM, Optimization and Tuning: https://docs.vllm.ai/en/latest/configuration/optimization.html
-- SGLang, Hyperparameter Tuning: https://docs.sglang.ai/advanced_features/hyperparameter_tuning.html
 """
 
 from torchdoctor.words import FixSpec, Recording, trace

@@ -1,12 +1,11 @@
 """What another GPU would give: a prediction, not a measurement.
 
 ## What it does
-Nothing at run time. Where kernels fill the step on a GPU whose data sheet is known, it predicts the
-step on others: between what their memory bandwidth and what their arithmetic gives.
+Where kernels fill the step of a GPU whose data sheet is known, it predicts the step on others:
+between what their memory bandwidth and what their arithmetic gives.
 
 ## Why it helps
-Once the GPU is busy and computes in low precision, a faster one is what remains. Kernels that move
-data gain with the bandwidth, matrix products with the arithmetic, the rest of the step nothing.
+Kernels that move data gain with the bandwidth, matrix products with the arithmetic.
 
 ## Risks
 It is a model of two figures of data sheets. Rent one by the hour and measure before buying.

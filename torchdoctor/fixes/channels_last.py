@@ -1,8 +1,7 @@
 """Store images pixel by pixel (NHWC) instead of plane by plane (NCHW).
 
 ## What it does
-Converts the convolution weights of each root module and the 4-D inputs of its forward to
-`torch.channels_last`. Shapes stay the same; only the order in memory changes.
+Stores convolution weights and the 4-D inputs of root modules as `torch.channels_last`: same shapes.
 
 ## Why it helps
 Tensor cores, and oneDNN on the CPU, compute convolutions with the channels of a pixel next to each
@@ -18,7 +17,7 @@ make a model slower. Code that calls `.view()` on an activation may fail and nee
     x = x.to(device, memory_format=torch.channels_last)      # each batch of images
 
 ## Sources
-- PyTorch tutorial, "Channels Last Memory Format in PyTorch":
+- PyTorch, Channels Last:
   https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
 
@@ -106,13 +105,6 @@ def _lay_out(torch: Any, module: Any, memory_format: Any, optimizers: Any) -> No
                 tensor.data = like.copy_(tensor.data)
 
 
-def instruction(settings: Settings, recording: Recording) -> str:
-    return (
-        "model = model.to(memory_format=torch.channels_last)  # after moving it to the device\n"
-        "x = x.to(memory_format=torch.channels_last)  # each batch of images"
-    )
-
-
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return the edits; none unless both the model and its images can be converted."""
     images = on_images(recording, ".to(memory_format=torch.channels_last)")
@@ -120,7 +112,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     return [*model, *images] if model and images else []
 
 
-FIX = FixSpec(
+FIX: FixSpec = FixSpec(
     name="channels-last",
     treats=("convolutions-nchw", "compute"),
     keeps_results="within rounding",
@@ -132,7 +124,7 @@ FIX = FixSpec(
     suits=convolves,
     platforms=("cuda", "xpu"),
     apply=apply,
-    instruction=instruction,
+    instruction=lambda settings, recording: FIX.permanent_form,
     edits=edits,
     example=Example(
         code="""

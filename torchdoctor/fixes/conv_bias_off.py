@@ -6,9 +6,8 @@ nowhere else, and takes their bias away. The running mean of the normalization i
 same amount, so that evaluation computes what it did before.
 
 ## Why it helps
-A batch normalization in training subtracts the mean of each channel, so a bias before it cancels.
-Computing, differentiating and updating it is work for nothing: a reduction over the whole output,
-a small kernel, and one more tensor for the optimizer in each layer.
+A batch normalization subtracts the mean of each channel, so a bias before it cancels. It costs a
+reduction over the whole output, a small kernel, and one more tensor for the optimizer.
 
 ## Risks
 The bias cancels up to rounding. Checkpoints lack its key: an older one loads with `strict=False`,
@@ -18,9 +17,7 @@ and then the running mean holds the old bias.
     nn.Conv2d(64, 128, kernel_size=3, bias=False), nn.BatchNorm2d(128)
 
 ## Sources
-- PyTorch Performance Tuning Guide, "Disable bias for convolutions directly followed by a batch
-  norm": https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- Ioffe and Szegedy, Batch Normalization (section 3.2): https://arxiv.org/abs/1502.03167
+- PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 import weakref

@@ -6,8 +6,7 @@ training begins (`torch.set_float32_matmul_precision("medium")`, and
 `torch.backends.mkldnn` where torch has it). Weights, activations and sums stay in float32.
 
 ## Why it helps
-CPUs with AMX or AVX-512 BF16 multiply bfloat16 several times as fast as float32. Unlike autocast
-nothing is converted back and forth in memory, and no operator sees another type.
+CPUs with AMX or AVX-512 BF16 multiply bfloat16 several times as fast, here without conversions.
 
 ## Risks
 Factors keep 8 bits of their mantissa: less than TF32 on a GPU, the same as bfloat16 autocast.
@@ -16,8 +15,6 @@ Factors keep 8 bits of their mantissa: less than TF32 on a GPU, the same as bflo
     torch.set_float32_matmul_precision("medium")
 
 ## Sources
-- PyTorch documentation, torch.set_float32_matmul_precision:
-  https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
 - oneDNN, Math Mode: https://uxlfoundation.github.io/oneDNN/dev_guide_attributes_fpmath_mode.html
 """
 

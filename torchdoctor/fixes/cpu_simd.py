@@ -4,8 +4,7 @@
 Unsets `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` if they ask for less than the CPU has.
 
 ## Why it helps
-AVX-512 computes sixteen numbers of 32 bits in one instruction, AVX2 eight, and the default code
-path four or fewer. Without the variables torch and oneDNN choose the best by themselves.
+AVX-512 computes sixteen numbers of 32 bits in one instruction, AVX2 eight, the default four.
 
 ## Risks
 Sums are formed in another order, so results round differently. Whoever set the variable to get the
@@ -16,8 +15,6 @@ same bits on several machines wants to keep it.
 
 ## Sources
 - PyTorch, torch.backends.cpu.get_cpu_capability: https://docs.pytorch.org/docs/stable/backends.html
-- oneDNN documentation, CPU Dispatcher Control:
-  https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 """
 
 import os

@@ -6,9 +6,8 @@ ignores what the program sets afterwards. Several numbers are tried: all usable 
 the loader's workers leave, half, and one.
 
 ## Why it helps
-By default PyTorch uses as many threads as the *machine* has cores. If the job may use only some of
-them, or if loader workers need them, threads wait for each other at the end of every operator. For
-small operators, handing work to a second thread costs more than it saves.
+By default PyTorch uses as many threads as the *machine* has cores. If the job or loader workers
+leave it fewer, threads wait for each other. Small operators are fastest on one thread.
 
 ## Risks
 Sums are split among threads, so another number of threads rounds differently. The best number

@@ -5,8 +5,7 @@ Sets `torch.backends.cudnn.benchmark = True`. For each new combination of convol
 shape, cuDNN then times its algorithms once and uses the fastest from there on.
 
 ## Why it helps
-cuDNN has several algorithms for a convolution, and which one is fastest depends on sizes, strides,
-data type and GPU. Without the switch a heuristic chooses.
+Which algorithm is fastest depends on sizes, strides, data type and GPU; else a heuristic chooses.
 
 ## Risks
 The chosen algorithm may round differently, and may differ from run to run. Every new input shape
@@ -18,7 +17,6 @@ memory. It does not go together with `torch.use_deterministic_algorithms`.
 
 ## Sources
 - PyTorch Tuning Guide, cuDNN: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- PyTorch, torch.backends.cudnn.benchmark: https://docs.pytorch.org/docs/stable/backends.html
 """
 
 from typing import Any

@@ -18,9 +18,7 @@ takes disk. Readers in C (`pyarrow.fs`, `h5py`), `cat`, `get` and async methods 
     fsspec.open("simplecache::s3://bucket/key", simplecache={"cache_storage": "/local/cache"})
 
 ## Sources
-- fsspec documentation, "Caching Files Locally":
-  https://filesystem-spec.readthedocs.io/en/latest/features.html#caching-files-locally
-- Alluxio's fsspec client: https://github.com/fsspec/alluxiofs
+- fsspec: https://filesystem-spec.readthedocs.io/en/latest/features.html#caching-files-locally
 """
 
 import functools

@@ -1,8 +1,7 @@
 """One process for each GPU: DistributedDataParallel in place of DataParallel or of one GPU.
 
 ## What it does
-Nothing at run time. It gives the command, and the lines to change in the script: where DataParallel
-is in use, or where one of several GPUs trains.
+Where DataParallel is in use, or one of several GPUs trains, it gives the command and the lines.
 
 ## Why it helps
 DataParallel copies the model to every GPU at every step, gathers all outputs on the first, and
@@ -33,7 +32,6 @@ as there are GPUs: the learning rate may have to follow. Rank 0 alone should wri
     # at the end: dist.destroy_process_group()
 
 ## Sources
-- PyTorch, DataParallel: https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
 - PyTorch, Multi GPU with DDP: https://docs.pytorch.org/tutorials/beginner/ddp_series_multigpu.html
 """
 

@@ -11,8 +11,8 @@ Anomaly detection records a stack trace for every operator and checks every grad
 memory. With `CUDA_LAUNCH_BLOCKING=1` the program waits for each kernel.
 
 ## Risks
-None for the result. A NaN in a gradient is no longer reported where it arises; a loss that turns
-NaN still shows it. Code that reads the profiler's results finds none in the trial.
+A NaN in a gradient is not reported where it arises, only in the loss. Code that reads the
+profiler's results finds none in the trial.
 
 ## Make it permanent
     torch.autograd.set_detect_anomaly(False)   # remove the call, or guard it by a --debug option
@@ -20,8 +20,6 @@ NaN still shows it. Code that reads the profiler's results finds none in the tri
 
 ## Sources
 - PyTorch Tuning Guide: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- PyTorch, Anomaly detection: https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
-- PyTorch, CUDA variables: https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
 """
 
 import os

@@ -1,8 +1,8 @@
 """Copy the next batch to the GPU while this one is computed, on a stream of its own.
 
 ## What it does
-Nothing at run time. Where copies to the GPU still hold up the step although they come from pinned
-memory, it gives a small class around the loader that copies one batch ahead.
+Where copies to the GPU hold up the step although they come from pinned memory, it gives a small
+class around the loader that copies one batch ahead.
 
 ## Why it helps
 A copy on the stream of the kernels waits for its turn among them. On a stream of its own it runs

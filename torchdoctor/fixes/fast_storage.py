@@ -7,8 +7,7 @@ before training begins; others, up to 64 MB each, when they are first read. A co
 while its original is unchanged (size, time of change).
 
 ## Why it helps
-Every file on a network or FUSE file system costs round trips at each epoch if the page cache does
-not keep it. Memory and a local solid-state disk answer in microseconds.
+Each file on a network or FUSE file system costs round trips; memory and local disks answer at once.
 
 ## Risks
 The same bytes are read, unless a file is written while it is open. A place is tried only if all

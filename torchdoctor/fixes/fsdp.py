@@ -5,8 +5,7 @@ Nothing at run time. If memory is short on several GPUs, it gives the lines and 
 
 ## Why it helps
 DistributedDataParallel keeps the whole model, its gradients and the optimizer's state on every GPU.
-FSDP keeps a part of each, and gathers a layer's weights just before it is computed. The memory that
-a GPU saves is available for the batch.
+FSDP keeps a part of each, and gathers a layer's weights just before it is computed.
 
 ## Risks
 Weights are sent once more in each pass: on a slow network DistributedDataParallel is faster. One

@@ -5,9 +5,8 @@ Constructs the optimizer with `fused=True` if its class has a fused implementati
 SGD, Adagrad), or else with `foreach=True`, which handles all tensors together.
 
 ## Why it helps
-The plain implementation calls about ten small operators for each parameter: a model with 200
-tensors means 2000 calls a step. The fused implementation updates many tensors in one kernel, which
-reads and writes each value once. The loop is PyTorch's default on a CPU, `foreach` on a GPU.
+The loop (PyTorch's default on a CPU, `foreach` on a GPU) calls about ten operators a parameter. The
+fused implementation updates many tensors in one kernel, which reads and writes each value once.
 
 ## Risks
 The same formula with another order of rounding: results agree to the last digits, not bit by bit.

@@ -11,8 +11,7 @@ dataset in Python lists these are millions that never become garbage. A full col
 good part of a second, and on a GPU nothing is launched meanwhile.
 
 ## Risks
-The same numbers. Cycles that become garbage are found later, so memory may grow by what 50,000
-objects hold, tensors included. The report shows the memory.
+Garbage is found later: memory may grow by what 50,000 objects hold, tensors included.
 
 ## Make it permanent
     import gc
@@ -52,7 +51,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.at_first_batch(freeze)
 
 
-FIX = FixSpec(
+FIX: FixSpec = FixSpec(
     name="fewer garbage collections",
     treats=("gc-pauses",),
     keeps_results="exactly",
@@ -60,10 +59,7 @@ FIX = FixSpec(
     p_helps=0.4,
     refuses=refuses,
     apply=apply,
-    instruction=lambda settings, recording: (
-        "import gc\ngc.collect()\ngc.freeze()  # right before the training loop\n"
-        "gc.set_threshold(50_000, 20, 20)"
-    ),
+    instruction=lambda settings, recording: FIX.permanent_form,
     example=Example(
         code="""
 import gc

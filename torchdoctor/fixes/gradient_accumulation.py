@@ -1,8 +1,7 @@
 """Step once for several small batches, where memory stops the batch.
 
 ## What it does
-Nothing at run time. It names the loop's backward pass and optimizer step and what to write there:
-batches of half the size, and a step at every second one.
+It names the lines, and what to write there: half the batch, and a step at every second one.
 
 ## Why it helps
 Gradients add up between steps. Two backward passes of 32 samples give the gradient of one batch of

@@ -20,10 +20,7 @@ the gradients have to be unscaled first. error_if_nonfinite waits for the GPU.
     optimizer.step()
 
 ## Sources
-- PyTorch documentation, clip_grad_norm_:
-  https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
 - Pascanu et al., Difficulty of training recurrent networks: https://arxiv.org/abs/1211.5063
-- Seetharaman et al., AutoClip (a bound from percentiles of norms): https://arxiv.org/abs/2007.14469
 """
 
 import math

@@ -8,9 +8,8 @@ If samples differ much in cost, the next batch in order may take long while othe
 
 ## Risks
 The same batches come in an order that differs from run to run, so training can no longer be
-repeated exactly, and cheap samples come first. So it changes training: it is tried only with
-`--allow-training-changes`. It needs torch 2.6. With an IterableDataset, the shares of its workers
-are mixed otherwise. `prefetch-factor` evens out smaller differences in order.
+repeated exactly, and cheap samples come first. It needs torch 2.6. With an IterableDataset, the
+shares of its workers are mixed otherwise. `prefetch-factor` evens out smaller differences in order.
 
 ## Make it permanent
     loader = DataLoader(..., in_order=False)

@@ -3,8 +3,7 @@
 ## What it does
 Doubles `batch_size` of the training DataLoader, in multiples of 8, as long as the time *per sample*
 falls. The dataset, the measured gradient noise scale and the memory end the search. If a launch
-runs out of memory, the search goes on between that size and the largest that fits. It changes
-training, so it is tried only with `--allow-training-changes`.
+runs out of memory, the search goes on between that size and the largest that fits.
 
 ## Why it helps
 A step has costs that do not grow with the batch: Python, kernel launches, the optimizer, the
@@ -12,11 +11,9 @@ exchange of gradients. A larger batch spreads them over more samples and fills i
 tensor cores, multiples of 8 (64 on an A100 and later) use the fast kernels.
 
 ## Risks
-This is other training: fewer steps an epoch, less noise in each gradient, and usually another
-learning rate. Up to a critical batch size, larger batches need about the same number of samples;
-beyond it, additional samples are wasted. The gradient noise scale, which torchdoctor estimates with
-an interval, says where that is. Multiply the learning rate by the same factor (SGD) or its square
-root (Adam), warm it up, and judge by the validation loss.
+Up to a critical batch size, larger batches need about the same number of samples; beyond it,
+additional samples are wasted. The gradient noise scale, which torchdoctor estimates with an
+interval, says where that is. Warm the higher learning rate up, and judge by the validation loss.
 
 ## Make it permanent
     # It changes training: fewer steps an epoch, each with less noise.
@@ -24,10 +21,7 @@ root (Adam), warm it up, and judge by the validation loss.
     optimizer = torch.optim.SGD(..., lr=2 * lr)  # a start, then tune it; Adam: 2**0.5 * lr
 
 ## Sources
-- Goyal et al., Training ImageNet in 1 Hour, 2017: https://arxiv.org/abs/1706.02677
 - McCandlish et al., An Empirical Model of Large-Batch Training: https://arxiv.org/abs/1812.06162
-- NVIDIA, "Matrix Multiplication Background User's Guide" (sizes on tensor cores):
-  https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
 """
 
 import math

@@ -1,9 +1,8 @@
 """Load batches in worker processes, while the model computes.
 
 ## What it does
-Sets `num_workers` of the training DataLoader. With 0, the default, the training process reads,
-decodes and collates every batch itself, and the model waits for it. With n workers, n processes
-prepare the next batches meanwhile. torchdoctor tries several numbers.
+Sets `num_workers` of the training DataLoader: with 0, the default, the model waits for each batch;
+with n workers, n processes prepare the next ones meanwhile. torchdoctor tries several numbers.
 
 ## Why it helps
 Preparation and computation overlap, so a step takes as long as the slower of the two. Where it
@@ -13,9 +12,8 @@ far more can pay. If samples cost less than handing them over, no worker at all 
 ## Risks
 The samples and their order stay the same. Random augmentation draws other numbers, seeded by
 `torch` for each worker. Each worker has its own copy of the dataset: what the dataset changes in
-itself stays in that copy. Batches travel through shared memory, which containers limit
-(`--shm-size`). On Windows and macOS the script needs `if __name__ == "__main__":` and a dataset
-that can be pickled.
+itself stays there. Batches travel through shared memory, which containers limit (`--shm-size`). On
+Windows and macOS the script needs `if __name__ == "__main__":` and a dataset that can be pickled.
 
 ## Make it permanent
     loader = DataLoader(..., num_workers=4)
@@ -28,8 +26,7 @@ that can be pickled.
             yield self.prepare(row)
 
 ## Sources
-- PyTorch documentation, torch.utils.data, "Single- and Multi-process Data Loading":
-  https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading
+- PyTorch, DataLoader: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
 import math

@@ -24,10 +24,7 @@ gives the order of magnitude only: a tenth of the rate at which the loss stopped
     scheduler.step()                               # after each batch
 
 ## Sources
-- PyTorch documentation, OneCycleLR:
-  https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
 - Smith and Topin, Super-Convergence: https://arxiv.org/abs/1708.07120
-- Smith, Cyclical Learning Rates (the range test): https://arxiv.org/abs/1506.01186
 """
 
 from typing import Any

@@ -35,10 +35,7 @@ and with `dtype=torch.float16`, in place of `loss.backward()` and `optimizer.ste
     scaler.update()
 
 ## Sources
-- PyTorch documentation, Automatic Mixed Precision package, torch.amp (which operators are cast,
-  and gradient scaling): https://docs.pytorch.org/docs/stable/amp.html
-- Micikevicius et al., "Mixed Precision Training", ICLR 2018: https://arxiv.org/abs/1710.03740
-- Kalamkar et al., A Study of BFLOAT16 for Training, 2019: https://arxiv.org/abs/1905.12322
+- PyTorch, Automatic Mixed Precision: https://docs.pytorch.org/docs/stable/amp.html
 """
 
 from typing import Any

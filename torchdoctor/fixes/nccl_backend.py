@@ -18,7 +18,6 @@ order, so losses differ by rounding. There is no NCCL on Windows.
 
 ## Sources
 - PyTorch, "Which backend to use?": https://docs.pytorch.org/docs/stable/distributed.html
-- NVIDIA documentation, NCCL: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/overview.html
 """
 
 from torchdoctor.edits.calls import call_edits

@@ -9,8 +9,7 @@ With gradients on, autograd builds a graph and keeps every activation for a back
 evaluation never makes. The memory saved may allow a larger batch for evaluation.
 
 ## Risks
-None for the values: the same operators compute the same numbers. Code that differentiates the
-output of the evaluation afterwards would fail.
+Code that differentiates the output of the evaluation afterwards would fail.
 
 ## Make it permanent
     @torch.no_grad()

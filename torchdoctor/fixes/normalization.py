@@ -19,9 +19,7 @@ differently in training and evaluation, and suits no batch of one or two.
     nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
 
 ## Sources
-- LeCun, Efficient BackProp: https://cseweb.ucsd.edu/classes/wi08/cse253/Handouts/lecun-98b.pdf
 - Ioffe and Szegedy, Batch Normalization: https://arxiv.org/abs/1502.03167
-- PyTorch, BatchNorm2d: https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
 """
 
 from typing import Any

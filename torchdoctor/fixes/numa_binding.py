@@ -5,9 +5,8 @@ Binds the process to the CPUs of one NUMA node when torch is imported, with as m
 node has cores. Ranks are spread over the nodes by their local rank; loader workers follow them.
 
 ## Why it helps
-A machine with several sockets (or several memory nodes in one) reaches the memory of another node
-at about half the speed. Linux gives a page to the node of the thread that writes it first, and
-moves threads about afterwards, so that an unbound program reads from afar.
+Another node's memory is about half as fast. Linux gives a page to the node of the thread that
+writes it first, and moves threads about afterwards, so that an unbound program reads from afar.
 
 ## Risks
 Sums are split among fewer threads, so they round differently.

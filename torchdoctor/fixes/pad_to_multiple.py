@@ -28,7 +28,7 @@ from torchdoctor.checks import odd_sizes, sizes_not_multiples
 from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
+from torchdoctor.words import FixSpec, Recording, Settings, process
 
 _NAMED = 3
 
@@ -88,24 +88,7 @@ def _origin(operator: str, dimension: str) -> str:
     return "The size of a layer, of the classes or the vocabulary."
 
 
-_MODEL = {
-    "ident": 0,
-    "forwards": 9,
-    "device": "cuda:0",
-    "dtypes": ["bfloat16"],
-    "odd_sizes": ["head: Linear 768 -> 50257"],
-}
-_PADDED = {
-    "operator": "aten::addmm",
-    "sizes": "[8192, 768], [768, 50257]",
-    "padded": ["columns 50257 -> 50304"],
-    "precision": "bfloat16",
-    "device": "cuda",
-    "calls_per_step": 1.0,
-    "alone_s": 0.004,
-    "speedups": [1.3, 1.32, 1.29, 1.33],
-}
-_GPU = on_gpu("A100", compute_capability="8.0")
+_MODEL = odd_sizes.MODEL
 
 FIX = FixSpec(
     name="sizes in multiples of 8",
@@ -119,18 +102,18 @@ FIX = FixSpec(
     advice=advice,
     instruction=instruction,
     offers=[
-        ({**process(models=[_MODEL]), **_GPU}, "768 -> 50304"),
+        ({**process(models=[_MODEL]), **odd_sizes.ON_A100}, "768 -> 50304"),
         (
-            process(models=[_MODEL], padded_products=[_PADDED]),
-            "columns 50257 -> 50304: 1.31x (1.28 to 1.34) measured alone",
+            process(models=[_MODEL], padded_products=[odd_sizes.PADDED]),
+            "columns 1001 -> 1008: 1.30x (1.27 to 1.33) measured alone",
         ),
     ],
     refusals=[
         (process(models=[{**_MODEL, "device": "cpu"}]), "CPU"),
         (process(models=[{**_MODEL, "odd_sizes": []}]), "No large layer"),
         (
-            process(models=[_MODEL], padded_products=[{**_PADDED, "speedups": [0.99, 1.01, 1.0]}]),
-            "gain too little: columns 50257 -> 50304: 1.00x",
+            process(models=[_MODEL], padded_products=[odd_sizes.NO_GAIN]),
+            "gain too little: columns 1001 -> 1008: 1.00x",
         ),
     ],
 )

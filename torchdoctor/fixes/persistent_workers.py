@@ -9,9 +9,8 @@ Starting a worker takes milliseconds (fork) to seconds (spawn), and each epoch's
 for it. Persistent workers also keep what the dataset has opened and cached.
 
 ## Risks
-Samples and their order stay the same. What the training process changes in the dataset between
-epochs (a curriculum, an epoch number) no longer reaches the workers. Their random state goes on, so
-random augmentation draws other numbers. Their memory stays in use between epochs.
+What the training process changes in the dataset between epochs (a curriculum, an epoch number) no
+longer reaches the workers. Their random state goes on. Their memory stays in use between epochs.
 
 ## Make it permanent
     loader = DataLoader(..., persistent_workers=True)
@@ -73,10 +72,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.before_loader(keep_workers, settings.get("loader"))
 
 
-def _keywords(settings: Settings) -> Settings:
-    workers = {"num_workers": settings["num_workers"]} if "num_workers" in settings else {}
-    return {**workers, "persistent_workers": True}
-
+_PERSISTENT = {"persistent_workers": True}
 
 FIX = FixSpec(
     name="persistent loader workers",
@@ -96,8 +92,8 @@ FIX = FixSpec(
     ),
     apply=apply,
     location=loader_location,
-    instruction=lambda settings, recording: loader_call(recording, **_keywords(settings)),
-    edits=lambda settings, recording: loader_edits(recording, **_keywords(settings)),
+    instruction=lambda settings, recording: loader_call(recording, **settings, **_PERSISTENT),
+    edits=lambda settings, recording: loader_edits(recording, **settings, **_PERSISTENT),
     example=Example(
         code="""
 import os

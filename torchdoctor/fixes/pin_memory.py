@@ -10,9 +10,8 @@ buffer, in pieces, while the program waits. The GPU's copy engine reads pinned m
 speed of the bus, and with `non_blocking=True` the program prepares the next work meanwhile.
 
 ## Risks
-None for the result: work on the same CUDA stream is ordered after the copy. Code that changes a
-batch in place on the CPU right after copying it must synchronise first. Pinned memory cannot be
-swapped out, and pinning takes a thread of the training process.
+Code that changes a batch in place on the CPU right after copying it must synchronise first. Pinned
+memory cannot be swapped out, and pinning takes a thread of the training process.
 
 ## Make it permanent
     loader = DataLoader(..., pin_memory=True)
@@ -21,8 +20,7 @@ swapped out, and pinning takes a thread of the training process.
         y = y.to(device, non_blocking=True)
 
 ## Sources
-- PyTorch tutorial, "A guide on good usage of non_blocking and pin_memory() in PyTorch":
-  https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+- PyTorch: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
 """
 
 import functools

@@ -9,9 +9,8 @@ slow network. Each GPU holds the weights, gradients and optimizer state of its o
 
 ## Risks
 At the beginning and the end of each step stages wait for each other: with few parts of the batch
-(microbatches) for many stages that is most of the step. Stages that take unequal times wait in
-every part. Batch normalization sees a part of the batch at a time. The model has to be a chain of
-layers, and every batch divisible by the number of microbatches (drop_last=True).
+(microbatches) for many stages most of the step. Unequal stages wait in every part. Batch
+normalization sees a part at a time. Every batch must be divisible into them (drop_last=True).
 
 ## Make it permanent
     # torchrun --standalone --nproc-per-node 8 train.py

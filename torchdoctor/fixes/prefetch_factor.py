@@ -8,8 +8,7 @@ A queue evens out batches that take unequally long, such as those with one large
 It cannot help workers that are too slow on average: those need company (`loader-workers`).
 
 ## Risks
-None for the result: the same batches in the same order. Memory: up to `prefetch_factor` x
-`num_workers` batches lie in shared memory (and in pinned memory once they are handed over).
+Up to `prefetch_factor` x `num_workers` batches lie in shared memory (pinned once handed over).
 
 ## Make it permanent
     loader = DataLoader(..., prefetch_factor=4)
@@ -59,10 +58,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.before_loader(prefetch, settings.get("loader"), with_second=True)
 
 
-def _keywords(settings: Settings) -> Settings:
-    return {"prefetch_factor": settings["prefetch_factor"]}
-
-
 FIX = FixSpec(
     name="more batches ahead",
     treats=("data-wait", "slow-sample", "worker-imbalance"),
@@ -76,8 +71,8 @@ FIX = FixSpec(
     suits=lambda trace: False,
     apply=apply,
     location=loader_location,
-    instruction=lambda settings, recording: loader_call(recording, **_keywords(settings)),
-    edits=lambda settings, recording: loader_edits(recording, **_keywords(settings)),
+    instruction=lambda settings, recording: loader_call(recording, **settings),
+    edits=lambda settings, recording: loader_edits(recording, **settings),
     example=Example(
         code="""
 import multiprocessing, time

@@ -7,7 +7,6 @@ that keeps them can only be changed in the source: a trial has no way to know it
 ## Why it helps
 `total += loss` makes `total` the end of one graph over all steps so far. Its nodes, and with
 `retain_graph` or a loss that was never differentiated all their activations, stay in memory.
-Memory grows until the program is killed; Python's garbage collector and the allocator slow down.
 
 ## Risks
 Code that differentiates the sum later needs the graph, and would fail with a clear error.
@@ -17,8 +16,7 @@ Code that differentiates the sum later needs the graph, and would fail with a cl
     losses.append(loss.detach())
 
 ## Sources
-- PyTorch documentation, FAQ, "My model reports cuda runtime error(2): out of memory" (don't
-  accumulate history across your training loop): https://docs.pytorch.org/docs/stable/notes/faq.html
+- PyTorch, FAQ, "out of memory": https://docs.pytorch.org/docs/stable/notes/faq.html
 """
 
 import os

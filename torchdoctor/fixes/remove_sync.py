@@ -6,9 +6,8 @@ program reads (`.item()`, `.cpu()`, `print(loss)`) can only be taken out in the 
 line is named with its time, and a sum that is only printed is an edit.
 
 ## Why it helps
-The host queues kernels ahead of the GPU. To read a value it waits until the GPU has computed it; by
-then the queue is empty, and the GPU waits in turn. `empty_cache` gives memory back to the driver
-that the next step has to ask for again.
+To read a value the host waits until the GPU has computed it; by then the queue is empty, and the
+GPU waits in turn. `empty_cache` gives memory back that the next step has to ask for again.
 
 ## Risks
 None for training. What is printed may come later. Times that the program takes by itself around a

@@ -1,8 +1,7 @@
 """Drop gradients between steps instead of filling them with zeros.
 
 ## What it does
-Makes `zero_grad(set_to_none=False)`, of optimizers and modules, set gradients to None. That has
-been the default since PyTorch 2.0, so this concerns programs that ask for zeros.
+Makes `zero_grad(set_to_none=False)` set gradients to None, the default since PyTorch 2.0.
 
 ## Why it helps
 Filling with zeros writes every gradient once, and the backward pass then reads and adds to it.

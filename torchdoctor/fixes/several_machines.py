@@ -1,8 +1,8 @@
 """Start the same training on several machines.
 
 ## What it does
-Nothing at run time. Where every GPU of the machine trains already, it gives the commands that start
-the program on several machines, and what they could give: a prediction, not a measurement.
+Where every GPU of the machine trains already, it gives the commands that start the program on
+several machines, and a prediction of what they could give.
 
 ## Why it helps
 A script that trains with a process for each GPU (DistributedDataParallel, FSDP) needs no other line
@@ -32,9 +32,6 @@ batches as there are GPUs: the learning rate may have to follow.
 
 ## Sources
 - PyTorch, torchrun (c10d rendezvous): https://docs.pytorch.org/docs/stable/elastic/run.html
-- Slurm documentation, sbatch and srun:
-  https://slurm.schedmd.com/sbatch.html
-  https://slurm.schedmd.com/srun.html
 """
 
 from torchdoctor.facts.scaling import comment_lines, scaling

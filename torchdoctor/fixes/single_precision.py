@@ -5,9 +5,8 @@ Names each line that asks for float64 (the model, the default type, NumPy arrays
 tensors), and what to write there instead. If every such line is certain, it is an edit.
 
 ## Why it helps
-A CPU computes twice as many float32 numbers at once, in half the memory, and oneDNN has no
-convolutions in float64. GPUs for data centres compute twice as many, all others 32 to 64 times as
-many. TF32 and 16-bit precision become possible besides.
+CPUs and GPUs for data centres compute twice as many float32 numbers at once, other GPUs 32 to 64
+times as many, in half the memory. oneDNN has no float64 convolutions. TF32 and 16 bits work too.
 
 ## Risks
 float32 has 24 significant bits instead of 53: losses differ by about 1e-7 at first. Networks train
@@ -22,9 +21,7 @@ seed, random numbers in float32 differ from those in float64.
     torch.set_default_dtype(torch.float32)    # the default: remove the line that sets float64
 
 ## Sources
-- NVIDIA CUDA C++ Programming Guide, "Arithmetic Instructions" (64-bit against 32-bit operations per
-  clock and multiprocessor): https://docs.nvidia.com/cuda/cuda-c-programming-guide/
-- PyTorch, torch.from_numpy: https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html
+- NVIDIA, CUDA C++ Guide: https://docs.nvidia.com/cuda/cuda-c-programming-guide/
 """
 
 from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit

@@ -6,8 +6,7 @@ is made on that device at once. A tensor that is moved again, although nothing w
 answered by the copy that is already there.
 
 ## Why it helps
-Each such move is a copy from pageable host memory, which holds the host until it is done. Filling a
-tensor on the device is one short kernel.
+Each such move holds the host until it is done; filling a tensor on the device is a short kernel.
 
 ## Risks
 Random tensors are left alone: a device's random numbers differ. `arange` and `linspace` of floating

@@ -9,9 +9,8 @@ float32 with 10 bits of mantissa, accumulated in float32. On an A100 that is up 
 against 19.5 of plain float32. Tensors stay float32.
 
 ## Risks
-Each product is rounded to 10 bits of mantissa (float32 has 23): relative errors near 1e-3 in a
-matrix product. Training networks is hardly ever sensitive to it; solvers and other numerical code
-in the same process may be. It does nothing for work that runs in bfloat16 or float16 already.
+Relative errors near 1e-3 in a matrix product (float32 has 23 bits of mantissa). Training networks
+is hardly ever sensitive to it; solvers in the same process may be. 16-bit work gains nothing.
 
 ## Make it permanent
     torch.set_float32_matmul_precision("high")      # near the beginning of the script
@@ -19,8 +18,6 @@ in the same process may be. It does nothing for work that runs in bfloat16 or fl
 
 ## Sources
 - PyTorch, CUDA semantics, TensorFloat-32: https://docs.pytorch.org/docs/stable/notes/cuda.html
-- NVIDIA A100 Tensor Core GPU Architecture, white paper:
-  https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
 """
 
 from typing import Any

@@ -10,8 +10,6 @@ CPU). Further settings are tried if they could help:
 - `dynamic=True` if the sizes of the inputs vary: one compilation for all sizes;
 - the repeated blocks alone (a transformer's layers), from torch 2.5 on: compiling takes less time.
 
-The report says how long compiling took, and at which lines graphs broke or were compiled again.
-
 ## Why it helps
 Chains of pointwise operators become one kernel that reads and writes memory once, and neither
 Python nor the dispatcher stands between two operators. It pays most if a step consists of many
@@ -19,9 +17,9 @@ small operators, and least if a few large matrix products take the time.
 
 ## Risks
 Compilation takes seconds to minutes, once per process and again for new shapes: the report says
-after how many steps it has paid for itself. Results differ by rounding, and dropout draws other
-numbers. Code with Python side effects may behave differently. On the CPU a C++ compiler is needed,
-on the GPU Triton. A small model on a CPU can become slower.
+how long, where graphs broke, and after how many steps it has paid for itself. Results differ by
+rounding, and dropout draws other numbers. Code with Python side effects may behave differently. On
+the CPU a C++ compiler is needed, on the GPU Triton. A small model on a CPU can become slower.
 
 ## Make it permanent
     model.compile()                            # in place; or mode="reduce-overhead" on a GPU
@@ -36,11 +34,6 @@ on the GPU Triton. A small model on a CPU can become slower.
 
 ## Sources
 - PyTorch documentation, torch.compiler: https://docs.pytorch.org/docs/stable/torch.compiler.html
-- PyTorch tutorial, Reducing torch.compile cold start compilation time with regional compilation:
-  https://docs.pytorch.org/tutorials/recipes/regional_compilation.html
-- PyTorch, Dynamic shapes: https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
-- Ansel et al., "PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode
-  Transformation and Graph Compilation", ASPLOS 2024: https://doi.org/10.1145/3620665.3640366
 """
 
 import os
@@ -77,14 +70,10 @@ def refuses(recording: Recording) -> str | None:
         m.recurrent and not m.conv2d and not m.attention and m.linear <= 2 for m in models
     ):
         return "The model is recurrent, and torch.compile leaves nn.RNN, nn.LSTM and nn.GRU as is."
-    if not recording.has_gpu and not _has_cpp_compiler():
+    named = os.environ.get("CXX")
+    if not (recording.has_gpu or any(map(shutil.which, [named] if named else _COMPILERS))):
         return "There is no C++ compiler on this machine, which torch.compile needs on a CPU."
     return None
-
-
-def _has_cpp_compiler() -> bool:
-    named = os.environ.get("CXX")
-    return any(shutil.which(name) for name in ((named,) if named else _COMPILERS))
 
 
 def suits(trace: TraceStatistics) -> bool:

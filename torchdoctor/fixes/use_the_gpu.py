@@ -1,8 +1,8 @@
 """Train on the GPU that idles beside the CPU.
 
 ## What it does
-Nothing at run time. Where the model is on the CPU and the machine has a GPU, it names the lines:
-the model is moved once, each batch in the loop. Where torch was built without CUDA it says so.
+It names the lines: the model is moved once, each batch in the loop. Where torch was built without
+CUDA it says so.
 
 ## Why it helps
 A data centre GPU multiplies matrices ten to a hundred times as fast as the CPU beside it.

@@ -26,7 +26,7 @@ from typing import Any
 
 from torchdoctor.facts.analysed import element_loops
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import FixSpec, Recording, Settings, TensorCall, process
+from torchdoctor.words import FixSpec, Recording, Settings, TensorCall, process, tensor_call
 
 _NAMED = 3
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__")
@@ -57,14 +57,7 @@ def _advice(loop: TensorCall) -> str:
 
 
 def _seen(name: str, text: str) -> dict[str, Any]:
-    call = {
-        "kind": "element",
-        "name": name,
-        "location": {"file": "/w/train.py", "line": 12},
-        "text": text,
-        "calls_per_step": 256.0,
-        "host_s": 0.001,
-    }
+    call = tensor_call("element", name, text=text, calls_per_step=256.0, host_s=0.001)
     return process(analysed_steps=6, tensor_calls=[call])
 
 

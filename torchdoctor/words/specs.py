@@ -283,6 +283,11 @@ def process(**facts: Any) -> dict[str, Any]:
     return {"processes": [{"pid": 1, **facts}]}
 
 
+def tensor_call(kind: str, name: str, **facts: Any) -> dict[str, Any]:
+    """Return an example of a call that was noted in the analysed steps."""
+    return {"kind": kind, "name": name, "location": {"file": "/w/train.py", "line": 12}, **facts}
+
+
 def reading(mount: dict[str, Any], memory_bytes: int | None = 2**34) -> dict[str, Any]:
     """Return an example recording whose loader waits for files of a mount, a file a sample."""
     loader = {"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}
