@@ -108,7 +108,6 @@ def test_a_fetch_or_copy_inside_a_forward_is_counted_once():
     assert figures.h2d_copy_s == pytest.approx(0.0005)
     assert phase_sum(figures) == pytest.approx(figures.mean_s)
     assert figures.pageable_copies_per_step == pytest.approx(1.0)
-    assert figures.h2d_bytes_per_step == pytest.approx(4096)
 
 
 def test_an_end_that_never_came_does_not_swallow_the_run():

@@ -170,7 +170,6 @@ def rank_times(
                 row,
                 wait_s=aligned.wait_s[number],
                 last_share=aligned.last_share[number],
-                clock_offset_s=aligned.offset_s[number],
                 exchange_s=aligned.exchange_s,
             )
         rows.append(row)

@@ -104,7 +104,6 @@ class LaunchResult:
     exit_code: int | None  # negative for a signal; None where it did not end by itself
     wall_s: float
     channel: Path
-    output_file: Path
     output_tail: str
     escaped_writes: list[str] = field(
         default_factory=list
@@ -208,7 +207,6 @@ class _Watch:
             exit_code=code,
             wall_s=wall_s,
             channel=channel,
-            output_file=output_file,
             output_tail=_tail(output_file, None if ended == "exited" else said_bytes),
             escaped_writes=self._snapshot().changed_since(files) if files is not None else [],
             doubts=[] if clean else ["A process of the program could not be ended."],

@@ -99,7 +99,4 @@ def _described(index: int, device: Any) -> Gpu:
         name=reading(lambda: pynvml.nvmlDeviceGetName(device)) or "unknown",
         memory_bytes=reading(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device).total)),
         compute_capability=None if capability is None else "{}.{}".format(*capability),
-        pcie_generation=reading(lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(device)),
-        pcie_width=reading(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(device)),
-        power_limit_w=reading(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(device) / 1000.0),
     )

@@ -12,8 +12,8 @@ from torchdoctor.machine.processes import inner_pid
 
 _COST_SHARE = 0.003  # of one CPU, that looking for new processes may take
 _ERRORS = (psutil.Error, OSError)
-_OF_EVERY = ("switches", "forced_switches", "read_bytes", "write_bytes", "read_ops")
-_UNKNOWN = ("pss_bytes", "queued_s", "read_bytes", "write_bytes", "read_ops")
+_OF_EVERY = ("read_bytes", "write_bytes")
+_UNKNOWN = ("pss_bytes", "queued_s", *_OF_EVERY)
 
 
 class ProcessSensors:
@@ -79,20 +79,17 @@ class ProcessSensors:
 def _read(process: psutil.Process) -> dict[str, float]:
     """Return counters of one process since its start, as far as this machine has them."""
     with process.oneshot():
-        times, switches = process.cpu_times(), process.num_ctx_switches()
+        times = process.cpu_times()
         counters = {
             "cpu_s": times.user + times.system,
             # Short-lived children are in here: so none is missed between two looks.
             "children_cpu_s": times.children_user + times.children_system,
             "rss_bytes": process.memory_info().rss,
             "threads": process.num_threads(),
-            "switches": switches.voluntary + switches.involuntary,
-            "forced_switches": switches.involuntary,
         }
     with contextlib.suppress(*_ERRORS, AttributeError):
         disk = process.io_counters()
         counters["read_bytes"], counters["write_bytes"] = disk.read_bytes, disk.write_bytes
-        counters["read_ops"] = disk.read_count
     with contextlib.suppress(OSError, ValueError, IndexError):
         # Its first thread, ready to run, without a CPU.
         schedstat = Path(f"/proc/{process.pid}/schedstat").read_text()

@@ -19,9 +19,9 @@ COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
 _BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
 _SHORTEST_S = 1.0
 _TREE_FIELDS = (
-    *("rss_bytes", "pss_bytes", "swap_bytes", "threads", "switches", "forced_switches"),
-    *("read_bytes", "write_bytes", "read_ops", "tree_cpu_s", "own_cpu_s"),
-    *("network_bytes", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "gpu_others"),
+    *("rss_bytes", "pss_bytes", "swap_bytes", "threads", "read_bytes", "write_bytes"),
+    *("tree_cpu_s", "own_cpu_s", "network_bytes", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"),
+    "gpu_others",
 )
 
 

@@ -252,13 +252,9 @@ def _copy_figures(events: Events, edges: np.ndarray) -> dict[str, Any]:
         return {}
     steps = len(edges) - 1
     pinned, non_blocking = (events.ident[copies] & 1) > 0, (events.ident[copies] & 2) > 0
-    sizes = events.value[copies]
-    if (sizes <= 0).all():  # the size stands at whichever end of the pair carries it
-        sizes = events.value[_within(events.at(step_log.COPY_END), edges)]
     return {
         "pageable_copies_per_step": float((~pinned).sum()) / steps,
         "blocking_copies_per_step": float((pinned & ~non_blocking).sum()) / steps,
-        "h2d_bytes_per_step": float(np.maximum(sizes, 0).sum()) / steps,
     }
 
 

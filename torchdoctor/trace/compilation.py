@@ -43,7 +43,6 @@ def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | 
         compiles_per_step=float(frames.sum()) / len(steps),
         compile_s=float(in_each.sum()) / len(steps) / 1e9,
         steps_with=int((in_each > 0).sum()),
-        regions_per_step=float(regions.sum()) / len(steps),
         again=None if frames.any() and not matches else again,  # torch before 2.6 does not say
         resumed=_resumed(trace),
     )
