@@ -35,8 +35,6 @@ def columns(**more):
         "threads": np.array([1.0, 5, 5, 5, 5]),
         "read_bytes": np.full(5, np.nan),
         "write_bytes": seconds * 1e6,
-        "pcie_rx_bytes_per_s": np.full(5, np.nan),
-        "pcie_tx_bytes_per_s": np.full(5, np.nan),
         "gpu_others": np.full((5, 0), np.nan),
     }
     for name in ("utilization", "memory_bytes", "power_w", "sm_clock_mhz", "throttle"):
@@ -81,7 +79,6 @@ def test_memory_grows_only_where_it_rises_throughout(resident, grows):
     nothing = np.zeros(len(t))
     names = ("tree_cpu_s", "own_cpu_s", "pss_bytes", "swap_bytes", "threads")
     names += ("read_bytes", "write_bytes")
-    names += ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
     two = {"process_cpu_s": np.zeros((len(t), 2)), "process_queued_s": np.zeros((len(t), 2))}
     one = columns(
         process_t_ns=t,
@@ -102,7 +99,6 @@ def test_what_was_not_measured_is_none_and_not_zero():
     assert found.read_bytes_per_s is None
     assert found.gpu_utilization is None
     assert found.gpu_other_processes is None
-    assert found.pcie_rx_bytes_per_s is None
     assert found.gpu_throttle == []
     assert found.swap_used_bytes == 0
 
@@ -200,7 +196,7 @@ class FakeDriver:
     class NVMLError(Exception):
         pass
 
-    NVML_CLOCK_SM, NVML_PCIE_UTIL_RX_BYTES, NVML_PCIE_UTIL_TX_BYTES = 1, 2, 3
+    NVML_CLOCK_SM = 1
 
     def __init__(self, present=True):
         self.open = 0
@@ -232,7 +228,6 @@ class FakeDriver:
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
             "nvmlDeviceGetClockInfo": 1500,
             "nvmlDeviceGetCurrentClocksThrottleReasons": 0x20,
-            "nvmlDeviceGetPcieThroughput": 2,
             "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=1)],
             "nvmlDeviceGetCudaComputeCapability": (9, 0),
         }
@@ -254,9 +249,7 @@ def test_the_driver_is_read_and_what_it_does_not_support_is_not_measured(monkeyp
         first, second = gpus.devices
         assert gpus.read("utilization", first) == pytest.approx(0.4)
         assert gpus.read("power_w", first) == 350
-        assert gpus.pcie_bytes_per_s(first) == (2048, 2048)
         assert np.isnan(gpus.read("utilization", second))
-        assert all(map(np.isnan, gpus.pcie_bytes_per_s(second)))
         assert gpus.processes(second) is None
         described = gpus.describe()
         assert described[0].compute_capability == "9.0"

@@ -5,9 +5,9 @@ import pytest
 from event_sequences import Script
 
 from torchdoctor.observe.events import read_events
-from torchdoctor.observe.phases import PHASES
 from torchdoctor.observe.step_finding import StepsFound, find_boundary
 from torchdoctor.observe.steps import (
+    PHASES,
     count_samples,
     cycle_length,
     settled_after,

@@ -10,7 +10,7 @@ import pytest
 from synthetic_traces import TraceBuilder
 
 from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.trace.clocks import Alignment, Collectives, align, collectives
+from torchdoctor.trace.ranks import Alignment, Collectives, align, collectives
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.timeline import build_timeline
 

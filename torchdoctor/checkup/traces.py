@@ -23,8 +23,7 @@ from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
 from torchdoctor.trace.annotate import annotate
-from torchdoctor.trace.clocks import Alignment, Unaligned, align
-from torchdoctor.trace.ranks import STDIN, RankTrace, read_ranks
+from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, align, read_ranks
 from torchdoctor.trace.start_up import STARTS_UP, usual_part
 from torchdoctor.words import (
     Baseline,

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from torchdoctor.launch import escaped_writes, running_launch, shared_memory
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.running_launch import Poll
-from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.started import Command, Started
+from torchdoctor.launch.sandbox import Command, Sandbox, Started
 from torchdoctor.machine import processes
 from torchdoctor.words import LaunchTiming, Workload
 from torchdoctor.words.errors import TorchdoctorError, UsageError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchdoctor.launch.started import Started
+from torchdoctor.launch.sandbox import Started
 from torchdoctor.machine import processes
 
 if TYPE_CHECKING:

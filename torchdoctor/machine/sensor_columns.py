@@ -51,8 +51,6 @@ class SensorColumns:
     network_bytes: Columns = field(default_factory=_column)  # of the machine, both ways
     tree_cpu_s: Columns = field(default_factory=_column)
     own_cpu_s: Columns = field(default_factory=_column)  # torchdoctor's
-    pcie_rx_bytes_per_s: Columns = field(default_factory=_column)
-    pcie_tx_bytes_per_s: Columns = field(default_factory=_column)
     gpu_others: Columns = field(default_factory=_table)  # (m, devices), other processes on them
     process_pids: Times = field(default_factory=_times)  # (processes,), as the program sees them
     process_cpu_s: Columns = field(default_factory=_table)  # (m, processes)
@@ -133,8 +131,6 @@ class _Window:
             swap_used_bytes=_most(c.swap_bytes[self.processes]),
             threads=_most(c.threads[self.processes]),
             read_bytes_per_s=self._process_rate(c.read_bytes),
-            pcie_rx_bytes_per_s=_of_valid(c.pcie_rx_bytes_per_s[self.processes], np.mean),
-            pcie_tx_bytes_per_s=_of_valid(c.pcie_tx_bytes_per_s[self.processes], np.mean),
             **self._gpu(),
         )
 

@@ -18,10 +18,9 @@ from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import writing
 from torchdoctor.launch.running_launch import Poll
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
-from torchdoctor.machine.storage import storage_facts, waits_for_input
+from torchdoctor.machine.storage import drop, storage_facts, waits_for_input
 from torchdoctor.observe import observation
 from torchdoctor.observe.evaluation import evaluates_training_loader
 from torchdoctor.observe.events import read_channel

@@ -86,8 +86,6 @@ class SensorStatistics:
     gpu_power_w: float | None = None  #: Mean power.
     gpu_sm_clock_mhz: float | None = None  #: Mean clock of the GPU.
     gpu_throttle: list[str] = field(default_factory=list)  #: Why the GPU slowed itself down.
-    pcie_rx_bytes_per_s: float | None = None  #: PCIe traffic to the GPU.
-    pcie_tx_bytes_per_s: float | None = None  #: PCIe traffic from the GPU.
     gpu_other_processes: int | None = None  #: Other processes on any GPU of the machine.
     gpu_sharing_processes: int | None = None  #: Other processes on a GPU of the program.
 

@@ -98,7 +98,6 @@ def _described(loader, torch):
     dataset, cls = loader.dataset, type(loader)
     own = type(innermost(dataset, torch))
     iterable = str(getattr(loader, "_dataset_kind", "")) == "1"
-    context = getattr(loader, "multiprocessing_context", None)
     flags = {"pin_memory": False, "persistent_workers": False, "in_order": True}
     return {
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
@@ -110,7 +109,6 @@ def _described(loader, torch):
         "shards_by_worker": shards(dataset) if iterable else None,
         "dataset_cls": "%s.%s" % (own.__module__, own.__qualname__),
         "dataset_length": _length(dataset),
-        "multiprocessing_context": getattr(context, "get_start_method", lambda: None)(),
     }
 
 
