@@ -12,9 +12,8 @@ import psutil
 import pytest
 from launching import launch_script
 
-from torchdoctor.launch.launch import Program, launch
+from torchdoctor.launch.launch import Program, launch, no_interrupts
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.launch.running_launch import no_interrupts
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine import processes
 from torchdoctor.machine.sensors import Sensors

@@ -24,7 +24,7 @@ from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
 from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, align, read_ranks
-from torchdoctor.trace.start_up import STARTS_UP, usual_part
+from torchdoctor.trace.timeline import STARTS_UP, usual_part
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
@@ -57,8 +57,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     UsageError if a source does not exist or is no trace, or `annotated` cannot be written.
     """
     created = datetime.now(timezone.utc)
-    read = read_ranks(sources, timelines=annotated is not None)
-    ranks = read.traces
+    ranks, unread = read_ranks(sources, timelines=annotated is not None)
     # The only copy of a trace, which a folder named, must not be written over.
     copies = {os.path.realpath(rank.statistics.path) for rank in ranks}
     if annotated is not None and os.path.realpath(annotated) in copies:
@@ -103,7 +102,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         trace=trace,
         ranks=recording.ranks,
         scaling=scaling(recording),
-        doubts=[*read.doubts, *_doubts(ranks, chosen, aligned), *unworded],
+        doubts=[*unread, *_doubts(ranks, chosen, aligned), *unworded],
         beware=_too_little(ranks, chosen),
         reproduce=[shlex.join(command)],
     )

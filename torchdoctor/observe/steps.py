@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.observe.evaluation import (
+from torchdoctor.observe.events import (
     EXHAUSTED,
+    Events,
     Units,
     cut_units,
     evaluation_mask,
     evaluation_units,
     learning_rows,
 )
-from torchdoctor.observe.events import Events
 from torchdoctor.observe.step_finding import StepsFound, boundary_rows
 from torchdoctor.probe import step_log
 from torchdoctor.words import Boundary, StepStatistics

@@ -7,7 +7,7 @@ import time
 
 from . import stacks, step_log
 from .accelerator import Accelerator
-from .fixkit.fix_files import load_fix
+from .fixkit.program import load_fix
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
 from .hooks.backward_hooks import Passes
 from .measure import facts

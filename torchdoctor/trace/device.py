@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.trace import kinds
-from torchdoctor.trace.columns import Ints, Mask, Table, Trace, once
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, is_step, named, once
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
-from torchdoctor.trace.start_up import ASKS, begins_context
-from torchdoctor.trace.threads import is_step, named
-from torchdoctor.trace.timeline import Steps, Timeline
+from torchdoctor.trace.timeline import ASKS, Steps, Timeline, begins_context
 from torchdoctor.words import KernelTime, RuntimeCall
 from torchdoctor.words.intervals import exposed_in_order, intersect, union
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from torchdoctor.trace.columns import Ints, Trace
+from torchdoctor.trace.columns import Ints, Trace, is_step, named
 from torchdoctor.trace.exchange import collective_calls
 from torchdoctor.trace.files import trace_paths
 from torchdoctor.trace.program import dictionary, gpus, text, whole_number
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.trace.threads import is_step, named
 from torchdoctor.trace.timeline import HOST_COMMUNICATION, Timeline, build_timeline
 from torchdoctor.words import Environment, TraceStatistics
 from torchdoctor.words.errors import NoTrace, UsageError
@@ -194,19 +193,13 @@ class RankTrace:
     timeline: Timeline | None = None  # where it was asked for
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """The traces that were read, those that name a rank in its order, and what was not read."""
+def read_ranks(
+    sources: Sequence[str], timelines: bool = False
+) -> tuple[list[RankTrace], list[str]]:
+    """Return the traces, those that name a rank in its order, and a sentence on each not read.
 
-    traces: list[RankTrace]
-    doubts: list[str]
-
-
-def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
-    """Read traces, several at once where there are cores.
-
-    What is no trace is passed over with a doubt, unless nothing is left. Timelines are kept to draw
-    them. Raise UsageError if a source does not exist or is given twice, or none is a trace.
+    Several are read at once where there are cores. Timelines are kept to draw them. Raise
+    UsageError if a source does not exist or is given twice, or none is a trace.
     """
     if not sources:
         raise UsageError("Name at least one trace: a .json, a .json.gz, a folder of them, or -.")
@@ -229,7 +222,7 @@ def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
         passed_over += [f"{path} is an annotated copy of a trace" for path in copies]
         traces = [trace for trace in traces if not trace.annotated]
     doubts = [f"{reason}; it was passed over." for reason in passed_over]
-    return Ranks(sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)), doubts)
+    return sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)), doubts
 
 
 def _paths(sources: Sequence[str]) -> list[Path]:

@@ -5,19 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.trace.columns import Trace
-from torchdoctor.trace.compilation import pointwise_chains, traced_compilation
+from torchdoctor.trace.columns import Trace, is_loader, named, of_fetching_thread
 from torchdoctor.trace.device import allocation, runtime_calls, summarise_copies, summarise_device
 from torchdoctor.trace.exchange import collective_kinds, gradient_exchange
 from torchdoctor.trace.kinds import KERNEL
 from torchdoctor.trace.nesting import launch_rows
-from torchdoctor.trace.operators import summarise_operators
+from torchdoctor.trace.operators import pointwise_chains, summarise_operators, traced_compilation
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
 from torchdoctor.trace.program import backend_of, has_engine, optimizes, platform, trains
 from torchdoctor.trace.python import python_places
-from torchdoctor.trace.start_up import much_start_up, unusual_part
-from torchdoctor.trace.threads import is_loader, named, of_fetching_thread
-from torchdoctor.trace.timeline import BRANCHES, Steps, Timeline, build_timeline
+from torchdoctor.trace.timeline import (
+    BRANCHES,
+    Steps,
+    Timeline,
+    build_timeline,
+    much_start_up,
+    unusual_part,
+)
 from torchdoctor.trace.what_if import what_if
 from torchdoctor.words import Shares, TraceStatistics
 from torchdoctor.words.intervals import Intervals, union

@@ -16,11 +16,15 @@ from torchdoctor.trace.device_order import (
     UNEXPLAINED_NS,
     Cost,
     DeviceEvents,
+    HostPoints,
+    HostWaits,
+    Point,
     cross_stream_waits,
     device_events,
+    host_points,
+    host_waits,
     start_later_by,
 )
-from torchdoctor.trace.host_chain import HostPoints, HostWaits, Point, host_points, host_waits
 from torchdoctor.trace.timeline import Steps, Timeline
 from torchdoctor.words.intervals import Ints
 from torchdoctor.words.traced import BranchReplay, WhatIf
