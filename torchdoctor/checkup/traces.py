@@ -22,9 +22,8 @@ from torchdoctor.checkup.trace_verdict import (
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
-from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, align, read_ranks
-from torchdoctor.trace.timeline import STARTS_UP, usual_part
+from torchdoctor.trace.timeline import STARTS_UP, annotate, usual_part
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
