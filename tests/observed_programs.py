@@ -13,8 +13,7 @@ from typing import Any, cast
 import forked_programs
 
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.started import Command, Started
+from torchdoctor.launch.sandbox import Command, Sandbox, Started
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches

@@ -68,7 +68,7 @@ def test_fixes_load_by_path_in_an_interpreter_that_has_nothing_else(tmp_path: Pa
     code = """
 import sys
 sys.path.insert(0, ".")
-from probe.fixkit.fix_files import execute
+from probe.fixkit.program import execute
 for file in sys.argv[1:]:
     module = execute(file, "fix")
     assert module.FIX if hasattr(module, "FIX") else module.CEILING

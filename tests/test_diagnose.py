@@ -256,9 +256,9 @@ def test_a_broken_rank_among_large_ones_is_told_by_the_other_process(
     monkeypatch.setattr("torchdoctor.trace.ranks._IN_PARALLEL_BYTES", 1)
     a_rank(tmp_path, 0)
     (tmp_path / "rank1.json").write_bytes(b"")
-    found = read_ranks([str(tmp_path)])
-    assert [one.rank for one in found.traces] == [0]
-    assert "rank1.json is empty" in found.doubts[0]
+    traces, doubts = read_ranks([str(tmp_path)])
+    assert [one.rank for one in traces] == [0]
+    assert "rank1.json is empty" in doubts[0]
 
 
 def test_a_folder_without_a_single_trace_is_one_sentence(tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ def test_a_link_beside_its_trace_is_the_same_trace(tmp_path: Path) -> None:
         write(tmp_path, name)
     (tmp_path / "latest.json").symlink_to("run2.json")
     (tmp_path / "loop.json").symlink_to("loop.json")
-    read = read_ranks([str(tmp_path)])
-    assert [Path(one.statistics.path).name for one in read.traces] == ["run1.json", "run2.json"]
-    assert [doubt for doubt in read.doubts if "loop.json" not in doubt] == []
+    traces, doubts = read_ranks([str(tmp_path)])
+    assert [Path(one.statistics.path).name for one in traces] == ["run1.json", "run2.json"]
+    assert [doubt for doubt in doubts if "loop.json" not in doubt] == []
 
 
 @pytest.mark.parametrize("second", ["run1.json", "latest.json", "../traces/run1.json", "."])

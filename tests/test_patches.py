@@ -16,10 +16,9 @@ from slow_loader import SLOW_LOADER
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import source_patch
 from torchdoctor.checkup.offered_fixes import as_code
-from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.started import Command
+from torchdoctor.launch.sandbox import Command, Sandbox
 from torchdoctor.reports.formats import rendered
-from torchdoctor.reports.patch import remarks, remarks_on
+from torchdoctor.reports.wording import remarks, remarks_on
 from torchdoctor.trials.outcome import disagreement
 from torchdoctor.words import (
     Boundary,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from torchdoctor.reports.notebook import PythonReport
+    from torchdoctor.reports.formats import PythonReport
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "report", "run", "step"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from probed_examples import run_with
 
-from torchdoctor.probe.fixkit.fix_files import execute
+from torchdoctor.probe.fixkit.program import execute
 
 PROGRAM = """
 import sys

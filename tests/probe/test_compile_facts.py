@@ -210,5 +210,4 @@ def test_a_trace_shows_what_is_compiled_in_its_steps_and_where_graphs_break(
 def test_a_trace_of_steps_that_compile_nothing_is_no_finding(tmp_path: Path) -> None:
     seen, _ = _traced(tmp_path, "[4, 4, 4, 4, 4, 4]")
     assert seen.trace.compilation.compile_s == 0.0
-    assert seen.trace.compilation.regions_per_step == 2.0
     assert recompilations.CHECK.findings(seen) == []

@@ -182,7 +182,6 @@ for x, y in loader: model(x)
     assert flags["zero_grad_to_zero"] == 6
     assert flags["anomaly_enabled"] and flags["anomaly_location"]["line"] == line_of("anomaly")
     assert flags["num_threads_location"]["line"] == line_of("set_num_threads")
-    assert facts["seeded_by_program"] is True
 
 
 def test_loaders_made_anew_are_told_from_those_made_side_by_side(tmp_path: Path) -> None:

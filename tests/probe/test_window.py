@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from probed import Probed, run_plain, run_probed
 
-from torchdoctor.observe.evaluation import evaluates_training_loader
-from torchdoctor.observe.events import read_channel
+from torchdoctor.observe.events import evaluates_training_loader, read_channel
 from torchdoctor.pairs.launch_timing import launch_timing
 from torchdoctor.probe import step_log
 from torchdoctor.words import Boundary

@@ -11,9 +11,8 @@ import pytest
 from browser import Browser, chromium, served
 from compared_pairs import synthetic, trace_of
 
-from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.reader import read_trace
-from torchdoctor.trace.timeline import build_timeline
+from torchdoctor.trace.timeline import annotate, build_timeline
 from torchdoctor.words import Finding
 from torchdoctor.words.figures import SHARE_LABELS
 

@@ -12,9 +12,8 @@ import pytest
 from browser import chromium, served
 from compared_pairs import trace_of
 
-from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.reader import read_trace
-from torchdoctor.trace.timeline import build_timeline
+from torchdoctor.trace.timeline import annotate, build_timeline
 from torchdoctor.words import Finding
 from torchdoctor.words.figures import SHARE_LABELS
 

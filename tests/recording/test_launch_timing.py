@@ -49,7 +49,6 @@ def test_a_whole_window(tmp_path):
         fixes=[fix],
         loaders=[{"ident": 0, "sample_fingerprints": ["a", "b"]}],
         peak_memory_bytes=1000,
-        seeded_by_program=True,
     )
     timing = launch_timing(tmp_path, LOADER)
     assert timing.ended == "measured"
@@ -65,7 +64,6 @@ def test_a_whole_window(tmp_path):
     assert timing.iterations == 10
     # Start-up, and four iterations of warm-up.
     assert timing.setup_s == pytest.approx(2.5 + 4 * 0.009, abs=1e-6)
-    assert timing.seeded_by_program
 
 
 def test_gpu_memory_where_there_is_a_gpu(tmp_path):

@@ -19,7 +19,7 @@ from torchdoctor.words.errors import UsageError
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMPORTS = (
     "import os\nfrom torchdoctor.launch.sandbox import Sandbox\n"
-    "from torchdoctor.launch.started import Command\n"
+    "from torchdoctor.launch.sandbox import Command\n"
 )
 SLEEPER = ["sleep", f"9876{os.getpid()}"]
 

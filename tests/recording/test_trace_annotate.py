@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from synthetic_traces import every_branch
 
-from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.trace.timeline import build_timeline
+from torchdoctor.trace.timeline import annotate, build_timeline
 from torchdoctor.words import Finding
 from torchdoctor.words.errors import UsageError
 

@@ -19,7 +19,7 @@ from torchdoctor.trace.kinds import (
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.words import TraceStatistics
-from torchdoctor.words.toml import parsed_toml
+from torchdoctor.words.record_files import parsed_toml
 
 
 def statistics(builder: TraceBuilder) -> TraceStatistics:

@@ -7,9 +7,9 @@ import io
 import pytest
 from synthetic_traces import EVERY_BRANCH, LOADER, TraceBuilder, every_branch
 
+from torchdoctor.trace.columns import named
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline, build_timeline
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.launch.launch import Program, WarmImage, launch, start_image
+from torchdoctor.launch.launch import Program, RunningLaunch, WarmImage, launch, start_image
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.launch.running_launch import RunningLaunch
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.machine import processes

@@ -233,7 +233,7 @@ def loader_bound() -> Report:
             profiler_window="The profiler ran for 4 steps in a launch of its own.",
         ),
         steps=steps(0.4188, data_wait=0.78, forward=0.07, backward=0.105, optimizer=0.031),
-        sensors=SensorStatistics(samples=210, window_s=21.0, cpu_share=0.27, program_cpus=1.04),
+        sensors=SensorStatistics(samples=210, window_s=21.0, cpu_share=0.27),
         doubts=["/dev/shm holds 64 MB: more than 4 workers may run out of shared memory."],
         run_folder=f"{HOME}/torchdoctor-runs/2025-06-01T12-00-00",
         reproduce=[

@@ -14,8 +14,7 @@ from run_folders import OBSERVED_MS, report_with_run
 from samples import SAMPLES
 
 import torchdoctor
-from torchdoctor.reports.formats import rendered
-from torchdoctor.reports.notebook import in_python
+from torchdoctor.reports.formats import in_python, rendered
 from torchdoctor.words import ProgramFailure, Report
 from torchdoctor.words.errors import Interrupted, ProgramFailed, UsageError
 from torchdoctor.words.record_files import encode, write_record

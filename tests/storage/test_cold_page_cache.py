@@ -12,8 +12,7 @@ from partial_recordings import recording
 
 from torchdoctor.checks import cold_page_cache
 from torchdoctor.checkup.notes import report_notes
-from torchdoctor.machine.read_speed import drop
-from torchdoctor.machine.storage import storage_facts
+from torchdoctor.machine.storage import drop, storage_facts
 from torchdoctor.probe.measure import page_cache
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import LaunchTiming, Recommendation

@@ -10,8 +10,7 @@ import pytest
 from slow_mount import missing, slow_mount
 
 from torchdoctor.machine.mounts import Mount, kind_of, mount_of
-from torchdoctor.machine.read_speed import bytes_per_s, file_s, measure
-from torchdoctor.machine.storage import storage_facts
+from torchdoctor.machine.storage import bytes_per_s, file_s, measure, storage_facts
 from torchdoctor.probe.measure import page_cache
 
 on_fuse = pytest.mark.skipif(missing() is not None, reason=str(missing()))

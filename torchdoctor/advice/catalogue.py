@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from torchdoctor.words import BRANCHES, CatalogueEntry, CeilingSpec, CheckSpec, FixSpec
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.toml import parsed_toml
+from torchdoctor.words.record_files import parsed_toml
 
 WITHOUT_GPU = "gpu; without a GPU: cpu"
 TITLES_AT = 29  # column of the titles in `listing`

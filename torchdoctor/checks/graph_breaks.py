@@ -77,7 +77,7 @@ def _of_trace(recording: Recording) -> Symptoms:
 
 _PRINT = {"reason": "Failed to trace builtin operator", "text": 'print("seen")'}
 _ASKED = {**_PRINT, "reason": "Call to `torch._dynamo.graph_break()`"}
-_TRACED = {"compiles_per_step": 0.0, "compile_s": 0.0, "steps_with": 0, "regions_per_step": 2.0}
+_TRACED = {"compiles_per_step": 0.0, "compile_s": 0.0, "steps_with": 0}
 _LINE = {"file": "train.py", "line": 7, "function": "forward"}
 CHECK = CheckSpec(
     branch="cpu",

@@ -93,7 +93,7 @@ def _of_trace(recording: Recording) -> Symptoms:
 _SIZES = {"reason": "tensor 'x' size mismatch at index 0. expected 4, actual 5"}
 _GIVEN_UP = {"function": "'forward' (/w/train.py:5)", "reason": "self.calls == 7"}
 _AGAIN = {"watched_s": 12.0, "later_recompiles": 5, "later_most": 5, "later_s": 6.0}
-_WORK = {"compiles_per_step": 0.5, "compile_s": 0.06, "steps_with": 2, "regions_per_step": 2.0}
+_WORK = {"compiles_per_step": 0.5, "compile_s": 0.06, "steps_with": 2}
 
 
 def _run(**changes: object) -> dict[str, Any]:

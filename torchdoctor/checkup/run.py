@@ -19,8 +19,8 @@ from torchdoctor.facts.hardware import load_during_trials
 from torchdoctor.facts.slow_reads import stays_cold
 from torchdoctor.facts.stacks import share_showing
 from torchdoctor.launch.escaped_writes import escape_doubt
-from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.workload import keep_stdin, new_run_folder
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.machine.sensors import LoadBeside
 from torchdoctor.observe.observation import Observation, Profiled

@@ -22,10 +22,8 @@ from torchdoctor.checkup.trace_verdict import (
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
-from torchdoctor.trace.annotate import annotate
-from torchdoctor.trace.clocks import Alignment, Unaligned, align
-from torchdoctor.trace.ranks import STDIN, RankTrace, read_ranks
-from torchdoctor.trace.start_up import STARTS_UP, usual_part
+from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, align, read_ranks
+from torchdoctor.trace.timeline import STARTS_UP, annotate, usual_part
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
@@ -58,8 +56,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     UsageError if a source does not exist or is no trace, or `annotated` cannot be written.
     """
     created = datetime.now(timezone.utc)
-    read = read_ranks(sources, timelines=annotated is not None)
-    ranks = read.traces
+    ranks, unread = read_ranks(sources, timelines=annotated is not None)
     # The only copy of a trace, which a folder named, must not be written over.
     copies = {os.path.realpath(rank.statistics.path) for rank in ranks}
     if annotated is not None and os.path.realpath(annotated) in copies:
@@ -104,7 +101,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         trace=trace,
         ranks=recording.ranks,
         scaling=scaling(recording),
-        doubts=[*read.doubts, *_doubts(ranks, chosen, aligned), *unworded],
+        doubts=[*unread, *_doubts(ranks, chosen, aligned), *unworded],
         beware=_too_little(ranks, chosen),
         reproduce=[shlex.join(command)],
     )
@@ -163,7 +160,6 @@ def _rank_times(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> l
                 row,
                 wait_s=aligned.wait_s[number],
                 last_share=aligned.last_share[number],
-                clock_offset_s=aligned.offset_s[number],
                 exchange_s=aligned.exchange_s,
             )
         rows.append(row)

@@ -9,7 +9,7 @@ import typer
 
 from torchdoctor.cli.front import app
 from torchdoctor.cli.stored import report_file
-from torchdoctor.reports.notebook import PythonReport, in_python
+from torchdoctor.reports.formats import PythonReport, in_python
 from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import read_report

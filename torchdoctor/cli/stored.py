@@ -116,7 +116,7 @@ def patch(
 ) -> None:
     """Print the diff on stdout, and what cannot be edited on stderr."""
     from torchdoctor.edits import applying
-    from torchdoctor.reports.patch import remarks
+    from torchdoctor.reports.wording import remarks
     from torchdoctor.words.record_files import read_report
 
     if apply and undo:
@@ -157,7 +157,7 @@ def _of_fixes(
     """Return one diff of these fixes (made anew: two may change one call), its folder, remarks."""
     from torchdoctor.advice.catalogue import fixes
     from torchdoctor.advice.wording import source_patch
-    from torchdoctor.reports.patch import edit_of, remarks_on
+    from torchdoctor.reports.wording import edit_of, remarks_on
 
     shown = [edit_of(report, ident) for ident in asked]
     editable = [fix for fix in shown if fix.edit]

@@ -177,8 +177,6 @@ def _change(kind: str, old: Finding, new: Finding, a: Side, b: Side) -> FindingC
         branch=check.branch if check else "",
         a_s=a_s if in_a else _below_threshold(new.check, a, b_s),
         b_s=b_s if in_b else _below_threshold(old.check, b, a_s),
-        a_location=old.location if in_a else None,
-        b_location=new.location if in_b else None,
         a_place=_place(old, a) if in_a else "",
         b_place=_place(new, b) if in_b else "",
         evidence=new.evidence,

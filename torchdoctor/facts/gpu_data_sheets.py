@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchdoctor.words.toml import parsed_toml
+from torchdoctor.words.record_files import parsed_toml
 
 _MAKERS = re.compile(r"^(?:(?:NVIDIA|Tesla|AMD|Instinct)\s+)+")
 

@@ -2,7 +2,7 @@
 
 A file ends with `FIX = FixSpec(...)`. It is executed inside the user's program too, where its
 `apply` is called: there its imports of torchdoctor are answered with names that do nothing
-(`probe.fixkit.fix_files`), and torch is imported inside functions alone.
+(`probe.fixkit.program`), and torch is imported inside functions alone.
 
 May import: words, probe, facts, checks, edits.
 """

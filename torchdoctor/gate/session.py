@@ -12,8 +12,8 @@ from torchdoctor import __version__
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.workload import keep_stdin, new_run_folder
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder

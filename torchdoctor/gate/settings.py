@@ -6,7 +6,7 @@ from typing import Any
 
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.toml import BrokenToml, parsed_toml
+from torchdoctor.words.record_files import BrokenToml, parsed_toml
 
 _TABLE = "[tool.torchdoctor.tolerance]"
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.

@@ -38,11 +38,6 @@ def reading(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _figure(read: Callable[[], float]) -> float:
-    value = reading(read)
-    return math.nan if value is None else float(value)
-
-
 @contextlib.contextmanager
 def session() -> "Iterator[Nvml | None]":
     """Yield NVML while it is open; None on a machine without an NVIDIA driver."""
@@ -67,16 +62,8 @@ class Nvml:
 
     def read(self, name: str, device: Any) -> float:
         """Return one of `READINGS`; NaN: it is not supported."""
-        return _figure(partial(READINGS[name], device))
-
-    def pcie_bytes_per_s(self, device: Any) -> tuple[float, float]:
-        """Return bytes per second to and from the GPU; takes 40 ms, for which the driver waits."""
-        read = partial(pynvml.nvmlDeviceGetPcieThroughput, device)
-        # The driver speaks of KB/s.
-        return (
-            _figure(lambda: read(pynvml.NVML_PCIE_UTIL_RX_BYTES) * 1024.0),
-            _figure(lambda: read(pynvml.NVML_PCIE_UTIL_TX_BYTES) * 1024.0),
-        )
+        value = reading(partial(READINGS[name], device))
+        return math.nan if value is None else float(value)
 
     def processes(self, device: Any) -> set[int] | None:
         """Return pids that compute on it, as the driver sees them."""
@@ -99,7 +86,4 @@ def _described(index: int, device: Any) -> Gpu:
         name=reading(lambda: pynvml.nvmlDeviceGetName(device)) or "unknown",
         memory_bytes=reading(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device).total)),
         compute_capability=None if capability is None else "{}.{}".format(*capability),
-        pcie_generation=reading(lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(device)),
-        pcie_width=reading(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(device)),
-        power_limit_w=reading(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(device) / 1000.0),
     )

@@ -46,16 +46,11 @@ class SensorColumns:
     pss_bytes: Columns = field(default_factory=_column)  # children by their proportional share
     swap_bytes: Columns = field(default_factory=_column)
     threads: Columns = field(default_factory=_column)
-    switches: Columns = field(default_factory=_column)
-    forced_switches: Columns = field(default_factory=_column)
     read_bytes: Columns = field(default_factory=_column)
     write_bytes: Columns = field(default_factory=_column)
-    read_ops: Columns = field(default_factory=_column)
     network_bytes: Columns = field(default_factory=_column)  # of the machine, both ways
     tree_cpu_s: Columns = field(default_factory=_column)
     own_cpu_s: Columns = field(default_factory=_column)  # torchdoctor's
-    pcie_rx_bytes_per_s: Columns = field(default_factory=_column)
-    pcie_tx_bytes_per_s: Columns = field(default_factory=_column)
     gpu_others: Columns = field(default_factory=_table)  # (m, devices), other processes on them
     process_pids: Times = field(default_factory=_times)  # (processes,), as the program sees them
     process_cpu_s: Columns = field(default_factory=_table)  # (m, processes)
@@ -124,9 +119,6 @@ class _Window:
             samples=int(self.inside.sum()),
             window_s=(self.end - self.begin) / 1e9,
             cpu_share=None if used is None or not cpus else min(1.0, used / cpus),
-            cpu_per_core=[round(core, 4) for core in cores],
-            program_cpus=tree,
-            main_process_cpus=main,
             workers_cpus=None if tree is None or main is None else max(0.0, tree - main),
             workers_queued_cpus=self._workers_queued(),
             other_load_cpus=(
@@ -137,14 +129,8 @@ class _Window:
             memory_peak_bytes=_most(c.memory_bytes[self.processes]),
             rss_growth_bytes_per_s=self._growth(c.rss_bytes),
             swap_used_bytes=_most(c.swap_bytes[self.processes]),
-            context_switches_per_s=self._process_rate(c.switches),
-            involuntary_switches_per_s=self._process_rate(c.forced_switches),
             threads=_most(c.threads[self.processes]),
             read_bytes_per_s=self._process_rate(c.read_bytes),
-            write_bytes_per_s=self._process_rate(c.write_bytes),
-            read_ops_per_s=self._process_rate(c.read_ops),
-            pcie_rx_bytes_per_s=_of_valid(c.pcie_rx_bytes_per_s[self.processes], np.mean),
-            pcie_tx_bytes_per_s=_of_valid(c.pcie_tx_bytes_per_s[self.processes], np.mean),
             **self._gpu(),
         )
 
@@ -161,8 +147,6 @@ class _Window:
             "gpu_other_processes": _most(_across(strangers, np.nansum)),
             "gpu_sharing_processes": _most(_across(strangers[:, chosen], np.nanmax)),
             "gpu_utilization": _of_valid(used, np.mean),
-            "gpu_utilization_p5": _of_valid(used, lambda values: np.quantile(values, 0.05)),
-            "gpu_utilization_p95": _of_valid(used, lambda values: np.quantile(values, 0.95)),
             "gpu_memory_peak_bytes": _most(of_ours(c.gpu_memory_bytes, np.nanmax)),
             "gpu_power_w": _of_valid(of_ours(c.gpu_power_w), np.mean),
             "gpu_sm_clock_mhz": _of_valid(of_ours(c.gpu_sm_clock_mhz), np.mean),

@@ -1,27 +1,128 @@
 """Samples the machine beside the program: processor, memory, disk, GPU; on the step log's clock."""
 
+import contextlib
 import math
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
 from torchdoctor.machine import nvml
-from torchdoctor.machine.process_sensors import ProcessSensors
+from torchdoctor.machine.processes import inner_pid
 from torchdoctor.machine.sensor_columns import SensorColumns
 
+_COST_SHARE = 0.003  # of one CPU, that looking for new processes may take
+_ERRORS = (psutil.Error, OSError)
+_OF_EVERY = ("read_bytes", "write_bytes")
+_UNKNOWN = ("pss_bytes", "queued_s", *_OF_EVERY)
+
+
+class ProcessSensors:
+    """Reads a process tree again and again, and looks for new processes as often as is cheap."""
+
+    def __init__(self, root: int) -> None:
+        self._root = psutil.Process(root)
+        self.alive: dict[int, psutil.Process] = {root: self._root}  # by pid, as seen from here
+        self._counters: dict[int, dict[str, float]] = {}  # last readings, also of those that ended
+        self._inner: dict[int, int] = {}  # pids as the program itself sees them
+        self._next_look_s = 0.0
+        self._next_pss_s = 0.0
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the sums now; None once no process is left."""
+        began = time.monotonic()
+        if began >= self._next_look_s:
+            with contextlib.suppress(*_ERRORS):
+                for child in self._root.children(recursive=True):
+                    self.alive.setdefault(child.pid, child)
+            self._next_look_s = self._next(began, 0.4)
+        began = time.monotonic()
+        with_pss = began >= self._next_pss_s
+        for pid, process in list(self.alive.items()):
+            try:
+                self._read_process(process, with_pss)
+            except _ERRORS:
+                del self.alive[pid]
+        if with_pss:
+            self._next_pss_s = self._next(began, 1.0)
+        return self._sums() if self.alive else None
+
+    def _next(self, began_s: float, least_s: float) -> float:
+        return began_s + max(least_s, (time.monotonic() - began_s) / _COST_SHARE)
+
+    def _read_process(self, process: psutil.Process, with_pss: bool) -> None:
+        pid, before = process.pid, self._counters.get(process.pid)
+        if before is None:
+            self._inner[pid] = inner_pid(pid)
+            before = dict.fromkeys(_UNKNOWN, math.nan)
+            with_pss = True  # at once: a forked worker would count with all the memory it shares
+        counters = before | _read(process)
+        if with_pss and pid != self._root.pid:
+            counters["pss_bytes"] = _pss_bytes(pid)
+        self._counters[pid] = counters
+
+    def _sums(self) -> dict[str, Any]:
+        """Return sums under the names of `SensorColumns`, and `cpu_s` and `queued_s` by pid."""
+        alive = [self._counters[pid] for pid in self.alive]
+        every = self._counters
+        return {
+            "rss_bytes": sum(c["rss_bytes"] for c in alive),
+            "pss_bytes": sum(_sum_measured([c["pss_bytes"]], c["rss_bytes"]) for c in alive),
+            "threads": sum(c["threads"] for c in alive),
+            # Of processes that ended the last reading stays in these sums.
+            **{name: _sum_measured([c[name] for c in every.values()]) for name in _OF_EVERY},
+            "tree_cpu_s": sum(c["cpu_s"] + c["children_cpu_s"] for c in alive),
+            "cpu_s": {self._inner[pid]: c["cpu_s"] for pid, c in every.items()},
+            "queued_s": {self._inner[pid]: c["queued_s"] for pid, c in every.items()},
+        }
+
+
+def _read(process: psutil.Process) -> dict[str, float]:
+    """Return counters of one process since its start, as far as this machine has them."""
+    with process.oneshot():
+        times = process.cpu_times()
+        counters = {
+            "cpu_s": times.user + times.system,
+            # Short-lived children are in here: so none is missed between two looks.
+            "children_cpu_s": times.children_user + times.children_system,
+            "rss_bytes": process.memory_info().rss,
+            "threads": process.num_threads(),
+        }
+    with contextlib.suppress(*_ERRORS, AttributeError):
+        disk = process.io_counters()
+        counters["read_bytes"], counters["write_bytes"] = disk.read_bytes, disk.write_bytes
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        # Its first thread, ready to run, without a CPU.
+        schedstat = Path(f"/proc/{process.pid}/schedstat").read_text()
+        counters["queued_s"] = int(schedstat.split()[1]) / 1e9
+    return counters
+
+
+def _sum_measured(values: list[float], otherwise: float = math.nan) -> float:
+    measured = [value for value in values if not math.isnan(value)]
+    return sum(measured) if measured else otherwise
+
+
+def _pss_bytes(pid: int) -> float:
+    """Return memory with shared pages divided among those that share them; NaN: not measured."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return float(line.split()[1]) * 1024
+    return math.nan
+
+
 PROCESS_INTERVAL_S = 0.5
-_PCIE_EVERY = 4  # readings of processes
 COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
 _BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
 _SHORTEST_S = 1.0
 _TREE_FIELDS = (
-    *("rss_bytes", "pss_bytes", "swap_bytes", "threads", "switches", "forced_switches"),
-    *("read_bytes", "write_bytes", "read_ops", "tree_cpu_s", "own_cpu_s"),
-    *("network_bytes", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "gpu_others"),
+    *("rss_bytes", "pss_bytes", "swap_bytes", "threads", "read_bytes", "write_bytes"),
+    *("tree_cpu_s", "own_cpu_s", "network_bytes", "gpu_others"),
 )
 
 
@@ -101,10 +202,8 @@ class Sensors:
                     machine.spent(now)
                 now = time.monotonic()
                 if processes is not None and (last or now >= tree.next_s):
-                    with_pcie = gpus is not None and len(self._trees) % _PCIE_EVERY == 0
-                    self._read_tree(processes, gpus, with_pcie)
-                    # The driver sleeps while it counts PCIe traffic: time, but not ours.
-                    tree.spent(now, free=with_pcie)
+                    self._read_tree(processes, gpus)
+                    tree.spent(now)
                 if not last:
                     self._ending.wait(max(0.001, machine.next_s - time.monotonic()))
 
@@ -118,19 +217,15 @@ class Sensors:
             row[f"gpu_{name}"] = [gpus.read(name, x) for x in gpus.devices] if gpus else []
         self._machine.append(row)
 
-    def _read_tree(self, processes: ProcessSensors, gpus: nvml.Nvml | None, pcie: bool) -> None:
+    def _read_tree(self, processes: ProcessSensors, gpus: nvml.Nvml | None) -> None:
         tree = processes.read()
         if tree is None:
             return
-        received, sent = math.nan, math.nan
-        if gpus and pcie and gpus.devices:  # of one of the program's: all would take too long
-            received, sent = gpus.pcie_bytes_per_s(gpus.devices[min(self._ours, default=0)])
         tree["process_t_ns"] = time.monotonic_ns()
         tree["swap_bytes"] = psutil.swap_memory().used
         tree["network_bytes"] = _network_bytes()
         tree["own_cpu_s"] = sum(os.times()[:2])
         tree["gpu_others"] = [] if gpus is None else self._gpu_processes(gpus, processes)
-        tree["pcie_rx_bytes_per_s"], tree["pcie_tx_bytes_per_s"] = received, sent
         self._trees.append(tree)
 
     def _gpu_processes(self, gpus: nvml.Nvml, processes: ProcessSensors) -> list[float]:
@@ -159,8 +254,8 @@ class _Pace:
         self._interval_s = interval_s
         self.next_s = 0.0
 
-    def spent(self, began_s: float, free: bool = False) -> None:
-        cost = 0.0 if free else (time.monotonic() - began_s) / COST_SHARE
+    def spent(self, began_s: float) -> None:
+        cost = (time.monotonic() - began_s) / COST_SHARE
         # A hundredth of wall time at most: waiting for the interpreter lock counts too, so a
         # single slow sample must not switch the sensors off.
         self.next_s = began_s + max(self._interval_s, min(cost, 10 * self._interval_s))

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchdoctor.launch.launch import LaunchResult, how_it_ended
-from torchdoctor.launch.running_launch import RunningLaunch
+from torchdoctor.launch.launch import LaunchResult, RunningLaunch, how_it_ended
 from torchdoctor.observe.events import Events, read_channel
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
 from torchdoctor.observe.steps import step_durations
@@ -191,7 +190,7 @@ def profiled_window(result: LaunchResult) -> Profiled:
             f"The profiler window gave no trace ({how_it_ended(result)}).", result.exit_code
         )
     try:
-        read = read_ranks(list(map(str, traces))).traces
+        read, _ = read_ranks(list(map(str, traces)))
     except UsageError as error:
         raise ProgramFailed(f"The profiler's trace cannot be read: {error}") from error
     return Profiled(traces=read, facts=read_channel(result.channel)[1])

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from torchdoctor.observe.evaluation import learning_rows
-from torchdoctor.observe.events import Events
+from torchdoctor.observe.events import Events, learning_rows
 from torchdoctor.probe import step_log
 from torchdoctor.words import Boundary, Location, ProcessFacts
 

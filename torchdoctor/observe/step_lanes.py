@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.observe.events import Events
-from torchdoctor.observe.phases import PHASES, phase_after
-from torchdoctor.trace.columns import Table, Trace
-from torchdoctor.trace.threads import is_step, named, of_fetching_thread
+from torchdoctor.observe.steps import PHASES, phase_after
+from torchdoctor.trace.columns import Table, Trace, is_step, named, of_fetching_thread
 from torchdoctor.trace.timeline import build_timeline
 from torchdoctor.words.figures import PHASE_LABELS
 from torchdoctor.words.intervals import Intervals, join, subtract, union

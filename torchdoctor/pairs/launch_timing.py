@@ -76,7 +76,6 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
         peak_memory_bytes=gpu if gpu is not None else fact.peak_memory_bytes,
         gpu_memory=gpu is not None,
         fixes=list(fact.fixes),
-        seeded_by_program=fact.seeded_by_program,
         setup_s=(fact.first_step_s or 0.0) + int(log.t_ns[begin] - log.t_ns[first]) / 1e9,
     )
 

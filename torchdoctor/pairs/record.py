@@ -13,18 +13,15 @@ from functools import partial
 from pathlib import Path
 
 from torchdoctor.launch import compile_cache
-from torchdoctor.launch.launch import LaunchResult, Program, WarmImage, launch, start_image
+from torchdoctor.launch.launch import LaunchResult, Poll, Program, WarmImage, launch, start_image
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.launch.run_folder import writing
-from torchdoctor.launch.running_launch import Poll
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.machine.read_speed import drop
+from torchdoctor.launch.workload import writing
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
-from torchdoctor.machine.storage import storage_facts, waits_for_input
+from torchdoctor.machine.storage import drop, storage_facts, waits_for_input
 from torchdoctor.observe import observation
-from torchdoctor.observe.evaluation import evaluates_training_loader
-from torchdoctor.observe.events import read_channel
+from torchdoctor.observe.events import evaluates_training_loader, read_channel
 from torchdoctor.observe.observation import Observation, ObservationWatch, Profiled
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics, window_ns

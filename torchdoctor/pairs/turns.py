@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import psutil
 
-from torchdoctor.launch.running_launch import Poll, RunningLaunch, no_interrupts
+from torchdoctor.launch.launch import Poll, RunningLaunch, no_interrupts
 from torchdoctor.machine import processes
 from torchdoctor.words import Block, LaunchTiming
 

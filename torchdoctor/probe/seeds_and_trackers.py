@@ -17,24 +17,17 @@ def install_seeds(session, watch):
     offset = int(session.plan.get("seed_offset") or 0)
 
     def shifted(value):
-        return value + offset if offset and isinstance(value, int) else value
+        return value + offset if isinstance(value, int) else value
 
     def shift(old):
         return lambda value=None, *args, **kwargs: old(shifted(value), *args, **kwargs)
 
-    def make(old):
-        def manual_seed(seed, *args, **kwargs):
-            session.seeded_by_program = True
-            return old(shifted(seed), *args, **kwargs)
-
-        return manual_seed
-
     if seed is not None:
         torch.manual_seed(seed + offset)
         random.seed(seed + offset)
-    wrap(torch, "manual_seed", make)
-    torch.random.manual_seed = torch.manual_seed
     if offset:
+        wrap(torch, "manual_seed", lambda old: lambda seed: old(shifted(seed)))
+        torch.random.manual_seed = torch.manual_seed
         wrap(random, "seed", shift)
 
     def numpy_imported(numpy):
@@ -62,12 +55,7 @@ def install_trackers(session, watch):
         ("clearml", lambda module: module.Task.set_offline(offline_mode=True)),
         ("swanlab", lambda module: _always_offline(module, "init")),
     ):
-
-        def imported(module, name=name, switch_offline=switch_offline):
-            switch_offline(module)
-            session.trackers.append(name)
-
-        watch.when_imported(name, session.guarded(imported))
+        watch.when_imported(name, session.guarded(switch_offline))
 
 
 def _always_offline(module, *names, unless=None):

@@ -7,7 +7,7 @@ import time
 
 from . import stacks, step_log
 from .accelerator import Accelerator
-from .fixkit.fix_files import load_fix
+from .fixkit.program import load_fix
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
 from .hooks.backward_hooks import Passes
 from .measure import facts
@@ -36,8 +36,6 @@ class Session:
         # By the user's word, where nothing else shows that something is learned.
         by_batch = boundary.get("learned_by") == "batch"
         self.batches_learn = bool(plan.get("batches_learn")) or by_batch
-        self.seeded_by_program = False
-        self.trackers = []
         self.flags = flag_hooks.Flags(self)
         self.retain_graph = 0
         self.backward_location = False

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.outcomes import value_of
 from torchdoctor.machine.sensor_columns import sensor_curves
-from torchdoctor.observe.evaluation import evaluation_mask
-from torchdoctor.observe.phases import step_numbers
+from torchdoctor.observe.events import evaluation_mask
 from torchdoctor.observe.step_lanes import lanes_of_events
+from torchdoctor.observe.steps import step_numbers
 from torchdoctor.probe import step_log
 from torchdoctor.reports.run_columns import Measured, Observed, profiled_lanes, read_measured
 from torchdoctor.reports.time_parts import replayed_gains, time_bars

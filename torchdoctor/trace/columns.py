@@ -1,4 +1,4 @@
-"""Decoded slices -> numpy columns of int64 ns, one table per kind of event, strings interned."""
+"""Decoded slices -> numpy columns of int64 ns, a table per kind of event; names, and threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.facts.stacks import is_users
-from torchdoctor.trace.events import Slice, SliceArgs
+from torchdoctor.trace.files import Slice, SliceArgs
 from torchdoctor.trace.kinds import (
     DEVICE_KINDS,
     LEFT_OUT,
@@ -254,7 +254,10 @@ class Columns:
                 payloads = [_payload(e.name, arg) for e, arg in zip(events, args, strict=True)]
                 columns[name] = np.array(payloads, dtype=np.int64)
             elif name == "shapes":
-                columns[name] = self._shape_numbers(args)
+                # bytes(): a Raw would keep its whole block alive
+                texts = [bytes(arg.dims) or bytes(arg.dims_2020) for arg in args]
+                numbers = [self.shapes[text] if text else -1 for text in texts]
+                columns[name] = np.array(numbers, dtype=np.int32)
             elif name == "product":
                 columns[name] = self._product_numbers(events, args)
             elif name == "group":  # the ranks that communicate, as text among the names
@@ -266,11 +269,6 @@ class Columns:
             else:
                 columns[name] = _whole_column([getattr(arg, name) for arg in args])
         self._parts[table].append(columns)
-
-    def _shape_numbers(self, args: list[SliceArgs]) -> NDArray[np.int32]:
-        # bytes(): a Raw would keep its whole block alive
-        texts = [bytes(arg.dims) or bytes(arg.dims_2020) for arg in args]
-        return np.array([self.shapes[text] if text else -1 for text in texts], dtype=np.int32)
 
     def _product_numbers(self, events: list[Slice], args: list[SliceArgs]) -> NDArray[np.int32]:
         numbers = np.full(len(events), -1, dtype=np.int32)
@@ -289,7 +287,10 @@ class Columns:
                 f"{self.untimed} of {self.events} events {'has' if self.untimed == 1 else 'have'} "
                 "no time that can be (none, or over a century from all others); left out."
             )
-        longest_us = self._longest_plausible_us()
+        starts = [part["start"] for parts in self._parts.values() for part in parts]
+        borders = [int(border) for start in starts for border in (start.min(), start.max())]
+        span_ns = max(borders, default=0) - min(borders, default=0)
+        longest_us = span_ns / 1000.0 + _LONGEST_BEYOND_US
         unsound = {}
         tables: dict[str, Any] = {}
         for table in _COLUMNS:
@@ -321,13 +322,6 @@ class Columns:
             **tables,
         )
 
-    def _longest_plausible_us(self) -> float:
-        starts = [part["start"] for parts in self._parts.values() for part in parts]
-        if not starts:
-            return 0.0
-        span_ns = max(int(s.max()) for s in starts) - min(int(s.min()) for s in starts)
-        return span_ns / 1000.0 + _LONGEST_BEYOND_US
-
     def _join(self, table: str, longest_us: float) -> tuple[Table, int]:
         """Return a table, and how many durations in it are missing or impossible."""
         parts = self._parts.pop(table, [])
@@ -342,3 +336,68 @@ class Columns:
         more = {name: column(name) for name in _COLUMNS[table]}
         joined = Table(start, end, column("name"), column("thread"), more)
         return joined, int(len(sound) - sound.sum())
+
+
+def named(trace: Trace, table: Table, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Return True for the rows whose name is wanted; only the table's own names are asked about."""
+    own = np.zeros(len(trace.names), dtype=bool)
+    numbers = np.flatnonzero(np.bincount(table.name))
+    own[numbers] = [bool(wanted(trace.names[number])) for number in numbers.tolist()]
+    return own[table.name]
+
+
+def is_step(name: str) -> bool:
+    """Return True for the profiler's annotation of a step."""
+    return name.startswith("ProfilerStep#")
+
+
+def is_optimizer(name: str) -> bool:
+    """Return True for the annotation of an optimizer's step."""
+    return name.startswith("Optimizer.step#")
+
+
+def is_loader(name: str) -> bool:
+    """Return True for the annotation of a wait for the next batch."""
+    return (
+        name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
+    ) or name.startswith("enumerate(DataPipe)#")
+
+
+def main_thread(trace: Trace) -> int:
+    """Return the thread of the loop: that of the steps, of most operators, or of the first call."""
+    marked = [table.thread[named(trace, table, is_step)] for table in trace.ranges]
+    for threads in (np.concatenate(marked), trace.operators.thread):
+        if len(threads):
+            return int(np.bincount(threads).argmax())
+    calls = trace.runtime  # autograd's thread may make most of them, and never the first
+    return int(calls.thread[calls.start.argmin()]) if len(calls) else 0
+
+
+@once
+def fetching_threads(trace: Trace) -> NDArray[np.bool_]:
+    """Return True for each thread that iterates a loader and does not do the steps.
+
+    A loader's range is a wait in the thread that trains; in one that fetches ahead it holds nobody.
+    """
+    loading = threads_of(trace, is_loader)
+    if not loading.any():
+        return loading
+    for wanted in (is_step, is_optimizer):
+        stepping = threads_of(trace, wanted)
+        if stepping.any():
+            return loading & ~stepping
+    loading[main_thread(trace)] = False
+    return loading
+
+
+def of_fetching_thread(trace: Trace, table: Table) -> NDArray[np.bool_]:
+    """Return the rows of the threads that only fetch batches."""
+    return fetching_threads(trace)[table.thread] if len(table) else np.zeros(0, dtype=bool)
+
+
+def threads_of(trace: Trace, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Return True for the threads that have a range with such a name."""
+    threads = np.zeros(len(trace.threads), dtype=bool)
+    for table in trace.ranges:
+        threads[table.thread[named(trace, table, wanted)]] = True
+    return threads

@@ -1,4 +1,4 @@
-"""Device events of some steps in stream order, and what each of them waits for.
+"""Device events of some steps in stream order, points on the host's threads, and all waits.
 
 An event starts when its launch has reached the device, and the events before it on its stream and
 of other streams that it waits for have ended. What is later is a wait of unknown cause.
@@ -6,18 +6,19 @@ of other streams that it waits for have ended. What is later is a wait of unknow
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from torchdoctor.trace.columns import Mask, Trace
-from torchdoctor.trace.kinds import KERNEL, MEMCPY, is_communication
+from torchdoctor.trace.columns import Mask, Trace, is_loader, main_thread, named
+from torchdoctor.trace.kinds import COPY_CALL, KERNEL, MEMCPY, is_communication
 from torchdoctor.trace.nesting import launch_rows
-from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
-from torchdoctor.words.intervals import Ints
+from torchdoctor.words.intervals import Intervals, Ints, join, subtract
 
 CLOCK_NS = 5_000  # by how much the clocks of host and device may disagree
 UNEXPLAINED_NS = 20_000  # a start this much later than explained waits for something unknown
@@ -213,3 +214,291 @@ def _inferred_waits(events: DeviceEvents, late: Ints) -> tuple[Ints, Ints]:
     good &= events.stream[whom] != events.stream[late]
     good &= events.start[whom] < events.start[late]
     return late[good], whom[good]
+
+
+_DEVICE_SYNC = re.compile(r"(?:cuda|hip)(?:Device|Thread)Synchronize|(?:cu|hip)CtxSynchronize")
+_STREAM_SYNC = re.compile(r"(?:cuda|hip|cu)StreamSynchronize")
+_EVENT_SYNC = re.compile(r"(?:cuda|hip|cu)EventSynchronize")
+_FREEING = re.compile(r"(?:cuda|hip)(?:Free|Malloc|Host|Unregister)|cuMem(?:Free|Alloc|HostAlloc)")
+_FULL_QUEUE = 512  # launches that have not begun: queues take about a thousand
+_WAKE_UP_NS = 100_000  # after the awaited event the call has returned by then
+
+
+@dataclass(frozen=True)
+class HostWaits:
+    """One entry per call and device event: `call` is a row of `Trace.runtime`."""
+
+    call: Ints
+    event: Ints  # index into the device events
+    cost: Ints  # class of the time after the wait, and of the wait itself
+
+
+def host_waits(trace: Trace, events: DeviceEvents, rows: Ints) -> HostWaits:
+    """Return what the calls `rows` of `trace.runtime` wait for on the device.
+
+    The runtime does not record it: stream order, what was launched before, and times decide.
+    """
+    waits = {
+        Cost.COPY: _copies(trace, events),
+        Cost.CPU: _full_queues(trace, events),
+        Cost.RUNTIME: _synchronisations(trace, events, rows),
+    }
+    calls, awaited = (np.concatenate(column) for column in zip(*waits.values(), strict=True))
+    costs = np.repeat(list(waits), [len(call) for call, _ in waits.values()])
+    return HostWaits(calls, awaited, costs)
+
+
+def _matching(trace: Trace, rows: Ints, pattern: re.Pattern[str]) -> Mask:
+    return named(trace, trace.runtime, pattern.match)[rows]
+
+
+def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the waits of calls that synchronise, some on the way to something else (cudaFree)."""
+    runtime = trace.runtime
+    stream_only = _matching(trace, rows, _STREAM_SYNC)
+    wanted = stream_only | _matching(trace, rows, _DEVICE_SYNC)
+    long = runtime.end[rows] - runtime.start[rows] >= LONG_CALL_NS
+    wanted |= long & _matching(trace, rows, _FREEING)
+    calls, stream_only = rows[wanted], stream_only[wanted]
+    last = events.last_called_before(runtime.start[calls])
+    ended = np.where(last >= 0, events.end[last], np.iinfo(np.int64).max)
+    waited = ended <= runtime.end[calls][:, None] + LONG_CALL_NS  # clocks drift apart
+    if stream_only.any():
+        waited &= ~stream_only[:, None] | _awaited_streams(trace, events, calls, last, ended)
+    which, stream = np.nonzero(waited)
+    of_event = _event_synchronisations(trace, events, rows)
+    return np.append(calls[which], of_event[0]), np.append(last[which, stream], of_event[1])
+
+
+def _awaited_streams(
+    trace: Trace, events: DeviceEvents, calls: Ints, last: Ints, ended: Ints
+) -> Mask:
+    """Return which streams a call may wait for: the last used, or one that ended just then."""
+    runtime = trace.runtime
+    begin, end = runtime.start[calls][:, None], runtime.end[calls][:, None]
+    called = np.where(last >= 0, events.called[last], -1)
+    own_thread = runtime.thread[calls][:, None]
+    same_thread = (events.call[last] >= 0) & (runtime.thread[events.call[last]] == own_thread)
+    rank = np.where(last >= 0, called + same_thread * (1 << 60), -1)
+    latest = rank == rank.max(axis=1, initial=0, keepdims=True)
+    explains = (ended > begin) & (ended <= end + CLOCK_NS) & (ended >= end - _WAKE_UP_NS)
+    explains &= end - begin >= LONG_CALL_NS
+    own_explains = (latest & explains).any(axis=1, keepdims=True)
+    awaited: Mask = latest | (explains & ~own_explains)
+    return awaited
+
+
+def _event_synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the waits of cudaEventSynchronize: for the event that ended right before."""
+    runtime = trace.runtime
+    calls = rows[_matching(trace, rows, _EVENT_SYNC)]
+    calls = calls[runtime.end[calls] - runtime.start[calls] >= LONG_CALL_NS]
+    order = np.argsort(events.end, kind="stable")
+    place = np.searchsorted(events.end[order], runtime.end[calls] + CLOCK_NS, side="right") - 1
+    event = order[np.maximum(place, 0)] if len(order) else place
+    good = place >= 0
+    good[good] = events.end[event[good]] >= np.maximum(
+        runtime.end[calls[good]] - _WAKE_UP_NS, runtime.start[calls[good]]
+    )
+    return calls[good], event[good]
+
+
+def _copies(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
+    """Return the copy calls that return when their copy is done, or (pageable) well under way."""
+    runtime = trace.runtime
+    copies = np.flatnonzero((events.cost == Cost.COPY) & (events.call >= 0))
+    call = events.call[copies]
+    is_copy_call = _matching(trace, call, COPY_CALL)
+    pageable = np.array(["ageable" in trace.names[name] for name in events.name[copies]], bool)
+    done = events.end[copies] <= runtime.end[call]  # exactly: most calls return just before
+    under_way = pageable & (events.start[copies] <= runtime.end[call])
+    good = is_copy_call & (done | under_way)
+    return call[good], copies[good]
+
+
+def _full_queues(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
+    """Return the launch calls that block because the queue is full: an earlier event must begin."""
+    runtime = trace.runtime
+    launched = np.flatnonzero((events.call >= 0) & (events.cost != Cost.COPY))
+    call = events.call[launched]
+    length = runtime.end[call] - runtime.start[call]
+    launched = launched[length >= LONG_CALL_NS]
+    calls, waited = [], []
+    for event in launched.tolist():  # few: launches that took long
+        first = int(events.stream_first[events.stream[event]])
+        returned = runtime.end[events.call[event]]
+        begun = first + int(np.searchsorted(events.start[first:event], returned, side="right"))
+        if event - begun >= _FULL_QUEUE and begun > first:
+            calls.append(int(events.call[event]))
+            waited.append(begun - 1)
+    return np.array(calls, dtype=np.int64), np.array(waited, dtype=np.int64)
+
+
+class Point(IntEnum):
+    """Kinds of points, in the order in which those of one moment follow each other."""
+
+    WAIT_END, RESUME, STEP_END, STEP_START, WAIT_START, LAUNCH, HAND_OVER = range(7)
+
+
+@dataclass
+class HostPoints:
+    """Points in order of thread, then time. `chain` is the point before, -1: none.
+
+    `between` holds the nanoseconds from that point to this one by class: shape (points, classes).
+    """
+
+    time: Ints
+    thread: Ints
+    kind: Ints
+    ref: Ints  # row of the runtime call, or number of the step in the window
+    chain: Ints
+    between: NDArray[np.float64]
+    also_after: list[tuple[int, int, int]]  # point, further point before it, nanoseconds
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def of(self, kind: Point, refs: Ints) -> Ints:
+        """Return the points of a kind that have these references."""
+        rows = np.flatnonzero(self.kind == kind)
+        rows = rows[np.argsort(self.ref[rows], kind="stable")]
+        return rows[np.searchsorted(self.ref[rows], refs)]
+
+
+def host_points(
+    trace: Trace,
+    timeline: Timeline,
+    window: tuple[int, int],
+    events: DeviceEvents,
+    waits: HostWaits,
+) -> HostPoints:
+    """Return all points of the steps `window` (first and last, both included).
+
+    They are launches, waits, step borders, and the moments where one thread goes on for another
+    (the main thread sleeps in backward() while the autograd thread works).
+    """
+    steps, (first, last) = timeline.steps, window
+    main = main_thread(trace)
+    runtime = trace.runtime
+    launches, at = np.unique(events.call, return_index=True)
+    launches, at = launches[launches >= 0], at[launches >= 0]
+    waiting = np.unique(waits.call)
+    borders = np.arange(first, last + 1)
+    on_main = np.full(len(borders), main)
+    parts = [
+        (events.submitted[at], runtime.thread[launches], Point.LAUNCH, launches),
+        (runtime.start[waiting], runtime.thread[waiting], Point.WAIT_START, waiting),
+        (runtime.end[waiting], runtime.thread[waiting], Point.WAIT_END, waiting),
+        (steps.host_start[borders], on_main, Point.STEP_START, borders - first),
+        (steps.host_end[borders], on_main, Point.STEP_END, borders - first),
+    ]
+    time = np.concatenate([part[0] for part in parts])
+    thread = np.concatenate([part[1] for part in parts]).astype(np.int64)
+    kind = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
+    ref = np.concatenate([part[3] for part in parts])
+    bursts = _bursts(trace, timeline, window, main, time, thread)
+    hands = {(burst.silent, Point.HAND_OVER) for burst in bursts}
+    hands |= {(burst.back, Point.RESUME) for burst in bursts}
+    of_hands = np.array(sorted(hands), dtype=np.int64).reshape(-1, 2)
+    time = np.concatenate([time, of_hands[:, 0]])
+    thread = np.concatenate([thread, np.full(len(hands), main)])
+    kind = np.concatenate([kind, of_hands[:, 1]])
+    ref = np.concatenate([ref, np.full(len(hands), -1)])
+    order = np.lexsort((kind, time, thread))
+    points = _chained(trace, time[order], thread[order], kind[order], ref[order])
+    _hand_over(points, bursts, np.argsort(order), main)
+    return points
+
+
+def _chained(trace: Trace, time: Ints, thread: Ints, kind: Ints, ref: Ints) -> HostPoints:
+    count = len(time)
+    chain = np.arange(count) - 1
+    chain[np.diff(thread, prepend=-1) != 0] = -1
+    between = np.zeros((count, len(Cost)))
+    begin = np.where(chain >= 0, time[chain], time)
+    for number in np.unique(thread):
+        rows = np.flatnonzero(thread == number)
+        left = (time - begin)[rows]
+        for cost, spent in _spent(trace, int(number)).items():
+            between[rows, cost] = spent.covered(begin[rows], time[rows])
+            left = left - between[rows, cost]
+        between[rows, Cost.CPU] = left
+    between[kind == Point.WAIT_END] = 0  # the wait's own node says how long that takes
+    return HostPoints(time, thread, kind, ref, chain, between, [])
+
+
+def _spent(trace: Trace, thread: int) -> dict[int, Intervals]:
+    """Return a thread's time in the loader, in copy calls and in other calls without a launch."""
+    runtime = trace.runtime
+    loading = join(
+        *(t.spans((t.thread == thread) & named(trace, t, is_loader)) for t in trace.ranges)
+    )
+    own = runtime.thread == thread
+    copies = named(trace, runtime, COPY_CALL.match)
+    launches = named(trace, runtime, lambda name: "Launch" in name or "Memset" in name)
+    copying = subtract(runtime.spans(own & copies), loading)
+    other = subtract(runtime.spans(own & ~copies & ~launches), join(loading, copying))
+    return {Cost.LOADER: loading, Cost.COPY: copying, Cost.RUNTIME: other}
+
+
+class _Burst(NamedTuple):
+    """What another thread does within one silence of the main thread."""
+
+    first: int  # points, before ordering
+    last: int
+    silent: int  # when the main thread fell silent, and when it went on
+    back: int
+    begins: bool  # it does not go on with what it did before
+    asleep: bool  # the main thread waits for it
+
+
+def _bursts(
+    trace: Trace, timeline: Timeline, window: tuple[int, int], main: int, time: Ints, thread: Ints
+) -> list[_Burst]:
+    bursts: list[_Burst] = []
+    begin = timeline.steps.host_start[window[0]]
+    tables = (trace.operators, trace.annotations, trace.runtime)
+    rows = [t.where((t.thread == main) & (t.end >= begin)) for t in tables]
+    edges = np.unique(np.concatenate([part for t in rows for part in (t.start, t.end)]))
+    edges = edges[edges >= begin]
+    calls = trace.runtime.spans(trace.runtime.thread == main)
+    busy = join(calls, _spent(trace, main)[Cost.LOADER])
+    for number in np.unique(thread[thread != main]):
+        own = np.flatnonzero(thread == number)
+        own = own[np.argsort(time[own], kind="stable")]
+        gap = np.searchsorted(edges, time[own], side="right")
+        own, gap = own[(gap > 0) & (gap < len(edges))], gap[(gap > 0) & (gap < len(edges))]
+        changes = np.diff(gap) != 0
+        first, last = np.append(True, changes)[: len(gap)], np.append(changes, True)[: len(gap)]
+        silent, back = edges[gap[first] - 1], edges[gap[first]]
+        works = join(*(t.spans(t.thread == number) for t in (trace.operators, trace.runtime)))
+        begins = ~works.contain(silent)
+        asleep = ~works.contain(back) & ~busy.contain(silent)
+        columns = (own[first], own[last], silent, back, begins, asleep)
+        bursts += map(_Burst, *(column.tolist() for column in columns))
+    return bursts
+
+
+def _hand_over(points: HostPoints, bursts: Sequence[_Burst], place: Ints, main: int) -> None:
+    """Put bursts after the main thread's last point, and its next point after them."""
+    on_main = {
+        (int(points.time[row]), int(points.kind[row])): int(row)
+        for row in np.flatnonzero((points.thread == main) & (points.kind != Point.LAUNCH))
+    }
+    resumed: dict[int, int] = {}  # the last point of other threads that each is after
+    for burst in bursts:
+        first, last = int(place[burst.first]), int(place[burst.last])
+        if burst.begins:
+            points.chain[first] = on_main[burst.silent, Point.HAND_OVER]
+            points.between[first] = 0
+            cost = Cost.CPU if burst.asleep else Cost.FIXED
+            points.between[first, cost] = points.time[first] - burst.silent
+        if burst.asleep:
+            point = on_main[burst.back, Point.RESUME]
+            latest = max(last, resumed.get(point, last), key=lambda row: points.time[row])
+            for other in {last, resumed.get(point, last)} - {latest}:
+                points.also_after.append((point, other, int(burst.back - points.time[other])))
+            resumed[point] = latest
+            points.chain[point] = latest
+            points.between[point] = 0
+            points.between[point, Cost.CPU] = burst.back - points.time[latest]

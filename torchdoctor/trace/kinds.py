@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchdoctor.words.toml import parsed_toml
+from torchdoctor.words.record_files import parsed_toml
 
 OUR_CATEGORY = "torchdoctor"  # of what `trace_annotate` adds to a copy
 DEVICE_KINDS = ("kernel", "memcpy", "memset")

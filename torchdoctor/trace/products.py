@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet
 from torchdoctor.trace import kinds
-from torchdoctor.trace.columns import Ints, Table, Trace, once
+from torchdoctor.trace.columns import Ints, Table, Trace, named, once
 from torchdoctor.trace.device import device_time
 from torchdoctor.trace.nesting import Nesting, innermost, launch_rows, nest
 from torchdoctor.trace.product_sizes import (
@@ -22,7 +22,6 @@ from torchdoctor.trace.product_sizes import (
 )
 from torchdoctor.trace.program import gpus
 from torchdoctor.trace.python import user_frame
-from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words import MatrixProduct, MatrixWork
 from torchdoctor.words.traced import KNOWN_ENOUGH, UnevenSize

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.trace.columns import Trace, once
+from torchdoctor.trace.columns import Trace, is_step, named, once, threads_of
 from torchdoctor.trace.kinds import KERNEL, kernel_kinds
-from torchdoctor.trace.threads import is_step, named, threads_of
 from torchdoctor.trace.timeline import Timeline, host_collectives
 from torchdoctor.words import Gpu
 from torchdoctor.words.intervals import subtract

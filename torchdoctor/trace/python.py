@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.facts.stacks import FRAME, is_users
-from torchdoctor.trace.columns import Ints, Table, Trace
+from torchdoctor.trace.columns import Ints, Table, Trace, main_thread, named
 from torchdoctor.trace.nesting import nest
-from torchdoctor.trace.threads import main_thread, named
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words import Location, PythonCall, PythonPlace
 from torchdoctor.words.intervals import Intervals, intersect

@@ -6,9 +6,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from torchdoctor.trace.columns import Columns, Trace
+from torchdoctor.trace.columns import Columns, Trace, is_step, named, threads_of
 from torchdoctor.trace.files import BLOCK_BYTES, TraceFile
-from torchdoctor.trace.threads import is_step, named, threads_of
 from torchdoctor.words.errors import NoTrace
 
 

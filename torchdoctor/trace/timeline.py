@@ -1,4 +1,4 @@
-"""Columns -> steps and the exposed time of each branch in them.
+"""Columns -> steps and the exposed time of each branch in them, which a copy of a trace can show.
 
 A moment belongs to the first branch in the order of `BRANCHES` that covers it, else to "other": a
 wait hidden under a kernel counts as kernel. docs/decisions/trace-shares.md gives the reasons.
@@ -6,17 +6,38 @@ wait hidden under a kernel counts as kernel. docs/decisions/trace-shares.md give
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from dataclasses import dataclass, field, replace
+import gzip
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
 
+import msgspec
 import numpy as np
 
-from torchdoctor.trace.columns import Ints, Table, Trace
-from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, is_communication
+from torchdoctor.trace.columns import (
+    Ints,
+    Mask,
+    Table,
+    Trace,
+    is_loader,
+    is_optimizer,
+    is_step,
+    named,
+    of_fetching_thread,
+    once,
+)
+from torchdoctor.trace.files import TraceFile
+from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, OUR_CATEGORY, is_communication
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
-from torchdoctor.trace.start_up import start_up
-from torchdoctor.trace.threads import is_loader, is_optimizer, is_step, named, of_fetching_thread
+from torchdoctor.words import Finding, Recording, Shares, TraceStatistics
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import SHARE_LABELS, counted, seconds
 from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract
+from torchdoctor.words.record_files import replacing
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
@@ -228,3 +249,211 @@ def host_collectives(trace: Trace) -> Intervals:
     """Return the collectives that run on the host (gloo): without a GPU these are all."""
     table = trace.annotations
     return table.spans(named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION)))
+
+
+STARTS_UP = "the GPU's start-up"
+ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
+_WAITS = re.compile(r"Synchronize|Memcpy")
+_FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
+_MOST, _MUCH = 0.2, 0.3  # in calls that no usual step makes: of marked steps, of a whole window
+_CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
+_LONG_NS, _LONG = 50_000_000, 0.05  # of the trace: less is not worth leaving out
+_IDLE = 0.9  # of a call: what waits for the device sees it work
+_WAIT_NS = 1_000_000
+
+
+@once
+def begins_context(trace: Trace) -> Mask:
+    """Return which driver calls make the device's context: long, and before any work of it."""
+    table, device = trace.runtime, trace.device
+    asked = table.start[named(trace, table, ASKS.match)]
+    first = min((int(times.min()) for times in (device.start, asked) if len(times)), default=0)
+    long = table.end - table.start >= _CONTEXT_NS
+    return (table.start < first) & long & ~named(trace, table, _WAITS.search)
+
+
+def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
+    """Return where the window begins without start-up, and a sentence if that is later."""
+    table = trace.runtime
+    rows = begins_context(trace) | _loads(trace, _LONG_NS)
+    total = table.spans(rows).total
+    if not rows.any() or total < max(_LONG * (end - start), _LONG_NS):
+        return start, []
+    until = int(table.end[rows].max())
+    steps = np.concatenate([t.end[named(trace, t, is_optimizer)] for t in trace.ranges])
+    if len(steps) > 1 and steps.min() > until:
+        until = int(steps.min())
+    if (trace.device.start >= until).sum() < len(trace.device) / 2:
+        return start, []
+    most = np.bincount(table.name[rows], (table.end - table.start)[rows]).argmax()
+    return until, [
+        f"The first {seconds((until - start) / 1e9)} are left out, as {STARTS_UP} "
+        f"lies there: {counted(int(rows.sum()), 'call')} held the host for "
+        f"{seconds(total / 1e9)}, most in {trace.names[most]}."
+    ]
+
+
+def _loads(trace: Trace, least_ns: float) -> Mask:
+    """Return the calls that take long while the device does nothing, as when code is loaded."""
+    table = trace.runtime
+    lasting = table.end - table.start
+    idle = lasting - trace.device.spans().covered(table.start, table.end) >= _IDLE * lasting
+    waits = named(trace, table, lambda name: _WAITS.search(name) or _FREES.search(name))
+    return (lasting >= least_ns) & idle & ~waits
+
+
+def much_start_up(trace: Trace, steps: Intervals) -> bool:
+    """Return True if calls of a start-up take much of a window that has no marks of steps."""
+    table = trace.runtime
+    rows = begins_context(trace) | _loads(trace, _CONTEXT_NS)
+    held = steps.covered(table.start, table.end)[rows & ~named(trace, table, ASKS.match)]
+    return bool(held.sum() > _MUCH * steps.total)
+
+
+def unusual_part(trace: Trace, steps: Intervals, marked: bool) -> tuple[float, str]:
+    """Return the seconds of the steps that no usual step has, if they are many, and why."""
+    held_ns, call = _earlier_work(trace, Intervals(steps.start[:1], steps.end[:1]))
+    if held_ns > _MOST * steps.total:
+        return held_ns / 1e9, (
+            f"The window begins in the middle of earlier work: {call} waits "
+            f"{seconds(held_ns / 1e9)} ({held_ns / steps.total:.0%} of what was recorded) for what "
+            "was launched before, which the trace does not show."
+        )
+    table, least_ns = trace.runtime, max(_MOST * steps.total, _CONTEXT_NS)
+    held = steps.covered(table.start, table.end) * _loads(trace, least_ns)
+    if not marked or held.sum() <= _MOST * steps.total:
+        return 0.0, ""
+    # No usual step makes a call that takes so much of all of them while the device does nothing.
+    return held.sum() / 1e9, (
+        f"The GPU's start-up lies in the window: {trace.names[table.name[held.argmax()]]} holds "
+        f"the host {seconds(held.sum() / 1e9)} ({held.sum() / steps.total:.0%} of each step) while "
+        "the GPU does nothing, as when code is loaded."
+    )
+
+
+def _earlier_work(trace: Trace, steps: Intervals) -> tuple[int, str]:
+    """Return for how long the first call waits for work of before the window; and its name."""
+    table = trace.runtime
+    waits = named(trace, table, _WAITS.search) & (table.end - table.start >= _WAIT_NS)
+    if not waits.any():
+        return 0, ""
+    row = np.flatnonzero(waits)[table.start[waits].argmin()]
+    start, end = table.start[[row]], table.end[[row]]
+    idle = steps.covered(start, end) - trace.device.spans().covered(start, end)
+    return int(idle[0]), trace.names[table.name[row]]
+
+
+def usual_part(recording: Recording, trace: TraceStatistics) -> Recording:
+    """Return the recording without the driver calls of its unusual part."""
+    lost_s = trace.unusual_s
+    if not lost_s or not trace.step_s:
+        return recording
+    rest_s = max(trace.step_s - lost_s, 1e-9)
+
+    def left(held_s: float | None) -> float | None:
+        return held_s and max(held_s - lost_s, 0.0)
+
+    rest = replace(
+        trace,
+        step_s=rest_s,
+        blocking_copy_s=left(trace.blocking_copy_s),
+        blocking_copy_exposed_s=left(trace.blocking_copy_exposed_s),
+        d2h_wait_s=left(trace.d2h_wait_s),
+        pageable_wait_s=left(trace.pageable_wait_s),
+        sync_s=left(trace.sync_s),
+    )
+    scale = trace.step_s / rest_s
+    driver = max((trace.shares.runtime or 0.0) - lost_s / trace.step_s, 0.0)
+    shares = asdict(replace(trace.shares, runtime=driver))
+    return replace(
+        recording,
+        trace=rest,
+        shares=Shares(**{name: x and min(x * scale, 1.0) for name, x in shares.items()}),
+    )
+
+
+_PROCESS = 2_000_000_000  # no process id of a system
+_STEPS, _EXPOSED, _FINDINGS = 1, 2, 3
+_TRACKS = {1: "steps", 2: "what the step is in (exposed time)", 3: "findings"}
+_SHORTEST_NS = 1000  # shorter ones nobody sees, and there may be millions
+
+
+def annotate(
+    source: Path, target: Path, timeline: Timeline, base_us: float, findings: Sequence[Finding]
+) -> None:
+    """Write `target`: the trace and our tracks; compressed where its name ends in .gz.
+
+    The trace is copied as far as it can be read; the timeline counts from `base_us` on its clock.
+    Raise UsageError if `source` is no trace or `target` cannot be written.
+    """
+    ours = b",\n".join(msgspec.json.encode(event) for event in _events(timeline, base_us, findings))
+    if target.exists() and target.samefile(source):
+        raise UsageError(f"{target} is the trace itself: name another file to annotate it into.")
+    try:
+        with source.open("rb") as stream, replacing(target) as file:
+            trace = TraceFile(stream, str(source))
+            with contextlib.ExitStack() as stack:
+                out: IO[bytes] = file
+                if target.name.endswith(".gz"):
+                    packed = gzip.GzipFile("", "wb", compresslevel=1, fileobj=file)
+                    out = cast(BinaryIO, stack.enter_context(packed))
+                _copy(trace, ours, out)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write {target} ({error.strerror or error}): free space or name another file."
+        ) from error
+
+
+def _copy(trace: TraceFile, ours: bytes, out: IO[bytes]) -> None:
+    """Write our events and those of the trace, and its metadata on the side where it stood."""
+    runs = trace.runs()
+    run = next(runs, None)  # what stands before the events is known from here on
+    head = {**trace.metadata, "traceEvents": []}
+    out.write(b"[" if trace.is_list else msgspec.json.encode(head)[: -len(b"]}")])
+    out.write(b"\n" + ours)
+    while run is not None:  # other bytes than UTF-8 stand in strings that nothing reads
+        out.write(b",\n" + bytes(run.text).decode("utf-8", "replace").encode())
+        run = next(runs, None)
+    tail = {key: value for key, value in trace.metadata.items() if key not in head}
+    end = b"" if trace.is_list else b"," + msgspec.json.encode(tail)[1:] if tail else b"}"
+    out.write(b"\n]" + end)
+
+
+def _events(
+    timeline: Timeline, base_us: float, findings: Sequence[Finding]
+) -> Iterator[dict[str, Any]]:
+    steps = timeline.steps
+    name = {"ph": "M", "pid": _PROCESS, "name": "process_name"}
+    yield {**name, "args": {"name": "torchdoctor"}}
+    yield {**name, "name": "process_sort_index", "args": {"sort_index": -1}}
+    for track, title in _TRACKS.items():
+        yield {**name, "name": "thread_name", "tid": track, "args": {"name": title}}
+        yield {**name, "name": "thread_sort_index", "tid": track, "args": {"sort_index": track}}
+
+    def slice_(track: int, title: str, start: int, end: int, **args: Any) -> dict[str, Any]:
+        at_us, end_us = (round(base_us + time / 1000, 3) for time in (start, end))
+        # Perfetto counts ns in a float, which at today's Unix time resolves 256 ns, and drops a
+        # slice that reaches into the next one.
+        resolved_us = float(np.spacing(end_us * 1000)) / 1000
+        lasting_us = max(round(end_us - at_us - resolved_us, 3), 0.0)
+        event = {"ph": "X", "cat": OUR_CATEGORY, "name": title, "pid": _PROCESS, "tid": track}
+        return {**event, "ts": at_us, "dur": lasting_us, "args": args}
+
+    spans = zip(steps.start.tolist(), steps.end.tolist(), strict=True)
+    for number, (start, end) in enumerate(spans):
+        shares = {
+            branch: round(float(spent[number]) / max(end - start, 1), 4)
+            for branch, spent in timeline.exposed.items()
+        }
+        yield slice_(_STEPS, f"step {number}" if steps.known else "the trace", start, end, **shares)
+    for branch, exposed in timeline.exposed_intervals.items():
+        drawn = exposed.end - exposed.start >= _SHORTEST_NS
+        columns = exposed.start[drawn].tolist(), exposed.end[drawn].tolist()
+        for start, end in zip(*columns, strict=True):
+            yield slice_(_EXPOSED, SHARE_LABELS[branch], start, end)
+    for finding in findings:
+        share = finding.share_of_step
+        title = finding.check if share is None else f"{finding.check} {share:.0%}"
+        evidence = " ".join(finding.evidence)
+        first, last = int(steps.start.min()), int(steps.end.max())
+        yield slice_(_FINDINGS, title, first, last, evidence=evidence)

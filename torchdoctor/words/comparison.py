@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from torchdoctor.words.program import Location
 from torchdoctor.words.trials import Interval
 
 
@@ -66,10 +65,8 @@ class FindingChange:
     branch: str  #: The branch of the tree that it belongs to.
     a_s: float | None = None  #: Cost per step of A; of a new one what lay below the threshold.
     b_s: float | None = None  #: Cost per step of B; of a gone one what lies below the threshold.
-    a_location: Location | None = None  #: Where, in A.
-    b_location: Location | None = None  #: Where, in B.
-    a_place: str = ""  #: The same relative to where the program ran.
-    b_place: str = ""  #: The same relative to where the program ran.
+    a_place: str = ""  #: File and line in A, relative to where the program ran.
+    b_place: str = ""  #: File and line in B, relative to where the program ran.
     evidence: list[str] = field(default_factory=list)  #: Sentences with figures; of B if both have.
 
 

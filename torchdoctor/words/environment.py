@@ -17,9 +17,6 @@ class Gpu:
     name: str  #: Its product name.
     memory_bytes: int | None = None  #: Its memory.
     compute_capability: str | None = None  #: E.g. "9.0".
-    pcie_generation: int | None = None  #: PCIe generation in use.
-    pcie_width: int | None = None  #: PCIe lanes in use.
-    power_limit_w: float | None = None  #: Power limit in force.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +71,6 @@ class SensorStatistics:
     samples: int = 0  #: How often the sensors were read.
     window_s: float = 0.0  #: Time that they cover.
     cpu_share: float | None = None  #: CPU in use, as a share of the usable CPUs.
-    cpu_per_core: list[float] = field(default_factory=list)  #: CPU in use of each core.
-    program_cpus: float | None = None  #: CPUs kept busy by the program and its children.
-    main_process_cpus: float | None = None  #: CPUs kept busy by the training process.
     workers_cpus: float | None = None  #: CPUs kept busy by all of its children.
     workers_queued_cpus: float | None = None  #: CPUs more that its children waited for.
     other_load_cpus: float | None = None  #: CPUs kept busy by everybody else.
@@ -85,21 +79,13 @@ class SensorStatistics:
     memory_peak_bytes: int | None = None  #: The same, shared memory counted once (or so).
     rss_growth_bytes_per_s: float | None = None  #: Slope of RSS, above 0 only if it always rose.
     swap_used_bytes: int | None = None  #: Swap in use.
-    context_switches_per_s: float | None = None  #: All context switches.
-    involuntary_switches_per_s: float | None = None  #: Those forced by the scheduler.
     threads: int | None = None  #: Threads of the process tree.
     read_bytes_per_s: float | None = None  #: Read from disks.
-    write_bytes_per_s: float | None = None  #: Written to disks.
-    read_ops_per_s: float | None = None  #: Read operations.
     gpu_utilization: float | None = None  #: Mean GPU utilization as the driver reports it.
-    gpu_utilization_p5: float | None = None  #: 5th percentile.
-    gpu_utilization_p95: float | None = None  #: 95th percentile.
     gpu_memory_peak_bytes: int | None = None  #: GPU memory at its highest.
     gpu_power_w: float | None = None  #: Mean power.
     gpu_sm_clock_mhz: float | None = None  #: Mean clock of the GPU.
     gpu_throttle: list[str] = field(default_factory=list)  #: Why the GPU slowed itself down.
-    pcie_rx_bytes_per_s: float | None = None  #: PCIe traffic to the GPU.
-    pcie_tx_bytes_per_s: float | None = None  #: PCIe traffic from the GPU.
     gpu_other_processes: int | None = None  #: Other processes on any GPU of the machine.
     gpu_sharing_processes: int | None = None  #: Other processes on a GPU of the program.
 

@@ -48,7 +48,6 @@ class LaunchTiming:
     fixes: list[AppliedFix] = field(default_factory=list)
     setup_s: float | None = None  # time to the end of warm-up (start-up, compilation)
     wall_s: float = 0.0
-    seeded_by_program: bool = False
     iterations: int | None = None  # since the start; None: the warm-up's and the window's
     stopped: bool = False  # from outside, so that how it ended says nothing about it
     late: bool = False  # it had its turn beside another launch, and the turn did not end

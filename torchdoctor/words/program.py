@@ -43,7 +43,6 @@ class Compilation:
     graphs: int = 0
     compile_s: float = 0.0
     breaks: list[CompileReason] = field(default_factory=list)  # by count, at most 8
-    recompiles: int = 0  # further versions of what was compiled before
     recompile_reasons: list[CompileReason] = field(default_factory=list)  # by count, at most 8
     gave_up: list[GaveUp] = field(default_factory=list)
     # Since the first backward pass or optimizer step had ended:
@@ -94,7 +93,6 @@ class LoaderFacts:
     shards_by_worker: bool | None = None  # IterableDataset: calls get_worker_info; None: unknown
     dataset_cls: str = ""  # within torch's Subset and the like
     dataset_length: int | None = None
-    multiprocessing_context: str | None = None
     iterators_before: int | None = None  # of all loaders, started before this one was made
     iterators: int = 0  # how many times it was iterated (epochs)
     batches: int = 0
@@ -348,9 +346,7 @@ class ProcessFacts:
     backend: str | None = None  # torch.distributed backend
     backend_location: Location | None = None  # of its process group
     compilation: Compilation | None = None  # None: it compiled nothing
-    seeded_by_program: bool = False  # the program itself called torch.manual_seed
     frameworks: list[str] = field(default_factory=list)  # "transformers", "lightning", ...
     sources: list[str] = field(default_factory=list)  # loaded files, of a package its first
-    trackers: list[str] = field(default_factory=list)  # "wandb", ... that were switched offline
     probe_errors: list[str] = field(default_factory=list)
     probe_cost_us_per_step: float | None = None  # its logging timed in place, times a factor

@@ -1,10 +1,11 @@
-"""Records <-> JSON files: reports and recordings, atomic writing, tolerant reading."""
+"""Records <-> JSON files: atomic writing, tolerant reading; and TOML, also on Python 3.10."""
 
 import contextlib
 import dataclasses
 import math
 import os
 import re
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,3 +241,18 @@ def _finite_record(record: Any) -> Any:
             new = spec.default
         changes[spec.name] = new
     return dataclasses.replace(record, **changes)
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    # Of Python 3.10 alone, so that it is seldom there for mypy.
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+
+BrokenToml = tomllib.TOMLDecodeError
+
+
+def parsed_toml(text: str) -> dict[str, Any]:
+    """Return the table that a text holds; raise BrokenToml if it is none."""
+    table: dict[str, Any] = tomllib.loads(text)
+    return table

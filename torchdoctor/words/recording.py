@@ -78,7 +78,6 @@ class StepStatistics:
     fetch_p99_s: float | None = None  #: 99th percentile of the same.
     pageable_copies_per_step: float | None = None  #: Copies to the device from pageable memory.
     blocking_copies_per_step: float | None = None  #: Pinned copies to the device that still block.
-    h2d_bytes_per_step: float | None = None  #: Bytes copied to the device.
     backwards_per_step: float = 1.0  #: Backward passes in an iteration.
     optimizer_steps_per_step: float = 1.0  #: Optimizer steps in an iteration.
     optimizers_per_step: int = 1  #: Different optimizers in an iteration.

@@ -93,7 +93,6 @@ class TracedCompilation:
     compiles_per_step: float  #: Functions compiled per step.
     compile_s: float  #: Host time per step in compiling, that of backward graphs included.
     steps_with: int  #: Steps in which something is compiled.
-    regions_per_step: float  #: Compiled pieces of code that run in a step.
     again: int | None = None  #: Compilations of a further version of a function; null: not known.
     resumed: list[Location] = field(default_factory=list)  #: Lines after graph breaks, by stacks.
 
@@ -327,4 +326,3 @@ class RankTime:
     wait_s: float | None = None  #: Per step until the last rank comes; null: clocks not aligned.
     last_share: float | None = None  #: Share of the collectives it came to last; null: the same.
     exchange_s: float | None = None  #: Per step in collectives after the last rank; null: the same.
-    clock_offset_s: float | None = None  #: Its clock less the first rank's; null: the same.

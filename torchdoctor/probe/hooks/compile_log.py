@@ -181,7 +181,7 @@ class CompileFacts:
         details, begun = self._log.details(), self._session.first_step_s
         if not details.get("graphs") and not details.get("breaks"):
             return {}
-        known = ("graphs", "compile_s", "recompiles", "gave_up")
+        known = ("graphs", "compile_s", "gave_up")
         compilation = {
             **{name: details[name] for name in known if name in details},
             "breaks": _users(details.get("breaks")),

@@ -8,7 +8,7 @@ import time
 import weakref
 
 from .. import places, step_log, wrapping
-from ..measure import loader_facts, loader_order
+from ..measure import loader_facts
 from ..measure.nested import Fingerprints
 
 _CPU_TIMED = 20  # fetches
@@ -53,7 +53,7 @@ class Loaders:
         iterator._torchdoctor_handed = 0
         if session.phases:
             in_order = getattr(iterator, "_in_order", True)
-            iterator._torchdoctor_overtaken = loader_order.Overtaken(known, in_order)
+            iterator._torchdoctor_overtaken = loader_facts.Overtaken(known, in_order)
 
     def left(self, iterator):
         """Return batches until the epoch ends, answered ones counted; None: nobody can say."""
@@ -87,7 +87,7 @@ def install(session):
     iterators = data.dataloader._BaseDataLoaderIter
     wrapping.wrap(iterators, "__next__", _Fetches(session, loaders).around)
     if session.phases:  # not in launches that are timed
-        loader_order.install(session, data.dataloader._MultiProcessingDataLoaderIter)
+        loader_facts.watch_order(session, data.dataloader._MultiProcessingDataLoaderIter)
 
 
 def _wrap_init(session, loaders, cls):

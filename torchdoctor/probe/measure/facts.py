@@ -61,10 +61,8 @@ def _of_process(session):
         "fixes": [program.facts() for program in session.all_programs()],
         "backend": backend,
         "backend_location": session.flags.locations["backend"],
-        "seeded_by_program": session.seeded_by_program,
         "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
         "sources": loaded_sources(),
-        "trackers": list(session.trackers),
         "probe_cost_us_per_step": _cost(session),
     }
 

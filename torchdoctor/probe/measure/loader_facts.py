@@ -1,15 +1,22 @@
-"""The facts of one DataLoader (`words.LoaderFacts`)."""
+"""The facts of one DataLoader (`words.LoaderFacts`), and which batches overtook others.
+
+A loader with workers puts batches that come early aside. A wait that begins with a batch in the
+queue is no wait for a worker: it is the work of taking the batch over.
+"""
 
 import inspect
 import multiprocessing
 import os
+import time
 import weakref
 
+from ..wrapping import wrap
 from . import dataset_writes
 from .batch_sizes import BatchSizes
 from .nested import innermost, nested_bytes, shapes
 
 _MOST_SHAPES = 8
+_STARTING = 2  # batches of each worker
 _COUNTED = (
     *("iterators", "batches", "samples", "overtaken", "overtaken_s", "looks", "taken_over_s"),
     "awaited_s",
@@ -24,7 +31,7 @@ class Known:
         self._loader = weakref.ref(loader)
         self._location, self._iterators_before = location, iterators_before
         self.iterators = self.batches = self.samples = 0
-        # `loader_order` counts these.
+        # `Overtaken` counts these.
         self.overtaken = self.looks = 0
         self.overtaken_s = self.taken_over_s = self.awaited_s = 0.0
         self._walls, self._cpus, self._queued, self._sizes, self._shapes = [], [], [], [], []
@@ -98,7 +105,6 @@ def _described(loader, torch):
     dataset, cls = loader.dataset, type(loader)
     own = type(innermost(dataset, torch))
     iterable = str(getattr(loader, "_dataset_kind", "")) == "1"
-    context = getattr(loader, "multiprocessing_context", None)
     flags = {"pin_memory": False, "persistent_workers": False, "in_order": True}
     return {
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
@@ -110,7 +116,6 @@ def _described(loader, torch):
         "shards_by_worker": shards(dataset) if iterable else None,
         "dataset_cls": "%s.%s" % (own.__module__, own.__qualname__),
         "dataset_length": _length(dataset),
-        "multiprocessing_context": getattr(context, "get_start_method", lambda: None)(),
     }
 
 
@@ -151,3 +156,67 @@ def why_no_second(loader, torch, writes):
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         return "Several processes train together."
     return None
+
+
+class Overtaken:
+    """One pass over a loader; counts in `known`, its `Known`."""
+
+    def __init__(self, known, in_order):
+        self._known, self._in_order = known, in_order  # none is overtaken where any may come
+        self._wanted = None  # number of the batch that is waited for
+        self._ready_s = None  # since when a later one has lain ready, within this wait
+
+    def came(self, wanted, number, began_s, held, ready):
+        """Note that batch `number` came out of the workers' queue while `wanted` is waited for.
+
+        By `began_s` a later one had been put aside (`held`), or the queue held one (`ready`).
+        """
+        known, now = self._known, time.perf_counter()
+        if ready is not None:
+            known.looks += 1
+            known.taken_over_s += (now - began_s) * ready
+            known.awaited_s += (now - began_s) * (not ready)
+        if not self._in_order:
+            return
+        if wanted != self._wanted:
+            self._wanted, self._ready_s = wanted, began_s if held else None
+        if number == wanted:
+            if self._ready_s is not None:
+                known.overtaken += 1
+                known.overtaken_s += now - self._ready_s
+            self._wanted = self._ready_s = None
+        elif self._ready_s is None:
+            self._ready_s = now
+
+
+def _lies_ready(iterator):
+    """Return True if something lies in the queue of the workers (or of the pinning thread)."""
+    try:
+        return not iterator._data_queue.empty()
+    except Exception:  # of another torch, or a queue that was closed
+        return False
+
+
+def watch_order(session, cls):
+    """Watch what comes out of the workers' queue; `cls`: torch's iterator with workers."""
+    came = session.guarded(Overtaken.came)
+
+    def make(old):
+        def _get_data(self):
+            overtaken = getattr(self, "_torchdoctor_overtaken", None)
+            if overtaken is None or not session.on:
+                return old(self)
+            began_s = time.perf_counter()
+            # A task is (worker,), and (worker, batch) once its batch was put aside.
+            held = any(len(task) == 2 for task in tuple(self._task_info.values()))
+            wanted = self._rcvd_idx
+            # The first ones of an epoch are waited for while its workers start.
+            starting = wanted < _STARTING * self._num_workers
+            ready = None if starting else _lies_ready(self)
+            answer = old(self)
+            came(overtaken, wanted, answer[0], began_s, held, ready)
+            return answer
+
+        return _get_data
+
+    wrap(cls, "_get_data", make)
