@@ -10,8 +10,8 @@ import sys
 import time
 from _thread import allocate_lock, start_new_thread
 from math import nan
+from time import perf_counter_ns
 
-from ...probe.step_log import perf_counter_ns
 from . import layout
 
 _FLUSH_S = 1.0

@@ -8,7 +8,7 @@
                          .sensors     the process itself, which is its heartbeat too
                          .events      one JSON object a line (`recording.Event`)
         traces/<...>-<step>.json.gz   a profiler window of a few steps
-        alerts.jsonl                  one alert a line
+        alerts-<host>.jsonl           one alert a line
 
 Each file has one writer, which appends whole rows. A table (`.steps`, `.sensors`) begins with
 MAGIC, the length of a JSON object as four bytes, and this object, {"columns": [[name, NumPy type],
