@@ -68,6 +68,7 @@ class Process:
     frameworks: list[str] = field(default_factory=list)
     total_steps: int | None = None  # that the program wants to make, where a framework says it
     profiled_s: float = 0.0  # that profiler windows took, with what they wrote
+    notes: list[str] = field(default_factory=list)  # failures that the probe lives on with
     probe_failed: str | None = None  # why the probe removed itself
     exited: bool = False  # its exit handlers ran
 
@@ -77,7 +78,7 @@ class Event:
     """Something that happened once.
 
     kind: "steps" (found, or told by something else from here on), "input" (a new shape),
-    "compiled", "evaluation" and "checkpoint" (`seconds`; `value`: batches, or bytes), "pass" (over
+    "compiled", "evaluation" and "checkpoint" (`seconds`; `value`: its bytes), "pass" (over
     the training loader), "loss" (not finite), "profile" (a window; `text`: its file), "failed",
     "exit".
     """
@@ -87,7 +88,7 @@ class Event:
     kind: str
     text: str = ""
     seconds: float = 0.0
-    value: float = 0.0
+    value: float | None = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

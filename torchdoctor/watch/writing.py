@@ -18,7 +18,7 @@ def empty_rows(count: int, columns: tuple[tuple[str, str], ...]) -> Rows:
     """Return rows to fill in; measurements are NaN, counts and phases 0."""
     rows = np.zeros(count, np.dtype(list(columns)))
     for name, kind in columns:
-        if kind == "<f8":
+        if columns is not layout.STEP_COLUMNS and kind.startswith("<f"):
             rows[name] = np.nan
     return rows
 

@@ -8,7 +8,7 @@
                          .sensors     the process itself, which is its heartbeat too
                          .events      one JSON object a line (`recording.Event`)
         traces/<...>-<step>.json.gz   a profiler window of a few steps
-        alerts.jsonl                  one alert a line
+        alerts-<host>.jsonl           one alert a line
 
 Each file has one writer, which appends whole rows. A table (`.steps`, `.sensors`) begins with
 MAGIC, the length of a JSON object as four bytes, and this object, {"columns": [[name, NumPy type],
@@ -52,9 +52,13 @@ STEP_COLUMNS: Columns = (
     *((phase, "<f4") for phase in PHASES),  # s
     ("samples", "<f4"),  # 0: unknown
     ("elements", "<f4"),  # of the largest input of the model: longer sequences have more
-    # Of the row's last step, from its start, as `coded`: 0 where the ranks exchanged nothing.
-    ("entry", "<u2"),  # this rank was ready for the exchange that ends the step's computation
-    ("exchanged", "<u2"),  # that exchange had ended, which no rank sees before the last one entered
+    # Of the row's last step, from its start, as `coded`: 0 where the ranks exchanged nothing. It is
+    # the exchange of gradients by DistributedDataParallel, or else the step's first collective.
+    ("entry", "<u2"),  # this rank was ready for it
+    (
+        "exchanged",
+        "<u2",
+    ),  # it had ended, which no rank sees before the last one entered; 0: unknown
 )
 # NaN: not measured. Sums are since the process began.
 PROCESS_COLUMNS: Columns = (
@@ -78,34 +82,34 @@ PROCESS_COLUMNS: Columns = (
 MACHINE_COLUMNS: Columns = (
     ("t_ns", "<i8"),
     ("unix_ns", "<i8"),
-    ("cpus", "<f8"),  # that the program may use
+    ("cpus", "<f4"),  # that the program may use
     ("busy_s", "<f8"),  # CPU seconds of the whole machine
     ("iowait_s", "<f8"),
     ("tree_cpu_s", "<f8"),  # of the program's processes
-    ("cpu_mhz", "<f8"),  # mean over CPUs
+    ("cpu_mhz", "<f4"),  # mean over CPUs
     ("throttled_s", "<f8"),  # the cgroup's quota of CPU time was used up
     ("cpu_pressure_s", "<f8"),  # some task waited for a CPU, memory, storage (the kernel's PSI)
     ("memory_pressure_s", "<f8"),
     ("io_pressure_s", "<f8"),
-    ("memory_free_bytes", "<f8"),  # available, within the cgroup's limit
-    ("memory_limit_bytes", "<f8"),
-    ("tree_bytes", "<f8"),  # of the program's processes, shared pages once
-    ("processes", "<f8"),
-    ("swap_used_bytes", "<f8"),
+    ("memory_free_bytes", "<f4"),  # available, within the cgroup's limit
+    ("memory_limit_bytes", "<f4"),
+    ("tree_bytes", "<f4"),  # of the program's processes, shared pages once
+    ("processes", "<f4"),
+    ("swap_used_bytes", "<f4"),
     ("swap_in_bytes", "<f8"),  # sum since boot
     ("swap_out_bytes", "<f8"),
     ("read_bytes", "<f8"),  # of the program's processes, sum
     ("read_ops", "<f8"),
     ("write_bytes", "<f8"),
     # Means and sums over the GPUs that the program computes on, or over all of them.
-    ("gpu_utilization", "<f8"),  # 0 to 1
-    ("gpu_memory_bytes", "<f8"),  # of the fullest
-    ("gpu_memory_limit_bytes", "<f8"),
-    ("gpu_power_w", "<f8"),
-    ("gpu_clock_mhz", "<f8"),  # of the slowest
-    ("gpu_throttle", "<f8"),  # bits of machine.nvml.THROTTLE_REASONS, of any
-    ("gpu_others", "<f8"),  # processes of others that compute there
-    ("disk_free_bytes", "<f8"),  # where the run is recorded
+    ("gpu_utilization", "<f4"),  # 0 to 1
+    ("gpu_memory_bytes", "<f4"),  # of the fullest
+    ("gpu_memory_limit_bytes", "<f4"),
+    ("gpu_power_w", "<f4"),
+    ("gpu_clock_mhz", "<f4"),  # of the slowest
+    ("gpu_throttle", "<f4"),  # bits of machine.nvml.THROTTLE_REASONS, of any
+    ("gpu_others", "<f4"),  # processes of others that compute there
+    ("disk_free_bytes", "<f4"),  # where the run is recorded
     ("own_cpu_s", "<f8"),  # of torchdoctor's process beside the program
 )
 _CODES_PER_OCTAVE = 2340.0
