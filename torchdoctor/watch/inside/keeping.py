@@ -84,7 +84,7 @@ class Keeper:
         """Keep the last loss; say once in a while that it is not finite."""
         self._loss = value
         if value - value != 0:
-            self._watch.log.flags |= layout.LOSS_NOT_FINITE
+            self._watch.log.flag(layout.LOSS_NOT_FINITE)
             self._bad_losses += 1
             if self._bad_losses & (self._bad_losses - 1) == 0:
                 self.event(perf_counter_ns(), "loss", repr(value), value=self._bad_losses)

@@ -33,6 +33,7 @@ class Profiling:
         """Open or close a window between two steps."""
         if self._profiler is not None:
             self._watch.log.flags |= layout.PROFILED
+            self._watch.log.due_ns = 0  # each boundary counts now
             self._left -= 1
             if self._left <= 0:
                 self._close(step)
@@ -55,7 +56,7 @@ class Profiling:
             activities = list(torch.profiler.supported_activities())
         self._profiler = torch.profiler.profile(activities=activities)
         self._profiler.start()
-        self._left = _STEPS
+        self._left, self._watch.log.due_ns = _STEPS, 0
         self._watch.log.flags |= layout.PROFILED
 
     def _close(self, step):

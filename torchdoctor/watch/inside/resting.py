@@ -2,8 +2,6 @@
 
 from time import perf_counter_ns
 
-from . import layout
-
 _BLOCK_NS = 500_000_000
 _FEWEST, _MOST = 10, 2_000  # steps of a block
 _SLOW_STEP_NS = 100_000_000  # no hook costs anything beside such a step
@@ -65,5 +63,5 @@ class Rests:
         watch.on, watch.resting = True, False
         steps = round(self._update_steps * self._per_update)
         if steps > 0:
-            log.rested(steps, perf_counter_ns(), layout.PROBE_OFF)
+            log.rested(steps, perf_counter_ns())
         self._counted = None

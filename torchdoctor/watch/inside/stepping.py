@@ -5,13 +5,15 @@ most specific phase that is open has the time, so that the phases of a step sum 
 """
 
 from _thread import get_ident
+from array import array
+from struct import Struct, iter_unpack
 from time import perf_counter_ns
 
 from ...probe import step_log
 from . import layout
 from .finding import Candidates
 
-CHECKPOINT_BEGIN, CHECKPOINT_END, INPUT, EXCHANGE = 101, 102, 103, 104  # beside the probe's
+CHECKPOINT_BEGIN, CHECKPOINT_END, INPUT, EXCHANGE, FLAG = range(101, 106)  # beside the probe's
 THINNED_FROM = 1_000_000  # steps
 STEPS_PER_DETAIL = 150_000  # from there on a row covers this part of all steps so far
 _LONGEST_ROW_NS = 8_000_000_000  # a kill loses no more than this
@@ -21,7 +23,9 @@ _MOST_HELD = 20_000  # events, until it is decided what a step is
 _DECIDE_AT = 24  # passes and optimizer steps
 _DECIDE_NS = 5_000_000_000
 _SILENT = 16  # passes and optimizer steps without a boundary, at least: it is another by now
+_WORK_NS = 50_000_000  # from one look at what came to the next
 _BY_LOADER, _BY_MODE = 1, 2
+_pack = Struct("=5q").pack
 _OPTIMIZER, _FORWARD, _BACKWARD, _WAIT, _CHECKPOINT = range(5)
 _SLOTS = {
     step_log.OPTIMIZER_BEGIN: (_OPTIMIZER, 1),
@@ -59,6 +63,8 @@ class StepLog:
     def restart(self, pid):
         """Begin anew, in a forked child."""
         self.last_code = 0
+        self._rows, self.due_ns = array("q"), 0
+        self._append = self._rows.frombytes
         self.step = 0  # that have ended
         self.kind = self.place = None  # what separates steps
         self.flags, self.entry_ns, self.exchanged_ns = 0, 0, 0
@@ -86,25 +92,19 @@ class StepLog:
     def add(self, code, ident=0, value=0):
         """Take in an event that happens now; return its time (ns)."""
         now = perf_counter_ns()
-        thread = get_ident()
-        if self._thread is None:
-            self._hold(thread, code, ident, now, value)
-        elif thread == self._thread:
-            self.last_code = code
-            self._take(code, ident, now, value)
+        self._append(_pack(get_ident(), code, ident, now, value))
+        self.last_code = code
+        if now > self.due_ns:
+            self.due_ns = now + _WORK_NS
+            self.work()
         return now
 
     def add_at(self, code, ident, t_ns, value=0):
         """Take in a copy or a garbage collection, whose end is told when it is over."""
         if code in (step_log.COPY_BEGIN, step_log.GC_BEGIN):
             self._interrupted_ns = t_ns
-        elif self._thread is None or get_ident() == self._thread:
-            phase = layout.COPY if code == step_log.COPY_END else layout.GC
-            self._account(perf_counter_ns())
-            took = min(t_ns - self._interrupted_ns, self._step_s[self.phase])
-            if took > 0:
-                self._step_s[self.phase] -= took
-                self._step_s[phase] += took
+        else:
+            self._append(_pack(get_ident(), code, self._interrupted_ns, perf_counter_ns(), t_ns))
 
     def explicit(self, samples):
         """Take in a call of torchdoctor.step()."""
@@ -112,18 +112,38 @@ class StepLog:
 
     def input(self, elements, rows, is_new):
         """Note the largest input of a training forward."""
-        self.add(INPUT, elements, (rows, is_new))
+        self.add(INPUT, elements, rows << 1 | is_new)
 
     def exchanged(self, entry_ns, ended_ns, final):
         """Note an exchange between ranks; the step's first, unless one is the gradients' own."""
-        self.add(EXCHANGE, entry_ns, (ended_ns, final))
+        self.add(EXCHANGE, entry_ns, ended_ns << 1 | final)
 
-    def rested(self, steps, now, flag):
+    def flag(self, bit):
+        """Let the step that is under way have a flag."""
+        self._append(_pack(get_ident(), FLAG, bit, perf_counter_ns(), 0))
+
+    def rested(self, steps, now):
         """Note that so many steps ended while nothing was hooked; a boundary follows."""
-        self.flags |= flag
+        self.work()
+        self.flags |= layout.PROBE_OFF
         self.off_steps, self._evaluating = steps, 0
         self._open, self.phase, self.phase_ns = [0] * len(self._open), layout.OTHER, now
         self._candidates.learn()  # so that the next fetch is a boundary
+        self.due_ns = 0
+
+    def work(self):
+        """Take in what came since: all at once, as that costs a fraction of each by itself."""
+        rows, self._rows = self._rows, array("q")
+        self._append = self._rows.frombytes
+        boundary = now = False
+        for thread, code, ident, now, value in iter_unpack("=5q", rows):
+            if self._thread is None:
+                self._hold(thread, code, ident, now, value)
+            elif thread == self._thread:
+                boundary = self._take(code, ident, now, value)
+        if boundary:  # right now: nothing has happened since
+            for function in self.at_boundary:
+                function(now, self.step)
 
     # ------------------------------------------------------------------ until steps are found
 
@@ -132,13 +152,12 @@ class StepLog:
         if len(held) >= _MOST_HELD:
             del held[: _MOST_HELD // 2]
         held.append((thread, code, ident, now, value))
-        self.last_code = code
-        if code == step_log.EXPLICIT_STEP or code in (
+        if code in (
             *(step_log.BACKWARD_END, step_log.OPTIMIZER_END, step_log.GRADIENT_END),
+            step_log.EXPLICIT_STEP,
         ):
             count = self._threads[thread] = self._threads.get(thread, 0) + 1
-            first_ns = held[0][3]
-            if count >= _DECIDE_AT or now - first_ns > _DECIDE_NS:
+            if count >= _DECIDE_AT or now - held[0][3] > _DECIDE_NS:
                 self._decide(thread)
 
     def _decide(self, thread):
@@ -156,7 +175,6 @@ class StepLog:
         self.on_found(*found, False)
         candidates.restart()
         self._last_ns = self._step_ns = self.phase_ns = held[0][3]
-        self._step_s = [0] * len(layout.PHASES)
         self._begin_row(self._last_ns)
         for its, code, ident, now, value in held:
             if its == thread:
@@ -210,6 +228,7 @@ class StepLog:
         self._switch_phase(now)
         if boundary and code == step_log.OPTIMIZER_END:
             self._end_step(now)
+        return boundary
 
     def _switch_phase(self, now):
         opened = self._open
@@ -268,11 +287,19 @@ class StepLog:
         elif code == INPUT:
             self._elements += ident
             if self.kind != "loader":
-                self._samples += value[0]
-            if value[1]:
+                self._samples += value >> 1
+            if value & 1:
                 self.flags |= layout.NEW_INPUT
-        elif code == EXCHANGE and (value[1] or not self.entry_ns):
-            self.entry_ns, self.exchanged_ns = ident, value[0]
+        elif code == EXCHANGE and (value & 1 or not self.entry_ns):
+            self.entry_ns, self.exchanged_ns = ident, value >> 1
+        elif code == FLAG:
+            self.flags |= ident
+        elif code in (step_log.COPY_END, step_log.GC_END):
+            phase = layout.COPY if code == step_log.COPY_END else layout.GC
+            took = min(value - ident, self._step_s[self.phase])
+            if took > 0:
+                self._step_s[self.phase] -= took
+                self._step_s[phase] += took
 
     def _foreign(self, place):
         """Return whether a loader's batches are not learned from, as far as is known."""
@@ -340,8 +367,6 @@ class StepLog:
         self._samples = self._elements = 0.0
         self.flags = self.off_steps = self.entry_ns = self.exchanged_ns = 0
         self._step_ns = now
-        for function in self.at_boundary:
-            function(now, self.step)
 
     def _slow(self, took):
         """Return whether a step of the thinned part is kept by itself; marks it."""
@@ -378,5 +403,6 @@ class StepLog:
 
     def end(self):
         """Write the row whose steps have ended."""
+        self.work()
         if self._thread is not None and self._row_steps:
             self._write_row(self._step_ns, self.step)
