@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from torchdoctor.watch.recording import (
 )
 from torchdoctor.words.figures import duration, memory, percent, seconds
 
-ALERTS_NAME = "alerts.jsonl"
+_FILES = "alerts*.jsonl"  # one of each host
 _STARVED = 0.4  # of a step
 _AGAIN_S = 600.0  # the same cause is told once in so long
 _LONGER = 1.3  # times what is usual, for an evaluation or a checkpoint
@@ -39,13 +40,12 @@ _LEAST_RISE = 32e6  # bytes
 def read_alerts(folder: Path) -> list[Alert]:
     """Return the alerts of a `watch` folder as they were told; each once, of several hosts too."""
     alerts: dict[tuple[object, ...], Alert] = {}
-    try:
-        for line in (folder / ALERTS_NAME).read_bytes().split(b"\n")[:-1]:
-            alert = msgspec.json.decode(line, type=Alert)
-            alerts.setdefault((alert.kind, alert.cause, alert.rank, alert.step), alert)
-    except (OSError, msgspec.MsgspecError):
-        pass
-    return list(alerts.values())
+    for path in sorted(folder.glob(_FILES)):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            for line in path.read_bytes().split(b"\n")[:-1]:
+                alert = msgspec.json.decode(line, type=Alert)
+                alerts.setdefault((alert.kind, alert.cause, alert.rank, alert.step), alert)
+    return sorted(alerts.values(), key=lambda alert: alert.t_unix_s)
 
 
 class Alerts:
@@ -230,7 +230,6 @@ def _pause(followed: Followed, event: Event) -> Iterator[Alert]:
         usual, new = float(np.median(times[:-1])) if len(times) > 3 else math.inf, 1
         if times[-1] <= max(2 * usual, usual + 20):  # a single one must be far longer
             return
-    batches, before = event.value, earlier[0].value
     followed.pauses[event.kind] = earlier[-new:]
     first = earlier[-new]
     text = (
@@ -238,8 +237,6 @@ def _pause(followed: Followed, event: Event) -> Iterator[Alert]:
         f"{seconds(usual)}"
     )
     if event.kind == "evaluation":
-        more = f": it has {batches:,.0f} batches, before {before:,.0f}"
-        text += more if batches > 1.2 * before > 0 else ""
         text += ". Evaluate less often or on fewer batches, under torch.inference_mode()."
     else:
         text += ". Write to a faster disk, less often, or in the background."

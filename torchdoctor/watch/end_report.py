@@ -1,0 +1,291 @@
+"""The report of a watched run: during it, after it, or after it was killed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.reports.document import (
+    PAGE_NAME,
+    Bar,
+    Bars,
+    Block,
+    Document,
+    KeyFigures,
+    Section,
+    Sentence,
+    notes,
+    sections,
+    sentences,
+    table,
+)
+from torchdoctor.reports.formats import program
+from torchdoctor.reports.pictures import Picture, thinned
+from torchdoctor.watch import means as tables
+from torchdoctor.watch.causes import PHASE_NAMES
+from torchdoctor.watch.followed import clock
+from torchdoctor.watch.ranks import trained
+from torchdoctor.watch.recording import FOLDER, PHASES, WatchedRun, read_run
+from torchdoctor.watch.summary import Summary, summary_of
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import duration, percent, ratio, seconds
+from torchdoctor.words.record_files import REPORT_NAME, write_atomically, write_text
+
+FORMATS = ("terminal", "html", "markdown", "json")
+_COLOURS = {
+    "wait": "data_loader",
+    "copy": "memcpy",
+    "forward": "gpu",
+    "backward": "runtime",
+    "optimizer": "cpu",
+    "evaluation": "communication",
+    "checkpoint": "memset",
+    "gc": "other",
+    "other": "other",
+}
+_MOST_ALERTS = 4
+_WORTH = 1.02  # a gain below is not told
+_POINTS = 4000
+
+
+def is_watched(folder: Path) -> bool:
+    """Return whether a run's folder is that of a watched run."""
+    return (folder / FOLDER).is_dir()
+
+
+def write_end_report(folder: Path) -> None:
+    """Write report.json, .txt and .html into the run's folder; `folder`: its `watch`."""
+    run = read_run(folder)
+    summary = summary_of(run)
+    write_atomically(folder.parent / REPORT_NAME, msgspec.json.format(msgspec.json.encode(summary)))
+    write_text(terminal.render(document(summary)), folder.parent / "report.txt")
+    write_text(html.render(document(summary), pictures(run, summary)), folder.parent / PAGE_NAME)
+
+
+def rendered(folder: Path, format: str, details: bool = True) -> str:
+    """Return the report of a run's folder in one of `FORMATS`; UsageError: no run, no format."""
+    try:
+        run = read_run(folder)
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no watched run in {folder}: name its folder.") from error
+    summary = summary_of(run)
+    match format:
+        case "json":
+            return msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n"
+        case "html":
+            return html.render(document(summary), pictures(run, summary))
+        case "markdown":
+            return markdown.render(document(summary), details)
+        case "terminal":
+            return terminal.render(document(summary), details=details)
+    raise UsageError(f"A watched run has no report as '{format}': choose {', '.join(FORMATS)}.")
+
+
+def show(folder: Path, details: bool) -> None:
+    """Print the report of a run's folder on the terminal; raise UsageError if there is no run."""
+    try:
+        terminal.show(document(summary_of(read_run(folder))), details)
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no watched run in {folder}: name its folder.") from error
+
+
+def document(summary: Summary) -> Document:
+    """Return what the report of a watched run says."""
+    subject = [program(summary.command, summary.cwd), ", ".join(summary.hosts[:3])]
+    subject += [f"{len(summary.ranks)} ranks" if summary.ranks else "", duration(summary.elapsed_s)]
+    told = [f"{clock(x.t_unix_s)}  {x.sentence}" for x in summary.alerts]
+    return Document(
+        title="torchdoctor watch",
+        subject=" · ".join(filter(None, subject)),
+        summary=summary.cause or summary.ending,
+        screen=sections(
+            ("", _answer(summary)),
+            ("Where the time went", _bars(summary)),
+            ("Over time", _periods(summary)),
+            ("Slowest steps", _slowest(summary)),
+            ("", _costs(summary)),
+            ("What happened", notes(told[:_MOST_ALERTS])),
+            ("", sentences(summary.ending, tone="soft")),
+        ),
+        details=_details(summary, told),
+        hint=f"details: torchdoctor report {summary.folder} --details",
+    )
+
+
+def _answer(summary: Summary) -> list[Block]:
+    if summary.median_step_s is None or summary.best_step_s is None:
+        return [Sentence(summary.ending, "strong")]
+    blocks: list[Block] = [Sentence(summary.cause, "strong")]
+    at_best = summary.best_step_s * summary.steps
+    rows = [("steps", f"{summary.steps:,}, median {seconds(summary.median_step_s)}")]
+    best = f"{duration(at_best)} in place of {duration(summary.training_s)} of training"
+    hour = "hour" if summary.best_of_s >= 3600 else duration(summary.best_of_s)
+    gain = summary.training_s / at_best if at_best > 0 else 1.0
+    title = f"At the median of its best {hour}"
+    figure = f"{best} ({ratio(gain)}x)" if gain >= _WORTH else "the run was as fast all the time"
+    if summary.drift is not None:
+        text = f"{ratio(summary.drift)}x the time of a step in the first quarter"
+        why = f": {summary.drift_cause}" if summary.drift_cause else ""
+        rows.append(("last quarter", f"{text}{why}"))
+    blocks.append(KeyFigures(title, figure, rows))
+    if summary.trying:
+        blocks.append(Sentence(f"Try remedies:   {summary.trying}"))
+    return blocks
+
+
+def _bars(summary: Summary) -> list[Block]:
+    whole = max(sum(summary.phases_s.values()), 1e-9)
+    parts = sorted(summary.phases_s.items(), key=lambda part: -part[1])
+    bars = [
+        Bar(_COLOURS[name], PHASE_NAMES[name], spent / whole, percent(spent / whole))
+        for name, spent in parts
+        if spent > 0.0005 * whole
+    ]
+    return [Bars(bars)] if bars else []
+
+
+def _periods(summary: Summary) -> list[Block]:
+    names = sorted(PHASES, key=lambda x: -max((p.phases_s[x] for p in summary.periods), default=0))
+    shown = [x for x in names if x not in ("evaluation", "checkpoint")][:4]
+    rows = [
+        [
+            f"{clock(period.t_unix_s)}",
+            f"{period.first_step:,}-{period.last_step:,}",
+            seconds(period.step_s),
+            f"{period.samples_per_s:,.0f}" if period.samples_per_s else "-",
+            *(seconds(period.phases_s[name]) for name in shown),
+        ]
+        for period in summary.periods
+    ]
+    columns = ["from", "steps", "step", "samples/s", *(PHASE_NAMES[name] for name in shown)]
+    return table(columns, rows)
+
+
+def _slowest(summary: Summary) -> list[Block]:
+    rows = [
+        [f"{slow.step:,}", clock(slow.t_unix_s), seconds(slow.step_s), slow.cause]
+        for slow in summary.slowest
+    ]
+    return table(["step", "at", "took", "mostly"], rows)
+
+
+def _costs(summary: Summary) -> list[Block]:
+    """Return what evaluation, checkpoints and the slowest rank cost."""
+    whole, lines = max(sum(summary.phases_s.values()), 1e-9), []
+    for name, pauses in (("Evaluation", summary.evaluations), ("Checkpoints", summary.checkpoints)):
+        if pauses is not None:
+            each = f"{pauses.count:,} of {seconds(pauses.total_s / pauses.count)} on average"
+            share = percent(pauses.total_s / whole)
+            lines.append(f"{name}: {each}, {duration(pauses.total_s)} in all ({share}).")
+    if summary.ranks and not summary.rank_sentence:
+        waiting = percent(summary.rank_waiting)
+        lines.append(f"The ranks are even: they wait {waiting} of each step for the slowest.")
+    shown = summary.rank_sentence if summary.rank_sentence != summary.cause else ""
+    return sentences(*lines, shown)
+
+
+def _details(summary: Summary, told: list[str]) -> list[Section]:
+    ranks = [
+        [
+            str(rank.rank),
+            seconds(rank.step_s),
+            seconds(rank.kernel_s),
+            seconds(rank.data_loader_s),
+            seconds(rank.wait_s),
+            percent(rank.last_share),
+            f"{rank.clock_offset_s or 0.0:+.3f} s",
+        ]
+        for rank in sorted(summary.ranks, key=lambda rank: rank.wait_s or 0.0)
+    ]
+    columns = ["rank", "step", "computes", "data", "waits for others", "last", "clock"]
+    about = [
+        f"{name.replace('_', ' ')}: {value}"
+        for name, value in (
+            ("command", program(summary.command, "")),
+            ("folder", summary.folder),
+            ("steps", summary.steps_found),
+            ("torchdoctor", summary.torchdoctor_version),
+        )
+        if value
+    ]
+    return sections(
+        ("Ranks, the slowest first", table(columns, ranks[:32])),
+        ("All that happened", notes(told)),
+        ("Conditions", notes(about)),
+    )
+
+
+def pictures(run: WatchedRun, summary: Summary) -> list[Picture]:
+    """Return the curves of the page: steps, phases over time, the machine, the ranks."""
+    log = next((log for log in trained(run) if len(log.steps)), None)
+    if log is None:
+        return []
+    steps = tables.comparable(log.steps)
+    step_s = np.asarray(tables.training_s(steps) / steps.steps)
+    at_s = (steps.start_ns - steps.start_ns[0]) / 1e9
+    evaluated = np.flatnonzero(steps.rows["evaluation"] > 0)
+    kept = thinned(step_s, _POINTS, [evaluated])
+    top, median = float(np.percentile(step_s, 99.5)), float(np.median(step_s))
+    reach = min(float(step_s.min()), 0.95 * median), max(top, 1.05 * median)
+    counts, edges = np.histogram(np.minimum(step_s, top), bins=48, range=reach)
+    drawn = {
+        "x": at_s[kept].tolist(),
+        "y": (step_s[kept] * 1e3).tolist(),
+        "marks": {"steps with an evaluation": np.flatnonzero(np.isin(kept, evaluated)).tolist()},
+        "median": median * 1e3,
+        "counts": counts.tolist(),
+        "edges": (edges * 1e3).tolist(),
+        "cut": bool(step_s.max() > top),
+        "warm": 0.0,
+    }
+    caption = f"The median of {summary.steps:,} steps is {seconds(median)}, without evaluation."
+    found = [Picture(key="steps", title="The time of every step", caption=caption, drawn=drawn)]
+    rows = [
+        {
+            "label": f"{clock(period.t_unix_s)}, from step {period.first_step:,}",
+            "s": period.step_s,
+            "parts": [
+                {"key": _COLOURS[name], "label": PHASE_NAMES[name], "share": spent / period.step_s}
+                for name, spent in period.phases_s.items()
+                if name not in ("evaluation", "checkpoint")
+            ],
+        }
+        for period in summary.periods
+    ]
+    if rows:
+        title = "Where a step's time went, over the run"
+        found.append(Picture(key="time", title=title, caption=summary.cause, drawn={"rows": rows}))
+    found.append(_machine(run, log.process.host, float(steps.start_ns[0])))
+    if summary.ranks:
+        some = sorted(summary.ranks, key=lambda rank: rank.wait_s or 0.0)[:16]
+        caption = summary.rank_sentence or "No rank is far behind the others."
+        drawn = {"ranks": [asdict(rank) for rank in some]}
+        found.append(Picture(key="ranks", title="Who waits for whom", caption=caption, drawn=drawn))
+    return found
+
+
+def _machine(run: WatchedRun, host: str, begin_ns: float) -> Picture:
+    rows = run.machines.get(host, np.zeros(0))
+    title = "Processors and memory under the steps"
+    if len(rows) < 3:
+        return Picture(key="resources", title=title, missing="Nothing was measured beside the run.")
+    at_s = (rows["t_ns"] - begin_ns) / 1e9
+    busy = np.diff(rows["busy_s"]) / np.maximum(np.diff(at_s), 1e-9) / rows["cpus"][1:]
+    curves = {
+        "utilization/cpu": (at_s[1:], np.clip(busy, 0, 1)),
+        "utilization/gpu": (at_s, rows["gpu_utilization"]),
+        "memory/process_tree_GB": (at_s, rows["tree_bytes"] / 1e9),
+        "memory/gpu_GB": (at_s, rows["gpu_memory_bytes"] / 1e9),
+    }
+    drawn = {}
+    for name, (x, y) in curves.items():
+        x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+        if len(y):
+            kept = thinned(y, 1200)
+            drawn[name] = {"x": x[kept].tolist(), "y": y[kept].tolist()}
+    caption = f"The machine is {host}; the clock is that of the steps above."
+    return Picture(key="resources", title=title, caption=caption, drawn=drawn)
