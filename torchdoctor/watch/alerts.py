@@ -88,14 +88,11 @@ class Alerts:
         if log is None:
             return []
         followed = self.followed.setdefault(stem, Followed(stem))
-        followed.process = log.process
-        followed.sign = log.sensors[-1] if len(log.sensors) else None
+        followed.see(log)
         alerts = [*self._events(followed, log)]
         if not len(log.steps):
             return alerts
         ends = tables.end_ns(log.steps)
-        followed.last_step, followed.last_ns = int(log.steps.step[-1]), float(ends[-1])
-        followed.longest_s = max(followed.longest_s, float(log.steps.total_s.max()))
         plain = np.flatnonzero(log.steps.plain)
         if not len(plain):
             return alerts
@@ -112,7 +109,7 @@ class Alerts:
             alerts += self._mean(followed, row)
         if len(begins) > 1:
             last = begins[-1]
-            followed.read += int(plain[last]) if last < len(plain) else len(log.steps)
+            followed.skip(int(plain[last]) if last < len(plain) else len(log.steps))
         return alerts
 
     def _mean(self, followed: Followed, row: Rows) -> Iterator[Alert]:

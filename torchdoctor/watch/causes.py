@@ -24,6 +24,19 @@ PHASE_NAMES = dict(
     )
 )
 
+# The colours of the parts of a bar.
+PHASE_COLOURS = {
+    "wait": "data_loader",
+    "copy": "memcpy",
+    "forward": "gpu",
+    "backward": "runtime",
+    "optimizer": "cpu",
+    "evaluation": "communication",
+    "checkpoint": "memset",
+    "gc": "other",
+    "other": "other",
+}
+
 
 @dataclass(frozen=True)
 class Change:

@@ -26,7 +26,7 @@ from torchdoctor.reports.document import (
 from torchdoctor.reports.formats import program
 from torchdoctor.reports.pictures import Picture, thinned
 from torchdoctor.watch import means as tables
-from torchdoctor.watch.causes import PHASE_NAMES
+from torchdoctor.watch.causes import PHASE_COLOURS, PHASE_NAMES
 from torchdoctor.watch.followed import clock
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import FOLDER, PHASES, WatchedRun, read_run
@@ -36,17 +36,6 @@ from torchdoctor.words.figures import duration, percent, ratio, seconds
 from torchdoctor.words.record_files import REPORT_NAME, write_atomically, write_text
 
 FORMATS = ("terminal", "html", "markdown", "json")
-_COLOURS = {
-    "wait": "data_loader",
-    "copy": "memcpy",
-    "forward": "gpu",
-    "backward": "runtime",
-    "optimizer": "cpu",
-    "evaluation": "communication",
-    "checkpoint": "memset",
-    "gc": "other",
-    "other": "other",
-}
 _MOST_ALERTS = 4
 _WORTH = 1.02  # a gain below is not told
 _POINTS = 4000
@@ -97,7 +86,7 @@ def document(summary: Summary) -> Document:
     """Return what the report of a watched run says."""
     subject = [program(summary.command, summary.cwd), ", ".join(summary.hosts[:3])]
     subject += [f"{len(summary.ranks)} ranks" if summary.ranks else "", duration(summary.elapsed_s)]
-    told = [f"{clock(x.t_unix_s)}  {x.sentence}" for x in summary.alerts]
+    told = [alert.sentence for alert in summary.alerts]
     return Document(
         title="torchdoctor watch",
         subject=" · ".join(filter(None, subject)),
@@ -141,7 +130,7 @@ def _bars(summary: Summary) -> list[Block]:
     whole = max(sum(summary.phases_s.values()), 1e-9)
     parts = sorted(summary.phases_s.items(), key=lambda part: -part[1])
     bars = [
-        Bar(_COLOURS[name], PHASE_NAMES[name], spent / whole, percent(spent / whole))
+        Bar(PHASE_COLOURS[name], PHASE_NAMES[name], spent / whole, percent(spent / whole))
         for name, spent in parts
         if spent > 0.0005 * whole
     ]
@@ -249,9 +238,9 @@ def pictures(run: WatchedRun, summary: Summary) -> list[Picture]:
             "label": f"{clock(period.t_unix_s)}, from step {period.first_step:,}",
             "s": period.step_s,
             "parts": [
-                {"key": _COLOURS[name], "label": PHASE_NAMES[name], "share": spent / period.step_s}
-                for name, spent in period.phases_s.items()
-                if name not in ("evaluation", "checkpoint")
+                {"key": PHASE_COLOURS[x], "label": PHASE_NAMES[x], "share": spent / period.step_s}
+                for x, spent in period.phases_s.items()
+                if x not in ("evaluation", "checkpoint")
             ],
         }
         for period in summary.periods

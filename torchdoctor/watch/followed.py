@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from torchdoctor.watch.changes import Level
-from torchdoctor.watch.means import MEANS
-from torchdoctor.watch.recording import Event, Process, Rows
+from torchdoctor.watch.means import MEANS, end_ns
+from torchdoctor.watch.recording import Event, Process, ProcessLog, Rows
 
 ENOUGH = 12  # means that a judgement of the first minute needs
 KEPT = 80  # means of a process: those around a change, and those before it
@@ -55,6 +55,18 @@ class Followed:
     last_step: int = 0
     last_ns: float = 0.0  # when it ended
     sign: Rows | None = None  # its heartbeat
+
+    def see(self, log: ProcessLog) -> None:
+        """Take what the process said last of itself and of its steps."""
+        self.process, steps = log.process, log.steps
+        self.sign = log.sensors[-1] if len(log.sensors) else None
+        if len(steps):
+            self.last_step, self.last_ns = int(steps.step[-1]), float(end_ns(steps)[-1])
+            self.longest_s = max(self.longest_s, float(steps.total_s.max()))
+
+    def skip(self, rows: int) -> None:
+        """Read on after so many more rows of the step log."""
+        self.read += rows
 
     def unix_s(self, t_ns: float) -> float:
         """Return Unix time for a time of the host's monotonic clock."""
