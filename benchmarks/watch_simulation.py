@@ -182,7 +182,7 @@ def _garbage(run: Run, step: int, after: np.ndarray) -> None:
 
 def _evaluation(run: Run, step: int, after: np.ndarray) -> None:
     later = run.steps["evaluation"][step:]
-    later[later > 0] += 10
+    later[later > 0] += 30
 
 
 def _sequences(run: Run, step: int, after: np.ndarray) -> None:
@@ -192,9 +192,8 @@ def _sequences(run: Run, step: int, after: np.ndarray) -> None:
 
 
 def _recompilation(run: Run, step: int, after: np.ndarray) -> None:
-    every = max(len(run.steps[step:]) and 7, 1)
-    run.steps["flags"][step::every] |= layout.RECOMPILED | layout.NEW_INPUT
-    run.steps["forward"][step::every] += 8 * run.steps["forward"].mean() * 3
+    run.steps["flags"][step::7] |= layout.RECOMPILED | layout.NEW_INPUT
+    run.steps["forward"][step::7] += 24 * run.steps["forward"].mean()
 
 
 # Name, cause that must be told, how it is planted.
@@ -217,10 +216,10 @@ def planted(plant: Plant, minutes: float, step_s: float = 0.2, seed: int = 0) ->
     """Return a run whose last two minutes are changed, and when the change began (s)."""
     run = steady((minutes + 2.5) / 60, step_s, seed)
     step = int(np.searchsorted(run.ends_s, 60 * minutes))
-    if plant is _evaluation:  # ten minutes of it, each 30 s, or nothing could be compared
-        for at in range(int(30 / step_s), len(run.steps), int(30 / step_s)):
-            run.steps["evaluation"][at] = 5.0
-            run.events.append(Event(t_ns=at, step=at, kind="evaluation", seconds=5.0))
+    if plant is _evaluation:  # one each minute, or nothing could be compared
+        for at in range(step % int(60 / step_s), len(run.steps), int(60 / step_s)):
+            run.steps["evaluation"][at] = 10.0
+            run.events.append(Event(t_ns=at, step=at, kind="evaluation", seconds=10.0))
     changed_s = float(run.ends_s[step - 1])
     plant(run, step, np.zeros(len(run.machine), bool))
     run.events = [replace(x, seconds=float(run.steps[x.kind][x.step])) for x in run.events]

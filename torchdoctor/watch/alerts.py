@@ -25,15 +25,16 @@ from torchdoctor.watch.recording import (
     read_process,
     read_table,
 )
-from torchdoctor.words.figures import duration, memory, percent, seconds
+from torchdoctor.words.figures import duration, memory, percent, ratio, seconds
 
 _FILES = "alerts*.jsonl"  # one of each host
 _STARVED = 0.4  # of a step
+_TOGETHER_S = 60.0  # ranks become slower together
 _AGAIN_S = 600.0  # the same cause is told once in so long
 _LONGER = 1.3  # times what is usual, for an evaluation or a checkpoint
 # Memory: how many means apart it is looked at, and for how many hours ahead its rise is told.
 _RISES = ((1, 3.0), (12, 12.0), (120, 48.0))
-_LOOKED_AT, _RISEN = 11, 9  # values, and rises among them
+_LOOKED_AT, _RISEN = 11, 8  # values, and rises among them
 _LEAST_RISE = 32e6  # bytes
 
 
@@ -55,6 +56,7 @@ class Alerts:
         self.folder = folder
         self.followed: dict[str, Followed] = {}
         self._told: dict[tuple[str, str, int | None], float] = {}
+        self._slower_s = -math.inf  # when the last slower training that was told began
 
     def new(self, now_s: float | None = None) -> list[Alert]:
         """Return what has become certain since the last call; meant to be called every 5 s.
@@ -71,6 +73,11 @@ class Alerts:
     def _is_news(self, alert: Alert) -> bool:
         often = alert.kind in ("slower", "evaluation", "checkpoint")  # by all ranks together
         key = alert.kind, alert.cause, None if often else alert.rank
+        together = alert.kind == "slower" and abs(alert.t_unix_s - self._slower_s) < _TOGETHER_S
+        if together:  # all ranks wait for the slowest
+            return False
+        if alert.kind == "slower":
+            self._slower_s = alert.t_unix_s
         before = self._told.get(key)
         self._told[key] = alert.t_unix_s
         return before is None or (often and alert.t_unix_s - before > _AGAIN_S)
@@ -119,22 +126,24 @@ class Alerts:
         shift = followed.level.add(float(row["step_s"]))
         if shift is None:
             return
-        # The moment: first among the means, then among the steps around it.
-        values = followed.table["step_s"][-2 * RECENT :]
-        first = len(followed.table) - len(values) + begins_at(values, shift)
-        log = read_process(self.folder, followed.stem, followed.firsts[max(first - 2, 0)])
-        steps = tables.comparable(log.steps) if log is not None else Steps(rows=np.zeros(0))
+        # The moment: first among the means, then among the steps of the two around it.
+        values, firsts = followed.table["step_s"][-2 * RECENT :], list(followed.firsts)
+        first = len(firsts) - len(values) + begins_at(values, shift)
+        around = firsts[max(first - 1, 0)], firsts[min(first + 1, len(firsts) - 1)]
+        log = read_process(self.folder, followed.stem, around[0])
+        rows = log.steps.rows[: around[1] - around[0]] if log is not None else np.zeros(0)
+        steps = tables.comparable(Steps(rows=rows))
         begun = min(begins_at(tables.training_s(steps) / steps.steps, shift), len(steps) - 1)
         step, at_ns = steps.step[begun] - steps.steps[begun] + 1, float(steps.start_ns[begun])
-        around = _around(followed, at_ns)
+        both = _around(followed, at_ns)
         followed.regime = int(step)
-        if shift.ratio < 1 or not all(map(len, around)):
+        if shift.ratio < 1 or not all(map(len, both)):
             return
-        slowest, change = self._slowest(followed, at_ns, Change(*map(tables.level_of, around)))
+        slowest, change = self._slowest(followed, at_ns, Change(*map(tables.level_of, both)))
         cause, rank = cause_of(change), slowest.process.rank
         where = f"on rank {rank} " if rank is not None else ""
-        ratio = f"{change.ratio('step_s'):.2f}x slower"
-        text = f"Training is {ratio} since {{since}}: {where}{cause.clause}. {cause.todo}"
+        slower = ratio(change.ratio("step_s"))
+        text = f"Training is {slower}x slower since {{since}}: {where}{cause.clause}. {cause.todo}"
         at_there = at_ns + (followed.unix_s(0) - slowest.unix_s(0)) * 1e9
         yield slowest.alert("slower", text, at_there, step, cause.name)
 
@@ -180,14 +189,14 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
         if (len(followed.used) - 1) % apart or not math.isfinite(used + free):
             continue
         t_ns, values, steps = np.array(followed.used[::-apart][:_LOOKED_AT]).T
-        rises = -np.diff(values)
-        if len(values) < _LOOKED_AT or (rises > 0).sum() < _RISEN:
+        rises, low = -np.diff(values), int(np.argmin(values))
+        if len(values) < _LOOKED_AT or (rises[:low] > 0).sum() < _RISEN:
             continue
-        rise, passed_s = values[0] - values[-1], (t_ns[0] - t_ns[-1]) / 1e9
+        rise, passed_s = values[0] - values[low], (t_ns[0] - t_ns[low]) / 1e9
         # A leak is spread over the time, a jump is not.
         if rise < _LEAST_RISE or rises.max() > rise / 3 or free * passed_s > hours * 3600 * rise:
             continue
-        each = rise / max(steps[0] - steps[-1], 1)
+        each = rise / max(steps[0] - steps[low], 1)
         size = memory(each) if each >= 1e6 else f"{each / 1e3:.3g} kB"
         of = f" of {memory(limit)}" if math.isfinite(limit) else ""
         text = (
@@ -195,13 +204,13 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
             f"{steps[0] + free / each:,.0f}, in {duration(free * passed_s / rise)}. Look for "
             "tensors kept with their graph (use .item() or .detach()) and for lists that grow."
         )
-        yield followed.alert("memory", text, t_ns[-1], steps[-1], "leak")
+        yield followed.alert("memory", text, t_ns[low], steps[low], "leak")
 
 
 def _starved(followed: Followed) -> Iterator[Alert]:
     """Tell where the training waits for data from its beginning; what comes later is a change."""
-    recent = followed.table[-ENOUGH:]
-    if len(recent) < ENOUGH or followed.regime:
+    recent = followed.table
+    if len(recent) != ENOUGH:
         return
     share = float(np.median(recent["wait"] / recent["step_s"]))
     if share >= _STARVED:

@@ -139,18 +139,18 @@ def _bars(summary: Summary) -> list[Block]:
 
 def _periods(summary: Summary) -> list[Block]:
     names = sorted(PHASES, key=lambda x: -max((p.phases_s[x] for p in summary.periods), default=0))
-    shown = [x for x in names if x not in ("evaluation", "checkpoint")][:4]
+    shown = [x for x in names if x not in ("evaluation", "checkpoint", "other")][:3]
     rows = [
         [
-            f"{clock(period.t_unix_s)}",
             f"{period.first_step:,}-{period.last_step:,}",
+            clock(period.t_unix_s),
             seconds(period.step_s),
             f"{period.samples_per_s:,.0f}" if period.samples_per_s else "-",
             *(seconds(period.phases_s[name]) for name in shown),
         ]
         for period in summary.periods
     ]
-    columns = ["from", "steps", "step", "samples/s", *(PHASE_NAMES[name] for name in shown)]
+    columns = ["steps", "from", "a step", "samples/s", *(PHASE_NAMES[name] for name in shown)]
     return table(columns, rows)
 
 

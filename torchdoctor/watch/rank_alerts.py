@@ -97,7 +97,8 @@ def _hangs(alive: Sequence[Followed], now_s: float) -> Iterator[Alert]:
 
 def _lags(ranks: Sequence[Followed]) -> Iterator[Alert]:
     """Tell of a rank that the others have waited for from the beginning."""
-    if len(ranks) < 2 or any(len(x.table) < ENOUGH or x.regime for x in ranks):
+    lengths = [len(x.table) for x in ranks]  # what comes later is told as a change
+    if len(ranks) < 2 or min(lengths) < ENOUGH or max(lengths) > 2 * ENOUGH:
         return
     recent = [x.table[-ENOUGH:] for x in ranks]
     waits = np.array([np.nan_to_num(np.median(rows["exchange"])) for rows in recent])

@@ -28,6 +28,7 @@ _STRETCHES = 240  # of the whole run
 _PERIODS, _SLOWEST = 6, 6
 _HOUR_S = 3600.0
 _DRIFT = 1.05
+_NOTABLE = 0.03  # of the training, that a change must have cost
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
 # Checks whose fixes treat what a phase costs.
 _CHECKS = {
@@ -160,6 +161,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     }
     largest = _largest(phases, ranks)
     cause = ranks.sentence if largest == "rank" else _cause(largest, phases, log.process.location)
+    cause = _changed(about["alerts"], table, training_s) or cause  # type: ignore[arg-type]
     trying = _command(about["command"], largest)  # type: ignore[arg-type]
     return Summary(status=status, ending=ending, cause=cause, trying=trying, **about, **result)  # type: ignore[arg-type]
 
@@ -263,6 +265,18 @@ def _largest(phases: dict[str, float], ranks: Ranks) -> str:
     shares["rank"] = ranks.waiting if ranks.sentence else 0.0
     shares["backward"] -= 0.5 * shares["rank"]  # where the wait for others lies
     return max(shares, key=lambda name: shares[name])
+
+
+def _changed(alerts: list[Alert], table: NDArray[np.void], training_s: float) -> str:
+    """Return the alert of the change that cost most, where it cost a notable part of the run."""
+    costs = {"": _NOTABLE * training_s}
+    for alert in alerts if len(table) else ():
+        before = table["step_s"][table["last_step"] < alert.step]
+        after = table[table["first_step"] >= alert.step]
+        if alert.kind == "slower" and len(before) and len(after):
+            added_s = float(np.median(after["step_s"]) - np.median(before))
+            costs[alert.sentence] = added_s * float(after["steps"].sum())
+    return max(costs, key=lambda sentence: costs[sentence])
 
 
 def _cause(largest: str, phases: dict[str, float], place: Location | None) -> str:
