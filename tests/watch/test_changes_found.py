@@ -1,28 +1,12 @@
 """Changes planted in simulated logs are named with their cause; steady training gives no alert."""
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+import watch_simulation as simulation
 
 from torchdoctor.watch.changes import RECENT, Level, Shift, begins_at
-
-_FILE = Path(__file__).parent.parent.parent / "benchmarks" / "watch_simulation.py"
-
-
-def _module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("watch_simulation", _FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["watch_simulation"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-simulation = _module()
 
 
 def shifts(values: np.ndarray) -> list[tuple[int, Shift]]:

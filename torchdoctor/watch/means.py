@@ -124,7 +124,9 @@ def _at(rows: Rows, name: str, at_ns: Column) -> Column:
 
 
 def _known(rows: Rows, name: str) -> tuple[Column, Column]:
-    known = np.isfinite(rows[name]) if len(rows) else np.zeros(0, bool)
+    if not len(rows):  # nothing was measured beside the run
+        return np.zeros(0), np.zeros(0)
+    known = np.isfinite(rows[name])
     return rows["t_ns"][known].astype(np.float64), rows[name][known]
 
 

@@ -28,6 +28,7 @@ _STRETCHES = 240  # of the whole run
 _PERIODS, _SLOWEST = 6, 6
 _HOUR_S = 3600.0
 _DRIFT = 1.05
+_OWN = 0.25  # of the model's work could be gained, where as much of the rest could be
 _NOTABLE = 0.03  # of the training, that a change must have cost
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
 # Checks whose fixes treat what a phase costs.
@@ -258,12 +259,12 @@ def _pauses(steps: Steps, phase: str) -> Pauses | None:
 
 
 def _largest(phases: dict[str, float], ranks: Ranks) -> str:
-    """Return the phase that most could be gained from: the model's own work counts half."""
+    """Return the phase that most could be gained from; little can be of the model's own work."""
     whole = max(sum(phases.values()), 1e-9)
     own = {"forward", "backward", "other"}
-    shares = {x: s / whole * (0.5 if x in own else 1.0) for x, s in phases.items()}
+    shares = {x: s / whole * (_OWN if x in own else 1.0) for x, s in phases.items()}
     shares["rank"] = ranks.waiting if ranks.sentence else 0.0
-    shares["backward"] -= 0.5 * shares["rank"]  # where the wait for others lies
+    shares["backward"] -= _OWN * shares["rank"]  # where the wait for others lies
     return max(shares, key=lambda name: shares[name])
 
 

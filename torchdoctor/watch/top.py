@@ -235,7 +235,7 @@ def _ranks(logs: list[ProcessLog], width: int) -> list[Block]:
         ratio = own[slowest] / usual
         text = f"rank {ranks[slowest].process.rank} works longest: {ratio:.2f}x the median"
     if behind:
-        text += f"; {counted(behind, 'rank')} behind or silent (?)"
+        text += f"; {counted(behind, 'rank')} behind (?)"
     rows = [(f"from {at * room}", line) for at, line in enumerate(lines)]
     return [KeyFigures(f"{len(ranks)} ranks", text, rows)]
 
