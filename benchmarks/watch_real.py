@@ -200,7 +200,7 @@ def measure(kind: str) -> str:
     right = [(at_s, x) for at_s, x in told if x["cause"] == EXPECTED[kind] and at_s > 0]
     at_s, alert = (right or told or [(0.0, {"sentence": "nothing was told"})])[0]
     shutil.copytree(
-        next(folder.glob("torchdoctor-runs/*")), f"/tmp/watched-{kind}", dirs_exist_ok=True
+        next(folder.glob("torchdoctor-runs/2*")), f"/tmp/watched-{kind}", dirs_exist_ok=True
     )
     shutil.rmtree(folder, ignore_errors=True)
     extra = f" (and {len(told) - 1} more)" if len(told) > 1 else ""

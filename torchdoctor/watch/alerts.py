@@ -17,14 +17,7 @@ from torchdoctor.watch.changes import MEAN_S, RECENT, begins_at
 from torchdoctor.watch.followed import ENOUGH, KEPT, Alert, Followed
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.rank_alerts import rank_alerts
-from torchdoctor.watch.recording import (
-    Event,
-    ProcessLog,
-    Rows,
-    Steps,
-    read_process,
-    read_table,
-)
+from torchdoctor.watch.recording import Event, ProcessLog, Rows, Steps, read_process, read_table
 from torchdoctor.words.figures import duration, memory, percent, ratio, seconds
 
 _FILES = "alerts*.jsonl"  # one of each host

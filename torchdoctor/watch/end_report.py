@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,43 +25,33 @@ from torchdoctor.reports.document import (
     table,
 )
 from torchdoctor.reports.formats import program
-from torchdoctor.reports.pictures import Picture, thinned
+from torchdoctor.reports.pictures import Picture, rounded, thinned, times_drawn
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import PHASE_COLOURS, PHASE_NAMES
 from torchdoctor.watch.followed import clock
 from torchdoctor.watch.ranks import trained
-from torchdoctor.watch.recording import FOLDER, PHASES, WatchedRun, read_run
-from torchdoctor.watch.summary import Summary, summary_of
+from torchdoctor.watch.recording import PHASES, WatchedRun
+from torchdoctor.watch.summary import Summary, opened, summary_of
+from torchdoctor.words import RankTime
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import duration, percent, ratio, seconds
-from torchdoctor.words.record_files import REPORT_NAME, write_atomically, write_text
+from torchdoctor.words.record_files import REPORT_NAME, write_text
 
 FORMATS = ("terminal", "html", "markdown", "json")
 _MOST_ALERTS = 4
 _WORTH = 1.02  # a gain below is not told
-_POINTS = 4000
-
-
-def is_watched(folder: Path) -> bool:
-    """Return whether a run's folder is that of a watched run."""
-    return (folder / FOLDER).is_dir()
+_MOST_RANKS = 32
 
 
 def write_end_report(folder: Path) -> None:
     """Write report.json, .txt and .html into the run's folder; `folder`: its `watch`."""
-    run = read_run(folder)
-    summary = summary_of(run)
-    write_atomically(folder.parent / REPORT_NAME, msgspec.json.format(msgspec.json.encode(summary)))
-    write_text(terminal.render(document(summary)), folder.parent / "report.txt")
-    write_text(html.render(document(summary), pictures(run, summary)), folder.parent / PAGE_NAME)
+    for format, name in (("json", REPORT_NAME), ("terminal", "report.txt"), ("html", PAGE_NAME)):
+        write_text(rendered(folder.parent, format), folder.parent / name)
 
 
 def rendered(folder: Path, format: str, details: bool = True) -> str:
     """Return the report of a run's folder in one of `FORMATS`; UsageError: no run, no format."""
-    try:
-        run = read_run(folder)
-    except FileNotFoundError as error:
-        raise UsageError(f"There is no watched run in {folder}: name its folder.") from error
+    run = opened(folder)
     summary = summary_of(run)
     match format:
         case "json":
@@ -76,10 +67,7 @@ def rendered(folder: Path, format: str, details: bool = True) -> str:
 
 def show(folder: Path, details: bool) -> None:
     """Print the report of a run's folder on the terminal; raise UsageError if there is no run."""
-    try:
-        terminal.show(document(summary_of(read_run(folder))), details)
-    except FileNotFoundError as error:
-        raise UsageError(f"There is no watched run in {folder}: name its folder.") from error
+    terminal.show(document(summary_of(opened(folder))), details)
 
 
 def document(summary: Summary) -> Document:
@@ -93,7 +81,7 @@ def document(summary: Summary) -> Document:
         summary=summary.cause or summary.ending,
         screen=sections(
             ("", _answer(summary)),
-            ("Where the time went", _bars(summary)),
+            ("Where the time went", phase_bars(summary.phases_s)),
             ("Over time", _periods(summary)),
             ("Slowest steps", _slowest(summary)),
             ("", _costs(summary)),
@@ -126,12 +114,12 @@ def _answer(summary: Summary) -> list[Block]:
     return blocks
 
 
-def _bars(summary: Summary) -> list[Block]:
-    whole = max(sum(summary.phases_s.values()), 1e-9)
-    parts = sorted(summary.phases_s.items(), key=lambda part: -part[1])
+def phase_bars(phases: Mapping[str, float]) -> list[Block]:
+    """Return the phases as parts of one bar, the largest first; `phases`: seconds by name."""
+    whole = max(sum(phases.values()), 1e-9)
     bars = [
         Bar(PHASE_COLOURS[name], PHASE_NAMES[name], spent / whole, percent(spent / whole))
-        for name, spent in parts
+        for name, spent in sorted(phases.items(), key=lambda part: -part[1])
         if spent > 0.0005 * whole
     ]
     return [Bars(bars)] if bars else []
@@ -188,50 +176,27 @@ def _details(summary: Summary, told: list[str]) -> list[Section]:
             percent(rank.last_share),
             f"{rank.clock_offset_s or 0.0:+.3f} s",
         ]
-        for rank in sorted(summary.ranks, key=lambda rank: rank.wait_s or 0.0)
+        for rank in _slowest_first(summary)
     ]
     columns = ["rank", "step", "computes", "data", "waits for others", "last", "clock"]
-    about = [
-        f"{name.replace('_', ' ')}: {value}"
-        for name, value in (
-            ("command", program(summary.command, "")),
-            ("folder", summary.folder),
-            ("steps", summary.steps_found),
-            ("torchdoctor", summary.torchdoctor_version),
-        )
-        if value
-    ]
+    about = [program(summary.command, ""), summary.folder, summary.steps_found]
     return sections(
-        ("Ranks, the slowest first", table(columns, ranks[:32])),
+        ("Ranks, the slowest first", table(columns, ranks[:_MOST_RANKS])),
         ("All that happened", notes(told)),
-        ("Conditions", notes(about)),
+        ("Conditions", notes([text for text in about if text])),
     )
 
 
 def pictures(run: WatchedRun, summary: Summary) -> list[Picture]:
     """Return the curves of the page: steps, phases over time, the machine, the ranks."""
     log = next((log for log in trained(run) if len(log.steps)), None)
-    if log is None:
+    if log is None or not log.steps.plain.any():
         return []
     steps = tables.comparable(log.steps)
     step_s = np.asarray(tables.training_s(steps) / steps.steps)
     at_s = (steps.start_ns - steps.start_ns[0]) / 1e9
-    evaluated = np.flatnonzero(steps.rows["evaluation"] > 0)
-    kept = thinned(step_s, _POINTS, [evaluated])
-    top, median = float(np.percentile(step_s, 99.5)), float(np.median(step_s))
-    reach = min(float(step_s.min()), 0.95 * median), max(top, 1.05 * median)
-    counts, edges = np.histogram(np.minimum(step_s, top), bins=48, range=reach)
-    drawn = {
-        "x": at_s[kept].tolist(),
-        "y": (step_s[kept] * 1e3).tolist(),
-        "marks": {"steps with an evaluation": np.flatnonzero(np.isin(kept, evaluated)).tolist()},
-        "median": median * 1e3,
-        "counts": counts.tolist(),
-        "edges": (edges * 1e3).tolist(),
-        "cut": bool(step_s.max() > top),
-        "warm": 0.0,
-    }
-    caption = f"The median of {summary.steps:,} steps is {seconds(median)}, without evaluation."
+    drawn = times_drawn(at_s, step_s, {"steps with an evaluation": steps.rows["evaluation"] > 0})
+    caption = f"A step takes {seconds(summary.median_step_s)} (median), without evaluation."
     found = [Picture(key="steps", title="The time of every step", caption=caption, drawn=drawn)]
     rows = [
         {
@@ -245,16 +210,19 @@ def pictures(run: WatchedRun, summary: Summary) -> list[Picture]:
         }
         for period in summary.periods
     ]
+    title = "Where a step's time went, over the run"
     if rows:
-        title = "Where a step's time went, over the run"
         found.append(Picture(key="time", title=title, caption=summary.cause, drawn={"rows": rows}))
     found.append(_machine(run, log.process.host, float(steps.start_ns[0])))
     if summary.ranks:
-        some = sorted(summary.ranks, key=lambda rank: rank.wait_s or 0.0)[:16]
         caption = summary.rank_sentence or "No rank is far behind the others."
-        drawn = {"ranks": [asdict(rank) for rank in some]}
+        drawn = {"ranks": [asdict(rank) for rank in _slowest_first(summary)[:_MOST_RANKS]]}
         found.append(Picture(key="ranks", title="Who waits for whom", caption=caption, drawn=drawn))
     return found
+
+
+def _slowest_first(summary: Summary) -> list[RankTime]:
+    return sorted(summary.ranks, key=lambda rank: rank.wait_s or 0.0)
 
 
 def _machine(run: WatchedRun, host: str, begin_ns: float) -> Picture:
@@ -275,6 +243,6 @@ def _machine(run: WatchedRun, host: str, begin_ns: float) -> Picture:
         x, y = x[np.isfinite(y)], y[np.isfinite(y)]
         if len(y):
             kept = thinned(y, 1200)
-            drawn[name] = {"x": x[kept].tolist(), "y": y[kept].tolist()}
+            drawn[name] = {"x": rounded(x[kept]), "y": rounded(y[kept])}
     caption = f"The machine is {host}; the clock is that of the steps above."
     return Picture(key="resources", title=title, caption=caption, drawn=drawn)

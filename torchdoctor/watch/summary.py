@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,9 @@ from torchdoctor.watch.changes import MEAN_S
 from torchdoctor.watch.followed import Alert
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.ranks import Ranks, ranks_of, trained
-from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
+from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun, read_run
 from torchdoctor.words import Location, RankTime
+from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import seconds
 
 _STRETCHES = 240  # of the whole run
@@ -108,6 +109,15 @@ class Summary:
     alerts: list[Alert] = field(default_factory=list)
     cause: str = ""  # the cause in a sentence
     trying: str = ""  # the command that would try remedies
+
+
+def opened(folder: Path) -> WatchedRun:
+    """Return the watched run of a folder; raise UsageError if there is none."""
+    try:
+        return read_run(folder)
+    except FileNotFoundError as error:
+        todo = "start one with torchdoctor watch train.py, or name its folder"
+        raise UsageError(f"There is no watched run in {folder}: {todo}.") from error
 
 
 def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:

@@ -14,8 +14,6 @@ import numpy as np
 
 from torchdoctor.reports import terminal
 from torchdoctor.reports.document import (
-    Bar,
-    Bars,
     Block,
     Document,
     KeyFigures,
@@ -27,11 +25,10 @@ from torchdoctor.reports.document import (
 from torchdoctor.reports.formats import program
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.alerts import read_alerts
-from torchdoctor.watch.causes import PHASE_COLOURS, PHASE_NAMES
+from torchdoctor.watch.end_report import phase_bars
 from torchdoctor.watch.ranks import trained
-from torchdoctor.watch.recording import PHASES, ProcessLog, Rows, Steps, WatchedRun, read_run
-from torchdoctor.watch.summary import standing
-from torchdoctor.words.errors import UsageError
+from torchdoctor.watch.recording import PHASES, ProcessLog, Rows, Steps, WatchedRun
+from torchdoctor.watch.summary import opened, standing
 from torchdoctor.words.figures import counted, duration, memory, percent, seconds
 
 _EVERY_S = 0.5
@@ -48,7 +45,7 @@ def top(folder: Path) -> str:
 
     Raise UsageError if nothing was watched there.
     """
-    run = _read(folder)
+    run = opened(folder)
     status, ending, _ = standing(run, time.time())
     report = f" Its report: torchdoctor report {folder}"
     if status != "running":
@@ -59,7 +56,7 @@ def top(folder: Path) -> str:
         looked_s = -1e9
         while status == "running":
             if time.monotonic() - looked_s > _EVERY_S * (8 if len(run.processes) > _MANY else 1):
-                run, looked_s = _read(folder), time.monotonic()
+                run, looked_s = opened(folder), time.monotonic()
             status, ending, _ = standing(run, time.time())
             size = os.get_terminal_size(sys.stdout.fileno())
             colours = None if "NO_COLOR" in os.environ else "standard"
@@ -67,16 +64,6 @@ def top(folder: Path) -> str:
             if "q" in keys(_EVERY_S):
                 return ""
     return ending + report
-
-
-def _read(folder: Path) -> WatchedRun:
-    try:
-        return read_run(folder)
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"There is no watched run in {folder}: start one with torchdoctor watch train.py, or "
-            "name its folder."
-        ) from error
 
 
 def frame(run: WatchedRun, now_s: float, width: int, height: int, colours: str | None) -> list[str]:
@@ -160,13 +147,7 @@ def _trend(steps: Steps, columns: int) -> str:
 def _step(log: ProcessLog) -> list[Block]:
     recent = _last(log, _RECENT_S)
     phases = dict(zip(PHASES, (recent.phases_s * recent.steps[:, None]).sum(axis=0), strict=True))
-    whole = max(float(sum(phases.values())), 1e-9)
-    bars = [
-        Bar(PHASE_COLOURS[name], PHASE_NAMES[name], spent / whole, percent(spent / whole))
-        for name, spent in sorted(phases.items(), key=lambda part: -part[1])
-        if spent > 0.005 * whole
-    ]
-    return [Bars(bars)]
+    return phase_bars(phases)
 
 
 def _sensors(run: WatchedRun, log: ProcessLog | None) -> list[Block]:
