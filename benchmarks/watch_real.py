@@ -103,7 +103,7 @@ def run(loader):
             kept.append([[] for _ in range(2000)])
             del kept[:-200]
             gc.collect()
-        if kind == "leak" and on[0]: kept.append(np.ones(300_000))
+        if kind == "leak" and on[0]: kept.append(np.ones(20_000))
         loss.backward(); opt.step(); opt.zero_grad()
         if kind == "evaluation" and time.time() - last > 15:
             evaluate(2400 if on[0] else 150); last = time.time()
@@ -190,7 +190,8 @@ def measure(kind: str) -> str:
             for line in path.read_text().splitlines()
         ]
         told += [(time.time() - began_s, alert) for alert in alerts[len(told) :]]
-    os.killpg(program.pid, signal.SIGTERM)
+    if program.poll() is None:
+        os.killpg(program.pid, signal.SIGTERM)
     for process in [program, *others]:
         process.terminate()
         process.wait(30)

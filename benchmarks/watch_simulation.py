@@ -257,16 +257,17 @@ def replayed(folder: Path, runs: list[Run], every_s: float = 5.0) -> Iterator[tu
     machine = f"machine-{HOST}-1.sensors"
     writing.write_start(folder, start, runs[0].machine[:0])
     stems = [_begin(folder, run, number) for number, run in enumerate(runs)]
-    watcher, end_s = Alerts(folder), max(float(run.ends_s[-1]) for run in runs)
+    ends = [run.ends_s for run in runs]
+    watcher, end_s = Alerts(folder), max(float(x[-1]) for x in ends)
+    ends_ns = [START_NS + x * 1e9 for x in ends]
     done = {}
     now_s = 0.0
     while now_s < end_s:
         now_s += every_s
         now_ns = START_NS + int(now_s * 1e9)
         parts = [(machine, runs[0].machine, runs[0].machine["t_ns"])]
-        for stem, run in zip(stems, runs, strict=True):
-            ends_ns = START_NS + run.ends_s * 1e9
-            parts += [(f"{stem}.steps", run.steps, ends_ns)]
+        for stem, run, at in zip(stems, runs, ends_ns, strict=True):
+            parts += [(f"{stem}.steps", run.steps, at)]
             parts += [(f"{stem}.sensors", run.process, run.process["t_ns"])]
             with (folder / f"{stem}.events").open("a") as file:
                 for event in run.events:
