@@ -13,29 +13,19 @@ from torchdoctor.watch.recording import PHASES
 from torchdoctor.words.figures import percent, seconds
 
 _MOST = 0.5  # of the added time: what explains the change
-PHASE_NAMES = dict(
-    zip(
-        PHASES,
-        (
-            *("waiting for data", "copies to the device", "forward", "backward", "optimizer"),
-            *("evaluation", "checkpoints", "garbage collection", "the rest of the step"),
-        ),
-        strict=True,
-    )
-)
-
-# The colours of the parts of a bar.
-PHASE_COLOURS = {
-    "wait": "data_loader",
-    "copy": "memcpy",
-    "forward": "gpu",
-    "backward": "runtime",
-    "optimizer": "cpu",
-    "evaluation": "communication",
-    "checkpoint": "memset",
-    "gc": "other",
-    "other": "other",
+_SHOWN = {
+    "wait": ("waiting for data", "data_loader"),
+    "copy": ("copies to the device", "memcpy"),
+    "forward": ("forward", "gpu"),
+    "backward": ("backward", "runtime"),
+    "optimizer": ("optimizer", "cpu"),
+    "evaluation": ("evaluation", "communication"),
+    "checkpoint": ("checkpoints", "memset"),
+    "gc": ("garbage collection", "other"),
+    "other": ("the rest of the step", "other"),
 }
+PHASE_NAMES = {phase: name for phase, (name, _) in _SHOWN.items()}
+PHASE_COLOURS = {phase: colour for phase, (_, colour) in _SHOWN.items()}  # of a bar's parts
 
 
 @dataclass(frozen=True)
@@ -126,21 +116,16 @@ def _garbage(change: Change) -> Cause | None:
     return Cause("gc", clause, todo)
 
 
-def _swap(change: Change) -> Cause | None:
-    swapped = change.rise("process_swapped_bytes") > 4e6 and change.rise("process_major_faults") > 5
-    if not swapped and change.rise("swap_in_bytes") < 256e3:
-        return None
-    rate = max(change.after["swap_in_bytes"], 0.0) / 1e6
-    clause = "memory is short and pages come back from swap"
-    clause += f" ({rate:.1f} MB/s)" if rate >= 0.1 else ""
-    return Cause("swap", clause, "Give the job more memory, or use fewer workers or less caching.")
-
-
 def _memory(change: Change) -> Cause | None:
-    if change.rise("memory_pressure_s") < 0.05 and change.rise("process_major_faults") < 50:
-        return None
     todo = "Give the job more memory, or use fewer workers or less caching."
-    return Cause("memory", "memory is short: pages of files are read again and again", todo)
+    faults, rate = change.rise("process_major_faults"), max(change.after["swap_in_bytes"], 0.0)
+    swapped = change.rise("process_swapped_bytes") > 4e6 and faults > 5
+    if swapped or change.rise("swap_in_bytes") > 256e3:
+        speed = f" ({rate / 1e6:.1f} MB/s)" if rate > 1e5 else ""
+        return Cause("swap", f"memory is short, and pages come back from swap{speed}", todo)
+    if change.rise("memory_pressure_s") < 0.05 and faults < 50:
+        return None
+    return Cause("memory", "memory is short, and pages of files are read again and again", todo)
 
 
 def _quota(change: Change) -> Cause | None:
@@ -222,7 +207,7 @@ def _phase(change: Change) -> Cause:
 
 
 RULES: tuple[Rule, ...] = (
-    *(_batch, _sequences, _recompilation, _garbage, _swap, _memory, _quota, _clocks),
+    *(_batch, _sequences, _recompilation, _garbage, _memory, _quota, _clocks),
     *(_gpu_shared, _cpu_shared, _exchange, _data),
 )
 

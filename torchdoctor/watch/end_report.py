@@ -9,21 +9,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from torchdoctor.reports import document as doc
 from torchdoctor.reports import html, markdown, terminal
-from torchdoctor.reports.document import (
-    PAGE_NAME,
-    Bar,
-    Bars,
-    Block,
-    Document,
-    KeyFigures,
-    Section,
-    Sentence,
-    notes,
-    sections,
-    sentences,
-    table,
-)
+from torchdoctor.reports.document import Block, KeyFigures, sections, sentences, table
 from torchdoctor.reports.formats import program
 from torchdoctor.reports.pictures import Picture, rounded, thinned, times_drawn
 from torchdoctor.watch import means as tables
@@ -34,7 +22,7 @@ from torchdoctor.watch.recording import PHASES, WatchedRun
 from torchdoctor.watch.summary import Summary, opened, summary_of
 from torchdoctor.words import RankTime
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import duration, percent, ratio, seconds
+from torchdoctor.words.figures import counted, duration, percent, ratio, seconds
 from torchdoctor.words.record_files import REPORT_NAME, write_text
 
 FORMATS = ("terminal", "html", "markdown", "json")
@@ -45,7 +33,11 @@ _MOST_RANKS = 32
 
 def write_end_report(folder: Path) -> None:
     """Write report.json, .txt and .html into the run's folder; `folder`: its `watch`."""
-    for format, name in (("json", REPORT_NAME), ("terminal", "report.txt"), ("html", PAGE_NAME)):
+    for format, name in (
+        ("json", REPORT_NAME),
+        ("terminal", "report.txt"),
+        ("html", doc.PAGE_NAME),
+    ):
         write_text(rendered(folder.parent, format), folder.parent / name)
 
 
@@ -70,12 +62,12 @@ def show(folder: Path, details: bool) -> None:
     terminal.show(document(summary_of(opened(folder))), details)
 
 
-def document(summary: Summary) -> Document:
+def document(summary: Summary) -> doc.Document:
     """Return what the report of a watched run says."""
     subject = [program(summary.command, summary.cwd), ", ".join(summary.hosts[:3])]
     subject += [f"{len(summary.ranks)} ranks" if summary.ranks else "", duration(summary.elapsed_s)]
     told = [alert.sentence for alert in summary.alerts]
-    return Document(
+    return doc.Document(
         title="torchdoctor watch",
         subject=" · ".join(filter(None, subject)),
         summary=summary.cause or summary.ending,
@@ -85,7 +77,7 @@ def document(summary: Summary) -> Document:
             ("Over time", _periods(summary)),
             ("Slowest steps", _slowest(summary)),
             ("", _costs(summary)),
-            ("What happened", notes(told[:_MOST_ALERTS])),
+            ("What happened", doc.notes(told[:_MOST_ALERTS])),
             ("", sentences(summary.ending, tone="soft")),
         ),
         details=_details(summary, told),
@@ -95,8 +87,8 @@ def document(summary: Summary) -> Document:
 
 def _answer(summary: Summary) -> list[Block]:
     if summary.median_step_s is None or summary.best_step_s is None:
-        return [Sentence(summary.ending, "strong")]
-    blocks: list[Block] = [Sentence(summary.cause, "strong")]
+        return [doc.Sentence(summary.ending, "strong")]
+    blocks: list[Block] = [doc.Sentence(summary.cause, "strong")]
     at_best = summary.best_step_s * summary.steps
     rows = [("steps", f"{summary.steps:,}, median {seconds(summary.median_step_s)}")]
     best = f"{duration(at_best)} in place of {duration(summary.training_s)} of training"
@@ -110,7 +102,7 @@ def _answer(summary: Summary) -> list[Block]:
         rows.append(("last quarter", f"{text}{why}"))
     blocks.append(KeyFigures(title, figure, rows))
     if summary.trying:
-        blocks.append(Sentence(f"Try remedies:   {summary.trying}"))
+        blocks.append(doc.Sentence(f"Try remedies:   {summary.trying}"))
     return blocks
 
 
@@ -118,11 +110,11 @@ def phase_bars(phases: Mapping[str, float]) -> list[Block]:
     """Return the phases as parts of one bar, the largest first; `phases`: seconds by name."""
     whole = max(sum(phases.values()), 1e-9)
     bars = [
-        Bar(PHASE_COLOURS[name], PHASE_NAMES[name], spent / whole, percent(spent / whole))
+        doc.Bar(PHASE_COLOURS[name], PHASE_NAMES[name], spent / whole, percent(spent / whole))
         for name, spent in sorted(phases.items(), key=lambda part: -part[1])
         if spent > 0.0005 * whole
     ]
-    return [Bars(bars)] if bars else []
+    return [doc.Bars(bars)] if bars else []
 
 
 def _periods(summary: Summary) -> list[Block]:
@@ -153,11 +145,11 @@ def _slowest(summary: Summary) -> list[Block]:
 def _costs(summary: Summary) -> list[Block]:
     """Return what evaluation, checkpoints and the slowest rank cost."""
     whole, lines = max(sum(summary.phases_s.values()), 1e-9), []
-    for name, pauses in (("Evaluation", summary.evaluations), ("Checkpoints", summary.checkpoints)):
-        if pauses is not None:
-            each = f"{pauses.count:,} of {seconds(pauses.total_s / pauses.count)} on average"
-            share = percent(pauses.total_s / whole)
-            lines.append(f"{name}: {each}, {duration(pauses.total_s)} in all ({share}).")
+    for name, count in (("evaluation", summary.evaluations), ("checkpoint", summary.checkpoints)):
+        if count:
+            spent_s = summary.phases_s[name]
+            each = f"{counted(count, name)} of {seconds(spent_s / count)} on average"
+            lines.append(f"{each}, {duration(spent_s)} in all ({percent(spent_s / whole)}).")
     if summary.ranks and not summary.rank_sentence:
         waiting = percent(summary.rank_waiting)
         lines.append(f"The ranks are even: they wait {waiting} of each step for the slowest.")
@@ -165,7 +157,7 @@ def _costs(summary: Summary) -> list[Block]:
     return sentences(*lines, shown)
 
 
-def _details(summary: Summary, told: list[str]) -> list[Section]:
+def _details(summary: Summary, told: list[str]) -> list[doc.Section]:
     ranks = [
         [
             str(rank.rank),
@@ -182,8 +174,8 @@ def _details(summary: Summary, told: list[str]) -> list[Section]:
     about = [program(summary.command, ""), summary.folder, summary.steps_found]
     return sections(
         ("Ranks, the slowest first", table(columns, ranks[:_MOST_RANKS])),
-        ("All that happened", notes(told)),
-        ("Conditions", notes([text for text in about if text])),
+        ("All that happened", doc.notes(told)),
+        ("Conditions", doc.notes([text for text in about if text])),
     )
 
 

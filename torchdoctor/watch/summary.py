@@ -67,14 +67,6 @@ class SlowStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pauses:
-    """Evaluations or checkpoints: how many there were, and what they took of the run."""
-
-    count: int
-    total_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Summary:
     """A watched run; of several ranks, phases are those of the first that was logged."""
 
@@ -101,8 +93,8 @@ class Summary:
     slowest: list[SlowStep] = field(default_factory=list)
     drift: float | None = None  # a step of the last quarter, over one of the first
     drift_cause: str = ""
-    evaluations: Pauses | None = None
-    checkpoints: Pauses | None = None
+    evaluations: int = 0  # what they and the checkpoints took is among the phases
+    checkpoints: int = 0
     ranks: list[RankTime] = field(default_factory=list)
     rank_waiting: float | None = None  # mean share of the step
     rank_sentence: str = ""
@@ -164,8 +156,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
         "slowest": _slowest(steps, offset_s),
         "drift": drift,
         "drift_cause": drift_cause,
-        "evaluations": _pauses(log.steps, "evaluation"),
-        "checkpoints": _pauses(log.steps, "checkpoint"),
+        "evaluations": int((log.steps.rows["evaluation"] > 0).sum()),
+        "checkpoints": int((log.steps.rows["checkpoint"] > 0).sum()),
         "ranks": ranks.times,
         "rank_waiting": ranks.waiting if ranks.times else None,
         "rank_sentence": ranks.sentence,
@@ -260,12 +252,6 @@ def _drift(table: NDArray[np.void]) -> tuple[float | None, str]:
     change = Change(tables.level_of(table[:quarter]), tables.level_of(table[-quarter:]))
     ratio = change.ratio("step_s")
     return ratio, cause_of(change).clause if ratio >= _DRIFT else ""
-
-
-def _pauses(steps: Steps, phase: str) -> Pauses | None:
-    times = steps.rows[phase]
-    count = int((times > 0).sum())
-    return Pauses(count=count, total_s=float(times.sum(dtype=float))) if count else None
 
 
 def _largest(phases: dict[str, float], ranks: Ranks) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import sys
@@ -13,21 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from torchdoctor.reports import terminal
-from torchdoctor.reports.document import (
-    Block,
-    Document,
-    KeyFigures,
-    Section,
-    notes,
-    sections,
-    sentences,
-)
+from torchdoctor.reports.document import Block, Document, KeyFigures, notes, sections, sentences
 from torchdoctor.reports.formats import program
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.alerts import read_alerts
 from torchdoctor.watch.end_report import phase_bars
 from torchdoctor.watch.ranks import trained
-from torchdoctor.watch.recording import PHASES, ProcessLog, Rows, Steps, WatchedRun
+from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun
 from torchdoctor.watch.summary import opened, standing
 from torchdoctor.words.figures import counted, duration, memory, percent, seconds
 
@@ -37,7 +30,7 @@ _RECENT_S, _TREND_S = 30.0, 600.0
 _TREND = 48  # columns
 _RISING = "▁▂▃▄▅▆▇█"
 _HEAT = "·░▒▓█"
-_PLAIN = str.maketrans(_RISING + _HEAT + "−", "_.,-~+*#" + ".:+%#" + "-")
+_PLAIN = str.maketrans(_RISING + _HEAT[:-1], "_.,-~+*#" + ".:+%")
 
 
 def top(folder: Path) -> str:
@@ -50,9 +43,9 @@ def top(folder: Path) -> str:
     report = f" Its report: torchdoctor report {folder}"
     if status != "running":
         return ending + report
-    if not sys.stdout.isatty():
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
         return "\n".join(frame(run, time.time(), 100, 60, None))
-    with _whole_screen(), _keys() as keys:
+    with _whole_terminal() as keys:
         looked_s = -1e9
         while status == "running":
             if time.monotonic() - looked_s > _EVERY_S * (8 if len(run.processes) > _MANY else 1):
@@ -61,7 +54,7 @@ def top(folder: Path) -> str:
             size = os.get_terminal_size(sys.stdout.fileno())
             colours = None if "NO_COLOR" in os.environ else "standard"
             _draw(frame(run, time.time(), size.columns, size.lines, colours))
-            if "q" in keys(_EVERY_S):
+            if "q" in keys():
                 return ""
     return ending + report
 
@@ -74,31 +67,19 @@ def frame(run: WatchedRun, now_s: float, width: int, height: int, colours: str |
     began_s = min((x.start_unix_ns for x in run.starts), default=0) / 1e9 or now_s
     name = program(start.command, start.cwd) if start is not None else run.folder.parent.name
     alerts = [alert.sentence for alert in read_alerts(run.folder)]
-    screen = sections(
-        ("", _progress(log, width) if log is not None else _waiting(logs, now_s - began_s)),
-        ("", _step(log) if log is not None else []),
-        ("", _sensors(run, log)),
-        ("", _ranks(logs, width)),
-        (f"Alerts ({len(alerts)})" if alerts else "", notes(alerts[::-1])),
-    )
+    blocks = _waiting(logs, now_s - began_s) if log is None else _progress(log, width)
+    blocks += [*_sensors(run, log), *_ranks(logs, width)]
+    screen = sections(("", blocks), (f"Alerts ({len(alerts)})", notes(alerts[::-1])))
     document = Document(
         title="torchdoctor top",
         subject=f"{name} · {duration(now_s - began_s)} · q leaves",
         summary="",
-        screen=_fitting(screen, width, height),
+        screen=screen,
         details=[],
         hint="",
     )
     lines = terminal.render(document, width, False, colours).splitlines()
     return lines[: height - 1]
-
-
-def _fitting(screen: list[Section], width: int, height: int) -> list[Section]:
-    """Join what stands apart where the terminal is low, so that the alerts are still seen."""
-    if height > 30 or not screen:
-        return screen
-    titled = [section for section in screen if section.title]
-    return [Section("", [x for s in screen if not s.title for x in s.blocks]), *titled]
 
 
 def _waiting(logs: list[ProcessLog], passed_s: float) -> list[Block]:
@@ -130,7 +111,8 @@ def _progress(log: ProcessLog, width: int) -> list[Block]:
         whole_s = float(tables.end_ns(log.steps)[-1] - log.steps.start_ns[0]) / 1e9
         left_s = whole_s / max(done, 1) * max(total - done, 0)
         step += f" of {total:,} ({percent(done / total)}), {duration(left_s)} left"
-    return [KeyFigures(step, "", rows)]
+    phases = (recent.phases_s * recent.steps[:, None]).sum(axis=0)
+    return [KeyFigures(step, "", rows), *phase_bars(dict(zip(PHASES, phases, strict=True)))]
 
 
 def _trend(steps: Steps, columns: int) -> str:
@@ -142,12 +124,6 @@ def _trend(steps: Steps, columns: int) -> str:
     speed = np.bincount(cell, steps.steps, columns) / np.where(spent > 0, spent, np.inf)
     parts = np.ceil(speed / max(float(speed.max()), 1e-9) * len(_RISING)).astype(int)
     return "".join(" " if part == 0 else _RISING[min(part, len(_RISING)) - 1] for part in parts)
-
-
-def _step(log: ProcessLog) -> list[Block]:
-    recent = _last(log, _RECENT_S)
-    phases = dict(zip(PHASES, (recent.phases_s * recent.steps[:, None]).sum(axis=0), strict=True))
-    return phase_bars(phases)
 
 
 def _sensors(run: WatchedRun, log: ProcessLog | None) -> list[Block]:
@@ -164,28 +140,24 @@ def _sensors(run: WatchedRun, log: ProcessLog | None) -> list[Block]:
     def known(*names: str) -> bool:
         return all(np.isfinite(last[name]) for name in names)
 
+    def size(name: str) -> str:
+        return memory(float(last[name]))
+
     parts = []
     if known("busy_s", "tree_cpu_s", "cpus"):
         others = max(rate("busy_s") - rate("tree_cpu_s"), 0.0)
         parts.append(f"CPU {rate('tree_cpu_s'):.1f} of {last['cpus']:.0f} (others {others:.1f})")
     if known("tree_bytes", "memory_free_bytes"):
-        parts.append(
-            f"memory {_bytes(last, 'tree_bytes')}, {_bytes(last, 'memory_free_bytes')} free"
-        )
-    if known("gpu_utilization"):
-        parts.append(f"GPU {percent(float(last['gpu_utilization']))}")
-    if known("gpu_memory_bytes", "gpu_memory_limit_bytes"):
-        limit = _bytes(last, "gpu_memory_limit_bytes")
-        parts.append(f"GPU memory {_bytes(last, 'gpu_memory_bytes')} of {limit}")
-    if known("read_bytes") and rate("read_bytes") > 1e5:
-        parts.append(f"reads {rate('read_bytes') / 1e6:.1f} MB/s")
-    for name, words in (("throttled_s", "CPU quota used up"), ("swap_in_bytes", "swaps")):
-        parts += [words] if known(name) and rate(name) > 0.05 else []
+        parts.append(f"memory {size('tree_bytes')}, {size('memory_free_bytes')} free")
+    if known("gpu_utilization", "gpu_memory_bytes"):
+        parts.append(f"GPU {percent(last['gpu_utilization'])}, {size('gpu_memory_bytes')}")
+    for name, least, words in (
+        ("read_bytes", 1e5, f"reads {rate('read_bytes') / 1e6:.1f} MB/s"),
+        ("throttled_s", 0.05, "CPU quota used up"),
+        ("swap_in_bytes", 1e5, "swaps"),
+    ):
+        parts += [words] if known(name) and rate(name) > least else []
     return sentences("   ".join(parts))
-
-
-def _bytes(row: Rows, name: str) -> str:
-    return memory(float(row[name]))
 
 
 def _ranks(logs: list[ProcessLog], width: int) -> list[Block]:
@@ -193,16 +165,13 @@ def _ranks(logs: list[ProcessLog], width: int) -> list[Block]:
     ranks = [log for log in logs if log.process.rank is not None]
     if len(ranks) < 2:
         return []
-    own, behind = [], 0
+    own: list[float] = []
     furthest = max(int(log.steps.rows["step"][-1]) if len(log.steps) else 0 for log in ranks)
     for log in ranks:
         recent = _last(log, _RECENT_S) if len(log.steps) else None
-        if recent is None or furthest - int(recent.step[-1]) > max(10, 2 * len(recent)):
-            own.append(np.nan)
-            behind += 1
-            continue
-        waits = np.nan_to_num(tables.exchange_s(recent)).mean()
-        own.append(float((tables.training_s(recent) / recent.steps).mean() - waits))
+        silent = recent is None or furthest - recent.step[-1] > max(10, 2 * len(recent))
+        own.append(math.nan if recent is None or silent else _own_s(recent))
+    behind = int(np.isnan(own).sum())
     usual = float(np.nanmedian(own)) if behind < len(own) else 1.0
     cells = "".join(
         "?" if np.isnan(x) else _HEAT[min(int(max(x / usual - 0.9, 0.0) * 10), len(_HEAT) - 1)]
@@ -210,15 +179,19 @@ def _ranks(logs: list[ProcessLog], width: int) -> list[Block]:
     )
     room = max(width - 24, 10)
     lines = [cells[at : at + room] for at in range(0, len(cells), room)][:8]
-    text = "own work against the median: · less than 1.0x to █ 1.3x and more"
-    if behind < len(own):
-        slowest = int(np.nanargmax(own))
-        ratio = own[slowest] / usual
-        text = f"rank {ranks[slowest].process.rank} works longest: {ratio:.2f}x the median"
-    if behind:
-        text += f"; {counted(behind, 'rank')} behind (?)"
+    slowest = int(np.nanargmax(own)) if behind < len(own) else 0
+    text = (
+        f"rank {ranks[slowest].process.rank} works longest: {own[slowest] / usual:.2f}x the median"
+    )
+    text += f"; {counted(behind, 'rank')} behind (?)" if behind else ""
     rows = [(f"from {at * room}", line) for at, line in enumerate(lines)]
     return [KeyFigures(f"{len(ranks)} ranks", text, rows)]
+
+
+def _own_s(steps: Steps) -> float:
+    """Return the mean time of a step without the wait for other ranks."""
+    waits = np.nan_to_num(tables.exchange_s(steps)).mean()
+    return float((tables.training_s(steps) / steps.steps).mean() - waits)
 
 
 def _draw(lines: list[str]) -> None:
@@ -233,40 +206,23 @@ def _draw(lines: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _whole_screen() -> Iterator[None]:
-    """Use the terminal's other screen, without a cursor; the first one comes back afterwards."""
-    sys.stdout.write("\x1b[?1049h\x1b[?25l\x1b[2J")
-    try:
-        yield
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l")
-        sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Return a function that waits so many seconds and returns what was pressed meanwhile."""
-    if not sys.stdin.isatty():
-
-        def nothing(wait_s: float) -> str:
-            time.sleep(wait_s)
-            return ""
-
-        yield nothing
-        return
-    import termios
+def _whole_terminal() -> Iterator[Callable[[], str]]:
+    """Take the terminal's other screen; yield a function that waits and returns pressed keys."""
+    import termios  # there is none on Windows
     import tty
 
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 
-    def pressed(wait_s: float) -> str:
-        if not select.select([descriptor], [], [], wait_s)[0]:
-            return ""
-        return os.read(descriptor, 64).decode(errors="replace").lower()
+    def pressed() -> str:
+        ready = select.select([descriptor], [], [], _EVERY_S)[0]
+        return os.read(descriptor, 64).decode(errors="replace").lower() if ready else ""
 
+    sys.stdout.write("\x1b[?1049h\x1b[?25l\x1b[2J")
     try:
         tty.setcbreak(descriptor)
         yield pressed
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
