@@ -10,6 +10,7 @@ Prints one table each, in the form that docs/watch.md shows.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,14 +21,15 @@ import watch_simulation as simulation
 def steady(runs: int, hours: float) -> None:
     print("| steps of | runs | hours each | runs with an alert | alerts |")
     print("| --- | --- | --- | --- | --- |")
-    for step_s in (0.05, 0.2, 2.0):
+    for step_s in (0.2, 2.0, 0.05):
         alerts = []
         for seed in range(runs):
             with tempfile.TemporaryDirectory() as folder:
                 run = simulation.steady(hours, step_s, seed)
                 alerts.append(
-                    [a.sentence for _, a in simulation.replayed(Path(folder), [run], 60.0)]
+                    [a.sentence for _, a in simulation.replayed(Path(folder), [run], 300.0)]
                 )
+            print(f"{seed}: {len(alerts[-1])}", file=sys.stderr, flush=True)
         disturbed = [x for x in alerts if x]
         told = "; ".join(sentence for x in disturbed for sentence in x) or "none"
         print(f"| {step_s} s | {runs} | {hours:g} | {len(disturbed)} | {told} |", flush=True)

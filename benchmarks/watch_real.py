@@ -78,7 +78,8 @@ big = torch.randn(160, 160)
 net = Net()
 if kind == "recompilation":
     torch._dynamo.config.recompile_limit = torch._dynamo.config.cache_size_limit = 10**6
-    inner = torch.compile(torch.nn.Sequential(torch.nn.Linear(512, 64), torch.nn.ReLU()), backend="eager", dynamic=False)
+    inner = torch.nn.Sequential(torch.nn.Linear(512, 64), torch.nn.ReLU())
+    inner = torch.compile(inner, backend="eager", dynamic=False)
 if "RANK" in os.environ:
     net = torch.nn.parallel.DistributedDataParallel(net)
 opt = torch.optim.SGD(net.parameters(), lr=1e-4)
@@ -97,7 +98,7 @@ def run(loader):
         step += 1
         loss = net(x)
         if kind == "recompilation":
-            n = 8 if not on[0] or step % 4 else 8 + step % 4000
+            n = 2000 if not on[0] or step % 4 else 2000 + step % 400
             loss = loss + inner(torch.randn(n, 512)).mean()
         if kind == "gc" and on[0]:
             kept.append([[] for _ in range(2000)])
@@ -128,7 +129,7 @@ EXPECTED = {
 
 
 def _group(controller: str, name: str) -> Path:
-    own = [line for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    own = Path("/proc/self/cgroup").read_text().splitlines()
     path = next(line.split(":")[2] for line in own if f":{controller}:" in line)
     folder = CGROUPS / controller / path.lstrip("/") / name
     folder.mkdir(exist_ok=True)

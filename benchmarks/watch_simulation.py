@@ -263,7 +263,7 @@ def replayed(folder: Path, runs: list[Run], every_s: float = 5.0) -> Iterator[tu
     done = {}
     now_s = 0.0
     while now_s < end_s:
-        now_s += every_s
+        now_s = min(now_s + every_s, end_s)
         now_ns = START_NS + int(now_s * 1e9)
         parts = [(machine, runs[0].machine, runs[0].machine["t_ns"])]
         for stem, run, at in zip(stems, runs, ends_ns, strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import Change, cause_of
 from torchdoctor.watch.changes import MEAN_S, RECENT, begins_at
-from torchdoctor.watch.followed import ENOUGH, KEPT, Alert, Followed
+from torchdoctor.watch.followed import ENOUGH, Alert, Followed
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.rank_alerts import rank_alerts
 from torchdoctor.watch.recording import Event, ProcessLog, Rows, Steps, read_process, read_table
@@ -105,7 +105,7 @@ class Alerts:
             begins = begins[begins <= sensed]
         for number, row in enumerate(tables.means(steps, log.sensors, machine, begins)):
             followed.firsts.append(followed.read + int(plain[begins[number]]))
-            followed.table = np.append(followed.table, row)[-KEPT:]
+            followed.means.append(row)
             alerts += self._mean(followed, row)
         if len(begins) > 1:
             last = begins[-1]
@@ -116,11 +116,11 @@ class Alerts:
         """Take the means of five more seconds of training."""
         yield from _growing(followed, row)
         yield from _starved(followed)
-        shift = followed.level.add(float(row["step_s"]))
+        shift = followed.level.add(float(row["usual_s"]))
         if shift is None:
             return
         # The moment: first among the means, then among the steps of the two around it.
-        values, firsts = followed.table["step_s"][-2 * RECENT :], list(followed.firsts)
+        values, firsts = followed.table["usual_s"][-2 * RECENT :], list(followed.firsts)
         first = len(firsts) - len(values) + begins_at(values, shift)
         around = firsts[max(first - 1, 0)], firsts[min(first + 1, len(firsts) - 1)]
         log = read_process(self.folder, followed.stem, around[0])
@@ -181,7 +181,7 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
     for apart, hours in _RISES:
         if (len(followed.used) - 1) % apart or not math.isfinite(used + free):
             continue
-        t_ns, values, steps = np.array(followed.used[::-apart][:_LOOKED_AT]).T
+        t_ns, values, steps = np.array(followed.used[: -apart * _LOOKED_AT - 1 : -apart]).T
         rises, low = -np.diff(values), int(np.argmin(values))
         if len(values) < _LOOKED_AT or (rises[:low] > 0).sum() < _RISEN:
             continue
@@ -202,9 +202,9 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
 
 def _starved(followed: Followed) -> Iterator[Alert]:
     """Tell where the training waits for data from its beginning; what comes later is a change."""
-    recent = followed.table
-    if len(recent) != ENOUGH:
+    if len(followed.means) != ENOUGH:
         return
+    recent = followed.table
     share = float(np.median(recent["wait"] / recent["step_s"]))
     if share >= _STARVED:
         workers = followed.process.num_workers

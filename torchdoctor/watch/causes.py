@@ -99,7 +99,7 @@ def _sequences(change: Change) -> Cause | None:
 
 
 def _recompilation(change: Change) -> Cause | None:
-    if change.rise("recompiled") < 0.005 or change.share("forward", "backward", "other") < _MOST:
+    if change.rise("recompiled") < 0.02 or change.share("forward", "backward", "other") < _MOST:
         return None
     clause = f"torch.compile compiles again in {percent(change.after['recompiled'])} of the steps"
     todo = "Pad inputs to a few shapes, or use torch.compile(dynamic=True)."
@@ -207,7 +207,7 @@ def _phase(change: Change) -> Cause:
 
 
 RULES: tuple[Rule, ...] = (
-    *(_batch, _sequences, _recompilation, _garbage, _memory, _quota, _clocks),
+    *(_recompilation, _batch, _sequences, _garbage, _memory, _quota, _clocks),
     *(_gpu_shared, _cpu_shared, _exchange, _data),
 )
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MEAN_S = 5.0  # of training time behind each mean
-RECENT, MISSED = 9, 1  # means that must lie beyond the earlier level, but for so many
+RECENT, MISSED = 10, 1  # means that must lie beyond the earlier level, but for so many
 _EARLIER, _FEWEST = 360, 12  # levels that they are compared with: of half an hour, of a minute
 _SPREADS = 5.0
 _TO_SIGMA = 1.4826  # of a median of distances, for a normal distribution

@@ -45,7 +45,7 @@ class Followed:
     process: Process = field(default_factory=lambda: Process(host="", pid=0))
     read: int = 0  # rows of its step log
     level: Level = field(default_factory=Level)
-    table: Rows = field(default_factory=lambda: np.zeros(0, MEANS))  # the last `KEPT`
+    means: deque[Rows] = field(default_factory=lambda: deque(maxlen=KEPT))  # rows of `MEANS`
     firsts: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT))  # rows of the log
     regime: int = 0  # the step from which on the level is the present one
     used: list[tuple[float, float, float]] = field(default_factory=list)  # t_ns, bytes, step
@@ -55,6 +55,11 @@ class Followed:
     last_step: int = 0
     last_ns: float = 0.0  # when it ended
     sign: Rows | None = None  # its heartbeat
+
+    @property
+    def table(self) -> Rows:
+        """Return the last means."""
+        return np.array(list(self.means), MEANS)
 
     def see(self, log: ProcessLog) -> None:
         """Take what the process said last of itself and of its steps."""

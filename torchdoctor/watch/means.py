@@ -27,9 +27,12 @@ _MACHINE_LEVELS = (
     *("gpu_utilization", "gpu_clock_mhz", "gpu_throttle", "gpu_others", "gpu_memory_bytes"),
     "gpu_memory_limit_bytes",
 )
-# "step_s" is a training step, without evaluation and checkpoints; "exchange" waits for other ranks.
+_STALL = 5.0  # times the median, above which a step counts no more
+# "step_s" is a training step, without evaluation and checkpoints, and "usual_s" the same of which
+# no step is far above the others; "exchange" waits for other ranks.
 COLUMNS = (
-    *("first_step", "last_step", "begin_ns", "end_ns", "steps", "step_s", *PHASES, "exchange"),
+    *("first_step", "last_step", "begin_ns", "end_ns", "steps", "step_s", "usual_s"),
+    *(*PHASES, "exchange"),
     *("samples", "elements", "recompiled", "others_cpus"),
     *(f"process_{name}" for name in (*_PROCESS_RATES, *_PROCESS_LEVELS)),
     *(_MACHINE_RATES + _MACHINE_LEVELS),
@@ -86,7 +89,9 @@ def means(steps: Steps, process: Rows, machine: Rows, begins: NDArray[np.int64])
     result["last_step"] = steps.step[last]
     result["begin_ns"], result["end_ns"] = steps.start_ns[first], end_ns(steps)[last]
     result["steps"] = sums(weights)
-    result["step_s"] = mean(training_s(steps) / weights)
+    step_s = training_s(steps) / weights
+    result["step_s"] = mean(step_s)
+    result["usual_s"] = mean(np.minimum(step_s, _STALL * np.median(step_s)))
     for number, name in enumerate(PHASES):
         result[name] = mean(steps.phases_s[:, number])
     result["exchange"] = mean(exchange_s(steps))
