@@ -85,7 +85,7 @@ class StepLog:
         # they are counted anew since that boundary is silent.
         self._bounded_at, self._longest, self._anew = 0, 1, False
         self._interrupted_ns, self._begun = 0, False
-        self._slow_rows, self._thin_rows = 0, 0
+        self._slow_rows = self._thin_rows = self._usual_ns = 0
 
     # ------------------------------------------------------------------ what the hooks call
 
@@ -187,14 +187,17 @@ class StepLog:
             place = self._place_of(ident & ((1 << step_log.LOADER_BITS) - 1))
             return candidates.fetch(place) and self.kind == "loader" and place == self.place
         if code == step_log.OPTIMIZER_END:
+            candidates.stepping = False
             optimizers = candidates.optimizers
             optimizers[ident] = optimizers.get(ident, 0) + 1
             return self.kind == "optimizer" and ident == self.place
         if code == step_log.BACKWARD_BEGIN:
             candidates.backwards += 1
+            candidates.nested += candidates.stepping
             candidates.learn()
             return self.kind == "backward"
         if code == step_log.OPTIMIZER_BEGIN:
+            candidates.stepping = True
             candidates.learn()
         elif code == step_log.EXPLICIT_STEP:
             candidates.explicit += 1
@@ -370,8 +373,7 @@ class StepLog:
 
     def _slow(self, took):
         """Return whether a step of the thinned part is kept by itself; marks it."""
-        count = self._row_steps
-        if count < 8 or took * count < _SLOW * (self._step_ns - self._row_ns):
+        if not self._usual_ns or took < _SLOW * self._usual_ns:
             return False
         if self._slow_rows * 10 > self._thin_rows + 100:
             return False
@@ -398,7 +400,9 @@ class StepLog:
                 *(self._row_samples, self._row_elements, entry, exchanged),
             )
         )
-        self._thin_rows += self.step > THINNED_FROM
+        if last_step > THINNED_FROM and self._row_steps > 1:
+            self._usual_ns = (until_ns - self._row_ns) / self._row_steps
+        self._thin_rows += last_step > THINNED_FROM
         self._begin_row(until_ns)
 
     def end(self):
