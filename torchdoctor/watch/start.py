@@ -34,7 +34,7 @@ class WatchSettings:
 
     output: Path | None = None
     steps_on: str | None = None
-    profile: bool = True
+    profile: bool = False  # torch writes to stderr whenever a profiler starts
     metrics_file: Path | None = None
     tensorboard: Path | None = None
     log_to_tracker: bool = False

@@ -213,7 +213,7 @@ class Keeper:
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
             "device": device.type if device.is_used() else "cpu",
-            "updates_per_step": log.updates / log.step if log.step else None,
+            "updates_per_step": self._watch.rests.updates / log.step if log.step else None,
             "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
             "profiled_s": self._watch.profiling.spent_s,
             "notes": self._notes[-20:],

@@ -13,7 +13,7 @@ class Rests:
     """Blocks of steps without hooks: only optimizer steps are counted in them."""
 
     def __init__(self, watch):
-        self._watch, self._updates = watch, 0
+        self._watch, self.updates = watch, 0
         self.forget()
 
     def forget(self):
@@ -25,21 +25,21 @@ class Rests:
 
     def boundary(self, now, step):
         """Begin a block if it is due; called between two steps, while the hooks are on."""
-        before, self._before = self._before, self._updates
-        if now < self._due_ns or self._updates == before or self._watch.profiling.is_open:
+        before, self._before = self._before, self.updates
+        if now < self._due_ns or self.updates == before or self._watch.profiling.is_open:
             return  # also after a batch of several that make one update
         if not self._due_ns:
             self._began_ns, self._due_ns = now, now + _FIRST_NS
         if self._counted is None:
-            self._counted = step, self._updates, now
+            self._counted = step, self.updates, now
             return
         if now < self._due_ns:
             return
-        steps, updates = step - self._counted[0], self._updates - self._counted[1]
+        steps, updates = step - self._counted[0], self.updates - self._counted[1]
         if steps < _FEWEST or updates <= 0:
             return
         each_ns = (now - self._counted[2]) // steps
-        self._counted = step, self._updates, now
+        self._counted = step, self.updates, now
         self._due_ns = now + min(_LAST_NS, max(_FIRST_NS, _SHARE * (now - self._began_ns)))
         if each_ns > _SLOW_STEP_NS or (updates % steps and steps % updates):
             return
@@ -51,7 +51,7 @@ class Rests:
 
     def updated(self):
         """Count an optimizer step; called before the hooks take it in."""
-        self._updates += 1
+        self.updates += 1
         if self._watch.resting:
             self._update_steps += 1
             if self._update_steps >= self._wanted:

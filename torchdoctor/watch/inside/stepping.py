@@ -24,6 +24,13 @@ _DECIDE_AT = 24  # passes and optimizer steps
 _DECIDE_NS = 5_000_000_000
 _SILENT = 16  # passes and optimizer steps without a boundary, at least: it is another by now
 _WORK_NS = 50_000_000  # from one look at what came to the next
+_PATIENCE_NS = 1_000_000_000  # for a boundary, which is the best moment for it
+_BOUNDING = {
+    "loader": step_log.FETCH_BEGIN,
+    "optimizer": step_log.OPTIMIZER_END,
+    "backward": step_log.BACKWARD_BEGIN,
+    "explicit": step_log.EXPLICIT_STEP,
+}
 _BY_LOADER, _BY_MODE = 1, 2
 _pack = Struct("=5q").pack
 _OPTIMIZER, _FORWARD, _BACKWARD, _WAIT, _CHECKPOINT = range(5)
@@ -67,10 +74,10 @@ class StepLog:
         self._append = self._rows.frombytes
         self.step = 0  # that have ended
         self.kind = self.place = None  # what separates steps
+        self._bounding = step_log.BACKWARD_END
         self.flags, self.entry_ns, self.exchanged_ns = 0, 0, 0
         self.off_steps = 0  # that ended while the hooks were off
         self.phase, self.phase_ns = layout.OTHER, perf_counter_ns()
-        self.updates = 0  # optimizer steps, of the one that steps least often
         self._thread = None
         self._held, self._threads = [], {}
         self._candidates = Candidates(self._wanted)
@@ -94,7 +101,7 @@ class StepLog:
         now = perf_counter_ns()
         self._append(_pack(get_ident(), code, ident, now, value))
         self.last_code = code
-        if now > self.due_ns:
+        if now > self.due_ns and (code == self._bounding or now > self.due_ns + _PATIENCE_NS):
             self.due_ns = now + _WORK_NS
             self.work()
         return now
@@ -171,14 +178,18 @@ class StepLog:
         if found is None:
             return
         self._thread, held, self._held = thread, self._held, []
-        self.kind, self.place = found
-        self.on_found(*found, False)
+        self._found(found, False)
         candidates.restart()
         self._last_ns = self._step_ns = self.phase_ns = held[0][3]
         self._begin_row(self._last_ns)
         for its, code, ident, now, value in held:
             if its == thread:
                 self._take(code, ident, now, value)
+
+    def _found(self, found, again):
+        self.kind, self.place = found
+        self._bounding = _BOUNDING[self.kind]
+        self.on_found(*found, again)
 
     def _count(self, code, ident, backwards_seen=True):
         """Let the candidates count an event; return whether it is a boundary of its kind."""
@@ -285,8 +296,6 @@ class StepLog:
                 self._evaluates(0, now)
             if self._candidates.learned - self._bounded_at > max(_SILENT, 8 * self._longest):
                 self._decide_again()
-        elif code == step_log.OPTIMIZER_END:
-            self.updates += 1
         elif code == INPUT:
             self._elements += ident
             if self.kind != "loader":
@@ -324,8 +333,7 @@ class StepLog:
         candidates.restart()
         self._anew, self._bounded_at = not self._anew, 0
         if found is not None and found != (self.kind, self.place):
-            self.kind, self.place = found
-            self.on_found(*found, True)
+            self._found(found, True)
 
     # ------------------------------------------------------------------ rows
 
