@@ -21,13 +21,11 @@ class Rests:
         self._began_ns = self._due_ns = 0
         self._counted = None  # (steps, updates) at the end of the last block
         self._wanted = self._update_steps = 0
-        self._before = -1
 
     def boundary(self, now, step):
         """Begin a block if it is due; called between two steps, while the hooks are on."""
-        before, self._before = self._before, self.updates
-        if now < self._due_ns or self.updates == before or self._watch.profiling.is_open:
-            return  # also after a batch of several that make one update
+        if now < self._due_ns or self._watch.profiling.is_open:
+            return
         if not self._due_ns:
             self._began_ns, self._due_ns = now, now + _FIRST_NS
         if self._counted is None:
@@ -41,8 +39,8 @@ class Rests:
         each_ns = (now - self._counted[2]) // steps
         self._counted = step, self.updates, now
         self._due_ns = now + min(_LAST_NS, max(_FIRST_NS, _SHARE * (now - self._began_ns)))
-        if each_ns > _SLOW_STEP_NS or (updates % steps and steps % updates):
-            return
+        if each_ns > _SLOW_STEP_NS or updates % steps:
+            return  # of several batches that make one update, nobody could count the steps
         block = min(_MOST, max(_FEWEST, _BLOCK_NS // max(each_ns, 1)))
         self._per_update = steps / updates
         self._wanted = max(1, round(block / self._per_update))
