@@ -67,9 +67,9 @@ def test_phases_sum_to_the_step_and_steps_follow_each_other(program: Program) ->
     program.train(50)
     steps = program.steps()
     assert program.found == [("loader", 0)]
-    assert steps.step.tolist() == list(range(1, 50))  # the last one has not ended
-    assert np.allclose(steps.step_s, 0.008)
-    named = dict(zip(PHASES, steps.phases_s.mean(axis=0), strict=True))
+    assert steps.step.tolist() == list(range(1, 51))
+    assert np.allclose(steps.step_s[:-1], 0.008)  # the last one ends with its last event
+    named = dict(zip(PHASES, steps.phases_s[:-1].mean(axis=0), strict=True))
     assert np.isclose(named.pop("other"), 0.004)
     assert {name for name, spent in named.items() if np.isclose(spent, 0.001)} == {
         *("wait", "forward", "backward", "optimizer"),
@@ -97,7 +97,7 @@ def test_a_loader_wins_over_accumulated_updates(program: Program) -> None:
         if batch % 4 == 3:
             program.update()
     assert program.found == [("loader", 0)]
-    assert len(program.steps()) == 63
+    assert len(program.steps()) == 64
 
 
 def test_lbfgs_is_told_by_its_backwards(program: Program) -> None:
@@ -115,7 +115,7 @@ def test_of_two_loaders_zipped_the_first_one_begins_the_step(program: Program) -
         program.fetch(5)
         program.train(1, loader=2)
     assert program.found == [("loader", 5)]
-    assert len(program.steps()) == 39
+    assert len(program.steps()) == 40
 
 
 def test_explicit_steps_overrule_all(program: Program) -> None:
@@ -140,7 +140,7 @@ def test_evaluation_over_another_loader_is_told_apart(program: Program) -> None:
             program.forward(EVAL)
     program.train(40)
     steps = program.steps()
-    assert len(steps) == 159
+    assert len(steps) == 160
     evaluation = steps.phases_s[:, layout.EVALUATION]
     # Ten batches of four milliseconds, of which the first one begins the phase.
     assert np.flatnonzero(evaluation).tolist() == [39, 79, 119]
@@ -209,7 +209,7 @@ def test_steps_without_hooks_become_one_row(program: Program) -> None:
     (off,) = np.flatnonzero(steps.has(layout.PROBE_OFF))
     assert steps.steps[off] == 100 and not steps.plain[off]
     assert np.isclose(steps.phases_s[off].sum(), steps.phases_s[off, layout.OTHER])
-    assert steps.step[-1] == 39 + 100 + 39  # the last one has not ended
+    assert steps.step[-1] == 39 + 100 + 40
 
 
 def test_far_steps_share_rows_and_slow_ones_keep_theirs(
@@ -223,7 +223,7 @@ def test_far_steps_share_rows_and_slow_ones_keep_theirs(
     steps = program.steps()
     assert (steps.steps[:100] == 1).all()
     assert 10 < steps.steps[110:-1].mean() < 60
-    assert int(steps.steps.sum()) == steps.step[-1] == 599
+    assert int(steps.steps.sum()) == steps.step[-1] == 600
     (slow,) = np.flatnonzero(steps.has(layout.SLOW_STEP))
     assert steps.steps[slow] == 1 and steps.step_s[slow] > 0.5
     ends_ns = steps.start_ns + (steps.total_s * 1e9).astype(int)

@@ -414,7 +414,9 @@ class StepLog:
         self._begin_row(until_ns)
 
     def end(self):
-        """Write the row whose steps have ended."""
+        """End the last step with its last event, as no boundary follows; write its row."""
         self.work()
+        if self.kind in ("loader", "backward") and self._candidates.learned > self._bounded_at:
+            self._end_step(self._last_ns)
         if self._thread is not None and self._row_steps:
             self._write_row(self._step_ns, self.step)
