@@ -18,8 +18,13 @@ _Metrics = Annotated[
     Path | None, typer.Option(help="Keep the live figures here, as OpenMetrics text.")
 ]
 _Scalars = Annotated[Path | None, typer.Option(help="Write live scalars for TensorBoard here.")]
-_NoProfiler = Annotated[
-    bool, typer.Option("--no-profiler", help="Take no profiler windows (0.5 % of the time).")
+_Profiler = Annotated[
+    bool,
+    typer.Option(
+        "--profiler",
+        help="Now and then profile a few steps, in 0.5 % of the time at most. torch says so on "
+        "stderr, and keeps more memory.",
+    ),
 ]
 
 
@@ -29,7 +34,7 @@ def watch(
     steps_on: arguments.StepOn = None,
     metrics_file: _Metrics = None,
     tensorboard: _Scalars = None,
-    no_profiler: _NoProfiler = False,
+    profiler: _Profiler = False,
     python: arguments.Python = None,
 ) -> None:
     """Become the program, with a process of torchdoctor beside it."""
@@ -40,7 +45,7 @@ def watch(
     settings = WatchSettings(
         output=output,
         steps_on=steps_on,
-        profile=not no_profiler,
+        profile=profiler,
         metrics_file=metrics_file and metrics_file.absolute(),
         tensorboard=tensorboard and tensorboard.absolute(),
     )

@@ -13,9 +13,7 @@ import os
 import select
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import psutil
+from typing import Any
 
 from torchdoctor.machine import nvml
 from torchdoctor.watch import writing
@@ -23,9 +21,6 @@ from torchdoctor.watch.inside import layout
 from torchdoctor.watch.live_figures import LiveFigures
 from torchdoctor.watch.machine_log import MachineLog
 from torchdoctor.watch.recording import FOLDER, Start, read_run
-
-if TYPE_CHECKING:
-    from torchdoctor.watch.start import WatchSettings
 
 _EVERY_S, _MOST_S, _SHARE = 1.0, 15.0, 1e-4  # of sensors: the interval grows with the run
 _LOOK_S = 5.0  # for alerts, and to write figures
@@ -37,11 +32,10 @@ class Beside:
     """One watched program, from its start to its end report."""
 
     def __init__(
-        self, folder: Path, start: Start, settings: WatchSettings, terminal: int | None
+        self, folder: Path, start: Start, figures: LiveFigures, terminal: int | None
     ) -> None:
         self._run, self._folder, self._start = folder, folder / FOLDER, start
-        self._terminal = terminal
-        self._figures = LiveFigures(self._folder, settings.metrics_file, settings.tensorboard)
+        self._terminal, self._figures = terminal, figures
         self._alerts = _optional("alerts", "Alerts", self._folder)
         self._alert_file = layout.AppendedFile(str(self._folder / f"alerts-{start.host}.jsonl"))
 
@@ -87,7 +81,7 @@ class Beside:
             with contextlib.suppress(FileNotFoundError):
                 logs = [log.process for log in read_run(self._folder).processes]
                 here = [p for p in logs if p.host == self._start.host and not p.exited]
-                if not any(psutil.pid_exists(process.pid) for process in here):
+                if not any(_is_there(process.pid) for process in here):
                     return
             time.sleep(0.1)
 
@@ -108,28 +102,32 @@ class _Life:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._descriptor: int | None = None
-        self._began = self._made()
 
     def __enter__(self) -> _Life:
         with contextlib.suppress(OSError, AttributeError):
-            self._descriptor = os.pidfd_open(self._pid)
+            self._descriptor = os.pidfd_open(self._pid)  # a pid alone may pass on to another
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
 
-    def _made(self) -> float | None:
-        with contextlib.suppress(psutil.Error):
-            return float(psutil.Process(self._pid).create_time())
-        return None
-
     def ended_within(self, seconds: float) -> bool:
         """Wait so long at most; True once it has ended."""
         if self._descriptor is not None:
             return bool(select.select([self._descriptor], [], [], seconds)[0])
         time.sleep(seconds)
-        return self._made() != self._began
+        return not _is_there(self._pid)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _optional(module: str, name: str, folder: Path) -> Any:

@@ -22,7 +22,7 @@ from torchdoctor.watch.recording import PHASES, WatchedRun
 from torchdoctor.watch.summary import Summary, opened, summary_of
 from torchdoctor.words import RankTime
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import counted, duration, percent, ratio, seconds
+from torchdoctor.words.figures import counted, duration, percent, ratio, seconds, speedup
 from torchdoctor.words.record_files import REPORT_NAME, write_text
 
 FORMATS = ("terminal", "html", "markdown", "json")
@@ -150,6 +150,9 @@ def _costs(summary: Summary) -> list[Block]:
             spent_s = summary.phases_s[name]
             each = f"{counted(count, name)} of {seconds(spent_s / count)} on average"
             lines.append(f"{each}, {duration(spent_s)} in all ({percent(spent_s / whole)}).")
+    if summary.own_cost is not None:
+        cost = f"{speedup(summary.own_cost)} the time of one without"
+        lines.append(f"A step with torchdoctor's hooks takes {cost}, measured in this run.")
     if summary.ranks and not summary.rank_sentence:
         waiting = percent(summary.rank_waiting)
         lines.append(f"The ranks are even: they wait {waiting} of each step for the slowest.")

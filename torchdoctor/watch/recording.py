@@ -16,6 +16,7 @@ from torchdoctor.watch.inside import layout
 from torchdoctor.words import Location
 
 FOLDER = "watch"  # in the run folder
+_TAIL = 4096  # rows that a power cut may have left empty
 PHASES = layout.PHASES
 Rows = NDArray[Any]  # structured: a field for each column of `layout`
 Column = NDArray[np.float64]
@@ -264,8 +265,9 @@ def read_table(path: Path, columns: tuple[tuple[str, str], ...], since: int = 0)
         return np.empty(0, wanted)
     rows: Rows = np.memmap(path, dtype=there, mode="r", offset=first, shape=(count,))
     clock = "start_ns" if "start_ns" in (there.names or ()) else "t_ns"
-    whole = rows[clock] != 0
-    rows = rows if whole.all() else rows[whole]
+    end = max(count - _TAIL, 0)  # a power cut loses the end alone, and a table may be long
+    whole = rows[end:][clock] != 0
+    rows = rows if whole.all() else np.concatenate([rows[:end], rows[end:][whole]])
     if there == wanted:
         return rows
     result = np.zeros(len(rows), wanted)

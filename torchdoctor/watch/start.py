@@ -34,7 +34,7 @@ class WatchSettings:
 
     output: Path | None = None
     steps_on: str | None = None
-    profile: bool = True
+    profile: bool = False  # torch writes to stderr whenever a profiler starts
     metrics_file: Path | None = None
     tensorboard: Path | None = None
     log_to_tracker: bool = False
@@ -108,8 +108,10 @@ def _leave_beside(folder: Path, start: Start, settings: WatchSettings) -> None:
             terminal = os.dup(2) if os.isatty(2) else None
             _forget_descriptors(folder / FOLDER / f"torchdoctor-{start.host}.log", terminal)
             from torchdoctor.watch.beside import Beside
+            from torchdoctor.watch.live_figures import LiveFigures
 
-            Beside(folder, start, settings, None if terminal is None else 3).run()
+            figures = LiveFigures(folder / FOLDER, settings.metrics_file, settings.tensorboard)
+            Beside(folder, start, figures, None if terminal is None else 3).run()
     except BaseException:
         import traceback
 

@@ -19,9 +19,10 @@ from torchdoctor.watch.causes import PHASE_NAMES, Change, cause_of
 from torchdoctor.watch.changes import MEAN_S
 from torchdoctor.watch.followed import Alert
 from torchdoctor.watch.inside import layout
+from torchdoctor.watch.own_cost import own_cost
 from torchdoctor.watch.ranks import Ranks, ranks_of, trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun, read_run
-from torchdoctor.words import Location, RankTime
+from torchdoctor.words import Interval, Location, RankTime
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import seconds
 
@@ -100,6 +101,7 @@ class Summary:
     rank_sentence: str = ""
     alerts: list[Alert] = field(default_factory=list)
     cause: str = ""  # the cause in a sentence
+    own_cost: Interval | None = None  # a step with torchdoctor's hooks, over one without
     trying: str = ""  # the command that would try remedies
 
 
@@ -154,6 +156,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
             _period(part, offset_s) for part in np.array_split(table, _PERIODS) if len(part)
         ],
         "slowest": _slowest(steps, offset_s),
+        "own_cost": own_cost(log.steps),
         "drift": drift,
         "drift_cause": drift_cause,
         "evaluations": int((log.steps.rows["evaluation"] > 0).sum()),

@@ -5,7 +5,6 @@ optimizer that steps least often, or one backward pass; `torchdoctor.step()` ove
 """
 
 FEWEST = 3  # boundaries
-_FEW_UPDATES = 10
 
 
 class Candidates:
@@ -20,6 +19,7 @@ class Candidates:
         self.loaders = {}  # by place: [boundaries, learned at the last one, events since learning]
         self.optimizers = {}  # by number: steps
         self.backwards = self.explicit = self.learned = 0
+        self.stepping, self.nested = False, 0  # an optimizer steps; backward passes within
         self.late = 0  # fetches since something was learned
 
     def fetch(self, place):
@@ -58,7 +58,7 @@ class Candidates:
             kind = "explicit"
         elif "loader" in enough and found["loader"][0] >= min(20, 0.2 * updates):
             kind = "loader"
-        elif updates < _FEW_UPDATES and self.backwards >= 3 * updates:
+        elif self.nested >= 3 * max(updates, 1):
             kind = "backward"  # LBFGS: a few steps of many backwards each
         else:
             kind = "optimizer" if optimizer is not None else "backward"

@@ -29,7 +29,8 @@ class Loaders:
     def __init__(self, watch):
         self._watch = watch
         self._numbers = weakref.WeakKeyDictionary()
-        self.rows = []  # [place, location, BatchSizes, batches, workers, batch size]
+        # [place, location, BatchSizes, batches to learn from, workers, batch size, it is kept to]
+        self.rows = []
 
     def made(self, loader, location):
         """Note a new loader; return its number."""
@@ -38,7 +39,7 @@ class Loaders:
         sampler = getattr(loader, "batch_sampler", None)
         size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
         workers = getattr(loader, "num_workers", None)
-        self.rows.append([place, location, BatchSizes(size), 0, workers, size])
+        self.rows.append([place, location, BatchSizes(size), _LEARNT_SIZES, workers, size, True])
         return number
 
     def place_of(self, number):
@@ -106,13 +107,18 @@ class Loaders:
                 raise
             try:
                 row = rows[number]
-                if row[3] < _LEARNT_SIZES:
-                    row[3] += 1
-                    add(end, number, row[2].learn(batch))
+                left = row[3]
+                if left < 0:  # batches of the size that was asked for, but an epoch's last
+                    add(end, number, row[5])
+                elif left == 0:
+                    add(end, number, row[2].of(batch))
+                else:
+                    samples = row[2].learn(batch)
+                    add(end, number, samples)
+                    row[6] = row[6] and samples == row[5]
+                    row[3] = left - 1 if left > 1 else -int(row[6])
                     if not watch.models.settled:
                         watch.models.discover()
-                else:
-                    add(end, number, row[2].of(batch))
             except Exception as error:
                 watch.fail("fetch", error)
             return batch
@@ -131,12 +137,14 @@ class Calls(model_hooks._Calls):
         flags = self._grad_enabled() | module.training << 1
         root.forwards += 1
         if flags == 3:
-            self._note_input((*args, *kwargs.values()))
+            self._note_input((*args, *kwargs.values()) if kwargs else args)
         self._session.log.add(step_log.FORWARD_BEGIN, root.ident, flags)
         return flags
 
     def _note_input(self, values):
         most, shape, tensor = 0, None, self._tensor
+        if len(values) == 1 and type(values[0]) is tensor:
+            most, shape, values = values[0].numel(), values[0].shape, ()
         for value in values:
             parts = (value,)
             if isinstance(value, dict):
@@ -148,7 +156,6 @@ class Calls(model_hooks._Calls):
                     most, shape = part.numel(), part.shape
         if not most:
             return
-        shape = tuple(shape)
         is_new = shape not in self._shapes and len(self._shapes) < _MOST_SHAPES
         if is_new:
             self._shapes.add(shape)

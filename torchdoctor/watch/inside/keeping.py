@@ -69,7 +69,7 @@ class Keeper:
         for event in self._early:
             self.event(*event)
         self._early = []
-        self._group_known, self._first_look = False, True
+        self._group, self._first_look = {}, True
         self._write_facts()
         start_new_thread(self._run, ())
 
@@ -192,15 +192,16 @@ class Keeper:
 
     def _look_for_group(self):
         """Rewrite the facts once the process group is there, and once after the first steps."""
-        if not self._group_known and _group(self._watch.torch)["backend"] is not None:
-            self._group_known = self.changed = True
+        if not self._group.get("backend"):  # and it is kept once the program has left the group
+            self._group = _group(self._watch.torch)
+            self.changed |= self._group["backend"] is not None
         if self._first_look and self._watch.log.step:
             self._first_look, self.changed = False, True
 
     def _write_facts(self):
         self.changed = False
         torch, device = self._watch.torch, self._watch.accelerator
-        group, log = _group(torch), self._watch.log
+        log = self._watch.log
         facts = {
             "host": os.uname().nodename,
             "pid": os.getpid(),
@@ -212,11 +213,11 @@ class Keeper:
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
             "device": device.type if device.is_used() else "cpu",
-            "updates_per_step": log.updates / log.step if log.step else None,
+            "updates_per_step": self._watch.rests.updates / log.step if log.step else None,
             "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
             "profiled_s": self._watch.profiling.spent_s,
             "notes": self._notes[-20:],
-            **group,
+            **(self._group or _group(torch)),
             **self._facts,
         }
         try:

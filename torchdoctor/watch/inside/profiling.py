@@ -22,7 +22,7 @@ class Profiling:
         self._left = 0
         self.spent_s = 0.0
         local = os.environ.get("LOCAL_RANK", "0")
-        self._wanted = bool(watch.plan.get("profile", True)) and local == "0"
+        self._wanted = bool(watch.plan.get("profile")) and local == "0"
 
     @property
     def is_open(self):

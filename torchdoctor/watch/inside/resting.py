@@ -13,7 +13,7 @@ class Rests:
     """Blocks of steps without hooks: only optimizer steps are counted in them."""
 
     def __init__(self, watch):
-        self._watch, self._updates = watch, 0
+        self._watch, self.updates = watch, 0
         self.forget()
 
     def forget(self):
@@ -21,28 +21,26 @@ class Rests:
         self._began_ns = self._due_ns = 0
         self._counted = None  # (steps, updates) at the end of the last block
         self._wanted = self._update_steps = 0
-        self._before = -1
 
     def boundary(self, now, step):
         """Begin a block if it is due; called between two steps, while the hooks are on."""
-        before, self._before = self._before, self._updates
-        if now < self._due_ns or self._updates == before or self._watch.profiling.is_open:
-            return  # also after a batch of several that make one update
+        if now < self._due_ns or self._watch.profiling.is_open:
+            return
         if not self._due_ns:
             self._began_ns, self._due_ns = now, now + _FIRST_NS
         if self._counted is None:
-            self._counted = step, self._updates, now
+            self._counted = step, self.updates, now
             return
         if now < self._due_ns:
             return
-        steps, updates = step - self._counted[0], self._updates - self._counted[1]
+        steps, updates = step - self._counted[0], self.updates - self._counted[1]
         if steps < _FEWEST or updates <= 0:
             return
         each_ns = (now - self._counted[2]) // steps
-        self._counted = step, self._updates, now
+        self._counted = step, self.updates, now
         self._due_ns = now + min(_LAST_NS, max(_FIRST_NS, _SHARE * (now - self._began_ns)))
-        if each_ns > _SLOW_STEP_NS or (updates % steps and steps % updates):
-            return
+        if each_ns > _SLOW_STEP_NS or updates % steps:
+            return  # of several batches that make one update, nobody could count the steps
         block = min(_MOST, max(_FEWEST, _BLOCK_NS // max(each_ns, 1)))
         self._per_update = steps / updates
         self._wanted = max(1, round(block / self._per_update))
@@ -51,7 +49,7 @@ class Rests:
 
     def updated(self):
         """Count an optimizer step; called before the hooks take it in."""
-        self._updates += 1
+        self.updates += 1
         if self._watch.resting:
             self._update_steps += 1
             if self._update_steps >= self._wanted:

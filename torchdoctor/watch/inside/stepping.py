@@ -24,6 +24,13 @@ _DECIDE_AT = 24  # passes and optimizer steps
 _DECIDE_NS = 5_000_000_000
 _SILENT = 16  # passes and optimizer steps without a boundary, at least: it is another by now
 _WORK_NS = 50_000_000  # from one look at what came to the next
+_PATIENCE_NS = 1_000_000_000  # for a boundary, which is the best moment for it
+_BOUNDING = {
+    "loader": step_log.FETCH_BEGIN,
+    "optimizer": step_log.OPTIMIZER_END,
+    "backward": step_log.BACKWARD_BEGIN,
+    "explicit": step_log.EXPLICIT_STEP,
+}
 _BY_LOADER, _BY_MODE = 1, 2
 _pack = Struct("=5q").pack
 _OPTIMIZER, _FORWARD, _BACKWARD, _WAIT, _CHECKPOINT = range(5)
@@ -67,10 +74,10 @@ class StepLog:
         self._append = self._rows.frombytes
         self.step = 0  # that have ended
         self.kind = self.place = None  # what separates steps
+        self._bounding = step_log.BACKWARD_END
         self.flags, self.entry_ns, self.exchanged_ns = 0, 0, 0
         self.off_steps = 0  # that ended while the hooks were off
         self.phase, self.phase_ns = layout.OTHER, perf_counter_ns()
-        self.updates = 0  # optimizer steps, of the one that steps least often
         self._thread = None
         self._held, self._threads = [], {}
         self._candidates = Candidates(self._wanted)
@@ -85,7 +92,7 @@ class StepLog:
         # they are counted anew since that boundary is silent.
         self._bounded_at, self._longest, self._anew = 0, 1, False
         self._interrupted_ns, self._begun = 0, False
-        self._slow_rows, self._thin_rows = 0, 0
+        self._slow_rows = self._thin_rows = self._usual_ns = 0
 
     # ------------------------------------------------------------------ what the hooks call
 
@@ -94,7 +101,7 @@ class StepLog:
         now = perf_counter_ns()
         self._append(_pack(get_ident(), code, ident, now, value))
         self.last_code = code
-        if now > self.due_ns:
+        if now > self.due_ns and (code == self._bounding or now > self.due_ns + _PATIENCE_NS):
             self.due_ns = now + _WORK_NS
             self.work()
         return now
@@ -171,14 +178,18 @@ class StepLog:
         if found is None:
             return
         self._thread, held, self._held = thread, self._held, []
-        self.kind, self.place = found
-        self.on_found(*found, False)
+        self._found(found, False)
         candidates.restart()
         self._last_ns = self._step_ns = self.phase_ns = held[0][3]
         self._begin_row(self._last_ns)
         for its, code, ident, now, value in held:
             if its == thread:
                 self._take(code, ident, now, value)
+
+    def _found(self, found, again):
+        self.kind, self.place = found
+        self._bounding = _BOUNDING[self.kind]
+        self.on_found(*found, again)
 
     def _count(self, code, ident, backwards_seen=True):
         """Let the candidates count an event; return whether it is a boundary of its kind."""
@@ -187,14 +198,17 @@ class StepLog:
             place = self._place_of(ident & ((1 << step_log.LOADER_BITS) - 1))
             return candidates.fetch(place) and self.kind == "loader" and place == self.place
         if code == step_log.OPTIMIZER_END:
+            candidates.stepping = False
             optimizers = candidates.optimizers
             optimizers[ident] = optimizers.get(ident, 0) + 1
             return self.kind == "optimizer" and ident == self.place
         if code == step_log.BACKWARD_BEGIN:
             candidates.backwards += 1
+            candidates.nested += candidates.stepping
             candidates.learn()
             return self.kind == "backward"
         if code == step_log.OPTIMIZER_BEGIN:
+            candidates.stepping = True
             candidates.learn()
         elif code == step_log.EXPLICIT_STEP:
             candidates.explicit += 1
@@ -282,8 +296,6 @@ class StepLog:
                 self._evaluates(0, now)
             if self._candidates.learned - self._bounded_at > max(_SILENT, 8 * self._longest):
                 self._decide_again()
-        elif code == step_log.OPTIMIZER_END:
-            self.updates += 1
         elif code == INPUT:
             self._elements += ident
             if self.kind != "loader":
@@ -321,8 +333,7 @@ class StepLog:
         candidates.restart()
         self._anew, self._bounded_at = not self._anew, 0
         if found is not None and found != (self.kind, self.place):
-            self.kind, self.place = found
-            self.on_found(*found, True)
+            self._found(found, True)
 
     # ------------------------------------------------------------------ rows
 
@@ -370,8 +381,7 @@ class StepLog:
 
     def _slow(self, took):
         """Return whether a step of the thinned part is kept by itself; marks it."""
-        count = self._row_steps
-        if count < 8 or took * count < _SLOW * (self._step_ns - self._row_ns):
+        if not self._usual_ns or took < _SLOW * self._usual_ns:
             return False
         if self._slow_rows * 10 > self._thin_rows + 100:
             return False
@@ -398,11 +408,15 @@ class StepLog:
                 *(self._row_samples, self._row_elements, entry, exchanged),
             )
         )
-        self._thin_rows += self.step > THINNED_FROM
+        if last_step > THINNED_FROM and self._row_steps > 1:
+            self._usual_ns = (until_ns - self._row_ns) / self._row_steps
+        self._thin_rows += last_step > THINNED_FROM
         self._begin_row(until_ns)
 
     def end(self):
-        """Write the row whose steps have ended."""
+        """End the last step with its last event, as no boundary follows; write its row."""
         self.work()
+        if self.kind in ("loader", "backward") and self._candidates.learned > self._bounded_at:
+            self._end_step(self._last_ns)
         if self._thread is not None and self._row_steps:
             self._write_row(self._step_ns, self.step)
