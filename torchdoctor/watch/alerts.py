@@ -29,6 +29,7 @@ _LONGER = 1.3  # times what is usual, for an evaluation or a checkpoint
 _RISES = ((1, 3.0), (12, 12.0), (120, 48.0))
 _LOOKED_AT, _RISEN = 11, 8  # values, and rises among them
 _LEAST_RISE = 32e6  # bytes
+_EARLIER, _MORE = 360, 1.3  # values that a rise is compared with, and how much larger it must be
 
 
 def read_alerts(folder: Path) -> list[Alert]:
@@ -189,6 +190,9 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
         # A leak is spread over the time, a jump is not.
         if rise < _LEAST_RISE or rises.max() > rise / 3 or free * passed_s > hours * 3600 * rise:
             continue
+        before = np.array([x[1] for x in followed.used[: -apart * _LOOKED_AT : apart]][-_EARLIER:])
+        if len(before) > low and rise < _MORE * (before[low:] - before[:-low]).max():
+            continue  # it has moved as much before
         each = rise / max(steps[0] - steps[low], 1)
         size = memory(each) if each >= 1e6 else f"{each / 1e3:.3g} kB"
         of = f" of {memory(limit)}" if math.isfinite(limit) else ""

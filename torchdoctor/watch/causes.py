@@ -99,11 +99,15 @@ def _sequences(change: Change) -> Cause | None:
 
 
 def _recompilation(change: Change) -> Cause | None:
-    if change.rise("recompiled") < 0.02 or change.share("forward", "backward", "other") < _MOST:
+    share = max(change.rise("recompiled"), change.rise("new_input"))
+    if share < 0.02 or change.share("forward", "backward", "other") < _MOST:
         return None
-    clause = f"torch.compile compiles again in {percent(change.after['recompiled'])} of the steps"
+    clause = f"{percent(share)} of the steps bring a shape that the model never had"
+    if change.rise("recompiled") < 0.02 and change.explains(change.ratio("elements")):
+        return None  # larger inputs are enough to explain it
     todo = "Pad inputs to a few shapes, or use torch.compile(dynamic=True)."
-    return Cause("recompilation", clause, f"{todo} TORCH_LOGS=recompiles tells the reasons.")
+    then = "for which torch.compile compiles, and cuDNN searches, anew"
+    return Cause("recompilation", f"{clause}, {then}", f"{todo} TORCH_LOGS=recompiles tells more.")
 
 
 def _garbage(change: Change) -> Cause | None:

@@ -33,7 +33,7 @@ _STALL = 5.0  # times the median, above which a step counts no more
 COLUMNS = (
     *("first_step", "last_step", "begin_ns", "end_ns", "steps", "step_s", "usual_s"),
     *(*PHASES, "exchange"),
-    *("samples", "elements", "recompiled", "others_cpus"),
+    *("samples", "elements", "recompiled", "new_input", "others_cpus"),
     *(f"process_{name}" for name in (*_PROCESS_RATES, *_PROCESS_LEVELS)),
     *(_MACHINE_RATES + _MACHINE_LEVELS),
 )
@@ -96,7 +96,8 @@ def means(steps: Steps, process: Rows, machine: Rows, begins: NDArray[np.int64])
         result[name] = mean(steps.phases_s[:, number])
     result["exchange"] = mean(exchange_s(steps))
     result["samples"], result["elements"] = mean(steps.samples), mean(steps.elements)
-    result["recompiled"] = mean(steps.has(layout.RECOMPILED).astype(float))
+    for name, flag in (("recompiled", layout.RECOMPILED), ("new_input", layout.NEW_INPUT)):
+        result[name] = mean(steps.has(flag).astype(float))
     for rows, prefix, rates, levels in (
         (process, "process_", _PROCESS_RATES, _PROCESS_LEVELS),
         (machine, "", _MACHINE_RATES, _MACHINE_LEVELS),
