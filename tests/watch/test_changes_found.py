@@ -92,3 +92,22 @@ def test_a_starving_training_is_told_in_its_second_minute(tmp_path: Path) -> Non
     simulation.finish(run, np.random.default_rng(0))
     ((now_s, alert),) = simulation.replayed(tmp_path, [run])
     assert alert.kind == "starved" and now_s < 120
+
+
+def test_steps_that_become_very_long_are_told_by_three_of_them(tmp_path: Path) -> None:
+    run = simulation.steady(6 / 60, noise=0.2)
+    step = int(np.searchsorted(run.ends_s, 240))
+    run.steps = run.steps[: step + 5]
+    run.steps["wait"][step:] += 23
+    run.events = []
+    simulation.finish(run, np.random.default_rng(0))
+    alerts = [alert for _, alert in simulation.replayed(tmp_path, [run])]
+    assert [alert.kind for alert in alerts] == ["slower"]
+    assert abs(alerts[0].step - step) <= 1
+
+
+def test_a_single_long_step_is_no_change(tmp_path: Path) -> None:
+    run = simulation.steady(8 / 60, noise=0.2)
+    run.steps["wait"][1500] += 90
+    simulation.finish(run, np.random.default_rng(0))
+    assert not list(simulation.replayed(tmp_path, [run]))

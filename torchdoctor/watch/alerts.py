@@ -23,6 +23,7 @@ from torchdoctor.words.figures import duration, memory, percent, ratio, seconds
 _FILES = "alerts*.jsonl"  # one of each host
 _STARVED = 0.4  # of a step
 _TOGETHER_S = 60.0  # ranks become slower together
+_LONGEST = 4  # means that one step counts for
 _AGAIN_S = 600.0  # the same cause is told once in so long
 _LONGER = 1.3  # times what is usual, for an evaluation or a checkpoint
 # Memory: how many means apart it is looked at, and for how many hours ahead its rise is told.
@@ -117,7 +118,10 @@ class Alerts:
         """Take the means of five more seconds of training."""
         yield from _growing(followed, row)
         yield from _starved(followed)
-        shift = followed.level.add(float(row["usual_s"]))
+        # Long steps count for as long as they take, but a single one is no level.
+        counts = max(1, min(_LONGEST, round(float(row["steps"] * row["step_s"]) / MEAN_S)))
+        found = [followed.level.add(float(row["usual_s"])) for _ in range(counts)]
+        shift = next(filter(None, found), None)
         if shift is None:
             return
         # The moment: first among the means, then among the steps of the two around it.

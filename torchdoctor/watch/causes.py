@@ -127,7 +127,8 @@ def _memory(change: Change) -> Cause | None:
     if swapped or change.rise("swap_in_bytes") > 256e3:
         speed = f" ({rate / 1e6:.1f} MB/s)" if rate > 1e5 else ""
         return Cause("swap", f"memory is short, and pages come back from swap{speed}", todo)
-    if change.rise("memory_pressure_s") < 0.05 and faults < 50:
+    pressed = change.rise("memory_pressure_s") > 0.05 and faults > 5  # that of others is no cause
+    if not pressed and faults < 50:
         return None
     return Cause("memory", "memory is short, and pages of files are read again and again", todo)
 

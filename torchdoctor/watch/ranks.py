@@ -15,7 +15,7 @@ from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun
 from torchdoctor.words import RankTime
 from torchdoctor.words.figures import percent
 
-_BLOCKS, _BLOCK = 40, 50  # stretches of successive steps that are compared, and steps in each
+_BLOCKS, _BLOCK = 10, 200  # stretches of successive steps that are compared, and steps in each
 _PAGE = 1 << 14  # rows of the slowest rank and of some others, to tell the cause by
 _SOME = 4
 _COMPUTE = ("forward", "backward", "optimizer")

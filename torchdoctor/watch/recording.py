@@ -16,7 +16,7 @@ from torchdoctor.watch.inside import layout
 from torchdoctor.words import Location
 
 FOLDER = "watch"  # in the run folder
-_TAIL = 4096  # rows that a power cut may have left empty
+_TAIL = 1024  # rows that a power cut may have left empty
 PHASES = layout.PHASES
 Rows = NDArray[Any]  # structured: a field for each column of `layout`
 Column = NDArray[np.float64]
