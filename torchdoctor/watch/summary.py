@@ -139,7 +139,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     machine = run.machines.get(log.process.host, np.zeros(0))
     begins = tables.stretches(steps, max(MEAN_S, float(steps.total_s.sum()) / _STRETCHES))
     table = tables.means(steps, log.sensors, machine, begins)
-    phases = {x: float(log.steps.rows[x].sum(dtype=float)) for x in PHASES}
+    phases = _phases(log.steps, steps)
     training_s = sum(phases.values()) - phases["evaluation"] - phases["checkpoint"]
     ranks, best_of_s = ranks_of(run), min(_HOUR_S, training_s / 6)
     drift, drift_cause = _drift(table)
@@ -194,6 +194,18 @@ def standing(run: WatchedRun, now_s: float) -> tuple[str, str, float]:
         sentence = f"The run was killed: its last sign of life is of {moment(last_s)}."
         return "killed", sentence, last_s
     return "running", "The program is running; this is what is known so far.", now_s
+
+
+def _phases(steps: Steps, plain: Steps) -> dict[str, float]:
+    """Return the seconds of each phase; those without hooks are divided like the others."""
+    phases = {x: float(plain.rows[x].sum(dtype=float)) for x in PHASES}
+    whole, known = float(steps.total_s.sum()), float(plain.total_s.sum())
+    if not known:
+        return {**phases, "other": whole}
+    known -= phases["evaluation"] + phases["checkpoint"]
+    added = (whole - float(plain.total_s.sum())) / max(known, 1e-9)
+    pauses = ("evaluation", "checkpoint")
+    return {x: spent * (1.0 if x in pauses else 1 + added) for x, spent in phases.items()}
 
 
 def _best(steps: Steps, length_s: float) -> float | None:
