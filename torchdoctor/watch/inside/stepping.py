@@ -65,6 +65,7 @@ class StepLog:
         self._pack = layout.row_of(layout.STEP_COLUMNS).pack
         self.at_boundary = []  # called with the time and the number of steps that have ended
         self.on_found = lambda kind, place, again: None
+        self.has_compiled = lambda: False  # whether torch.compile did since it was last asked
         self.restart(0)
 
     def restart(self, pid):
@@ -142,8 +143,11 @@ class StepLog:
         """Take in what came since: all at once, as that costs a fraction of each by itself."""
         rows, self._rows = self._rows, array("q")
         self._append = self._rows.frombytes
-        boundary = now = False
+        boundary, now, left = False, 0, len(rows) // 5
         for thread, code, ident, now, value in iter_unpack("=5q", rows):
+            left -= 1
+            if not left and self.has_compiled():  # in the longest step, so likely the last one
+                self.flags |= layout.RECOMPILED
             if self._thread is None:
                 self._hold(thread, code, ident, now, value)
             elif thread == self._thread:
