@@ -14,6 +14,7 @@ from .keeping import Keeper
 from .profiling import Profiling
 from .resting import Rests
 from .stepping import StepLog
+from .trackers import Trackers
 
 _watch = None
 _ALLOWED_FAILURES = 3  # of hooks, before the probe removes itself
@@ -55,6 +56,8 @@ class Watch:
             ("checkpoints", lambda: hooks.install_checkpoints(self, importing)),
             ("pauses", lambda: hooks.install_pauses(self)),
         )
+        if self.plan["watch"].get("log_to_tracker"):
+            parts += (("trackers", lambda: Trackers(self).install(importing)),)
         for name, install in parts:
             try:
                 install()

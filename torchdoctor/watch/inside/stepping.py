@@ -6,6 +6,7 @@ most specific phase that is open has the time, so that the phases of a step sum 
 
 from _thread import get_ident
 from array import array
+from operator import add
 from struct import Struct, iter_unpack
 from time import perf_counter_ns
 
@@ -74,6 +75,7 @@ class StepLog:
         self._rows, self.due_ns = array("q"), 0
         self._append = self._rows.frombytes
         self.step = 0  # that have ended
+        self.totals = 0, [0.0] * len(layout.PHASES)  # steps with hooks, seconds of their phases
         self.kind = self.place = None  # what separates steps
         self._bounding = step_log.BACKWARD_END
         self.flags, self.entry_ns, self.exchanged_ns = 0, 0, 0
@@ -405,6 +407,9 @@ class StepLog:
             entry = layout.coded((self.entry_ns - self._step_ns) / 1e9)
             exchanged = layout.coded((self.exchanged_ns - self._step_ns) / 1e9)
         phases = [spent * 1e-9 for spent in self._row]
+        if not self._row_flags & layout.PROBE_OFF:
+            steps, spent = self.totals
+            self.totals = steps + self._row_steps, [*map(add, spent, phases)]
         self._on_row(
             self._pack(
                 *(last_step, min(self._row_steps, _MOST_IN_ROW), self._row_flags, self._row_ns),
