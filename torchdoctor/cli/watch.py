@@ -26,6 +26,12 @@ _Profiler = Annotated[
         "stderr, and keeps more memory.",
     ),
 ]
+_ToTracker = Annotated[
+    bool,
+    typer.Option(
+        "--log-to-tracker", help="Add the summary to the program's own W&B or MLflow run."
+    ),
+]
 
 
 def watch(
@@ -35,6 +41,7 @@ def watch(
     metrics_file: _Metrics = None,
     tensorboard: _Scalars = None,
     profiler: _Profiler = False,
+    log_to_tracker: _ToTracker = False,
     python: arguments.Python = None,
 ) -> None:
     """Become the program, with a process of torchdoctor beside it."""
@@ -46,6 +53,7 @@ def watch(
         output=output,
         steps_on=steps_on,
         profile=profiler,
+        log_to_tracker=log_to_tracker,
         metrics_file=metrics_file and metrics_file.absolute(),
         tensorboard=tensorboard and tensorboard.absolute(),
     )

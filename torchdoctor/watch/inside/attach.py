@@ -14,6 +14,7 @@ from .keeping import Keeper
 from .profiling import Profiling
 from .resting import Rests
 from .stepping import StepLog
+from .trackers import Trackers
 
 _watch = None
 _ALLOWED_FAILURES = 3  # of hooks, before the probe removes itself
@@ -36,7 +37,8 @@ class Watch:
         self.log = StepLog(
             self.keeper.row, self.event_at, self.loaders.place_of, plan.get("steps_on")
         )
-        self.log.on_found = self.keeper.steps_found
+        self.log.on_found, self.log.has_compiled = self.keeper.steps_found, self._has_compiled
+        self._graphs = 0
         self.models = model_hooks.Models(self)
         self.models._calls = hooks.Calls(self, self.models)
         self.exchanges, self.optimizers = hooks.Exchanges(self), None
@@ -54,6 +56,8 @@ class Watch:
             ("checkpoints", lambda: hooks.install_checkpoints(self, importing)),
             ("pauses", lambda: hooks.install_pauses(self)),
         )
+        if self.plan["watch"].get("log_to_tracker"):
+            parts += (("trackers", lambda: Trackers(self).install(importing)),)
         for name, install in parts:
             try:
                 install()
@@ -118,6 +122,18 @@ class Watch:
         """Note an event."""
         self.keeper.event(t_ns, kind, text, seconds, value)
 
+    def _has_compiled(self):
+        """Return whether torch.compile made graphs since this was asked last, and note them."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        try:
+            graphs = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
+        except (AttributeError, KeyError, TypeError):
+            return False  # of another torch
+        before, self._graphs = self._graphs, graphs
+        if graphs > before:
+            self.event("compiled", value=graphs - before)
+        return graphs > before
+
     def saved(self, seconds, size):
         """Note a checkpoint that was written."""
         self.event("checkpoint", "", seconds, size)
@@ -132,8 +148,10 @@ class Watch:
 
     def after_fork(self):
         """Begin anew in a forked child; a loader worker never learns, and so writes nothing."""
+        self.on, self.resting = not self._removed, False
         self.log.restart(os.getpid())
         self.rests.forget()
+        self.profiling.forget()
         self.keeper.restart()
 
     def at_exit(self):

@@ -16,6 +16,7 @@ from . import layout
 
 _FLUSH_S = 1.0
 _SYNC_S = 5.0  # a power cut loses no more
+_PATIENCE_S = 5.0
 _SENSORS_S, _SENSORS_MOST_S = 1.0, 15.0
 _SENSORS_SHARE = 1e-4  # of the time so far, between these
 _BURST, _EVENT_EVERY_NS = 50, 10_000_000_000  # of one kind
@@ -172,12 +173,16 @@ class Keeper:
 
     def flush(self, sync=False):
         """Write what waits."""
-        with self._lock:
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            return  # the other thread waits for a disk that hangs: the program's end does not
+        try:
             for file in (self._rows, self._events, self._sensors):
                 if file is not None:
                     file.flush()
                     if sync:
                         file.sync()
+        finally:
+            self._lock.release()
 
     def end(self):
         """Write what is left at the exit of the process."""

@@ -158,7 +158,6 @@ class AppendedFile:
         self._file: int | None = None
         self._end, self._size = 0, len(head)
         self.lost = 0  # pieces that were given up
-        self.error: OSError | None = None  # of the last attempt
 
     def add(self, piece: bytes) -> None:
         """Append bytes at the next flush."""
@@ -180,13 +179,11 @@ class AppendedFile:
             done = 0
             while done < len(data):  # at a place of our own: half a row is written over next time
                 done += os.pwrite(self._file, data[done:], self._end + done)
-        except OSError as error:
-            self.error = error
+        except OSError:
             self._waiting[:0] = [data]
             return False
         self._end += len(data)
         self._size -= len(data)
-        self.error = None
         return True
 
     def sync(self) -> None:
@@ -194,8 +191,8 @@ class AppendedFile:
         try:
             if self._file is not None:
                 os.fsync(self._file)
-        except OSError as error:
-            self.error = error
+        except OSError:
+            pass
 
 
 def write_json(path: str, content: object) -> None:

@@ -16,13 +16,18 @@ class Profiling:
     """Profiler windows of one process; the lowest rank of a host has them."""
 
     def __init__(self, watch):
-        self._watch, self._profiler = watch, None
+        self._watch = watch
+        self.forget()
         self._began_s, self._last_s = time.monotonic(), 0.0
         self._cost_s, self._bytes = _FIRST_GUESS_S, 0
         self._left = 0
         self.spent_s = 0.0
         local = os.environ.get("LOCAL_RANK", "0")
         self._wanted = bool(watch.plan.get("profile")) and local == "0"
+
+    def forget(self):
+        """Leave a window to the parent, in a forked child."""
+        self._profiler = None
 
     @property
     def is_open(self):

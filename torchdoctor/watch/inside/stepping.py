@@ -6,6 +6,7 @@ most specific phase that is open has the time, so that the phases of a step sum 
 
 from _thread import get_ident
 from array import array
+from operator import add
 from struct import Struct, iter_unpack
 from time import perf_counter_ns
 
@@ -65,6 +66,7 @@ class StepLog:
         self._pack = layout.row_of(layout.STEP_COLUMNS).pack
         self.at_boundary = []  # called with the time and the number of steps that have ended
         self.on_found = lambda kind, place, again: None
+        self.has_compiled = lambda: False  # whether torch.compile did since it was last asked
         self.restart(0)
 
     def restart(self, pid):
@@ -73,6 +75,7 @@ class StepLog:
         self._rows, self.due_ns = array("q"), 0
         self._append = self._rows.frombytes
         self.step = 0  # that have ended
+        self.totals = 0, [0.0] * len(layout.PHASES)  # steps with hooks, seconds of their phases
         self.kind = self.place = None  # what separates steps
         self._bounding = step_log.BACKWARD_END
         self.flags, self.entry_ns, self.exchanged_ns = 0, 0, 0
@@ -142,8 +145,11 @@ class StepLog:
         """Take in what came since: all at once, as that costs a fraction of each by itself."""
         rows, self._rows = self._rows, array("q")
         self._append = self._rows.frombytes
-        boundary = now = False
+        boundary, now, left = False, 0, len(rows) // 5
         for thread, code, ident, now, value in iter_unpack("=5q", rows):
+            left -= 1
+            if not left and self.has_compiled():  # in the longest step, so likely the last one
+                self.flags |= layout.RECOMPILED
             if self._thread is None:
                 self._hold(thread, code, ident, now, value)
             elif thread == self._thread:
@@ -401,6 +407,9 @@ class StepLog:
             entry = layout.coded((self.entry_ns - self._step_ns) / 1e9)
             exchanged = layout.coded((self.exchanged_ns - self._step_ns) / 1e9)
         phases = [spent * 1e-9 for spent in self._row]
+        if not self._row_flags & layout.PROBE_OFF:
+            steps, spent = self.totals
+            self.totals = steps + self._row_steps, [*map(add, spent, phases)]
         self._on_row(
             self._pack(
                 *(last_step, min(self._row_steps, _MOST_IN_ROW), self._row_flags, self._row_ns),
