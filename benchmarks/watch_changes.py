@@ -21,7 +21,7 @@ import watch_simulation as simulation
 def steady(runs: int, hours: float) -> None:
     print("| steps of | runs | hours each | runs with an alert | alerts |")
     print("| --- | --- | --- | --- | --- |")
-    for step_s in (0.2, 2.0, 0.05):
+    for step_s in (2.0, 0.2, 0.05):
         alerts = []
         for seed in range(runs):
             with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from torchdoctor.words.figures import duration, memory, percent, ratio, seconds
 _FILES = "alerts*.jsonl"  # one of each host
 _STARVED = 0.4  # of a step
 _TOGETHER_S = 60.0  # ranks become slower together
-_LONGEST = 4  # means that one step counts for
+_LONGEST = 3  # means that one step counts for
 _AGAIN_S = 600.0  # the same cause is told once in so long
 _LONGER = 1.3  # times what is usual, for an evaluation or a checkpoint
 # Memory: how many means apart it is looked at, and for how many hours ahead its rise is told.
