@@ -30,6 +30,7 @@ _LONGER = 1.3  # times what is usual, for an evaluation or a checkpoint
 _RISES = ((1, 3.0), (12, 12.0), (120, 48.0))
 _LOOKED_AT, _RISEN = 11, 8  # values, and rises among them
 _LEAST_RISE = 32e6  # bytes
+_MOST_USED, _FORGOTTEN = 60_000, 12_000  # means that are kept, and forgotten at once
 _EARLIER, _MORE = 360, 1.3  # values that a rise is compared with, and how much larger it must be
 
 
@@ -66,13 +67,13 @@ class Alerts:
         return [alert for alert in alerts if self._is_news(alert)]
 
     def _is_news(self, alert: Alert) -> bool:
-        often = alert.kind in ("slower", "evaluation", "checkpoint")  # by all ranks together
-        key = alert.kind, alert.cause, None if often else alert.rank
-        together = alert.kind == "slower" and abs(alert.t_unix_s - self._slower_s) < _TOGETHER_S
-        if together:  # all ranks wait for the slowest
-            return False
         if alert.kind == "slower":
+            if abs(alert.t_unix_s - self._slower_s) < _TOGETHER_S:
+                return False  # all ranks wait for the slowest
             self._slower_s = alert.t_unix_s
+        often = alert.kind in ("slower", "evaluation", "checkpoint")
+        all_ranks = often or alert.kind in ("memory", "starved")
+        key = alert.kind, alert.cause, None if all_ranks else alert.rank
         before = self._told.get(key)
         self._told[key] = alert.t_unix_s
         return before is None or (often and alert.t_unix_s - before > _AGAIN_S)
@@ -183,6 +184,7 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
     used = float(tree if math.isfinite(tree) else row["process_rss_bytes"])
     free = float(row["memory_free_bytes"])
     followed.used.append((float(row["end_ns"]), used, float(row["last_step"])))
+    del followed.used[: _FORGOTTEN if len(followed.used) > _MOST_USED else 0]
     for apart, hours in _RISES:
         if (len(followed.used) - 1) % apart or not math.isfinite(used + free):
             continue
