@@ -98,7 +98,10 @@ def _folder(output: Path | None, cwd: str) -> Path:
 def _leave_beside(folder: Path, start: Start, settings: WatchSettings) -> None:
     """Leave a process of ours beside the program: no child of it, in a session of its own."""
     sys.stdout.flush()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        return  # no room for another process: the program's own log is written all the same
     if child:
         os.waitpid(child, 0)
         return
@@ -107,17 +110,23 @@ def _leave_beside(folder: Path, start: Start, settings: WatchSettings) -> None:
         if os.fork() == 0:
             terminal = os.dup(2) if os.isatty(2) else None
             _forget_descriptors(folder / FOLDER / f"torchdoctor-{start.host}.log", terminal)
-            from torchdoctor.watch.beside import Beside
-            from torchdoctor.watch.live_figures import LiveFigures
-
-            figures = LiveFigures(folder / FOLDER, settings.metrics_file, settings.tensorboard)
-            Beside(folder, start, figures, None if terminal is None else 3).run()
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
+            _stay(folder, start, settings, None if terminal is None else 3)
     finally:
-        os._exit(0)
+        os._exit(0)  # also where it failed: not a word of it belongs among the program's
+
+
+def _stay(folder: Path, start: Start, settings: WatchSettings, terminal: int | None) -> None:
+    """Be the process beside the program, to its end; what fails is kept in our log."""
+    import traceback
+
+    from torchdoctor.watch.beside import Beside
+    from torchdoctor.watch.live_figures import LiveFigures
+
+    try:
+        figures = LiveFigures(folder / FOLDER, settings.metrics_file, settings.tensorboard)
+        Beside(folder, start, figures, terminal).run()
+    except BaseException:
+        traceback.print_exc()
 
 
 def _forget_descriptors(log: Path, terminal: int | None) -> None:
