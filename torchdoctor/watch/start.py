@@ -21,6 +21,7 @@ from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.watch import writing
+from torchdoctor.watch.inside.stepping import BOUNDING
 from torchdoctor.watch.recording import FOLDER, Start
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
@@ -45,6 +46,7 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
 
     Raise UsageError if the run folder cannot be written or the command cannot be executed.
     """
+    _check(settings)
     folder = _folder(settings.output, workload.cwd)
     host = socket.gethostname()
     start = Start(
@@ -86,6 +88,16 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
         raise UsageError(
             f"The command '{workload.command[0]}' cannot be started: {error.strerror}."
         ) from None
+
+
+def _check(settings: WatchSettings) -> None:
+    kinds, metrics = (*BOUNDING,), settings.metrics_file
+    if settings.steps_on not in (None, *kinds):
+        raise UsageError(
+            f"--steps-on takes {', '.join(kinds[:-1])} or {kinds[-1]}, not '{settings.steps_on}'."
+        )
+    if metrics is not None and (not os.access(metrics.parent, os.W_OK) or metrics.is_dir()):
+        raise UsageError(f"Cannot write {metrics}: name a file in a folder that exists.")
 
 
 def _folder(output: Path | None, cwd: str) -> Path:
