@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -126,7 +127,11 @@ def launch(
         command = [sys.executable, "-m", "torchdoctor", "watch", "--output", run, "--", *command]
     elif how != "plain":
         rival = str(Path(python).parent / how)
-        command = [rival, "run", "--logs-dir", str(folder), str(script), "--args", *arguments]
+        with socket.socket() as free:  # its own port may be held by one that was left behind
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        command = [rival, "run", "--logs-dir", str(folder), "--aggregator-port", port]
+        command += [str(script), "--args", *arguments]
     output = folder / "output.txt"
     with output.open("wb") as file:
         code = subprocess.run(command, env=environment, cwd=folder, stdout=file, stderr=file)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import torchdoctor
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_recording import steps
 
@@ -84,6 +85,24 @@ def test_the_cost_of_the_hooks_is_read_off_the_blocks_without(tmp_path: Path) ->
     assert cost is not None
     assert cost.low < 1.02 < cost.high and 1.015 < cost.estimate < 1.025
     assert own_cost(Steps(rows=rows[:700])) is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--steps-on", "epochs", "--steps-on takes loader, optimizer, backward or explicit"),
+        ("--metrics-file", "nowhere/x.prom", "name a file in a folder that exists"),
+        ("--output", "train.py", "name another folder with --output"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    tmp_path: Path, option: str, value: str, words: str
+) -> None:
+    (tmp_path / "train.py").write_text("import torch; print('ran')")
+    refused = torchdoctor("watch", option, value, "train.py", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert words in " ".join(refused.stderr.split())
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py"}
 
 
 @pytest.mark.slow

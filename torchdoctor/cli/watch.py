@@ -42,7 +42,6 @@ def watch(
     tensorboard: _Scalars = None,
     profiler: _Profiler = False,
     log_to_tracker: _ToTracker = False,
-    python: arguments.Python = None,
 ) -> None:
     """Become the program, with a process of torchdoctor beside it."""
     from torchdoctor.launch.workload import workload_of
@@ -57,4 +56,4 @@ def watch(
         metrics_file=metrics_file and metrics_file.absolute(),
         tensorboard=tensorboard and tensorboard.absolute(),
     )
-    watch(workload_of(command, python=python), settings)
+    watch(workload_of(command), settings)

@@ -21,6 +21,7 @@ from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.watch import writing
+from torchdoctor.watch.inside.stepping import BOUNDING
 from torchdoctor.watch.recording import FOLDER, Start
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
@@ -45,6 +46,7 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
 
     Raise UsageError if the run folder cannot be written or the command cannot be executed.
     """
+    _check(settings)
     folder = _folder(settings.output, workload.cwd)
     host = socket.gethostname()
     start = Start(
@@ -88,6 +90,16 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
         ) from None
 
 
+def _check(settings: WatchSettings) -> None:
+    kinds, metrics = (*BOUNDING,), settings.metrics_file
+    if settings.steps_on not in (None, *kinds):
+        raise UsageError(
+            f"--steps-on takes {', '.join(kinds[:-1])} or {kinds[-1]}, not '{settings.steps_on}'."
+        )
+    if metrics is not None and (not os.access(metrics.parent, os.W_OK) or metrics.is_dir()):
+        raise UsageError(f"Cannot write {metrics}: name a file in a folder that exists.")
+
+
 def _folder(output: Path | None, cwd: str) -> Path:
     """Return the run folder; several hosts may write to one that others of them made."""
     if output is not None and any((output / FOLDER).glob("run-*.json")):
@@ -98,7 +110,10 @@ def _folder(output: Path | None, cwd: str) -> Path:
 def _leave_beside(folder: Path, start: Start, settings: WatchSettings) -> None:
     """Leave a process of ours beside the program: no child of it, in a session of its own."""
     sys.stdout.flush()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        return  # no room for another process: the program's own log is written all the same
     if child:
         os.waitpid(child, 0)
         return
@@ -107,17 +122,23 @@ def _leave_beside(folder: Path, start: Start, settings: WatchSettings) -> None:
         if os.fork() == 0:
             terminal = os.dup(2) if os.isatty(2) else None
             _forget_descriptors(folder / FOLDER / f"torchdoctor-{start.host}.log", terminal)
-            from torchdoctor.watch.beside import Beside
-            from torchdoctor.watch.live_figures import LiveFigures
-
-            figures = LiveFigures(folder / FOLDER, settings.metrics_file, settings.tensorboard)
-            Beside(folder, start, figures, None if terminal is None else 3).run()
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
+            _stay(folder, start, settings, None if terminal is None else 3)
     finally:
-        os._exit(0)
+        os._exit(0)  # also where it failed: not a word of it belongs among the program's
+
+
+def _stay(folder: Path, start: Start, settings: WatchSettings, terminal: int | None) -> None:
+    """Be the process beside the program, to its end; what fails is kept in our log."""
+    import traceback
+
+    from torchdoctor.watch.beside import Beside
+    from torchdoctor.watch.live_figures import LiveFigures
+
+    try:
+        figures = LiveFigures(folder / FOLDER, settings.metrics_file, settings.tensorboard)
+        Beside(folder, start, figures, terminal).run()
+    except BaseException:
+        traceback.print_exc()
 
 
 def _forget_descriptors(log: Path, terminal: int | None) -> None:

@@ -26,7 +26,7 @@ _DECIDE_NS = 5_000_000_000
 _SILENT = 16  # passes and optimizer steps without a boundary, at least: it is another by now
 _WORK_NS = 50_000_000  # from one look at what came to the next
 _PATIENCE_NS = 1_000_000_000  # for a boundary, which is the best moment for it
-_BOUNDING = {
+BOUNDING = {
     "loader": step_log.FETCH_BEGIN,
     "optimizer": step_log.OPTIMIZER_END,
     "backward": step_log.BACKWARD_BEGIN,
@@ -194,7 +194,7 @@ class StepLog:
 
     def _found(self, found, again):
         self.kind, self.place = found
-        self._bounding = _BOUNDING[self.kind]
+        self._bounding = BOUNDING[self.kind]
         self.on_found(*found, again)
 
     def _count(self, code, ident, backwards_seen=True):
