@@ -16,7 +16,7 @@ ONLY_IN = {
     "torch": {"fixes"},  # there inside functions, which the user's process calls
     "rich": {"reports/terminal.py", "reports/progress.py"},
     "typer": {"cli"},
-    "psutil": {"machine", "launch", "pairs"},
+    "psutil": {"machine", "launch", "pairs", "watch/machine_log.py"},
     "pynvml": {"machine"},
     "tensorboard": {"reports/tensorboard"},
 }
@@ -183,7 +183,9 @@ def _at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 
 # Objects of other packages, which take what they need no other way.
-_COMPLETED_FROM_OUTSIDE = {"fixes/cpu_bfloat16_products.py:conv"}
+_COMPLETED_FROM_OUTSIDE = {
+    *("fixes/cpu_bfloat16_products.py:conv", "watch/inside/hooks.py:iterator"),
+}
 
 
 def test_no_object_is_completed_where_it_was_made() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor import __version__
-from torchdoctor.cli import compare, diagnose, gate, run, stored
+from torchdoctor.cli import compare, diagnose, gate, run, stored, top, watch
 from torchdoctor.cli.outputs import discard_output
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 
@@ -47,9 +47,11 @@ def _main(
 
 _ITS_ARGUMENTS = {"allow_interspersed_args": False}
 app.command(name="run", context_settings=_ITS_ARGUMENTS, help=run.HELP)(run.run)
+app.command(name="watch", context_settings=_ITS_ARGUMENTS, help=watch.HELP)(watch.watch)
 app.command(name="diagnose", help=diagnose.HELP)(diagnose.diagnose)
 app.command(name="compare", help=compare.HELP)(compare.compare)
 app.command(name="gate", context_settings=_ITS_ARGUMENTS, help=gate.HELP)(gate.gate)
+app.command(name="top", help=top.HELP)(top.top)
 app.command(name="report")(stored.report)
 app.command(name="patch", help=stored.PATCH_HELP)(stored.patch)
 app.command(name="explain")(stored.explain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ PATCH_HELP = (
 )
 _TAKE_BACK = "To take it back: the same command with --undo in place of --apply."
 _TREE_HANGS = 8
+_WATCH = "watch"  # in the folder of a watched run
 _File = Annotated[
     Path | None,
     typer.Argument(help="A report.json, or a run's folder (default: the newest run here)."),
@@ -49,11 +51,32 @@ def report_file(named: Path | None) -> Path:
 
 def _newest_first() -> list[Path]:
     """Return the reports of the runs below this folder; raise UsageError where there is none."""
-    reports = list(Path(RUNS).glob("*/report.json"))
+    reports = [x for x in Path(RUNS).glob("*/report.json") if not (x.parent / _WATCH).is_dir()]
     if not reports:
         todo = "name a report.json, or measure a program first with: torchdoctor run train.py"
         raise UsageError(f"There is no run in {RUNS} below this folder: {todo}")
     return sorted(reports, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def watched_run(named: Path | None) -> Path:
+    """Return the folder that was named, else that of the newest watched run below this folder."""
+    if named is not None:
+        return named
+    folders = [path.parent for path in Path(RUNS).glob(f"*/{_WATCH}") if path.is_dir()]
+    if not folders:
+        todo = "name its folder, or start a training with: torchdoctor watch train.py"
+        raise UsageError(f"There is no watched run in {RUNS} below this folder: {todo}")
+    return max(folders, key=lambda folder: (folder / _WATCH).stat().st_mtime)
+
+
+def _watched(named: Path | None) -> Path | None:
+    """Return the watched run's folder that is meant; None: a report of another kind is."""
+    if named is not None:
+        folder = named if named.is_dir() else named.parent
+        folder = folder.parent if folder.name == _WATCH else folder
+        return folder if (folder / _WATCH).is_dir() else None
+    newest = max(Path(RUNS).glob("*"), key=lambda path: path.stat().st_mtime, default=None)
+    return newest if newest is not None and (newest / _WATCH).is_dir() else None
 
 
 def report(
@@ -74,10 +97,22 @@ def report(
     if list:
         terminal.show(runs.document(_newest_first()))
         return
+    run = _watched(file)
+    if run is not None:
+        from torchdoctor.watch import end_report
+
+        if open:
+            _open_page(run / "report.html", lambda: end_report.rendered(run, "html"))
+        elif format == "terminal":
+            end_report.show(run, details)
+        else:
+            typer.echo(end_report.rendered(run, format).encode(errors="replace"), nl=False)
+        return
     path = report_file(file)
     read = read_report(path)
     if open:
-        _open(read, path)
+        folder = path if path.is_dir() else path.parent
+        _open_page(folder / "report.html", lambda: rendered(read, "html", folder=str(Path.cwd())))
     elif format == "terminal":
         show(read, details)
     else:
@@ -85,19 +120,18 @@ def report(
         typer.echo(text.encode(errors="replace"), nl=format != "json")  # for any terminal
 
 
-def _open(report: Report, path: Path) -> None:
+def _open_page(page: Path, made: Callable[[], str]) -> None:
     """Open the page of a report; raise UsageError where there is no desktop."""
     import os
     import tempfile
     import webbrowser
 
-    from torchdoctor.reports.formats import rendered
     from torchdoctor.words.record_files import write_text
 
-    page = (path if path.is_dir() else path.parent).resolve() / "report.html"
+    page = page.resolve()
     if not page.is_file():  # named by --json, or its run is gone
         page = Path(tempfile.mkdtemp(prefix="torchdoctor-")) / page.name
-        write_text(rendered(report, "html", folder=str(Path.cwd())), page)
+        write_text(made(), page)
     desktop = sys.platform in ("darwin", "win32")
     desktop = desktop or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
     if not desktop or not webbrowser.open(page.as_uri()):

@@ -150,7 +150,7 @@ def usable_cpus() -> float:
 def cpu_quota(root: Path = CGROUPS, membership: str | None = None) -> float | None:
     """Return the CPUs that the tightest cgroup around us allows; None: no limit."""
     quotas: list[float] = []
-    for folder in _folders("cpu", root, membership):
+    for folder in cgroups("cpu", root, membership):
         with contextlib.suppress(OSError, ValueError):  # "max" is no number
             if (folder / "cpu.max").is_file():
                 quota, period = (folder / "cpu.max").read_text().split()
@@ -163,14 +163,14 @@ def cpu_quota(root: Path = CGROUPS, membership: str | None = None) -> float | No
 def memory_limit_bytes(root: Path = CGROUPS, membership: str | None = None) -> int | None:
     """Return the memory that the tightest cgroup around us allows; None: no limit."""
     limits: list[int] = []
-    for folder in _folders("memory", root, membership):
+    for folder in cgroups("memory", root, membership):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):
                 limits.append(int((folder / name).read_text()))
     return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
 
 
-def _folders(controller: str, root: Path, membership: str | None) -> Iterator[Path]:
+def cgroups(controller: str, root: Path = CGROUPS, membership: str | None = None) -> Iterator[Path]:
     """Yield folders of our cgroup and of all above, for version 2 and one version 1 controller.
 
     Inside a container the path of /proc/self/cgroup may not exist below the mount: then the

@@ -126,7 +126,8 @@ _TREE_FIELDS = (
 )
 
 
-def _busy_s() -> list[float]:
+def busy_s() -> list[float]:
+    """Return the seconds that each CPU was busy since boot."""
     cores = psutil.cpu_times(percpu=True)
     return [sum(getattr(core, name, 0.0) for name in _BUSY) for core in cores]
 
@@ -148,7 +149,7 @@ class LoadBeside:
         self._began_s, self._before_s = time.monotonic(), self._used_s()
 
     def _used_s(self) -> float:
-        return sum(_busy_s()) - sum(os.times()[:4])  # without ours and our children's
+        return sum(busy_s()) - sum(os.times()[:4])  # without ours and our children's
 
     def cpus(self) -> float | None:
         """Return CPUs, on average, to be asked once all launches have ended; None: not known."""
@@ -210,7 +211,7 @@ class Sensors:
     def _read_machine(self, gpus: nvml.Nvml | None) -> None:
         row: dict[str, Any] = {
             "t_ns": time.monotonic_ns(),
-            "core_busy_s": _busy_s(),
+            "core_busy_s": busy_s(),
             "iowait_s": getattr(psutil.cpu_times(), "iowait", 0.0),
         }
         for name in nvml.READINGS:

@@ -70,6 +70,11 @@ def _load_probe(torch):
             _load("_torchdoctor_warm_image", "warm_image.py").hold_up(_plan_text())
         from importlib import import_module
 
+        if '"watch":' in _plan_text():  # beside the real training: other hooks, no fix
+            folder = os.path.dirname(_HERE)
+            _load("_torchdoctor", "../__init__.py", submodule_search_locations=[folder])
+            import_module("_torchdoctor.watch.inside.attach").attach(torch, _WATCH)
+            return
         _load("_torchdoctor_probe", "__init__.py", submodule_search_locations=[_HERE])
         import_module("_torchdoctor_probe.attach").attach(torch, _WATCH)
     except Exception as error:

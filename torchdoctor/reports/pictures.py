@@ -151,27 +151,38 @@ def steps_picture(report: Report, columns: Measured) -> Picture:
         if report.steps is None and trace is not None:
             reason = "The trace holds a single step, or no mark of a step."
         return Picture(key=key, title=title, missing=reason)
+    warmup = min(report.steps.warmup_steps if report.steps else 0, len(step_s))
+    told = [f"{mark.sum():,} {name}" for name, mark in marks.items() if mark.any()]
+    caption = f"The median of {len(step_s):,} steps is {seconds(float(np.median(step_s)))}"
+    caption += f"; marked are {', '.join(told)}." if told else "; no step stands out."
+    caption += " The histogram counts the steps by their time."
+    warm = float(at_s[warmup - 1]) if warmup else 0.0
+    drawn = times_drawn(at_s, step_s, marks, warm)
+    return Picture(key=key, title=title, caption=caption, drawn=drawn)
+
+
+def times_drawn(
+    at_s: NDArray[np.float64],
+    step_s: NDArray[np.float64],
+    marks: dict[str, NDArray[np.bool_]],
+    warm: float = 0.0,
+) -> dict[str, Any]:
+    """Return the figures of a picture of every step; the warm-up ends at `warm` (s)."""
     kept = thinned(step_s, _MOST_STEPS, [np.flatnonzero(mark) for mark in marks.values()])
     top = float(np.percentile(step_s, _HIGHEST))
     median = float(np.median(step_s))
     reach = min(float(step_s.min()), 0.95 * median), max(top, 1.05 * median)  # all may be the same
     counts, edges = np.histogram(np.minimum(step_s, top), bins=_BINS, range=reach)
-    warmup = min(report.steps.warmup_steps if report.steps else 0, len(step_s))
-    told = [f"{mark.sum():,} {name}" for name, mark in marks.items() if mark.any()]
-    caption = f"The median of {len(step_s):,} steps is {seconds(median)}"
-    caption += f"; marked are {', '.join(told)}." if told else "; no step stands out."
-    caption += " The histogram counts the steps by their time."
-    drawn = {
-        "x": _rounded(at_s[kept]),
-        "y": _rounded(step_s[kept] * 1e3),
+    return {
+        "x": rounded(at_s[kept]),
+        "y": rounded(step_s[kept] * 1e3),
         "marks": {name: np.flatnonzero(mark[kept]).tolist() for name, mark in marks.items()},
         "median": median * 1e3,
         "counts": counts.tolist(),
-        "edges": _rounded(edges * 1e3),
+        "edges": rounded(edges * 1e3),
         "cut": bool(step_s.max() > top),
-        "warm": float(at_s[warmup - 1]) if warmup else 0.0,
+        "warm": warm,
     }
-    return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
 def _marks(launch: Observed, step_s: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
@@ -213,7 +224,7 @@ def thinned(
     return np.unique(np.concatenate([np.array(rows), *few]))
 
 
-def _rounded(values: NDArray[np.float64]) -> list[float]:
+def rounded(values: NDArray[np.float64]) -> list[float]:
     """Return values with the digits that a picture can show."""
     return [float(f"{value:.5g}") for value in values.tolist()]
 
@@ -230,7 +241,7 @@ def _resources(report: Report, launch: Observed | None) -> Picture:
     drawn = {}
     for name, (at_s, values) in curves.items():
         kept = thinned(values, _MOST_SAMPLES)
-        drawn[name] = {"x": _rounded(at_s[kept] - start_s), "y": _rounded(values[kept])}
+        drawn[name] = {"x": rounded(at_s[kept] - start_s), "y": rounded(values[kept])}
     busy = report.sensors.cpu_share
     caption = f"The usable CPUs were busy for {percent(busy)} of the time. " if busy else ""
     caption += "The clock is that of the steps above, so that peaks can be compared."

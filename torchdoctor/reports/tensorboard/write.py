@@ -45,11 +45,20 @@ class EventFile:
         self._file = EventFileWriter(str(folder))
         self._now = time.time()
 
+    def flush(self) -> None:
+        """Let readers have what was written; later points are of now."""
+        self._file.flush()
+        self._now = time.time()
+
+    def close(self) -> None:
+        """End the file."""
+        self._file.close()
+
     def __enter__(self) -> EventFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self.close()
 
     def scalar(
         self, tag: str, value: float | None, step: int = 0, wall_s: float | None = None

@@ -1,0 +1,226 @@
+"""A program under `watch` and without it: the same output, terminal, signals and end."""
+
+import contextlib
+import os
+import pty
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from torchdoctor.watch.recording import ProcessLog, WatchedRun, read_run
+
+pytestmark = pytest.mark.slow
+TRAIN = """
+import sys, time
+import torch
+
+print("terminal", sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty(), flush=True)
+if "ask" in sys.argv:
+    print("hello", input("name? "), flush=True)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.ones(400, 4), batch_size=4)
+steps = 0
+try:
+    while True:
+        for x in loader:
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+        torch.save(model.state_dict(), "checkpoint.pt")
+        if steps == 100:
+            print("trained", flush=True)
+        if "long" not in sys.argv and steps == 300:
+            break
+        if "long" in sys.argv:
+            time.sleep(0.01)
+except KeyboardInterrupt:
+    print("interrupted once", flush=True)
+    sys.exit(7)
+print("steps", steps, "loss", model.weight.sum().item(), file=sys.stderr)
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("import torch; torch.manual_seed(0)\n" + TRAIN)
+    return path
+
+
+def command(script: Path, run: Path, *words: str) -> list[str]:
+    own = [sys.executable, "-m", "torchdoctor", "watch", "--output", str(run)]
+    return [*own, "--", sys.executable, str(script), *words]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"waited in vain: {what}")
+
+
+def ended(run: Path) -> WatchedRun:
+    """Return the run once the process beside the program has written the end of it."""
+
+    def is_over() -> bool:
+        return any(start.end_unix_ns for start in read_run(run).starts)
+
+    until(is_over, "the end of the recording")
+    return read_run(run)
+
+
+def training(run: Path) -> ProcessLog:
+    (log,) = read_run(run).processes
+    return log
+
+
+def beside(run: Path) -> int:
+    """Return the pid of torchdoctor's process beside the program."""
+    program = read_run(run).starts[0].pid
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if str(run) in process.cmdline() and process.pid != program:
+                return process.pid
+    return 0
+
+
+def test_output_files_and_exit_code_are_those_of_the_program(script: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    plain = subprocess.run([sys.executable, script], capture_output=True, cwd=tmp_path)
+    checkpoint = (tmp_path / "checkpoint.pt").read_bytes()
+    watched = subprocess.run(command(script, run), capture_output=True, cwd=tmp_path)
+    assert (plain.returncode, plain.stdout, plain.stderr) == (
+        *(watched.returncode, watched.stdout, watched.stderr),
+    )
+    assert plain.returncode == 3
+    assert (tmp_path / "checkpoint.pt").read_bytes() == checkpoint
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "checkpoint.pt", "run"}
+    over = ended(run)
+    assert over.starts[0].exited is True
+    (log,) = over.processes
+    assert log.steps.step.tolist() == list(range(1, 301))
+    assert [event.kind for event in log.events].count("checkpoint") == 3
+    assert log.process.step_kind == "loader" and log.process.exited
+    assert log.process.location is not None and log.process.location.file == str(script)
+    assert len(over.machines) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_signal_ends_it_as_it_would_without_us(
+    script: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    program = subprocess.Popen(
+        command(script, run, "long"), stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert program.stdout is not None
+    until(lambda: program.stdout is not None and "trained" in program.stdout.readline(), "steps")
+    until(lambda: len(training(run).steps) >= 100, "a log")
+    program.send_signal(number)
+    output, _ = program.communicate(timeout=60)
+    over = ended(run)
+    assert over.starts[0].exited is (number == signal.SIGINT)
+    assert ("interrupted once" in output) is (number == signal.SIGINT)
+    assert program.returncode == (7 if number == signal.SIGINT else -number)
+    steps = over.processes[0].steps.step
+    assert steps.tolist() == list(range(1, len(steps) + 1))
+
+
+def test_the_program_goes_on_when_we_are_killed(script: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    program = subprocess.Popen(
+        command(script, run, "long"), stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    until(lambda: run.is_dir() and beside(run) > 0, "the process beside the program")
+    os.kill(beside(run), signal.SIGKILL)
+    until(lambda: program.stdout is not None and "trained" in program.stdout.readline(), "steps")
+    until(lambda: len(training(run).steps) > 200, "a log that goes on")
+    program.send_signal(signal.SIGINT)
+    program.communicate(timeout=60)
+    assert program.returncode == 7
+    assert training(run).process.exited
+
+
+def test_a_full_disk_costs_the_log_alone(script: Path, tmp_path: Path) -> None:
+    run, most = tmp_path / "run", 12_000
+
+    def little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    program = subprocess.run(
+        command(script, run), capture_output=True, cwd=tmp_path, preexec_fn=little_room
+    )
+    assert program.returncode == 3
+    steps = training(run).steps.step.tolist()
+    assert steps == list(range(1, len(steps) + 1))
+    assert 100 < len(steps) < 300
+
+
+def test_a_failing_probe_removes_itself(script: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    broken = "import sys, torch\nwatch = sys.modules['_torchdoctor_probe_attach']._watch\n"
+    broken += "watch.log.input = None\n"
+    script.write_text(broken + script.read_text())
+    program = subprocess.run(command(script, run), capture_output=True, cwd=tmp_path)
+    assert (program.returncode, b"Error" in program.stderr) == (3, False)
+    process = ended(run).processes[0].process
+    assert process.probe_failed is not None and "TypeError" in process.probe_failed
+
+
+class Terminal:
+    """A program in a terminal of its own, as a shell would start it."""
+
+    def __init__(self, words: list[str], cwd: Path) -> None:
+        self.pid, self._master = pty.fork()
+        if self.pid == 0:
+            os.chdir(cwd)
+            os.execvp(words[0], words)
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def read_until(self, text: str) -> None:
+        until(lambda: self._read() or text in self.text, text)
+
+    def _read(self) -> None:
+        if select.select([self._master], [], [], 0.05)[0]:
+            with contextlib.suppress(OSError):  # its other end was closed
+                self.text += os.read(self._master, 65536).decode()
+
+    def code(self) -> int:
+        _, status = os.waitpid(self.pid, 0)
+        self._read()
+        os.close(self._master)
+        return os.waitstatus_to_exitcode(status)
+
+
+def test_the_terminal_is_the_programs(script: Path, tmp_path: Path) -> None:
+    watched = Terminal(command(script, tmp_path / "run", "ask", "long"), tmp_path)
+    watched.read_until("name? ")
+    watched.write("Ada\n")
+    watched.read_until("trained")
+    watched.write("\x03")
+    watched.read_until("interrupted once")
+    assert watched.code() == 7
+    plain = Terminal([sys.executable, str(script), "ask", "long"], tmp_path)
+    plain.read_until("name? ")
+    plain.write("Ada\n")
+    plain.read_until("trained")
+    plain.write("\x03")
+    plain.read_until("interrupted once")
+    assert plain.code() == 7
+    assert watched.text == plain.text
+    assert "terminal True True True" in watched.text

@@ -1,0 +1,239 @@
+"""Steps and phases as they are found while the events come."""
+
+import numpy as np
+import pytest
+
+from torchdoctor.probe import step_log
+from torchdoctor.watch.inside import layout, stepping
+from torchdoctor.watch.inside.stepping import CHECKPOINT_BEGIN, CHECKPOINT_END, StepLog
+from torchdoctor.watch.recording import PHASES, Steps
+
+MS = 1_000_000
+GRAD, EVAL = 3, 0
+
+
+class Program:
+    """A program that takes a millisecond from each event to the next."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wanted: str | None = None) -> None:
+        self.rows, self.told, self.found = bytearray(), [], []
+        self.now = 10**12
+        monkeypatch.setattr(stepping, "perf_counter_ns", lambda: self.now)
+        self.log = StepLog(self.rows.extend, self._event, lambda number: number, wanted)
+        self.log.on_found = lambda kind, place, again: self.found.append((kind, place))
+
+    def _event(self, now: int, kind: str, text: str = "", **figures: float) -> None:
+        self.told.append(kind)
+
+    def does(self, code: int, ident: int = 0, value: int = 0, ms: float = 1) -> None:
+        self.now += int(ms * MS)
+        self.log.add(code, ident, value)
+
+    def fetch(self, loader: int = 0, ms: float = 1) -> None:
+        self.does(step_log.FETCH_BEGIN, loader)
+        self.does(step_log.FETCH_END, loader, 32, ms=ms)
+
+    def forward(self, mode: int = GRAD) -> None:
+        self.does(step_log.FORWARD_BEGIN, 0, mode)
+        self.does(step_log.FORWARD_END, 0, mode)
+
+    def backward(self) -> None:
+        self.does(step_log.BACKWARD_BEGIN)
+        self.does(step_log.BACKWARD_END)
+
+    def update(self, optimizer: int = 0) -> None:
+        self.does(step_log.OPTIMIZER_BEGIN, optimizer)
+        self.does(step_log.OPTIMIZER_END, optimizer)
+
+    def train(self, steps: int, loader: int | None = 0) -> None:
+        for _ in range(steps):
+            if loader is not None:
+                self.fetch(loader)
+            self.forward()
+            self.backward()
+            self.update()
+
+    def steps(self) -> Steps:
+        self.log.end()
+        return Steps(rows=np.frombuffer(bytes(self.rows), list(layout.STEP_COLUMNS)))
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Program:
+    return Program(monkeypatch)
+
+
+def test_phases_sum_to_the_step_and_steps_follow_each_other(program: Program) -> None:
+    program.train(50)
+    steps = program.steps()
+    assert program.found == [("loader", 0)]
+    assert steps.step.tolist() == list(range(1, 51))
+    assert np.allclose(steps.step_s[:-1], 0.008)  # the last one ends with its last event
+    named = dict(zip(PHASES, steps.phases_s[:-1].mean(axis=0), strict=True))
+    assert np.isclose(named.pop("other"), 0.004)
+    assert {name for name, spent in named.items() if np.isclose(spent, 0.001)} == {
+        *("wait", "forward", "backward", "optimizer"),
+    }
+    assert (np.diff(steps.start_ns) == 8 * MS).all()
+    assert np.allclose(steps.samples, 32)
+
+
+def test_without_a_loader_the_slowest_optimizer_ends_a_step(program: Program) -> None:
+    for _ in range(20):
+        for _ in range(3):
+            program.forward()
+            program.backward()
+            program.update(0)
+        program.update(1)
+    assert program.found == [("optimizer", 1)]
+    assert program.steps().step.tolist() == list(range(1, 21))
+
+
+def test_a_loader_wins_over_accumulated_updates(program: Program) -> None:
+    for batch in range(64):
+        program.fetch()
+        program.forward()
+        program.backward()
+        if batch % 4 == 3:
+            program.update()
+    assert program.found == [("loader", 0)]
+    assert len(program.steps()) == 64
+
+
+def test_lbfgs_is_told_by_its_backwards(program: Program) -> None:
+    for _ in range(3):
+        program.does(step_log.OPTIMIZER_BEGIN)
+        for _ in range(20):
+            program.forward()
+            program.backward()
+        program.does(step_log.OPTIMIZER_END)
+    assert program.found == [("backward", None)]
+
+
+def test_of_two_loaders_zipped_the_first_one_begins_the_step(program: Program) -> None:
+    for _ in range(40):
+        program.fetch(5)
+        program.train(1, loader=2)
+    assert program.found == [("loader", 5)]
+    assert len(program.steps()) == 40
+
+
+def test_explicit_steps_overrule_all(program: Program) -> None:
+    for _ in range(30):
+        program.train(2)
+        program.does(step_log.EXPLICIT_STEP, 0, 8)
+    assert program.found == [("explicit", None)]
+    assert program.steps().step.tolist() == list(range(1, 31))
+
+
+def test_what_the_user_names_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(monkeypatch, "backward")
+    program.train(30)
+    assert program.found == [("backward", None)]
+
+
+def test_evaluation_over_another_loader_is_told_apart(program: Program) -> None:
+    for _ in range(3):
+        program.train(40)
+        for _ in range(10):
+            program.fetch(loader=1)
+            program.forward(EVAL)
+    program.train(40)
+    steps = program.steps()
+    assert len(steps) == 160
+    evaluation = steps.phases_s[:, layout.EVALUATION]
+    # Ten batches of four milliseconds, of which the first one begins the phase.
+    assert np.flatnonzero(evaluation).tolist() == [39, 79, 119]
+    assert np.allclose(evaluation[evaluation > 0], 0.040, atol=0.002)
+    assert program.told.count("evaluation") == 3
+
+
+def test_evaluation_without_a_loader_is_told_by_the_mode(program: Program) -> None:
+    program.train(30, loader=None)
+    for _ in range(5):
+        program.forward(EVAL)
+    program.train(30, loader=None)
+    evaluation = program.steps().phases_s[:, layout.EVALUATION]
+    assert np.flatnonzero(evaluation).tolist() == [30]
+    assert 0.008 < evaluation[30] < 0.012
+
+
+def test_a_checkpoint_and_a_collection_count_once(program: Program) -> None:
+    program.train(30)
+    program.does(CHECKPOINT_BEGIN)
+    program.does(CHECKPOINT_END, ms=50)
+    program.fetch()
+    program.does(step_log.FORWARD_BEGIN, 0, GRAD)
+    program.log.add_at(step_log.GC_BEGIN, 0, program.now)
+    program.now += 20 * MS
+    program.log.add_at(step_log.GC_END, 0, program.now)
+    program.does(step_log.FORWARD_END, 0, GRAD)
+    program.backward()
+    program.update()
+    program.fetch()
+    steps = program.steps()
+    assert np.isclose(steps.phases_s[29, layout.CHECKPOINT], 0.05)
+    assert np.isclose(steps.phases_s[30, layout.GC], 0.02)
+    assert np.isclose(steps.phases_s[30, layout.FORWARD], 0.001)
+    assert np.isclose(steps.step_s[30], 0.028)
+
+
+def test_a_later_phase_with_another_loader_is_found(program: Program) -> None:
+    program.train(100, loader=0)
+    program.train(200, loader=1)
+    assert program.found == [("loader", 0), ("loader", 1)]
+    # What passed until the old boundary was given up is one long step.
+    assert 260 < len(program.steps()) < 300
+
+
+def test_a_step_keeps_when_the_rank_was_ready(program: Program) -> None:
+    for _ in range(30):
+        program.fetch()
+        program.forward()
+        program.does(step_log.BACKWARD_BEGIN)
+        program.now += 3 * MS
+        ready = program.now
+        program.does(step_log.BACKWARD_END, ms=5)
+        program.log.exchanged(ready, program.now, True)
+        program.update()
+    steps = program.steps()
+    assert np.allclose(steps.entry_ns - steps.start_ns, 7 * MS, rtol=1e-3)
+    assert np.allclose(steps.exchanged_ns - steps.entry_ns, 5 * MS, rtol=2e-3)
+
+
+def test_steps_without_hooks_become_one_row(program: Program) -> None:
+    program.train(40)
+    program.log.rested(100, program.now)
+    program.train(40)
+    steps = program.steps()
+    (off,) = np.flatnonzero(steps.has(layout.PROBE_OFF))
+    assert steps.steps[off] == 100 and not steps.plain[off]
+    assert np.isclose(steps.phases_s[off].sum(), steps.phases_s[off, layout.OTHER])
+    assert steps.step[-1] == 39 + 100 + 40
+
+
+def test_far_steps_share_rows_and_slow_ones_keep_theirs(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepping, "THINNED_FROM", 100)
+    monkeypatch.setattr(stepping, "STEPS_PER_DETAIL", 10)
+    program.train(300)
+    program.fetch(ms=500)
+    program.train(300)
+    steps = program.steps()
+    assert (steps.steps[:100] == 1).all()
+    assert 10 < steps.steps[110:-1].mean() < 60
+    assert int(steps.steps.sum()) == steps.step[-1] == 600
+    (slow,) = np.flatnonzero(steps.has(layout.SLOW_STEP))
+    assert steps.steps[slow] == 1 and steps.step_s[slow] > 0.5
+    ends_ns = steps.start_ns + (steps.total_s * 1e9).astype(int)
+    assert np.abs(steps.start_ns[1:] - ends_ns[:-1]).max() < 20_000  # phases are of 24 bits
+
+
+def test_a_row_lasts_no_longer_than_a_kill_may_cost(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepping, "THINNED_FROM", 0)
+    monkeypatch.setattr(stepping, "STEPS_PER_DETAIL", 1e-9)
+    program.train(5000)
+    assert program.steps().total_s[:-1].max() < 8.1

@@ -1,0 +1,192 @@
+"""The report of a watched run, and its live view: while it runs, after its end, after a kill."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import watch_simulation as simulation
+from typer.testing import CliRunner
+
+from torchdoctor.cli.front import app
+from torchdoctor.watch import end_report, writing
+from torchdoctor.watch.recording import Process, Start, read_run
+from torchdoctor.watch.summary import summary_of
+from torchdoctor.watch.top import frame
+from torchdoctor.words.errors import UsageError
+
+NOW_S = simulation.START_UNIX_NS / 1e9
+START = Start(
+    host=simulation.HOST,
+    pid=1,
+    command=["python", "train.py", "--epochs", "3"],
+    cwd="/",
+    start_ns=simulation.START_NS,
+    start_unix_ns=simulation.START_UNIX_NS,
+)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of nine minutes whose loader becomes slower in the eighth, with its alert."""
+    folder = tmp_path_factory.mktemp("run")
+    run, _ = simulation.planted(simulation.PLANTS[0][2], 8)
+    alerts = [alert for _, alert in simulation.replayed(folder / "watch", [run])]
+    stem = next((folder / "watch").glob("node-*.steps")).stem
+    lines = [json.dumps(alert.__dict__) + "\n" for alert in alerts]
+    (folder / "watch" / "alerts-node.jsonl").write_text("".join(lines))
+    process = replace(end(folder), rank=None)
+    writing.write_json(folder / "watch" / f"{stem}.json", process)
+    writing.write_json(folder / "watch" / "run-node-1.json", START)
+    return folder
+
+
+def end(folder: Path) -> Process:
+    return replace(read_run(folder).processes[0].process, total_steps=10_000)
+
+
+def ends_s(folder: Path) -> float:
+    return float(read_run(folder).processes[0].sensors["unix_ns"][-1]) / 1e9
+
+
+def test_the_first_screen_says_the_cause_first_and_what_to_try(recorded: Path) -> None:
+    text = end_report.rendered(recorded, "terminal", details=False)
+    lines = text.splitlines()
+    assert lines[0].startswith("torchdoctor watch · train.py --epochs 3 · node")
+    assert lines[2].startswith("  Training is 1.") and "slower since step " in lines[2]
+    assert "Try remedies:   torchdoctor run train.py --epochs 3" in text
+    for title in ("Where the time went", "Over time", "Slowest steps", "What happened"):
+        assert title in lines
+    assert len(lines) <= 48 and max(map(len, lines)) <= 100
+
+
+def test_figures_of_the_summary_are_those_of_the_log(recorded: Path) -> None:
+    run = read_run(recorded)
+    summary, steps = summary_of(run, ends_s(recorded) + 1), run.processes[0].steps
+    assert summary.status == "running" and summary.steps == steps.step[-1]
+    assert sum(summary.phases_s.values()) == pytest.approx(steps.total_s.sum(), rel=1e-6)
+    assert summary.periods[-1].step_s > 1.2 * summary.periods[0].step_s
+    assert summary.drift is not None and summary.drift > 1.2
+    assert "wait for data" in summary.drift_cause
+    assert summary.slowest[0].step_s == pytest.approx(steps.step_s.max(), rel=1e-6)
+    assert summary.best_step_s is not None and summary.median_step_s is not None
+    assert summary.best_step_s <= summary.median_step_s
+
+
+def test_evaluations_and_checkpoints_have_their_price(tmp_path: Path) -> None:
+    run = simulation.steady(1.02)
+    writing.write_process(tmp_path / "watch", Process(host="a", pid=1), run.steps, run.process)
+    summary = summary_of(read_run(tmp_path))
+    assert (summary.evaluations, summary.checkpoints) == (2, 1)
+    text = end_report.rendered(tmp_path, "terminal")
+    assert "2 evaluations of " in text and "1 checkpoint of " in text
+    assert all("evaluation" not in slow.cause for slow in summary.slowest)
+
+
+def test_it_says_whether_the_run_runs_ended_or_was_killed(recorded: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(recorded, tmp_path / "copy"))
+    now_s = ends_s(folder)
+    assert "is running" in summary_of(read_run(folder), now_s + 5).ending
+    assert "was killed: its last sign of life" in summary_of(read_run(folder), now_s + 300).ending
+    for exited, words in ((True, "The program ended at"), (False, "A signal or a crash ended")):
+        ended = replace(START, end_unix_ns=int(now_s * 1e9), exited=exited)
+        writing.write_json(folder / "watch" / "run-node-1.json", ended)
+        assert words in summary_of(read_run(folder), now_s + 300).ending
+
+
+def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
+    writing.write_start(tmp_path / "watch", START)
+    assert "No training step" in end_report.rendered(tmp_path, "terminal")
+    assert "No step has ended yet" in "\n".join(frame(read_run(tmp_path), NOW_S, 80, 24, None))
+
+
+def test_every_format_is_written_and_the_page_has_its_curves(
+    recorded: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(recorded, tmp_path / "copy"))
+    end_report.write_end_report(folder / "watch")
+    stored = json.loads((folder / "report.json").read_text())
+    assert stored["kind"] == "watched run" and stored["alerts"][0]["cause"] == "loader"
+    assert json.loads(end_report.rendered(folder, "json"))["steps"] == stored["steps"]
+    page = (folder / "report.html").read_text()
+    for picture in ("steps", "time", "resources"):
+        assert f'<figure id="{picture}">' in page
+    assert end_report.rendered(folder, "markdown").startswith("### torchdoctor watch")
+    assert (folder / "report.txt").read_text().startswith("torchdoctor watch · ")
+    with pytest.raises(UsageError, match="choose terminal"):
+        end_report.rendered(folder, "sarif")
+
+
+def test_the_commands_find_the_newest_watched_run(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    result = runner.invoke(app, ["top"])
+    assert isinstance(result.exception, UsageError)
+    assert "There is no watched run" in str(result.exception)
+    shutil.copytree(recorded, tmp_path / "torchdoctor-runs" / "a")
+    for command in (["report"], ["report", "torchdoctor-runs/a"], ["report", "--details"]):
+        result = runner.invoke(app, command)
+        assert result.exit_code == 0 and result.output.startswith("torchdoctor watch")
+    assert "was killed" in runner.invoke(app, ["top"]).output
+    assert isinstance(runner.invoke(app, ["top", "nowhere"]).exception, UsageError)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (44, 12)])
+def test_the_live_view_fits_the_terminal(recorded: Path, width: int, height: int) -> None:
+    lines = frame(read_run(recorded), ends_s(recorded), width, height, None)
+    assert len(lines) < height and max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "Step " in text and "samples/s" in text and "\x1b" not in text
+    if height >= 24:
+        assert "of 10,000" in text and "left" in text and "waiting for data" in text
+        assert "CPU 6." in text and "Alerts (1)" in text and "slower since" in text
+
+
+def test_the_live_view_shows_ranks_as_a_heat_row(tmp_path: Path) -> None:
+    base = simulation.steady(2 / 60)
+    for part in simulation.ranks_of(base, slow=2, step=0):
+        process = Process(host="a", pid=10 + (part.rank or 0), rank=part.rank, world_size=4)
+        steps = part.steps[:50] if part.rank == 3 else part.steps
+        writing.write_process(tmp_path, process, steps, part.process)
+    text = "\n".join(frame(read_run(tmp_path), NOW_S, 80, 24, None))
+    assert "rank 2 works longest: 1.3" in text and "1 rank behind (?)" in text
+    assert "··█?" in text
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_the_live_view_in_a_terminal_follows_its_size_and_leaves_by_q(tmp_path: Path) -> None:
+    """A writer keeps the run alive; the terminal is tmux's."""
+    run = simulation.steady(2 / 60)
+    moved = int(time.time() * 1e9) - simulation.START_UNIX_NS - 120 * 10**9
+    run.process["unix_ns"] += moved + 10**12  # alive for as long as this test may take
+    writing.write_process(tmp_path / "watch", Process(host="a", pid=1), run.steps, run.process)
+    session = f"top-{tmp_path.name}-{time.time_ns()}"
+
+    def tmux(*words: str) -> str:
+        return subprocess.run(["tmux", *words], capture_output=True, text=True, check=True).stdout
+
+    def shown(text: str) -> str:
+        until = time.monotonic() + 60
+        while text not in (screen := tmux("capture-pane", "-p", "-t", session)):
+            assert time.monotonic() < until, screen
+            time.sleep(0.2)
+        return screen
+
+    tmux("new-session", "-d", "-s", session, "-x", "80", "-y", "24")
+    try:
+        command = f"{sys.executable} -m torchdoctor top {tmp_path}; echo left with $?"
+        tmux("send-keys", "-t", session, command, "Enter")
+        assert "q leaves" in shown("waiting for data").splitlines()[0]
+        tmux("resize-window", "-t", session, "-x", "50", "-y", "10")
+        time.sleep(1.5)
+        assert len(shown("Step").splitlines()) <= 10
+        tmux("send-keys", "-t", session, "q")
+        assert "q leaves" not in shown("left with 0")
+    finally:
+        tmux("kill-session", "-t", session)

@@ -1,0 +1,25 @@
+"""`torchdoctor top`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchdoctor.cli import stored
+
+HELP = (
+    "Show a watched training live, also one that runs elsewhere on a shared folder; q leaves.\n\n"
+    "It only reads the run's folder, and costs the training nothing."
+)
+_Run = Annotated[
+    Path | None, typer.Argument(help="The run's folder (default: the newest watched run here).")
+]
+
+
+def top(run: _Run = None) -> None:
+    """Show the run until it ends, then say so in one sentence."""
+    from torchdoctor.watch.top import top
+
+    sentence = top(stored.watched_run(run))
+    if sentence:
+        typer.echo(sentence)

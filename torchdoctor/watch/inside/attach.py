@@ -1,0 +1,193 @@
+"""Entry of a watched process: called once torch has been imported (`probe.sitecustomize`)."""
+
+import atexit
+import functools
+import json
+import os
+import sys
+
+from ...probe import step_log
+from ...probe.accelerator import Accelerator
+from ...probe.hooks import model_hooks
+from . import hooks
+from .keeping import Keeper
+from .profiling import Profiling
+from .resting import Rests
+from .stepping import StepLog
+from .trackers import Trackers
+
+_watch = None
+_ALLOWED_FAILURES = 3  # of hooks, before the probe removes itself
+
+
+class Watch:
+    """One watched process: what the hooks share. `on` False: every hook passes through."""
+
+    phases, programs, arms, sparse = True, (), (), False
+    backward_location = gradient_location = None
+
+    def __init__(self, torch, plan):
+        self.torch, self.plan = torch, plan
+        self.on, self.resting = True, False
+        self._failures, self._removed = 0, False
+        self.accelerator = Accelerator(torch)
+        self.passes = _NoPasses
+        self.keeper = Keeper(self)
+        self.loaders = hooks.Loaders(self)
+        self.log = StepLog(
+            self.keeper.row, self.event_at, self.loaders.place_of, plan.get("steps_on")
+        )
+        self.log.on_found, self.log.has_compiled = self.keeper.steps_found, self._has_compiled
+        self._graphs = 0
+        self.models = model_hooks.Models(self)
+        self.models._calls = hooks.Calls(self, self.models)
+        self.exchanges, self.optimizers = hooks.Exchanges(self), None
+        self.backwards = hooks.Backwards(self)
+        self.rests, self.profiling = Rests(self), Profiling(self)
+        self.log.at_boundary += [self.profiling.boundary, self.rests.boundary]
+
+    def install(self, importing):
+        """Hook into torch, each part by itself."""
+        parts = (
+            ("loaders", self.loaders.install),
+            ("optimizers", lambda: hooks.install_optimizers(self, self.rests.updated)),
+            ("backward", self.backwards.install),
+            ("exchanges", self.exchanges.install),
+            ("checkpoints", lambda: hooks.install_checkpoints(self, importing)),
+            ("pauses", lambda: hooks.install_pauses(self)),
+        )
+        if self.plan["watch"].get("log_to_tracker"):
+            parts += (("trackers", lambda: Trackers(self).install(importing)),)
+        for name, install in parts:
+            try:
+                install()
+            except Exception as error:  # another torch: what it has no place for is not seen
+                self.keeper.note("%s: %s: %s" % (name, type(error).__name__, error))
+
+    # What the probe's hooks ask of their session.
+
+    def tell(self, event, *args):
+        """Let a new model be watched for exchanges."""
+        if event == "model":
+            self.exchanges.watch_model(args[0])
+
+    def first_batch(self):
+        """Do nothing: no fix waits for it."""
+
+    def learning(self, now_ns):
+        """Make the files at the first pass or step."""
+        if not self.keeper.started:
+            self.keeper.start()
+
+    def begins_group(self, *args, **kwargs):
+        """Make the files of a rank that joins the others."""
+        self.keeper.start()
+
+    def guarded(self, function):
+        """Wrap a hook body of ours so that it can never raise into the program."""
+
+        @functools.wraps(function)
+        def guarded(*args):
+            try:
+                return function(*args)
+            except Exception as error:
+                self.fail(getattr(function, "__name__", "hook"), error)
+                return None
+
+        return guarded
+
+    def fail(self, where, error):
+        """Note a failure of ours; after the third the probe removes itself."""
+        self._failures += 1
+        reason = "%s: %s: %s" % (where, type(error).__name__, error)
+        if self._failures < _ALLOWED_FAILURES:
+            self.keeper.note(reason)
+        elif not self._removed:
+            self._removed, self.on, self.resting = True, False, False
+            self.keeper.failed(reason)
+
+    def hide_frames(self, error):
+        """Take our frame out of an exception; its wrapper goes on with a bare `raise`."""
+        trace = error.__traceback__
+        if trace is not None and trace.tb_next is not None:
+            error.__traceback__ = trace.tb_next
+
+    # What happens once.
+
+    def event(self, kind, text="", seconds=0.0, value=0.0):
+        """Note an event that happens now."""
+        self.event_at(step_log.perf_counter_ns(), kind, text, seconds, value)
+
+    def event_at(self, t_ns, kind, text="", seconds=0.0, value=0.0):
+        """Note an event."""
+        self.keeper.event(t_ns, kind, text, seconds, value)
+
+    def _has_compiled(self):
+        """Return whether torch.compile made graphs since this was asked last, and note them."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        try:
+            graphs = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
+        except (AttributeError, KeyError, TypeError):
+            return False  # of another torch
+        before, self._graphs = self._graphs, graphs
+        if graphs > before:
+            self.event("compiled", value=graphs - before)
+        return graphs > before
+
+    def saved(self, seconds, size):
+        """Note a checkpoint that was written."""
+        self.event("checkpoint", "", seconds, size)
+
+    def loss(self, value):
+        """Note a loss that was read."""
+        self.keeper.loss(value)
+
+    def wake(self):
+        """End a stretch without hooks."""
+        self.guarded(self.rests.end)()
+
+    def after_fork(self):
+        """Begin anew in a forked child; a loader worker never learns, and so writes nothing."""
+        self.on, self.resting = not self._removed, False
+        self.log.restart(os.getpid())
+        self.rests.forget()
+        self.profiling.forget()
+        self.keeper.restart()
+
+    def at_exit(self):
+        """Write what is left."""
+        for function in (self.profiling.at_exit, self.log.end, self.keeper.end):
+            self.guarded(function)()
+
+
+class _NoPasses:
+    on = False
+
+
+def attach(torch, importing):
+    """Watch this process; `importing` calls back when modules are imported."""
+    global _watch
+    with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
+        plan = json.load(file)
+    watch = _watch = Watch(torch, plan)
+    sys.modules["_torchdoctor_probe_attach"] = sys.modules[__name__]  # for torchdoctor.step()
+    watch.install(importing)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=watch.guarded(watch.after_fork))
+    atexit.register(watch.at_exit)
+    old = os._exit  # skips every exit handler, and some programs end by it
+
+    @functools.wraps(old)
+    def _exit(status):
+        watch.at_exit()
+        old(status)
+
+    os._exit = _exit
+
+
+def explicit_step(samples=None):
+    """Note a step by `torchdoctor.step()` in the user's code."""
+    watch = _watch
+    if watch is not None and watch.on:
+        watch.learning(0)
+        watch.log.explicit(step_log.UNKNOWN_SIZE if samples is None else int(samples))

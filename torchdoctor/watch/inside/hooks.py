@@ -1,0 +1,354 @@
+"""The hooks of a watched process: few, small, and passed through once `watch.on` is False.
+
+Unlike the probe's own they ask nothing of the program's data sets, losses on a device, or models.
+"""
+
+import functools
+import os
+import sys
+import weakref
+from time import perf_counter_ns
+
+from ...probe import places, step_log, wrapping
+from ...probe.hooks import copy_hooks, gradient_hooks, model_hooks
+from ...probe.measure.batch_sizes import BatchSizes
+from .stepping import CHECKPOINT_BEGIN, CHECKPOINT_END
+
+_LEARNT_SIZES = 20  # batches
+_MOST_SHAPES = 512
+_LOSS_EVERY_NS = 1_000_000_000  # on a device
+_COLLECTIVES = (
+    *("all_reduce", "barrier", "broadcast", "all_gather", "all_gather_into_tensor", "reduce"),
+    *("reduce_scatter_tensor", "reduce_scatter", "all_to_all", "all_to_all_single"),
+)
+
+
+class Loaders:
+    """The data loaders of the process, numbered; `rows` tells of each."""
+
+    def __init__(self, watch):
+        self._watch = watch
+        self._numbers = weakref.WeakKeyDictionary()
+        # [place, location, BatchSizes, batches to learn from, workers, batch size, it is kept to]
+        self.rows = []
+
+    def made(self, loader, location):
+        """Note a new loader; return its number."""
+        number = self._numbers[loader] = len(self.rows)
+        place = (location["file"], location["line"]) if location else number
+        sampler = getattr(loader, "batch_sampler", None)
+        size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+        workers = getattr(loader, "num_workers", None)
+        self.rows.append([place, location, BatchSizes(size), _LEARNT_SIZES, workers, size, True])
+        return number
+
+    def place_of(self, number):
+        """Return where a loader was made: what is made there again and again is one loader."""
+        return self.rows[number][0]
+
+    def install(self):
+        """Wrap construction, iteration and fetching."""
+        data = self._watch.torch.utils.data
+        wrapping.wrap(data.DataLoader, "__init__", self._init)
+        wrapping.wrap(data.DataLoader, "__iter__", self._iter)
+        wrapping.wrap(data.dataloader._BaseDataLoaderIter, "__next__", self._next)
+
+    def _init(self, old):
+        made = self._watch.guarded(lambda loader: self.made(loader, places.made_here(loader)))
+
+        def __init__(loader, *args, **kwargs):
+            old(loader, *args, **kwargs)
+            if self._watch.on or self._watch.resting:
+                made(loader)
+
+        return __init__
+
+    def _iter(self, old):
+        watch, add = self._watch, self._watch.log.add
+
+        def __iter__(loader):
+            if watch.resting:
+                watch.wake()  # what begins while nothing is hooked would never be seen
+            if not watch.on:
+                return old(loader)
+            number = self._numbers.get(loader)
+            number = self.made(loader, None) if number is None else number
+            add(step_log.LOADER_START_BEGIN, number)
+            try:
+                iterator = old(loader)
+            except BaseException as error:
+                watch.hide_frames(error)
+                raise
+            finally:
+                add(step_log.LOADER_START_END, number)
+            iterator._torchdoctor_ident = number
+            return iterator
+
+        return __iter__
+
+    def _next(self, old):
+        watch, add, rows = self._watch, self._watch.log.add, self.rows
+        begin, end, exhausted = step_log.FETCH_BEGIN, step_log.FETCH_END, step_log.EXHAUSTED
+
+        def __next__(iterator):
+            number = getattr(iterator, "_torchdoctor_ident", None)
+            if number is None or not watch.on:
+                return old(iterator)
+            try:
+                add(begin, number)
+            except Exception as error:
+                watch.fail("fetch", error)
+            try:
+                batch = old(iterator)
+            except BaseException as error:
+                add(end, number, exhausted)
+                if not isinstance(error, StopIteration):
+                    watch.hide_frames(error)
+                raise
+            try:
+                row = rows[number]
+                left = row[3]
+                if left < 0:  # batches of the size that was asked for, but an epoch's last
+                    add(end, number, row[5])
+                elif left == 0:
+                    add(end, number, row[2].of(batch))
+                else:
+                    samples = row[2].learn(batch)
+                    add(end, number, samples)
+                    row[6] = row[6] and samples == row[5]
+                    row[3] = left - 1 if left > 1 else -int(row[6])
+                    if not watch.models.settled:
+                        watch.models.discover()
+            except Exception as error:
+                watch.fail("fetch", error)
+            return batch
+
+        return __next__
+
+
+class Calls(model_hooks._Calls):
+    """Outermost calls of root modules; notes the largest input of training forwards."""
+
+    def __init__(self, watch, models):
+        super().__init__(watch, models)
+        self._tensor, self._shapes = watch.torch.Tensor, set()
+
+    def _begin(self, root, module, args, kwargs):
+        flags = self._grad_enabled() | module.training << 1
+        root.forwards += 1
+        if flags == 3:
+            self._note_input((*args, *kwargs.values()) if kwargs else args)
+        self._session.log.add(step_log.FORWARD_BEGIN, root.ident, flags)
+        return flags
+
+    def _note_input(self, values):
+        most, shape, tensor = 0, None, self._tensor
+        if len(values) == 1 and type(values[0]) is tensor:
+            most, shape, values = values[0].numel(), values[0].shape, ()
+        for value in values:
+            parts = (value,)
+            if isinstance(value, dict):
+                parts = value.values()
+            elif isinstance(value, (list, tuple)):
+                parts = value[:8]
+            for part in parts:
+                if isinstance(part, tensor) and part.numel() > most:
+                    most, shape = part.numel(), part.shape
+        if not most:
+            return
+        is_new = shape not in self._shapes and len(self._shapes) < _MOST_SHAPES
+        if is_new:
+            self._shapes.add(shape)
+            self._session.event("input", "x".join(map(str, shape)))
+        self._session.log.input(most, shape[0] if len(shape) > 1 else 0, is_new)
+
+
+class Backwards:
+    """Backward passes, with the loss where reading it waits for nothing."""
+
+    def __init__(self, watch):
+        self._watch, self._on_device, self._due_ns = watch, None, 0
+
+    def install(self):
+        """Wrap `torch.autograd.backward`, which `Tensor.backward` calls, and `autograd.grad`."""
+        wrapping.wrap(self._watch.torch.autograd, "backward", self.around)
+        gradient_hooks.install(self._watch, self)
+
+    def around(self, old):
+        """Return the wrapper of `torch.autograd.backward`."""
+        watch, models, add = self._watch, self._watch.models, self._watch.log.add
+
+        def backward(tensors, *args, **kwargs):
+            if not watch.on:
+                return old(tensors, *args, **kwargs)
+            try:
+                if not models.settled:
+                    models.discover()
+                elif not models.seen_forward:
+                    models.look_again()
+                models.seen_forward = False
+                add(step_log.BACKWARD_BEGIN)
+            except Exception as error:
+                watch.fail("backward", error)
+            try:
+                result = old(tensors, *args, **kwargs)
+            except BaseException as error:
+                watch.hide_frames(error)
+                add(step_log.BACKWARD_END, 0, -1)
+                raise
+            try:
+                now = add(step_log.BACKWARD_END)
+                watch.exchanges.backward_ended(now)
+                self._keep(tensors, now)
+                watch.learning(now)
+            except Exception as error:
+                watch.fail("backward", error)
+            return result
+
+        return backward
+
+    def _keep(self, tensors, now):
+        """Read a scalar loss on the CPU; elsewhere copy one a second, and read it when it came."""
+        loss = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+        if getattr(loss, "numel", None) is None or loss.numel() != 1:
+            return
+        if loss.is_cpu:
+            self._watch.loss(loss.item())
+            return
+        kept = self._on_device
+        if kept is not None and kept[1].query():
+            self._watch.loss(kept[0].item())
+            self._on_device = kept = None
+        if kept is None and now > self._due_ns and loss.device.type == "cuda":
+            self._due_ns = now + _LOSS_EVERY_NS
+            event = self._watch.accelerator.event()  # None while a graph is captured
+            if event is not None:
+                torch = self._watch.torch
+                place = torch.empty((), dtype=torch.float32, pin_memory=True)
+                place.copy_(loss.detach().reshape(()), non_blocking=True)
+                event.record()
+                self._on_device = place, event
+
+
+class Exchanges:
+    """When this rank was ready for its exchange with the others, and when that had ended."""
+
+    def __init__(self, watch):
+        self._watch, self._entry_ns, self._hooked = watch, 0, set()
+
+    def install(self):
+        """Wrap the collectives of `torch.distributed` that a program calls itself."""
+        distributed = self._watch.torch.distributed
+        if distributed.is_available():
+            for name in _COLLECTIVES:
+                wrapping.wrap(distributed, name, self._around)
+            # A rank that never comes to its first step is missed all the same.
+            wrapping.before(
+                self._watch, distributed, "init_process_group", self._watch.begins_group
+            )
+
+    def _around(self, old):
+        watch, compiling = self._watch, self._watch.torch.compiler.is_dynamo_compiling
+
+        @functools.wraps(old)
+        def collective(*args, **kwargs):
+            if compiling() or not watch.on:
+                return old(*args, **kwargs)
+            entry_ns = perf_counter_ns()
+            work = old(*args, **kwargs)
+            ended_ns = 0 if kwargs.get("async_op") else perf_counter_ns()
+            watch.log.exchanged(entry_ns, ended_ns, False)
+            return work
+
+        return collective
+
+    def watch_model(self, module):
+        """Hook the gradient that DistributedDataParallel has ready last, its first parameter's."""
+        torch = self._watch.torch
+        if not isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            return
+        parameter = next((p for p in module.parameters() if p.requires_grad), None)
+        if parameter is None or id(module) in self._hooked:
+            return
+        self._hooked.add(id(module))
+        with torch.enable_grad():  # a node of the graph: the parameter itself stays as it is
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        owner = weakref.ref(module)
+
+        def ready(_):
+            module = owner()
+            if self._watch.on and module is not None and module.require_backward_grad_sync:
+                self._entry_ns = perf_counter_ns()
+
+        node.register_prehook(self._watch.guarded(ready))
+
+    def backward_ended(self, now):
+        """Note the exchange that ends with a backward pass."""
+        if self._entry_ns:
+            self._watch.log.exchanged(self._entry_ns, now, True)
+            self._entry_ns = 0
+
+
+def install_optimizers(watch, count):
+    """Register torch's global step hooks; `count` is called at each step, also while resting."""
+    numbers, log = weakref.WeakKeyDictionary(), watch.log
+    watch.optimizers = numbers
+    hooks = sys.modules[watch.torch.optim.Optimizer.__module__]
+
+    def number_of(optimizer):
+        number = numbers.get(optimizer)
+        if number is None:
+            number = numbers[optimizer] = len(numbers)
+        return number
+
+    @watch.guarded
+    def begins(optimizer, args, kwargs):
+        if watch.on:
+            log.add(step_log.OPTIMIZER_BEGIN, number_of(optimizer))
+
+    @watch.guarded
+    def ended(optimizer, args, kwargs):
+        count()
+        if watch.on:
+            watch.learning(log.add(step_log.OPTIMIZER_END, number_of(optimizer)))
+
+    hooks.register_optimizer_step_pre_hook(begins)
+    hooks.register_optimizer_step_post_hook(ended)
+
+
+def install_checkpoints(watch, importing):
+    """Time what writes checkpoints: `torch.save` and safetensors."""
+
+    def timed(owner, name):
+        def make(old):
+            def save(*args, **kwargs):
+                if not watch.on:
+                    return old(*args, **kwargs)
+                began = watch.log.add(CHECKPOINT_BEGIN)
+                try:
+                    return old(*args, **kwargs)
+                finally:
+                    took_ns = watch.log.add(CHECKPOINT_END) - began
+                    watch.saved(took_ns / 1e9, _size(args, kwargs))
+
+            return save
+
+        wrapping.wrap(owner, name, make)
+
+    timed(watch.torch, "save")
+    importing.when_imported("safetensors.torch", lambda module: timed(module, "save_file"))
+
+
+def _size(args, kwargs):
+    """Return the bytes of the file that was named, 0 where none was."""
+    path = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
+    try:
+        return os.path.getsize(path) if isinstance(path, (str, os.PathLike)) else 0
+    except OSError:
+        return 0
+
+
+def install_pauses(watch):
+    """Time copies to a device, and the garbage collector."""
+    copy_hooks.install(watch)
+    copy_hooks.install_pauses(watch)

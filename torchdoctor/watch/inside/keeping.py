@@ -1,0 +1,313 @@
+"""Writes what one watched process tells: its facts, steps, events and its own sensors.
+
+A thread of its own writes once a second, so that the training never waits for a disk and a process
+that hangs still gives signs of life.
+"""
+
+import json
+import os
+import sys
+import time
+from _thread import allocate_lock, start_new_thread
+from math import nan
+from time import perf_counter_ns
+
+from . import layout
+
+_FLUSH_S = 1.0
+_SYNC_S = 5.0  # a power cut loses no more
+_PATIENCE_S = 5.0
+_SENSORS_S, _SENSORS_MOST_S = 1.0, 15.0
+_SENSORS_SHARE = 1e-4  # of the time so far, between these
+_BURST, _EVENT_EVERY_NS = 50, 10_000_000_000  # of one kind
+_MOST_EVENTS = 20_000
+_FRAMEWORKS = (
+    *("transformers", "trl", "accelerate", "lightning", "pytorch_lightning", "ignite", "timm"),
+    *("keras", "sentence_transformers", "diffusers", "torch_geometric", "skorch", "ray.train"),
+    *("deepspeed", "torchtitan", "fastai"),
+)
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Keeper:
+    """The files of one process; made at `start`."""
+
+    def __init__(self, watch):
+        self._watch = watch
+        self.folder = watch.plan["channel"]
+        self.restart()
+
+    def restart(self):
+        """Begin anew, in a forked child: the files are its parent's."""
+        self.started = self.changed = False
+        self.stem = None
+        self._rows = self._events = self._sensors = None
+        self._early = []  # events before the start
+        self._counts = {}  # by kind: [events, when the next one may come]
+        self._total_events = 0
+        self._loss, self._bad_losses = nan, 0
+        self._notes, self._facts = [], {}
+        self._lock = allocate_lock()
+        self._ended = False
+        self._start_ns, self._start_unix_ns = perf_counter_ns(), time.time_ns()
+        self._pack = layout.row_of(layout.PROCESS_COLUMNS).pack
+
+    def start(self):
+        """Make the files and the thread that writes them."""
+        if self.started or not self._watch.on or _is_loader_worker():
+            self.started = True
+            return
+        self.started = True
+        host = os.uname().nodename
+        self.stem = layout.stem(host, os.getpid(), self._start_unix_ns // 10**9)
+        path = os.path.join(self.folder, self.stem)
+        self._rows = layout.AppendedFile(path + ".steps", layout.table_head(layout.STEP_COLUMNS))
+        self._sensors = layout.AppendedFile(
+            path + ".sensors", layout.table_head(layout.PROCESS_COLUMNS)
+        )
+        self._events = layout.AppendedFile(path + ".events")
+        for event in self._early:
+            self.event(*event)
+        self._early = []
+        self._group, self._first_look = {}, True
+        self._write_facts()
+        start_new_thread(self._run, ())
+
+    # ------------------------------------------------------------------ what is told
+
+    def row(self, row):
+        """Keep a row of the step log."""
+        if self._rows is not None:
+            self._rows.add(row)
+
+    def loss(self, value):
+        """Keep the last loss; say once in a while that it is not finite."""
+        self._loss = value
+        if value - value != 0:
+            self._watch.log.flag(layout.LOSS_NOT_FINITE)
+            self._bad_losses += 1
+            if self._bad_losses & (self._bad_losses - 1) == 0:
+                self.event(perf_counter_ns(), "loss", repr(value), value=self._bad_losses)
+
+    def event(self, t_ns, kind, text="", seconds=0.0, value=0.0):
+        """Keep an event; of one kind no more than a burst, and then now and then."""
+        if self._events is None:
+            if len(self._early) < _BURST and not self.started:
+                self._early.append((t_ns, kind, text, seconds, value))
+            return
+        count = self._counts.setdefault(kind, [0, 0])
+        count[0] += 1
+        if (count[0] > _BURST and t_ns < count[1]) or self._total_events > _MOST_EVENTS:
+            return
+        count[1] = t_ns + _EVENT_EVERY_NS
+        self._total_events += 1
+        row = {"t_ns": t_ns, "step": self._watch.log.step, "kind": kind, "text": text}
+        row |= {"seconds": seconds, "value": value}
+        line = json.dumps(row).replace("NaN", "null").replace("Infinity", "null")
+        self._events.add(line.encode() + b"\n")
+
+    def note(self, reason):
+        """Note a failure that the probe lives on with."""
+        self._notes.append(reason)
+        self.event(perf_counter_ns(), "failed", reason)
+
+    def failed(self, reason):
+        """Note why the probe removed itself."""
+        self._facts["probe_failed"] = reason
+        self.event(perf_counter_ns(), "failed", "the probe removed itself: " + reason)
+        self.changed = True
+
+    def steps_found(self, kind, place, again):
+        """Keep what a step is, in words too."""
+        watch, location, facts = self._watch, None, {}
+        if kind == "loader":
+            row = next((r for r in watch.loaders.rows if r[0] == place), None)
+            if row is not None:
+                location, facts = row[1], {"num_workers": row[4], "batch_size": row[5]}
+            sentence = "one step is one batch of the DataLoader"
+        elif kind == "optimizer":
+            named = [type(o).__name__ for o, number in watch.optimizers.items() if number == place]
+            sentence = "one step is one step of %s" % "".join(named or ["the optimizer"])
+        elif kind == "backward":
+            sentence = "one step is one backward pass"
+        else:
+            sentence = "one step is one call of torchdoctor.step()"
+        if location is not None:
+            sentence += " at %s:%d" % (location["file"], location["line"])
+        place = location and {k: location[k] for k in ("file", "line", "function")}
+        self._facts.update(facts, step_kind=kind, steps_found=sentence, location=place)
+        self.event(perf_counter_ns(), "steps", sentence + (" from here on" if again else ""))
+        self.changed = True
+
+    # ------------------------------------------------------------------ writing
+
+    def _run(self):
+        """Write once a second, on a thread of our own, until the process ends."""
+        try:
+            import signal
+
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the user's
+        except (ImportError, OSError, ValueError, AttributeError):
+            pass
+        sync_s = sensors_s = 0.0
+        lock, began_s = self._lock, time.monotonic()
+        while not self._ended and lock is self._lock:
+            now_s = time.monotonic()
+            try:
+                if now_s >= sensors_s:
+                    every_s = _SENSORS_SHARE * (now_s - began_s)
+                    sensors_s = now_s + min(_SENSORS_MOST_S, max(_SENSORS_S, every_s))
+                    self._sample()
+                synced = now_s >= sync_s
+                if synced:
+                    sync_s = now_s + _SYNC_S
+                self.flush(synced)
+                self._look_for_group()
+                if self.changed:
+                    self._write_facts()
+            except Exception as error:
+                if not self._ended:
+                    self._watch.fail("keeper", error)
+            time.sleep(_FLUSH_S)
+
+    def flush(self, sync=False):
+        """Write what waits."""
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            return  # the other thread waits for a disk that hangs: the program's end does not
+        try:
+            for file in (self._rows, self._events, self._sensors):
+                if file is not None:
+                    file.flush()
+                    if sync:
+                        file.sync()
+        finally:
+            self._lock.release()
+
+    def end(self):
+        """Write what is left at the exit of the process."""
+        if self._rows is None or self._ended:
+            return
+        self._facts["exited"] = True
+        self.event(perf_counter_ns(), "exit")
+        self._sample()
+        self._ended = True
+        self.flush()
+        self._write_facts()
+
+    def _look_for_group(self):
+        """Rewrite the facts once the process group is there, and once after the first steps."""
+        if not self._group.get("backend"):  # and it is kept once the program has left the group
+            self._group = _group(self._watch.torch)
+            self.changed |= self._group["backend"] is not None
+        if self._first_look and self._watch.log.step:
+            self._first_look, self.changed = False, True
+
+    def _write_facts(self):
+        self.changed = False
+        torch, device = self._watch.torch, self._watch.accelerator
+        log = self._watch.log
+        facts = {
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "ppid": os.getppid(),
+            "start_ns": self._start_ns,
+            "start_unix_ns": self._start_unix_ns,
+            "local_rank": _integer("LOCAL_RANK"),
+            "argv": [str(argument) for argument in getattr(sys, "argv", [])],
+            "python": sys.version.split()[0],
+            "torch": str(torch.__version__),
+            "device": device.type if device.is_used() else "cpu",
+            "updates_per_step": self._watch.rests.updates / log.step if log.step else None,
+            "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
+            "profiled_s": self._watch.profiling.spent_s,
+            "notes": self._notes[-20:],
+            **(self._group or _group(torch)),
+            **self._facts,
+        }
+        try:
+            layout.write_json(os.path.join(self.folder, self.stem + ".json"), facts)
+        except OSError:
+            self.changed = not self._ended  # a full disk: tried again
+
+    def _sample(self):
+        """Add a row of sensors; what this system does not tell is NaN."""
+        log = self._watch.log
+        status, stat, io = _fields("/proc/self/status"), _stat(), _fields("/proc/self/io")
+        used, reserved = self._device_bytes()
+        now = perf_counter_ns()
+        self._sensors.add(
+            self._pack(
+                *(now, time.time_ns(), log.step, log.phase, (now - log.phase_ns) / 1e9),
+                *(float(self._loss), stat[0], _queued_s(), stat[1]),
+                *(status.get("VmSwap", nan) * 1024, stat[2]),
+                *(io.get("read_bytes", nan), io.get("write_bytes", nan), used, reserved),
+                float(self._rows.lost),
+            )
+        )
+
+    def _device_bytes(self):
+        device = self._watch.accelerator
+        try:
+            if device.built and device.is_used():
+                module = device.module
+                return float(module.memory_allocated()), float(module.memory_reserved())
+        except Exception:
+            pass
+        return nan, nan
+
+
+def _is_loader_worker():
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return worker is not None and getattr(worker, "_worker_info", None) is not None
+
+
+def _integer(name):
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _group(torch):
+    """Return rank, world size and backend: of the process group, else of the environment."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return {
+            "rank": int(distributed.get_rank()),
+            "world_size": int(distributed.get_world_size()),
+            "backend": str(distributed.get_backend()),
+        }
+    return {"rank": _integer("RANK"), "world_size": _integer("WORLD_SIZE"), "backend": None}
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _fields(path):
+    """Return the numbers of a file of lines such as "VmSwap:   0 kB"."""
+    fields = {}
+    for line in _read(path).splitlines():
+        name, _, rest = line.partition(b":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            fields[name.decode()] = float(words[0])
+    return fields
+
+
+def _stat():
+    """Return CPU seconds, resident bytes and major faults of this process."""
+    words = _read("/proc/self/stat").rpartition(b")")[2].split()
+    if len(words) < 22:
+        return nan, nan, nan
+    return (int(words[11]) + int(words[12])) * _TICK_S, int(words[21]) * _PAGE, float(words[9])
+
+
+def _queued_s():
+    words = _read("/proc/self/schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else nan

@@ -1,0 +1,89 @@
+"""Opens torch's profiler for a few steps now and then, at most 0.5 % of the run's time."""
+
+import os
+import time
+
+from . import layout
+
+_SHARE = 0.005
+_STEPS = 3
+_FIRST_GUESS_S = 2.0  # that a window takes, with its start and its file
+_LEAST_GAP_S = 600.0
+_MOST_BYTES = 10_000_000  # of all its traces
+
+
+class Profiling:
+    """Profiler windows of one process; the lowest rank of a host has them."""
+
+    def __init__(self, watch):
+        self._watch = watch
+        self.forget()
+        self._began_s, self._last_s = time.monotonic(), 0.0
+        self._cost_s, self._bytes = _FIRST_GUESS_S, 0
+        self._left = 0
+        self.spent_s = 0.0
+        local = os.environ.get("LOCAL_RANK", "0")
+        self._wanted = bool(watch.plan.get("profile")) and local == "0"
+
+    def forget(self):
+        """Leave a window to the parent, in a forked child."""
+        self._profiler = None
+
+    @property
+    def is_open(self):
+        """Return whether a window is open."""
+        return self._profiler is not None
+
+    def boundary(self, now, step):
+        """Open or close a window between two steps."""
+        if self._profiler is not None:
+            self._watch.log.flags |= layout.PROFILED
+            self._watch.log.due_ns = 0  # each boundary counts now
+            self._left -= 1
+            if self._left <= 0:
+                self._close(step)
+        elif self._wanted:
+            self._open_if_due()
+
+    def _open_if_due(self):
+        now_s = time.monotonic()
+        allowed_s = _SHARE * (now_s - self._began_s)
+        if self.spent_s + self._cost_s > allowed_s or now_s - self._last_s < _LEAST_GAP_S:
+            return
+        torch = self._watch.torch
+        if torch.autograd._profiler_enabled():
+            self._last_s = now_s
+            return  # the program has a profiler of its own
+        self._last_s = now_s
+        device = self._watch.accelerator
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if device.is_used():
+            activities = list(torch.profiler.supported_activities())
+        self._profiler = torch.profiler.profile(activities=activities)
+        self._profiler.start()
+        self._left, self._watch.log.due_ns = _STEPS, 0
+        self._watch.log.flags |= layout.PROFILED
+
+    def _close(self, step):
+        profiler, self._profiler = self._profiler, None
+        profiler.stop()
+        name = self._watch.keeper.stem + "-%d.json.gz" % step
+        folder = os.path.join(self._watch.keeper.folder, "traces")
+        os.makedirs(folder, exist_ok=True)
+        profiler.export_chrome_trace(os.path.join(folder, name))
+        size = os.path.getsize(os.path.join(folder, name))
+        self._bytes += size
+        took_s = time.monotonic() - self._last_s
+        self.spent_s += took_s
+        self._cost_s = max(self._cost_s, took_s)
+        self._wanted = self._bytes + size < _MOST_BYTES
+        # The file was written between the steps: the next one is not like the others either.
+        self._watch.log.flags |= layout.PROFILED
+        self._watch.event("profile", os.path.join("traces", name), took_s, size)
+        self._watch.keeper.changed = True
+
+    def at_exit(self):
+        """Close what is open: a running profiler would crash a program that ends."""
+        if self._profiler is not None:
+            profiler, self._profiler = self._profiler, None
+            profiler.stop()

@@ -1,0 +1,431 @@
+"""Turns the hooks' events into rows of steps, while they come.
+
+It stands where the probe has its event log, whose codes it takes. Nested events count once: the
+most specific phase that is open has the time, so that the phases of a step sum to the step.
+"""
+
+from _thread import get_ident
+from array import array
+from operator import add
+from struct import Struct, iter_unpack
+from time import perf_counter_ns
+
+from ...probe import step_log
+from . import layout
+from .finding import Candidates
+
+CHECKPOINT_BEGIN, CHECKPOINT_END, INPUT, EXCHANGE, FLAG = range(101, 106)  # beside the probe's
+THINNED_FROM = 1_000_000  # steps
+STEPS_PER_DETAIL = 150_000  # from there on a row covers this part of all steps so far
+_LONGEST_ROW_NS = 8_000_000_000  # a kill loses no more than this
+_MOST_IN_ROW = 65_000
+_SLOW = 4.0  # times as long as its like
+_MOST_HELD = 20_000  # events, until it is decided what a step is
+_DECIDE_AT = 24  # passes and optimizer steps
+_DECIDE_NS = 5_000_000_000
+_SILENT = 16  # passes and optimizer steps without a boundary, at least: it is another by now
+_WORK_NS = 50_000_000  # from one look at what came to the next
+_PATIENCE_NS = 1_000_000_000  # for a boundary, which is the best moment for it
+BOUNDING = {
+    "loader": step_log.FETCH_BEGIN,
+    "optimizer": step_log.OPTIMIZER_END,
+    "backward": step_log.BACKWARD_BEGIN,
+    "explicit": step_log.EXPLICIT_STEP,
+}
+_BY_LOADER, _BY_MODE = 1, 2
+_pack = Struct("=5q").pack
+_OPTIMIZER, _FORWARD, _BACKWARD, _WAIT, _CHECKPOINT = range(5)
+_SLOTS = {
+    step_log.OPTIMIZER_BEGIN: (_OPTIMIZER, 1),
+    step_log.OPTIMIZER_END: (_OPTIMIZER, -1),
+    step_log.FORWARD_BEGIN: (_FORWARD, 1),
+    step_log.FORWARD_END: (_FORWARD, -1),
+    step_log.BACKWARD_BEGIN: (_BACKWARD, 1),
+    step_log.BACKWARD_END: (_BACKWARD, -1),
+    step_log.GRADIENT_BEGIN: (_BACKWARD, 1),
+    step_log.GRADIENT_END: (_BACKWARD, -1),
+    step_log.LOADER_START_BEGIN: (_WAIT, 1),
+    step_log.LOADER_START_END: (_WAIT, -1),
+    step_log.FETCH_BEGIN: (_WAIT, 1),
+    step_log.FETCH_END: (_WAIT, -1),
+    CHECKPOINT_BEGIN: (_CHECKPOINT, 1),
+    CHECKPOINT_END: (_CHECKPOINT, -1),
+}
+_PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
+
+
+class StepLog:
+    """The steps of the thread that trains. `on_row(bytes)`, `on_event(t_ns, kind, ...)`.
+
+    `place_of(loader number)` says where a loader was made: those of one line are one.
+    """
+
+    def __init__(self, on_row, on_event, place_of, wanted=None):
+        self._on_row, self._on_event, self._place_of = on_row, on_event, place_of
+        self._wanted = wanted
+        self._pack = layout.row_of(layout.STEP_COLUMNS).pack
+        self.at_boundary = []  # called with the time and the number of steps that have ended
+        self.on_found = lambda kind, place, again: None
+        self.has_compiled = lambda: False  # whether torch.compile did since it was last asked
+        self.restart(0)
+
+    def restart(self, pid):
+        """Begin anew, in a forked child."""
+        self.last_code = 0
+        self._rows, self.due_ns = array("q"), 0
+        self._append = self._rows.frombytes
+        self.step = 0  # that have ended
+        self.totals = 0, [0.0] * len(layout.PHASES)  # steps with hooks, seconds of their phases
+        self.kind = self.place = None  # what separates steps
+        self._bounding = step_log.BACKWARD_END
+        self.flags, self.entry_ns, self.exchanged_ns = 0, 0, 0
+        self.off_steps = 0  # that ended while the hooks were off
+        self.phase, self.phase_ns = layout.OTHER, perf_counter_ns()
+        self._thread = None
+        self._held, self._threads = [], {}
+        self._candidates = Candidates(self._wanted)
+        self._begin_row(self.phase_ns)
+        self._last_ns = self._step_ns = self.phase_ns
+        self._step_s = [0] * len(layout.PHASES)  # ns
+        self._samples = self._elements = 0.0
+        self._open = [0] * 5
+        self._evaluating, self._evaluated = 0, (0, 0)
+        self._learning, self._recent, self._feeding, self._trained = set(), [], [], set()
+        # Of passes and optimizer steps: at the last boundary, in the longest step, and whether
+        # they are counted anew since that boundary is silent.
+        self._bounded_at, self._longest, self._anew = 0, 1, False
+        self._interrupted_ns, self._begun = 0, False
+        self._slow_rows = self._thin_rows = self._usual_ns = 0
+
+    # ------------------------------------------------------------------ what the hooks call
+
+    def add(self, code, ident=0, value=0):
+        """Take in an event that happens now; return its time (ns)."""
+        now = perf_counter_ns()
+        self._append(_pack(get_ident(), code, ident, now, value))
+        self.last_code = code
+        if now > self.due_ns and (code == self._bounding or now > self.due_ns + _PATIENCE_NS):
+            self.due_ns = now + _WORK_NS
+            self.work()
+        return now
+
+    def add_at(self, code, ident, t_ns, value=0):
+        """Take in a copy or a garbage collection, whose end is told when it is over."""
+        if code in (step_log.COPY_BEGIN, step_log.GC_BEGIN):
+            self._interrupted_ns = t_ns
+        else:
+            self._append(_pack(get_ident(), code, self._interrupted_ns, perf_counter_ns(), t_ns))
+
+    def explicit(self, samples):
+        """Take in a call of torchdoctor.step()."""
+        self.add(step_log.EXPLICIT_STEP, 0, samples)
+
+    def input(self, elements, rows, is_new):
+        """Note the largest input of a training forward."""
+        self.add(INPUT, elements, rows << 1 | is_new)
+
+    def exchanged(self, entry_ns, ended_ns, final):
+        """Note an exchange between ranks; the step's first, unless one is the gradients' own."""
+        self.add(EXCHANGE, entry_ns, ended_ns << 1 | final)
+
+    def flag(self, bit):
+        """Let the step that is under way have a flag."""
+        self._append(_pack(get_ident(), FLAG, bit, perf_counter_ns(), 0))
+
+    def rested(self, steps, now):
+        """Note that so many steps ended while nothing was hooked; a boundary follows."""
+        self.work()
+        self.flags |= layout.PROBE_OFF
+        self.off_steps, self._evaluating = steps, 0
+        self._open, self.phase, self.phase_ns = [0] * len(self._open), layout.OTHER, now
+        self._candidates.learn()  # so that the next fetch is a boundary
+        self.due_ns = 0
+
+    def work(self):
+        """Take in what came since: all at once, as that costs a fraction of each by itself."""
+        rows, self._rows = self._rows, array("q")
+        self._append = self._rows.frombytes
+        boundary, now, left = False, 0, len(rows) // 5
+        for thread, code, ident, now, value in iter_unpack("=5q", rows):
+            left -= 1
+            if not left and self.has_compiled():  # in the longest step, so likely the last one
+                self.flags |= layout.RECOMPILED
+            if self._thread is None:
+                self._hold(thread, code, ident, now, value)
+            elif thread == self._thread:
+                boundary = self._take(code, ident, now, value)
+        if boundary:  # right now: nothing has happened since
+            for function in self.at_boundary:
+                function(now, self.step)
+
+    # ------------------------------------------------------------------ until steps are found
+
+    def _hold(self, thread, code, ident, now, value):
+        held = self._held
+        if len(held) >= _MOST_HELD:
+            del held[: _MOST_HELD // 2]
+        held.append((thread, code, ident, now, value))
+        if code in (
+            *(step_log.BACKWARD_END, step_log.OPTIMIZER_END, step_log.GRADIENT_END),
+            step_log.EXPLICIT_STEP,
+        ):
+            count = self._threads[thread] = self._threads.get(thread, 0) + 1
+            if count >= _DECIDE_AT or now - held[0][3] > _DECIDE_NS:
+                self._decide(thread)
+
+    def _decide(self, thread):
+        candidates = self._candidates
+        candidates.restart()
+        seen = any(code == step_log.BACKWARD_END for _, code, *_ in self._held)
+        for its, code, ident, _, _ in self._held:
+            if its == thread:
+                self._count(code, ident, seen)
+        found = candidates.decide()
+        if found is None:
+            return
+        self._thread, held, self._held = thread, self._held, []
+        self._found(found, False)
+        candidates.restart()
+        self._last_ns = self._step_ns = self.phase_ns = held[0][3]
+        self._begin_row(self._last_ns)
+        for its, code, ident, now, value in held:
+            if its == thread:
+                self._take(code, ident, now, value)
+
+    def _found(self, found, again):
+        self.kind, self.place = found
+        self._bounding = BOUNDING[self.kind]
+        self.on_found(*found, again)
+
+    def _count(self, code, ident, backwards_seen=True):
+        """Let the candidates count an event; return whether it is a boundary of its kind."""
+        candidates = self._candidates
+        if code == step_log.FETCH_BEGIN:
+            place = self._place_of(ident & ((1 << step_log.LOADER_BITS) - 1))
+            return candidates.fetch(place) and self.kind == "loader" and place == self.place
+        if code == step_log.OPTIMIZER_END:
+            candidates.stepping = False
+            optimizers = candidates.optimizers
+            optimizers[ident] = optimizers.get(ident, 0) + 1
+            return self.kind == "optimizer" and ident == self.place
+        if code == step_log.BACKWARD_BEGIN:
+            candidates.backwards += 1
+            candidates.nested += candidates.stepping
+            candidates.learn()
+            return self.kind == "backward"
+        if code == step_log.OPTIMIZER_BEGIN:
+            candidates.stepping = True
+            candidates.learn()
+        elif code == step_log.EXPLICIT_STEP:
+            candidates.explicit += 1
+            return self.kind == "explicit"
+        elif code == step_log.GRADIENT_BEGIN and ident != _PARTIAL and not backwards_seen:
+            candidates.backwards += 1
+            candidates.learn()
+        return False
+
+    # ------------------------------------------------------------------ once they are found
+
+    def _take(self, code, ident, now, value):
+        boundary = self._count(code, ident)
+        if boundary and not self._begun:
+            self._begun = True
+            if code in (step_log.FETCH_BEGIN, step_log.BACKWARD_BEGIN):
+                boundary = False  # it begins the first step
+                self._last_ns = self._step_ns = now
+                self._step_s = [0] * len(self._step_s)
+                self._begin_row(now)
+        if boundary and code != step_log.OPTIMIZER_END:
+            self._end_step(now)
+        self._step_s[self.phase] += now - self._last_ns
+        self._last_ns = now
+        slot = _SLOTS.get(code)
+        if slot is not None:
+            number, change = slot
+            opened = self._open[number] + change
+            self._open[number] = opened if opened > 0 else 0
+        self._tell(code, ident, now, value)
+        self._switch_phase(now)
+        if boundary and code == step_log.OPTIMIZER_END:
+            self._end_step(now)
+        return boundary
+
+    def _switch_phase(self, now):
+        opened = self._open
+        if opened[_CHECKPOINT]:
+            phase = layout.CHECKPOINT
+        elif self._evaluating:
+            phase = layout.EVALUATION
+        elif opened[_WAIT]:
+            phase = layout.WAIT
+        elif opened[_BACKWARD]:
+            phase = layout.BACKWARD
+        elif opened[_FORWARD]:
+            phase = layout.FORWARD
+        else:
+            phase = layout.OPTIMIZER if opened[_OPTIMIZER] else layout.OTHER
+        if phase != self.phase:
+            self.phase, self.phase_ns = phase, now
+
+    def _tell(self, code, ident, now, value):
+        """Note what an event says beside its phase."""
+        if code == step_log.FETCH_END:
+            if value > 0 and self.kind == "loader" and not self._evaluating:
+                self._samples += value
+            if value == step_log.EXHAUSTED:
+                self._evaluates(0, now)
+        elif code == step_log.FETCH_BEGIN:
+            place = self._place_of(ident & ((1 << step_log.LOADER_BITS) - 1))
+            self._recent.append(place)
+            if self._candidates.learned or self.step:
+                self._evaluates(_BY_LOADER if self._foreign(place) else 0, now)
+        elif code == step_log.LOADER_START_BEGIN:
+            place = self._place_of(ident)
+            if place == self.place:
+                self.flags |= layout.PASS_BEGAN
+                self._on_event(now, "pass")
+            elif self.step and self._foreign(place):
+                self._evaluates(_BY_LOADER, now)
+        elif code == step_log.FORWARD_BEGIN:
+            if self._recent:
+                self._feeding, self._recent = self._recent[-4:], []
+            if value & 3 == 3:
+                self._trained.add(ident)
+                self._evaluates(0, now)
+            elif not value & 2 and ident in self._trained and not self._evaluating:
+                self._evaluates(_BY_MODE, now)
+        elif code in (step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN):
+            if self._feeding or self._recent:
+                self._learning.update(self._feeding or self._recent[-1:])
+                self._feeding, self._recent = [], []
+            if self._evaluating:
+                self._evaluates(0, now)
+            if self._candidates.learned - self._bounded_at > max(_SILENT, 8 * self._longest):
+                self._decide_again()
+        elif code == INPUT:
+            self._elements += ident
+            if self.kind != "loader":
+                self._samples += value >> 1
+            if value & 1:
+                self.flags |= layout.NEW_INPUT
+        elif code == EXCHANGE and (value & 1 or not self.entry_ns):
+            self.entry_ns, self.exchanged_ns = ident, value >> 1
+        elif code == FLAG:
+            self.flags |= ident
+        elif code in (step_log.COPY_END, step_log.GC_END):
+            phase = layout.COPY if code == step_log.COPY_END else layout.GC
+            took = min(value - ident, self._step_s[self.phase])
+            if took > 0:
+                self._step_s[self.phase] -= took
+                self._step_s[phase] += took
+
+    def _foreign(self, place):
+        """Return whether a loader's batches are not learned from, as far as is known."""
+        return place != self.place and place not in self._learning and bool(self._learning)
+
+    def _evaluates(self, how, now):
+        if how == self._evaluating:
+            return
+        if not self._evaluating:
+            self._evaluated = now
+        elif not how and now - self._evaluated > 1_000_000:
+            self._on_event(now, "evaluation", seconds=(now - self._evaluated) / 1e9)
+        self._evaluating = how
+
+    def _decide_again(self):
+        """Look what separates steps now: the old boundary is silent. First count anew."""
+        candidates = self._candidates
+        found = candidates.decide() if self._anew else None
+        candidates.restart()
+        self._anew, self._bounded_at = not self._anew, 0
+        if found is not None and found != (self.kind, self.place):
+            self._found(found, True)
+
+    # ------------------------------------------------------------------ rows
+
+    def _account(self, now):
+        self._step_s[self.phase] += now - self._last_ns
+        self._last_ns = now
+
+    def _begin_row(self, now):
+        self._row_ns, self._row_steps, self._row_flags = now, 0, 0
+        self._row = [0] * len(layout.PHASES)
+        self._row_samples = self._row_elements = 0.0
+
+    def _end_step(self, now):
+        """End the step that is under way: the next one begins here."""
+        self._account(now)
+        learned = self._candidates.learned
+        self._longest = max(self._longest, learned - self._bounded_at)
+        self._bounded_at, self._anew = learned, False
+        if self.kind in ("loader", "explicit"):
+            self._open = [0] * len(self._open)  # what an exception left open
+        steps = self.off_steps or 1
+        self.step += steps
+        if self.flags & layout.PROBE_OFF:
+            self._step_s[layout.OTHER], rest = sum(self._step_s), self._step_s
+            for phase in range(layout.OTHER):
+                rest[phase] = 0
+        took = now - self._step_ns
+        thin = self.step > THINNED_FROM
+        alone = not thin or self.flags & (layout.PROBE_OFF | layout.PROFILED) or self._slow(took)
+        if alone and self._row_steps:
+            self._write_row(self._step_ns, self.step - steps)
+        row, step_s = self._row, self._step_s
+        for phase, spent in enumerate(step_s):
+            row[phase] += spent
+        self._row_steps += steps
+        self._row_flags |= self.flags
+        self._row_samples += self._samples
+        self._row_elements += self._elements
+        if alone or self._full(now):
+            self._write_row(now, self.step)
+        self._step_s = [0] * len(step_s)
+        self._samples = self._elements = 0.0
+        self.flags = self.off_steps = self.entry_ns = self.exchanged_ns = 0
+        self._step_ns = now
+
+    def _slow(self, took):
+        """Return whether a step of the thinned part is kept by itself; marks it."""
+        if not self._usual_ns or took < _SLOW * self._usual_ns:
+            return False
+        if self._slow_rows * 10 > self._thin_rows + 100:
+            return False
+        self._slow_rows += 1
+        self.flags |= layout.SLOW_STEP
+        return True
+
+    def _full(self, now):
+        wanted = -(-self.step // STEPS_PER_DETAIL)
+        count = self._row_steps
+        return count >= min(wanted, _MOST_IN_ROW) or now - self._row_ns > _LONGEST_ROW_NS
+
+    def _write_row(self, until_ns, last_step):
+        """Write the row; it ends at a moment, with a step."""
+        entry = exchanged = 0
+        if self.entry_ns and last_step == self.step:
+            entry = layout.coded((self.entry_ns - self._step_ns) / 1e9)
+            exchanged = layout.coded((self.exchanged_ns - self._step_ns) / 1e9)
+        phases = [spent * 1e-9 for spent in self._row]
+        if not self._row_flags & layout.PROBE_OFF:
+            steps, spent = self.totals
+            self.totals = steps + self._row_steps, [*map(add, spent, phases)]
+        self._on_row(
+            self._pack(
+                *(last_step, min(self._row_steps, _MOST_IN_ROW), self._row_flags, self._row_ns),
+                *phases,
+                *(self._row_samples, self._row_elements, entry, exchanged),
+            )
+        )
+        if last_step > THINNED_FROM and self._row_steps > 1:
+            self._usual_ns = (until_ns - self._row_ns) / self._row_steps
+        self._thin_rows += last_step > THINNED_FROM
+        self._begin_row(until_ns)
+
+    def end(self):
+        """End the last step with its last event, as no boundary follows; write its row."""
+        self.work()
+        if self.kind in ("loader", "backward") and self._candidates.learned > self._bounded_at:
+            self._end_step(self._last_ns)
+        if self._thread is not None and self._row_steps:
+            self._write_row(self._step_ns, self.step)

@@ -1,0 +1,301 @@
+"""Reads the folder of a watched run: while it grows, after it ended, or after it was killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.watch.inside import layout
+from torchdoctor.words import Location
+
+FOLDER = "watch"  # in the run folder
+_TAIL = 1024  # rows that a power cut may have left empty
+PHASES = layout.PHASES
+Rows = NDArray[Any]  # structured: a field for each column of `layout`
+Column = NDArray[np.float64]
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The command as it was started on one host, and its end as seen from beside it."""
+
+    host: str
+    pid: int  # of the command's first process
+    command: list[str]
+    cwd: str
+    python: str | None = None
+    script: str | None = None
+    torchdoctor: str = ""
+    start_ns: int = 0  # of the host's monotonic clock
+    start_unix_ns: int = 0
+    environment: dict[str, Any] = field(default_factory=dict)  # `words.Environment`, as plain data
+    end_unix_ns: int | None = None  # None: it runs, or torchdoctor was killed beside it
+    exited: bool | None = None  # False: no exit handler ran (a signal or a crash ended it)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process that trains, as it told itself."""
+
+    host: str
+    pid: int
+    ppid: int = 0
+    start_ns: int = 0  # when torch had been imported, of the host's monotonic clock
+    start_unix_ns: int = 0
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None  # of torch.distributed
+    argv: list[str] = field(default_factory=list)
+    python: str = ""
+    torch: str = ""
+    device: str = "cpu"
+    # What a step is: "loader", "optimizer", "backward", "explicit"; None: not decided yet.
+    step_kind: str | None = None
+    steps_found: str = ""  # the same as one sentence
+    location: Location | None = None  # of the loader or optimizer
+    updates_per_step: float | None = None  # optimizer steps
+    batch_size: int | None = None
+    num_workers: int | None = None
+    batches_per_epoch: int | None = None
+    frameworks: list[str] = field(default_factory=list)
+    total_steps: int | None = None  # that the program wants to make, where a framework says it
+    profiled_s: float = 0.0  # that profiler windows took, with what they wrote
+    notes: list[str] = field(default_factory=list)  # failures that the probe lives on with
+    probe_failed: str | None = None  # why the probe removed itself
+    exited: bool = False  # its exit handlers ran
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened once.
+
+    kind: "steps" (found, or told by something else from here on), "input" (a new shape),
+    "compiled", "evaluation" and "checkpoint" (`seconds`; `value`: its bytes), "pass" (over
+    the training loader), "loss" (not finite), "profile" (a window; `text`: its file), "failed",
+    "exit".
+    """
+
+    t_ns: int  # of the host's monotonic clock
+    step: int  # steps that had ended
+    kind: str
+    text: str = ""
+    seconds: float = 0.0
+    value: float | None = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Steps:
+    """The step log of one process; arrays of shape (n,), a row for one or more steps each."""
+
+    rows: Rows  # `layout.STEP_COLUMNS`
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def step(self) -> NDArray[np.int64]:
+        """Return the number of each row's last step; the first step is 1."""
+        return self.rows["step"].astype(np.int64)
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """Return how many steps each row covers."""
+        return self.rows["steps"].astype(np.int64)
+
+    @cached_property
+    def start_ns(self) -> NDArray[np.int64]:
+        """Return when each row's first step began, on the host's monotonic clock."""
+        return self.rows["start_ns"].astype(np.int64)
+
+    @cached_property
+    def total_s(self) -> Column:
+        """Return the seconds of each row, of all its steps."""
+        return np.asarray(self._phases.sum(axis=1))
+
+    @cached_property
+    def step_s(self) -> Column:
+        """Return the mean seconds of a step in each row."""
+        return self.total_s / self.steps
+
+    @cached_property
+    def phases_s(self) -> Column:
+        """Return the mean seconds of each phase of a step; shape (n, len(PHASES))."""
+        return self._phases / self.steps[:, None]
+
+    @cached_property
+    def _phases(self) -> Column:
+        return np.stack([self.rows[name] for name in PHASES], axis=1).astype(np.float64)
+
+    @cached_property
+    def samples(self) -> Column:
+        """Return the mean samples of a step; NaN: unknown."""
+        samples = self.rows["samples"] / self.steps
+        return np.where(samples > 0, samples, np.nan)
+
+    @cached_property
+    def elements(self) -> Column:
+        """Return the mean elements of the model's largest input; NaN: unknown."""
+        elements = self.rows["elements"] / self.steps
+        return np.where(elements > 0, elements, np.nan)
+
+    @cached_property
+    def last_start_ns(self) -> NDArray[np.int64]:
+        """Return when each row's last step began; exact where a row covers one step."""
+        before = np.where(self.steps > 1, self.total_s - self.step_s, 0.0)
+        return self.start_ns + (before * 1e9).astype(np.int64)
+
+    @cached_property
+    def entry_ns(self) -> Column:
+        """Return when the rank was ready for its last step's exchange; NaN: there was none."""
+        return self._moment("entry")
+
+    @cached_property
+    def exchanged_ns(self) -> Column:
+        """Return when that exchange had ended; NaN: there was none."""
+        return self._moment("exchanged")
+
+    def _moment(self, name: str) -> Column:
+        codes = self.rows[name].astype(np.float64)
+        moments = self.last_start_ns + layout.decoded(codes) * 1e9
+        return np.where(codes > 0, moments, np.nan)
+
+    def has(self, flag: int) -> NDArray[np.bool_]:
+        """Return whether each row has a flag of `layout`."""
+        return np.asarray(self.rows["flags"] & flag > 0)
+
+    @cached_property
+    def plain(self) -> NDArray[np.bool_]:
+        """Return whether each row's steps can be compared: hooks on, no profiler window."""
+        return ~self.has(layout.PROBE_OFF | layout.PROFILED)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProcessLog:
+    """All that one training process wrote."""
+
+    stem: str
+    process: Process
+    steps: Steps
+    sensors: Rows  # `layout.PROCESS_COLUMNS`; the last row is its last sign of life
+    events: list[Event]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WatchedRun:
+    """A watched run as far as it was written."""
+
+    folder: Path  # with the files of `layout`
+    starts: list[Start]  # one for each host
+    processes: list[ProcessLog]  # by rank, then by start
+    machines: dict[str, Rows]  # by host: `layout.MACHINE_COLUMNS`
+
+
+def read_run(folder: Path) -> WatchedRun:
+    """Return a watched run; `folder`: the run's or its `watch` folder. Files that grow are fine.
+
+    Tables are mapped, not loaded. Raise FileNotFoundError if nothing was watched there.
+    """
+    inside = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    starts = [read for path in sorted(inside.glob("run-*.json")) if (read := _json(path, Start))]
+    stems = sorted(path.stem for path in inside.glob("*.json") if not path.name.startswith("run-"))
+    logs = [log for stem in stems if (log := read_process(inside, stem)) is not None]
+    if not starts and not logs:
+        raise FileNotFoundError(f"no watched run in {folder}")
+    last = 1 << 30
+    logs.sort(key=lambda x: (last if x.process.rank is None else x.process.rank, x.stem))
+    machines: dict[str, list[Rows]] = {}
+    for path in sorted(inside.glob("machine-*.sensors")):
+        host = path.stem.removeprefix("machine-").rpartition("-")[0]
+        machines.setdefault(host, []).append(read_table(path, layout.MACHINE_COLUMNS))
+    return WatchedRun(
+        folder=inside,
+        starts=starts,
+        processes=logs,
+        machines={
+            host: tables[0] if len(tables) == 1 else np.concatenate(tables)
+            for host, tables in machines.items()
+        },
+    )
+
+
+def read_process(folder: Path, stem: str, since: int = 0) -> ProcessLog | None:
+    """Return the log of one process, its steps from row `since` on; None: it is not there yet."""
+    process = _json(folder / f"{stem}.json", Process)
+    if process is None:
+        return None
+    return ProcessLog(
+        stem=stem,
+        process=process,
+        steps=Steps(rows=read_table(folder / f"{stem}.steps", layout.STEP_COLUMNS, since)),
+        sensors=read_table(folder / f"{stem}.sensors", layout.PROCESS_COLUMNS),
+        events=read_events(folder / f"{stem}.events"),
+    )
+
+
+def read_table(path: Path, columns: tuple[tuple[str, str], ...], since: int = 0) -> Rows:
+    """Return the rows of a table from row `since` on; empty where there is no such file.
+
+    A last row that is torn is left out, as are rows of zeros, which a power cut leaves. A column
+    that the file does not have is NaN, or 0 where it counts.
+    """
+    wanted = np.dtype(list(columns))
+    try:
+        with path.open("rb") as file:
+            start = file.read(12)
+            size = int.from_bytes(start[8:], "little")
+            text = file.read(size)
+            length = file.seek(0, 2)
+        if start[:8] != layout.MAGIC or len(text) < size:
+            return np.empty(0, wanted)
+        there = np.dtype([(name, kind) for name, kind in json.loads(text)["columns"]])
+    except (OSError, ValueError, KeyError, TypeError):
+        return np.empty(0, wanted)
+    first = -(-(12 + size) // 64) * 64 + since * there.itemsize
+    count = max(length - first, 0) // there.itemsize
+    if not count:
+        return np.empty(0, wanted)
+    rows: Rows = np.memmap(path, dtype=there, mode="r", offset=first, shape=(count,))
+    clock = "start_ns" if "start_ns" in (there.names or ()) else "t_ns"
+    end = max(count - _TAIL, 0)  # a power cut loses the end alone, and a table may be long
+    whole = rows[end:][clock] != 0
+    rows = rows if whole.all() else np.concatenate([rows[:end], rows[end:][whole]])
+    if there == wanted:
+        return rows
+    result = np.zeros(len(rows), wanted)
+    for name, kind in columns:
+        if name in (there.names or ()):
+            result[name] = rows[name]
+        elif kind.startswith("<f"):
+            result[name] = np.nan
+    return result
+
+
+def read_events(path: Path) -> list[Event]:
+    """Return events in the order of the file; lines that are torn are left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return []
+    events = []
+    for line in lines:
+        try:
+            events.append(msgspec.json.decode(line, type=Event))
+        except msgspec.MsgspecError:
+            continue
+    return events
+
+
+def _json(path: Path, kind: type[_Read]) -> _Read | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
