@@ -86,6 +86,7 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
                 sandbox=sandbox,
                 recorder=recorder,
                 recording=Recording(workload=workload, environment=machine, folder=str(folder)),
+                doubts=[*settings.remarks],
             )
             return run.report()
 
@@ -263,28 +264,33 @@ class _Checkup:
         window = window.overruled(wanted.steps, wanted.warmup)
         launches, why_in_turns = self._launches(observation, window)
         load = LoadBeside()
-        self.trials = run_trials(
-            Engine(launches, random.Random(wanted.seed)),
-            ArmSpecs(modules, self.recording),
-            chosen,
-            {ident: fix_facts(fix, self.recording) for ident, fix in modules.items()},
-            budget=Budget(self._left()),
-            progress=self._relay,
-            settings=SearchSettings(
-                steps=replace(observation.steps, warmup_steps=window.warmup_steps),
-                seed=wanted.seed,
-                allow_training_changes=wanted.allow_training_changes,
-                low_precision=trains_in_low_precision(self.recording),
-                patch=True,
-                why_in_turns=why_in_turns,
-                ceilings=ceiling_trials(self.recording, self.diagnosis.bottleneck),
-                growing={
-                    ident: functools.partial(fix.next_settings, recording=self.recording)
-                    for ident, fix in modules.items()
-                    if fix.next_settings is not None
-                },
-            ),
-        )
+        nodes = wanted.spread(launches) if wanted.spread is not None else None
+        with contextlib.closing(nodes) if nodes is not None else contextlib.nullcontext():
+            self.trials = run_trials(
+                Engine(launches, random.Random(wanted.seed), nodes=nodes),
+                ArmSpecs(modules, self.recording),
+                chosen,
+                {ident: fix_facts(fix, self.recording) for ident, fix in modules.items()},
+                budget=Budget(self._left()),
+                progress=self._relay,
+                settings=SearchSettings(
+                    steps=replace(observation.steps, warmup_steps=window.warmup_steps),
+                    seed=wanted.seed,
+                    allow_training_changes=wanted.allow_training_changes,
+                    low_precision=trains_in_low_precision(self.recording),
+                    patch=True,
+                    why_in_turns=why_in_turns,
+                    ceilings=ceiling_trials(self.recording, self.diagnosis.bottleneck),
+                    growing={
+                        ident: functools.partial(fix.next_settings, recording=self.recording)
+                        for ident, fix in modules.items()
+                        if fix.next_settings is not None
+                    },
+                ),
+            )
+        if nodes is not None:
+            self.doubts += nodes.doubts
+            self.recorder.escaped += nodes.escaped
         self.interrupted = self.trials.interrupted
         self.ending = Ending(
             reason=self.trials.stopped, after_s=self._elapsed(), budget_s=wanted.budget_s

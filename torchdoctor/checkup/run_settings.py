@@ -1,11 +1,13 @@
 """What the user asked for on the command line of `run`."""
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
 from torchdoctor.observe.step_finding import STEP_KINDS
+from torchdoctor.pairs.engine import Spread
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.specs import FixSpec
 
@@ -28,6 +30,8 @@ class RunSettings:
     sandbox: bool = True
     side_by_side: bool = True
     cold: bool = False
+    remarks: Sequence[str] = ()  # of the job that it runs in
+    spread: Spread | None = None  # pairs are measured on these nodes
 
     def options(self) -> list[str]:
         """Return the command line's options that give these settings."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli import arguments
+from torchdoctor.cli import arguments, placing
 from torchdoctor.cli.arguments import ids, parse_duration
 from torchdoctor.cli.outputs import check_written, hand_out
 from torchdoctor.words.errors import Interrupted, UsageError
@@ -56,6 +56,9 @@ def run(
     no_sandbox: arguments.NoSandbox = False,
     in_turns: arguments.InTurns = False,
     cold: _Cold = False,
+    on: placing.On = None,
+    nodes: placing.Nodes = 0,
+    gpus_per_pair: placing.Gpus = 0,
     quiet: arguments.Quiet = False,
     details: arguments.Details = False,
 ) -> None:
@@ -66,8 +69,10 @@ def run(
     from torchdoctor.reports.progress import Progress
     from torchdoctor.reports.wording import program_failed
 
+    spread = placing.placed(on, nodes, gpus_per_pair)
+    budget_s, remarks = placing.within_job(parse_duration(budget))
     settings = RunSettings(
-        budget_s=parse_duration(budget),
+        budget_s=budget_s,
         timeout_s=parse_duration(timeout),
         output=output,
         steps=steps,
@@ -81,6 +86,8 @@ def run(
         sandbox=not no_sandbox,
         side_by_side=not in_turns,
         cold=cold,
+        remarks=remarks,
+        spread=spread,
     )
     files = {"report": json, "HTML page": html}
     check_written(files, tensorboard=tensorboard)

@@ -1,9 +1,11 @@
 """What the user asked of a gate; accepted growth also by pyproject.toml's `[tool.torchdoctor]`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchdoctor.pairs.engine import Spread
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.toml import BrokenToml, parsed_toml
@@ -29,6 +31,8 @@ class GateSettings:
     seed: int = 0
     sandbox: bool = True
     side_by_side: bool = True
+    remarks: Sequence[str] = ()  # of the job that it runs in
+    spread: Spread | None = None  # pairs are measured on these nodes
 
 
 def program_folder(workload: Workload) -> str:

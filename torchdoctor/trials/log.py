@@ -8,16 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from torchdoctor.launch.launch_spec import BASELINE, UNTOUCHED
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.failures import Failed, Lost
+from torchdoctor.pairs.engine import Engine, Nodes
+from torchdoctor.pairs.failures import Failed, Lost, Outcome
 from torchdoctor.pairs.pair_times import Estimator, switched_differences, usable
 from torchdoctor.trials.arms import Arm
 from torchdoctor.words import Block, LaunchTiming, Pair, ProgressEvent, SwitchedLaunch
 from torchdoctor.words.errors import TorchdoctorError
 from torchdoctor.words.figures import counted
 
+PAIR = "confirm"  # phase of pairs
 SEED_LAUNCHES = 2  # with other seeds, if only they tell whether training changed
 NO_TIME = "the budget left no time for more"  # why a search ended, as reports say it
+_LATE_S = 10.0  # that a pair on a node may end after the budget
 
 
 class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
@@ -26,6 +28,15 @@ class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
 
 class Stopped(Exception):  # noqa: N818 - a turn of events, not an error
     """No further launch makes sense; the message says why."""
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Raise Stopped where no launch can be made."""
+    try:
+        yield
+    except TorchdoctorError as error:
+        raise Stopped(f"Trials stopped: {error}") from error
 
 
 class Budget:
@@ -115,16 +126,46 @@ class Log:
         """Measure a pair of the untouched program and an arm; raise as `launch` does."""
         if not self.affords(self.baseline, arm):
             raise BudgetEnded
-        how = "side by side" if self.engine.side_by_side else "in turns"
-        message = f"A pair of launches compares {arm.label} with {self.baseline.label}, {how}"
-        with self._measuring(phase, message, arm):
+        with self._measuring(phase, self._comparing(arm), arm):
             outcome = self.engine.pair(arm.spec, most_s=self.budget.left())
+        if isinstance(outcome, Lost):
+            self._remark(arm)
+            raise BudgetEnded
+        self._take(arm, outcome)
+
+    def begin(self, arm: Arm, nodes: Nodes) -> None:
+        """Have a pair measured on a node that has room; raise as `launch` does."""
+        if not self.affords(self.baseline, arm):
+            raise BudgetEnded
+        self.tell(PAIR, self._comparing(arm))
+        with _stopping():
+            nodes.begin(self.engine.task(arm.spec, UNTOUCHED, self.budget.left()))
+
+    def end(self, arms: Sequence[Arm], nodes: Nodes) -> Arm:
+        """Take the first pair of these arms that a node has measured; raise as `launch` does."""
+        ended = nodes.end(max(self.budget.left(), 0.0) + _LATE_S)
+        if ended is None:
+            raise BudgetEnded
+        task, measured = ended
+        [arm] = [arm for arm in arms if arm.spec.name == task.arms[1].name]
+        if not isinstance(measured, Lost):
+            arm.cost_s += sum(measured.seconds)
+            self._take(arm, self.engine.taken(task, measured))
+        return arm
+
+    def _comparing(self, arm: Arm) -> str:
+        how = "side by side" if self.engine.side_by_side else "in turns"
+        return f"A pair of launches compares {arm.label} with {self.baseline.label}, {how}"
+
+    def _remark(self, arm: Arm) -> None:
         remarks = self.engine.failures.remarks(arm.spec.name)
         arm.remarks += [remark for remark in remarks if remark not in arm.remarks]
-        if isinstance(outcome, Lost):
-            raise BudgetEnded
-        if not isinstance(outcome, Pair):
+
+    def _take(self, arm: Arm, outcome: Pair | Outcome) -> None:
+        self._remark(arm)
+        if isinstance(outcome, Failed):
             self._is_out(arm, outcome)
+        if not isinstance(outcome, Pair):
             return
         self.pairs[arm.key].append(outcome)
         arm.cost_s -= outcome.seconds[0]
@@ -163,9 +204,8 @@ class Log:
         self.tell(phase, message)
         began_s = self.budget.clock()
         try:
-            yield
-        except TorchdoctorError as error:
-            raise Stopped(f"Trials stopped: {error}") from error
+            with _stopping():
+                yield
         finally:
             for arm in arms:
                 arm.cost_s += (self.budget.clock() - began_s) / len(arms)
