@@ -415,6 +415,8 @@ def try_all(
     engine = engine_of(
         program, more.get("seed", 0), pairs=pairs, blocks=blocks, expected_s=program.launch_s
     )
+    if (nodes := more.pop("nodes", None)) is not None:
+        engine.nodes = nodes
     tried = candidates(*names, ceilings=could_gain)
     tried = more.pop("tried", tried)
     known = {part.split()[0]: FixFacts() for name in names for part in name.split(" & ")}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from torchdoctor.launch.launch_spec import BASELINE, UNTOUCHED
-from torchdoctor.pairs.engine import Engine, Nodes
+from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.failures import Failed, Lost, Outcome
 from torchdoctor.pairs.pair_times import Estimator, switched_differences, usable
 from torchdoctor.trials.arms import Arm
@@ -133,19 +133,23 @@ class Log:
             raise BudgetEnded
         self._take(arm, outcome)
 
-    def begin(self, arm: Arm, nodes: Nodes) -> None:
+    def begin(self, arm: Arm) -> None:
         """Have a pair measured on a node that has room; raise as `launch` does."""
         if not self.affords(self.baseline, arm):
             raise BudgetEnded
         self.tell(PAIR, self._comparing(arm))
+        assert self.engine.nodes is not None
         with _stopping():
-            nodes.begin(self.engine.task(arm.spec, UNTOUCHED, self.budget.left()))
+            self.engine.nodes.begin(self.engine.task(arm.spec, UNTOUCHED, self.budget.left()))
 
-    def end(self, arms: Sequence[Arm], nodes: Nodes) -> Arm:
+    def end(self, arms: Sequence[Arm], *, wait: bool) -> Arm | None:
         """Take the first pair of these arms that a node has measured; raise as `launch` does."""
-        ended = nodes.end(max(self.budget.left(), 0.0) + _LATE_S)
-        if ended is None:
+        assert self.engine.nodes is not None
+        ended = self.engine.nodes.end(max(self.budget.left(), 0.0) + _LATE_S if wait else 0.0)
+        if ended is None and wait:
             raise BudgetEnded
+        if ended is None:
+            return None
         task, measured = ended
         [arm] = [arm for arm in arms if arm.spec.name == task.arms[1].name]
         if not isinstance(measured, Lost):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchdoctor.advice.wording import SourcePatch
-from torchdoctor.pairs.engine import Engine, Nodes
+from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials import beliefs, ceilings
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
@@ -138,10 +138,12 @@ class Search:
         if not any(map(self._can_switch, self._candidates)):
             self._try_ceilings_alone()
         while True:
+            while self._pending and self._take_ended(wait=False):
+                pass
             action = self._policy().expecting(self._pending).next()
             nodes = self._log.engine.nodes
             if nodes and self._pending and (action.kind != "pair" or not nodes.room):
-                self._end_pair(nodes)
+                self._take_ended(wait=True)
                 continue
             if action.kind == "stop" and self._try_ceilings_alone():
                 action = self._policy().next()  # what they bound may be worth more, or less
@@ -181,8 +183,8 @@ class Search:
         arm = self._arm(members)
         before = len(self._evidence.paired(arm))
         try:
-            if (nodes := self._log.engine.nodes) is not None:
-                self._log.begin(arm, nodes)
+            if self._log.engine.nodes is not None:
+                self._log.begin(arm)
                 self._pending.append(members)
                 return
             self._log.pair(arm, PAIR)
@@ -194,15 +196,17 @@ class Search:
         elif not arm.alive and len(members) > 1:
             self._blame(members, arm)
 
-    def _end_pair(self, nodes: Nodes) -> None:
-        """Take the first pair that a node has measured."""
+    def _take_ended(self, *, wait: bool) -> bool:
+        """Take the first pair that a node has measured; return False where none has."""
         arms = {members: self._arm(members) for members in self._pending}
-        ended = self._log.end([*arms.values()], nodes)
-        members = next(members for members, arm in arms.items() if arm is ended)
-        self._pending.remove(members)
-        if not ended.alive and len(members) > 1:
-            self._blame(members, ended)
-        self._name_best()
+        ended = self._log.end([*arms.values()], wait=wait)
+        for members, arm in arms.items():
+            if arm is ended:
+                self._pending.remove(members)
+                if not arm.alive and len(members) > 1:
+                    self._blame(members, arm)
+                self._name_best()
+        return ended is not None
 
     def _blame(self, members: Members, failed: Arm) -> None:
         """Mark the fix that could not be applied, if a single member never ran by itself."""
