@@ -7,6 +7,7 @@ then was lost.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from torchdoctor.words.record_files import write_atomically
 
 _WORKER = [sys.executable, "-m", "torchdoctor.clusters.worker"]
 _VISIBLE_S = 5.0  # that a file of another machine may need to be seen
+_LEAST_FREE_BYTES = 4096
 _END_S = 40.0  # for a node to end its launches and its worker
 
 
@@ -84,6 +86,10 @@ class RunningCommand:
         self._remove()
 
     def _why_lost(self, code: int) -> str:
+        full = shutil.disk_usage(self._file.parent).free < _LEAST_FREE_BYTES
+        self._file.unlink(missing_ok=True)  # the log stays
+        if full:
+            return f"No space is left in {self._file.parent}."
         lines: list[str] = []
         with contextlib.suppress(OSError):
             text = self._file.with_suffix(".log").read_text(errors="replace")
