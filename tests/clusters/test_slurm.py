@@ -84,7 +84,7 @@ def test_ctrl_c_leaves_no_job_and_a_report(cluster: SlurmCluster, tmp_path: Path
 @pytest.mark.slow
 def test_in_a_job_the_budget_ends_before_the_time_limit(cluster: SlurmCluster) -> None:
     code = (
-        "from torchdoctor.cli.placing import within_job; print(within_job(3600.0));"
+        "from torchdoctor.clusters.allocation import within_job; print(within_job(3600.0));"
         "from torchdoctor.clusters.allocation import described; print(described())"
     )
     said = cluster.said("srun", "--nodes=1", "--time=2", sys.executable, "-c", code)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from simulated_program import Simulated, SimulatedPairs, SimulatedStarts, seeds, try_all
 
+from torchdoctor.clusters.search import expecting
 from torchdoctor.pairs.engine import PairTask, PairTimings, measure
 from torchdoctor.pairs.failures import Lost
 from torchdoctor.trials.beliefs import Arm, Beliefs, Results, Step
@@ -38,6 +39,7 @@ class SimulatedNodes:
     gone: bool = False
     most: int = 0
     begun: int = 0
+    closed: int = 0
     waiting: list[tuple[float, PairTask, PairTimings | Lost]] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     escaped: list[str] = field(default_factory=list)
@@ -72,6 +74,7 @@ class SimulatedNodes:
         return first[1:]
 
     def close(self) -> None:
+        self.closed = len(self.waiting)
         self.waiting.clear()
 
 
@@ -105,7 +108,7 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     results, nodes, _ = searched(3, interrupt_at=6)
     assert results.stopped == "interrupted" and results.interrupted
     assert results.launches == 2 * 3, "of six pairs three had ended"
-    assert len(nodes.waiting) == 3, "whoever opened the nodes ends these"
+    assert nodes.closed == 3, "these were ended"
 
 
 def test_pairs_that_do_not_end_within_the_budget_are_not_waited_for() -> None:
@@ -135,13 +138,11 @@ def test_intervals_hold_on_many_nodes() -> None:
 def test_the_policy_expects_what_is_measured_now() -> None:
     """It spreads the nodes over candidates, and claims nothing that no pair has shown."""
     arms = [Arm(name=x, fixes=frozenset(x), p_helps=0.5, ceiling=2.0) for x in "abcd"]
-    policy = SearchPolicy(
-        Beliefs(arms, Step(), Results(), 0),
-        Prices(budget_s=300.0, left_s=300.0, launch_s=5.0, nodes=4),
-    )
+    prices = Prices(budget_s=1200.0, left_s=1200.0, launch_s=5.0)
+    policy = SearchPolicy(Beliefs(arms, Step(), Results(), 0), prices)
     pending: list[frozenset[str]] = []
     for _ in range(4):
-        action = policy.expecting(pending).next()
+        action = expecting(policy, pending, 0).next()
         assert action.kind == "pair"
         pending.append(action.members)
     assert len(set(pending)) >= 2

@@ -36,7 +36,7 @@ from torchdoctor.trials.ceilings import ceiling_trials
 from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.trials.search import SearchSettings, run_trials
+from torchdoctor.trials.search import Search, SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
 from torchdoctor.words import (
     Diagnosis,
@@ -263,34 +263,30 @@ class _Checkup:
         window = choose_window(observation.steps, self._left(), self.recording.main.loaders)
         window = window.overruled(wanted.steps, wanted.warmup)
         launches, why_in_turns = self._launches(observation, window)
-        load = LoadBeside()
-        nodes = wanted.spread(launches) if wanted.spread is not None else None
-        with contextlib.closing(nodes) if nodes is not None else contextlib.nullcontext():
-            self.trials = run_trials(
-                Engine(launches, random.Random(wanted.seed), nodes=nodes),
-                ArmSpecs(modules, self.recording),
-                chosen,
-                {ident: fix_facts(fix, self.recording) for ident, fix in modules.items()},
-                budget=Budget(self._left()),
-                progress=self._relay,
-                settings=SearchSettings(
-                    steps=replace(observation.steps, warmup_steps=window.warmup_steps),
-                    seed=wanted.seed,
-                    allow_training_changes=wanted.allow_training_changes,
-                    low_precision=trains_in_low_precision(self.recording),
-                    patch=True,
-                    why_in_turns=why_in_turns,
-                    ceilings=ceiling_trials(self.recording, self.diagnosis.bottleneck),
-                    growing={
-                        ident: functools.partial(fix.next_settings, recording=self.recording)
-                        for ident, fix in modules.items()
-                        if fix.next_settings is not None
-                    },
-                ),
-            )
-        if nodes is not None:
-            self.doubts += nodes.doubts
-            self.recorder.escaped += nodes.escaped
+        load, cluster = LoadBeside(), wanted.cluster
+        self.trials = run_trials(
+            (cluster.engine if cluster else Engine)(launches, random.Random(wanted.seed)),
+            ArmSpecs(modules, self.recording),
+            chosen,
+            {ident: fix_facts(fix, self.recording) for ident, fix in modules.items()},
+            budget=Budget(self._left()),
+            progress=self._relay,
+            kind=cluster.search if cluster else Search,
+            settings=SearchSettings(
+                steps=replace(observation.steps, warmup_steps=window.warmup_steps),
+                seed=wanted.seed,
+                allow_training_changes=wanted.allow_training_changes,
+                low_precision=trains_in_low_precision(self.recording),
+                patch=True,
+                why_in_turns=why_in_turns,
+                ceilings=ceiling_trials(self.recording, self.diagnosis.bottleneck),
+                growing={
+                    ident: functools.partial(fix.next_settings, recording=self.recording)
+                    for ident, fix in modules.items()
+                    if fix.next_settings is not None
+                },
+            ),
+        )
         self.interrupted = self.trials.interrupted
         self.ending = Ending(
             reason=self.trials.stopped, after_s=self._elapsed(), budget_s=wanted.budget_s

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchdoctor.cli import arguments, placing
+from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import parse_duration
 from torchdoctor.cli.outputs import Files, check_written, whoever_reads
 from torchdoctor.words.errors import (
@@ -64,9 +64,9 @@ def gate(
     python: arguments.Python = None,
     no_sandbox: arguments.NoSandbox = False,
     in_turns: arguments.InTurns = False,
-    on: placing.On = None,
-    nodes: placing.Nodes = 0,
-    gpus_per_pair: placing.Gpus = 0,
+    on: arguments.On = None,
+    nodes: arguments.Nodes = 0,
+    gpus_per_pair: arguments.Gpus = 0,
     quiet: arguments.Quiet = False,
     details: arguments.Details = False,
 ) -> None:
@@ -87,11 +87,9 @@ def gate(
         workload = workload_of(command, python=python)
         if baseline is not None and on is not None:
             raise UsageError("--on measures pairs, and a gate against a report has none.")
-        spread = placing.placed(on, nodes, gpus_per_pair)
-        budget_s, remarks = placing.within_job(parse_duration(budget))
         settings = GateSettings(
             tolerances=tolerances(program_folder(workload), tolerance),
-            budget_s=budget_s,
+            **arguments.place(budget, on, nodes, gpus_per_pair),
             timeout_s=parse_duration(timeout),
             output=output,
             steps=steps,
@@ -100,8 +98,6 @@ def gate(
             seed=seed,
             sandbox=not no_sandbox,
             side_by_side=not in_turns,
-            remarks=remarks,
-            spread=spread,
         )
         report = _measured(workload, against, baseline, settings, files, quiet)
         _hand_out(report, files, details)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli import arguments, placing
+from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import ids, parse_duration
 from torchdoctor.cli.outputs import check_written, hand_out
 from torchdoctor.words.errors import Interrupted, UsageError
@@ -56,9 +56,9 @@ def run(
     no_sandbox: arguments.NoSandbox = False,
     in_turns: arguments.InTurns = False,
     cold: _Cold = False,
-    on: placing.On = None,
-    nodes: placing.Nodes = 0,
-    gpus_per_pair: placing.Gpus = 0,
+    on: arguments.On = None,
+    nodes: arguments.Nodes = 0,
+    gpus_per_pair: arguments.Gpus = 0,
     quiet: arguments.Quiet = False,
     details: arguments.Details = False,
 ) -> None:
@@ -69,10 +69,8 @@ def run(
     from torchdoctor.reports.progress import Progress
     from torchdoctor.reports.wording import program_failed
 
-    spread = placing.placed(on, nodes, gpus_per_pair)
-    budget_s, remarks = placing.within_job(parse_duration(budget))
     settings = RunSettings(
-        budget_s=budget_s,
+        **arguments.place(budget, on, nodes, gpus_per_pair),
         timeout_s=parse_duration(timeout),
         output=output,
         steps=steps,
@@ -86,8 +84,6 @@ def run(
         sandbox=not no_sandbox,
         side_by_side=not in_turns,
         cold=cold,
-        remarks=remarks,
-        spread=spread,
     )
     files = {"report": json, "HTML page": html}
     check_written(files, tensorboard=tensorboard)

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
+from typing import Any
 
 from torchdoctor.clusters import slurm
+from torchdoctor.clusters.allocation import within_job
+from torchdoctor.clusters.engine import ClusterEngine
 from torchdoctor.clusters.fleet import Fleet, Node
+from torchdoctor.clusters.search import ClusterSearch
 from torchdoctor.clusters.tasks import Launches
 from torchdoctor.pairs.measurement import ProgramLaunches
+from torchdoctor.trials.search import Search
 from torchdoctor.words.errors import UsageError
 
 KINDS = ("ray", "slurm")
+
+
+def placed(
+    budget_s: float, on: str | None, nodes: int, gpus: int
+) -> tuple[dict[str, Any], int | None]:
+    """Return a run's settings of time and place, and the exit code of a job that ran it instead."""
+    cluster = Cluster.of(on, nodes, gpus) if on is not None or nodes or gpus else None
+    code = cluster.placed() if cluster is not None else None
+    if code is not None:
+        return {}, code
+    budget_s, remarks = within_job(budget_s)
+    return {"budget_s": budget_s, "remarks": remarks, "cluster": cluster}, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +41,10 @@ class Cluster:
     gpus: int  # of each pair
 
     @classmethod
-    def of(cls, on: str, nodes: int, gpus: int) -> Cluster:
-        """Return what `--on` names; raise UsageError for another scheduler."""
+    def of(cls, on: str | None, nodes: int, gpus: int) -> Cluster:
+        """Return what `--on` names; raise UsageError for another scheduler, or none."""
+        if on is None:
+            raise UsageError("--nodes and --gpus-per-pair go with --on ray or --on slurm.")
         kind, _, options = on.partition("=")
         if kind not in KINDS:
             raise UsageError(f"--on takes ray[=ADDRESS] or slurm[=OPTIONS], not '{on}'.")
@@ -34,8 +54,15 @@ class Cluster:
         """Run this command line on a node if it has to; return its exit code. None: go on here."""
         return slurm.run_in_a_job(self.options, self.gpus) if self.kind == "slurm" else None
 
-    def fleet(self, launches: ProgramLaunches) -> Fleet:
-        """Return the nodes that measure pairs of this program; close them at the end."""
+    @property
+    def search(self) -> type[Search]:
+        """Return the search that keeps every node busy."""
+        return ClusterSearch
+
+    def engine(
+        self, launches: ProgramLaunches, chance: random.Random, *, patience: int = 0
+    ) -> ClusterEngine:
+        """Return the engine that measures pairs of this program there; close it at the end."""
         recorder = launches.recorder
         nodes: list[Node]
         if self.kind == "slurm":
@@ -46,6 +73,7 @@ class Cluster:
         else:
             from torchdoctor.clusters import ray_nodes
 
-            found, doubts = ray_nodes.nodes(self.options, self.nodes, self.gpus)
-            nodes = [*found]
-        return Fleet(nodes, Launches.of(launches), doubts)
+            bound, doubts = ray_nodes.nodes(self.options, self.nodes, self.gpus)
+            nodes = [*bound]
+        fleet = Fleet(nodes, Launches.of(launches), doubts)
+        return ClusterEngine(launches, chance, fleet=fleet, patience=patience)

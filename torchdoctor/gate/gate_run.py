@@ -20,11 +20,11 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import choose_window
 from torchdoctor.pairs.block_plan import TurnBlocks, choose_turns, too_large, why_in_turns
 from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.failures import Failed, Lost, Outcome
+from torchdoctor.pairs.failures import Failed
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.trials.compare import p_value
 from torchdoctor.words import Environment, Pair, ProgressEvent, Workload, WorkloadRecord
-from torchdoctor.words.errors import Inconclusive, ProgramFailed, TorchdoctorError
+from torchdoctor.words.errors import Inconclusive, ProgramFailed
 from torchdoctor.words.gate import GateReport
 
 NEW = LaunchSpec(name="new")  # the working tree; the reference is what it is compared with
@@ -66,9 +66,8 @@ class GateRun:
             sources = digests(loaded, folders[0])
             launches = self._launches(observed)
             chance = random.Random(self._settings.seed)
-            spread = self._settings.spread
-            nodes = spread(launches) if spread is not None else None
-            engine = Engine(launches, chance, patience=_FORGIVEN, nodes=nodes)
+            cluster = self._settings.cluster
+            engine = (cluster.engine if cluster else Engine)(launches, chance, patience=_FORGIVEN)
             kinds = [(x.steps, x.sensors.other_load_cpus) for x in observed.versions]
             measured = Measured(how=estimator(kinds))
             try:
@@ -79,9 +78,7 @@ class GateRun:
             except Inconclusive as error:
                 verdict, self._why = "inconclusive", str(error)
             finally:
-                if nodes is not None:
-                    nodes.close()
-                    self._doubts += nodes.doubts
+                engine.close()
             if why := changed(sources, folders[0]):
                 verdict, self._why = "inconclusive", why
             self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]
@@ -166,7 +163,7 @@ class GateRun:
             begun = time.monotonic()
             how = "side by side" if engine.runs_beside(new, reference) else "in turns"
             session.say("measure", f"Pair {len(measured.pairs) + 1} runs both versions {how}")
-            outcome = self._next_pair(engine, observed.arms, share_s)
+            outcome = engine.pair(new, reference, most_s=share_s)
             if isinstance(outcome, Failed):
                 mine = outcome.name == NEW.name
                 # The working tree's own failures are the user's to see.
@@ -183,24 +180,6 @@ class GateRun:
             self._why = too_few_pairs(len(differences), self._spent_s, self._pair_s)
             return "inconclusive"
         return look(differences, tolerance, final=True)
-
-    def _next_pair(
-        self, engine: Engine, arms: tuple[LaunchSpec, LaunchSpec], most_s: float
-    ) -> Pair | Outcome:
-        """Measure a pair here; or keep every node busy, and take the pair that ends first."""
-        reference, new = arms
-        if (nodes := engine.nodes) is None:
-            return engine.pair(new, reference, most_s=most_s)
-        try:
-            while nodes.room:
-                nodes.begin(engine.task(new, reference, most_s))
-            ended = nodes.end(self._session.left_s())
-        except TorchdoctorError as error:
-            raise Inconclusive(str(error)) from error
-        if ended is None:
-            return Lost(reason="no pair ended in time")
-        task, measured = ended
-        return measured if isinstance(measured, Lost) else engine.taken(task, measured)
 
     def _report(
         self, observed: Observed, measured: Measured, verdict: str, commit: str

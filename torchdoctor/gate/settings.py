@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchdoctor.pairs.engine import Spread
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.toml import BrokenToml, parsed_toml
+
+if TYPE_CHECKING:
+    from torchdoctor.clusters.cluster import Cluster
 
 _TABLE = "[tool.torchdoctor.tolerance]"
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.
@@ -32,7 +34,7 @@ class GateSettings:
     sandbox: bool = True
     side_by_side: bool = True
     remarks: Sequence[str] = ()  # of the job that it runs in
-    spread: Spread | None = None  # pairs are measured on these nodes
+    cluster: "Cluster | None" = None  # whose nodes measure pairs
 
 
 def program_folder(workload: Workload) -> str:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
 
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.pairs.failures import Failures, Lost, Outcome, failure, refusal
@@ -47,36 +46,6 @@ class PairTimings:
     seconds: list[float]  # of both together, or of each in turns
 
 
-class Nodes(Protocol):
-    """Machines that measure pairs at the same time, each both sides of its own."""
-
-    escaped: list[str]  # the user's files that launches there changed all the same
-
-    @property
-    def count(self) -> int:
-        """Return how many pairs are measured at the same time."""
-
-    @property
-    def room(self) -> int:
-        """Return how many more could begin now."""
-
-    @property
-    def doubts(self) -> list[str]:
-        """Return sentences for the report."""
-
-    def begin(self, task: PairTask) -> None:
-        """Have a pair measured; raise TorchdoctorError where no node is left."""
-
-    def end(self, most_s: float) -> tuple[PairTask, PairTimings | Lost] | None:
-        """Wait for the first pair that ends; None: none did within `most_s`."""
-
-    def close(self) -> None:
-        """End what is still measured."""
-
-
-Spread = Callable[[ProgramLaunches], Nodes]  # opens the nodes for pairs of a program
-
-
 def measure(
     starts: ProgramLaunches, task: PairTask, chance: random.Random, clock: Callable[[], float]
 ) -> PairTimings:
@@ -99,8 +68,7 @@ def measure(
 class Engine:
     """Measures pairs of arms, launches of one arm, and launches that switch between several.
 
-    `chance` decides the order within pairs; `patience`: failures of an arm that are forgiven;
-    `nodes`: where pairs that `begin` are measured.
+    `chance` decides the order within pairs; `patience`: failures of an arm that are forgiven.
     """
 
     def __init__(
@@ -110,14 +78,16 @@ class Engine:
         *,
         patience: int = 0,
         clock: Callable[[], float] = time.monotonic,
-        nodes: Nodes | None = None,
     ) -> None:
-        self._starts, self._chance, self._clock, self.nodes = starts, chance, clock, nodes
+        self._starts, self._chance, self._clock = starts, chance, clock
         self.failures = Failures(patience=patience)
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of launches, by arm
         # By arms that were launched in turns, whether the arm comes first the next time.
         self._second_half: dict[tuple[str, str], bool] = {}
         self.launches = 0  # started so far
+
+    def close(self) -> None:
+        """End what is measured elsewhere: here nothing is."""
 
     @property
     def side_by_side(self) -> bool:

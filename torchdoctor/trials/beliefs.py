@@ -136,17 +136,13 @@ class Beliefs:
 
     def __init__(self, arms: Sequence[Arm], step: Step, results: Results, seed: int) -> None:
         self.arms = {arm.name: arm for arm in arms}
-        self.step, self.results, self._seed = step, results, seed
+        self.step, self.results = step, results
         self._grids = {arm.name: Belief(arm) for arm in arms}
         for name, gain, error, sigma_part in self._observations():
             self._grids[name].observe(gain, error, sigma_part)
         self._evidence = {name: grid.sigma_evidence() for name, grid in self._grids.items()}
         self._gains: dict[Members, Floats] = {}
         self._draw(np.random.default_rng([seed, 5]))
-
-    def given(self, results: Results) -> "Beliefs":
-        """Return the beliefs by other results."""
-        return Beliefs([*self.arms.values()], self.step, results, self._seed)
 
     def _observations(self) -> Iterator[tuple[str, float, float, float]]:
         """Yield arm, gain, error and part of sigma of all that was measured of single arms."""

@@ -16,10 +16,8 @@ from torchdoctor.words import Block, LaunchTiming, Pair, ProgressEvent, Switched
 from torchdoctor.words.errors import TorchdoctorError
 from torchdoctor.words.figures import counted
 
-PAIR = "confirm"  # phase of pairs
 SEED_LAUNCHES = 2  # with other seeds, if only they tell whether training changed
 NO_TIME = "the budget left no time for more"  # why a search ended, as reports say it
-_LATE_S = 10.0  # that a pair on a node may end after the budget
 
 
 class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
@@ -28,15 +26,6 @@ class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
 
 class Stopped(Exception):  # noqa: N818 - a turn of events, not an error
     """No further launch makes sense; the message says why."""
-
-
-@contextmanager
-def _stopping() -> Iterator[None]:
-    """Raise Stopped where no launch can be made."""
-    try:
-        yield
-    except TorchdoctorError as error:
-        raise Stopped(f"Trials stopped: {error}") from error
 
 
 class Budget:
@@ -126,47 +115,18 @@ class Log:
         """Measure a pair of the untouched program and an arm; raise as `launch` does."""
         if not self.affords(self.baseline, arm):
             raise BudgetEnded
-        with self._measuring(phase, self._comparing(arm), arm):
-            outcome = self.engine.pair(arm.spec, most_s=self.budget.left())
-        if isinstance(outcome, Lost):
-            self._remark(arm)
-            raise BudgetEnded
-        self._take(arm, outcome)
-
-    def begin(self, arm: Arm) -> None:
-        """Have a pair measured on a node that has room; raise as `launch` does."""
-        if not self.affords(self.baseline, arm):
-            raise BudgetEnded
-        self.tell(PAIR, self._comparing(arm))
-        assert self.engine.nodes is not None
-        with _stopping():
-            self.engine.nodes.begin(self.engine.task(arm.spec, UNTOUCHED, self.budget.left()))
-
-    def end(self, arms: Sequence[Arm], *, wait: bool) -> Arm | None:
-        """Take the first pair of these arms that a node has measured; raise as `launch` does."""
-        assert self.engine.nodes is not None
-        ended = self.engine.nodes.end(max(self.budget.left(), 0.0) + _LATE_S if wait else 0.0)
-        if ended is None and wait:
-            raise BudgetEnded
-        if ended is None:
-            return None
-        task, measured = ended
-        [arm] = [arm for arm in arms if arm.spec.name == task.arms[1].name]
-        if not isinstance(measured, Lost):
-            arm.cost_s += sum(measured.seconds)
-            self._take(arm, self.engine.taken(task, measured))
-        return arm
-
-    def _comparing(self, arm: Arm) -> str:
         how = "side by side" if self.engine.side_by_side else "in turns"
-        return f"A pair of launches compares {arm.label} with {self.baseline.label}, {how}"
+        message = f"A pair of launches compares {arm.label} with {self.baseline.label}, {how}"
+        with self._measuring(phase, message, arm):
+            outcome = self.engine.pair(arm.spec, most_s=self.budget.left())
+        self.take(arm, outcome)
+        if isinstance(outcome, Lost):
+            raise BudgetEnded
 
-    def _remark(self, arm: Arm) -> None:
+    def take(self, arm: Arm, outcome: Pair | Outcome) -> None:
+        """Keep what became of a pair of the untouched program and an arm."""
         remarks = self.engine.failures.remarks(arm.spec.name)
         arm.remarks += [remark for remark in remarks if remark not in arm.remarks]
-
-    def _take(self, arm: Arm, outcome: Pair | Outcome) -> None:
-        self._remark(arm)
         if isinstance(outcome, Failed):
             self._is_out(arm, outcome)
         if not isinstance(outcome, Pair):
@@ -208,8 +168,9 @@ class Log:
         self.tell(phase, message)
         began_s = self.budget.clock()
         try:
-            with _stopping():
-                yield
+            yield
+        except TorchdoctorError as error:
+            raise Stopped(f"Trials stopped: {error}") from error
         finally:
             for arm in arms:
                 arm.cost_s += (self.budget.clock() - began_s) / len(arms)

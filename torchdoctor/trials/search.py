@@ -16,15 +16,7 @@ from torchdoctor.trials.arms import Arm, FixFacts, candidate_arms, together
 from torchdoctor.trials.beliefs import Beliefs, Members, Results
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.log import (
-    NO_TIME,
-    PAIR,
-    SEED_LAUNCHES,
-    Budget,
-    BudgetEnded,
-    Log,
-    Stopped,
-)
+from torchdoctor.trials.log import NO_TIME, SEED_LAUNCHES, Budget, BudgetEnded, Log, Stopped
 from torchdoctor.trials.outcome import Judgement, TrialResults, patch_result, training_is_the_same
 from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
@@ -42,7 +34,7 @@ _PHASES = (
     *("optimizer_s", "other_s", "before_forward_s", "gc_s"),
 )
 _ENDED = {"time": NO_TIME, "interrupted": "interrupted", "failed": "the trials were stopped"}
-SEEDS = "seeds"  # phase in the log
+PAIR, SEEDS = "confirm", "seeds"  # phases in the log
 _WHY = {
     "switch": "One launch that all of them share takes less time than a pair for each",
     "seeds": "Other seeds tell how far training differs by chance alone",
@@ -77,10 +69,14 @@ def run_trials(
     budget: Budget,
     settings: SearchSettings,
     progress: Callable[[ProgressEvent], None] | None = None,
+    kind: "type[Search] | None" = None,
 ) -> TrialResults:
-    """Try the candidates, the most promising first, against the untouched program."""
+    """Try the candidates, the most promising first, against the untouched program.
+
+    `kind`: another executor than `Search`.
+    """
     log = Log(engine, budget, progress)
-    search = Search(log, specs, candidate_arms(specs, candidates, facts), settings)
+    search = (kind or Search)(log, specs, candidate_arms(specs, candidates, facts), settings)
     search.run()
     return search.results()
 
@@ -97,7 +93,6 @@ class Search:
         self._candidates = arms
         self._left_out: set[str] = set()  # sizes that others are better than
         self._sets: dict[Members, Arm] = {}
-        self._pending: list[Members] = []  # sets of which nodes measure a pair now
         self._ceilings = [(trial, trial.arm(specs)) for trial in settings.ceilings]
         self._switch_launches, self._no_seeds = 0, False
         self._too_dear: set[Members] = set()
@@ -138,19 +133,17 @@ class Search:
         if not any(map(self._can_switch, self._candidates)):
             self._try_ceilings_alone()
         while True:
-            while self._pending and self._take_ended(wait=False):
-                pass
-            action = self._policy().expecting(self._pending).next()
-            nodes = self._log.engine.nodes
-            if nodes and self._pending and (action.kind != "pair" or not nodes.room):
-                self._take_ended(wait=True)
-                continue
+            action = self._next()
             if action.kind == "stop" and self._try_ceilings_alone():
                 action = self._policy().next()  # what they bound may be worth more, or less
             if action.kind == "stop":
                 self._stopped = action.reason
                 return
             self._measure(action)
+
+    def _next(self) -> Action:
+        """Return what is measured next."""
+        return self._policy().next()
 
     def _can_switch(self, arm: Arm) -> bool:
         return self._log.engine.can_switch(arm.spec)
@@ -183,10 +176,6 @@ class Search:
         arm = self._arm(members)
         before = len(self._evidence.paired(arm))
         try:
-            if self._log.engine.nodes is not None:
-                self._log.begin(arm)
-                self._pending.append(members)
-                return
             self._log.pair(arm, PAIR)
         except BudgetEnded:
             self._too_dear.add(members)
@@ -195,18 +184,6 @@ class Search:
             self._too_dear.add(members)  # the next pair would show nothing either
         elif not arm.alive and len(members) > 1:
             self._blame(members, arm)
-
-    def _take_ended(self, *, wait: bool) -> bool:
-        """Take the first pair that a node has measured; return False where none has."""
-        arms = {members: self._arm(members) for members in self._pending}
-        ended = self._log.end([*arms.values()], wait=wait)
-        for members, arm in arms.items():
-            if arm is ended:
-                self._pending.remove(members)
-                if not arm.alive and len(members) > 1:
-                    self._blame(members, arm)
-                self._name_best()
-        return ended is not None
 
     def _blame(self, members: Members, failed: Arm) -> None:
         """Mark the fix that could not be applied, if a single member never ran by itself."""
@@ -331,7 +308,6 @@ class Search:
         return Prices(
             budget_s=log.budget.seconds or math.inf,
             left_s=log.budget.left(),
-            nodes=engine.nodes.count if engine.nodes is not None else 1,
             launch_s=log.expected_s(log.baseline),
             once_s={arm.key: engine.once_s(arm.spec) for arm in self._candidates},
             switch_s=seconds,

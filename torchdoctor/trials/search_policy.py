@@ -6,7 +6,7 @@ second. A claim rests on pairs of that very set of fixes alone.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 import numpy as np
@@ -48,7 +48,6 @@ class Prices:
 
     budget_s: float  # of the whole search
     left_s: float  # of it
-    nodes: int = 1  # that measure pairs at the same time
     launch_s: float  # of half a pair of the untouched program
     once_s: Mapping[str, float] = field(default_factory=dict)  # measured one-time costs, by arm
     # Of a launch in which arms take turns for so many rounds; None: this program cannot switch.
@@ -104,18 +103,7 @@ class SearchPolicy:
         self._plans: dict[tuple[Members, int], tuple[Floats, Floats]] = {}
         reserve_s = _PAIR * prices.launch_s if prices.patch else 0.0
         kept_s = reserve_s if prices.budget_s >= _RESERVE_PAIRS * reserve_s else 0.0
-        self._wall_s = prices.left_s - kept_s
-        # What pairs take is time of nodes.
-        self._left_s, self._budget_s = prices.nodes * self._wall_s, prices.nodes * prices.budget_s
-
-    def expecting(self, pending: Sequence[Members]) -> "SearchPolicy":
-        """Return the policy as if each pair that is measured now had shown what is expected."""
-        if not pending:
-            return self
-        pairs = dict(self.results.pairs)
-        for members in pending:
-            pairs[members] = [*pairs.get(members, ()), self.beliefs.mean_gain(members)]
-        return SearchPolicy(self.beliefs.given(replace(self.results, pairs=pairs)), self.prices)
+        self._left_s = prices.left_s - kept_s
 
     # -- claims
 
@@ -244,7 +232,7 @@ class SearchPolicy:
                 options, key=lambda x: (round(x.worth, 4), reached.get(x.action.members, 0.0))
             )
         gained = best.worth + self._luck - self._claimed
-        share = best.cost_s / self._budget_s
+        share = best.cost_s / self.prices.budget_s
         enough = gained >= max(_PRICE * share, _FLOOR + self._luck)
         return best.action if enough else None
 
@@ -353,7 +341,7 @@ class SearchPolicy:
         mean = fresh * (gain[:, None] + error) + len(logs) * middle
         wide = self._widths[:, pairs.clip(max=MOST_PAIRS)]
         shown = (mean / pairs.clip(min=1) > wide) & (pairs > 0)
-        late = 1.0 - _HURRY * np.array(self._costs_s(members)) / self._budget_s
+        late = 1.0 - _HURRY * np.array(self._costs_s(members)) / self.prices.budget_s
         worth = (gain - WORTH * len(members))[:, None] * late
         values = np.where(shown, worth, 0.0).T
         averages = values @ self.beliefs.weight
@@ -432,8 +420,7 @@ class SearchPolicy:
             cost_s = self.pair_s(members, pairs)
             done = self.claims and members == self.claims[0].members and self.claims[0].is_narrow
             done = done or len(self._logs(members)) >= MOST_PAIRS
-            fits = cost_s <= self._left_s and self.pair_s(members) <= self._wall_s
-            if not fits or done:
+            if cost_s > self._left_s or done:
                 continue
             ends = self._ends if members in self._ends else [*self._ends, members]
             left_s = self._left_s - cost_s
