@@ -89,7 +89,7 @@ def test_in_a_job_the_budget_ends_before_the_time_limit(cluster: SlurmCluster) -
     )
     said = cluster.said("srun", "--nodes=1", "--time=2", sys.executable, "-c", code)
     budget, described = said.splitlines()
-    assert 60.0 < float(budget.strip("(").split(",")[0]) <= 90.0
+    assert 60.0 < float(budget.strip("(").split(",")[0]) <= 96.0
     assert "so the budget was" in budget and "nodes node" in described and "s left" in described
     twice = [*RUN, "nothing.py"]
     several = ["srun", "--nodes=1", "--ntasks=2", *twice]
