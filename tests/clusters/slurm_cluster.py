@@ -117,7 +117,7 @@ class SlurmCluster:
     def said(self, *command: str) -> str:
         """Return what a command of Slurm prints."""
         return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60
+            command, env=self.environment, capture_output=True, text=True, timeout=240
         ).stdout
 
     def jobs(self) -> list[str]:

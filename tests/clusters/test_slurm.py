@@ -64,6 +64,54 @@ def test_a_job_measures_a_pair_and_a_pre_empted_one_costs_its_pair(
     wait_for(lambda: not cluster.jobs())
 
 
+ALLOCATED = """
+import sys
+from pathlib import Path
+from cluster_pairs import ended, launches, median_ratio, pair, program
+from torchdoctor.clusters import slurm
+from torchdoctor.clusters.fleet import Fleet
+
+folder = Path(sys.argv[1])
+(folder / "tasks").mkdir()
+nodes, doubts = slurm.nodes("", 3, 0, folder / "tasks")
+fleet = Fleet(nodes[1:], launches(program(folder)), doubts)
+fleet.begin(pair())
+print(len(nodes), median_ratio(ended(fleet)) > 2.0, *fleet.doubts, sep="\\n")
+"""
+
+
+@pytest.mark.slow
+def test_in_a_job_of_two_nodes_the_other_one_measures(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "allocated.py").write_text(ALLOCATED)
+    script = tmp_path / "job.sh"
+    command = f"{sys.executable} {tmp_path}/allocated.py {tmp_path}"
+    script.write_text(f"#!/bin/sh\nexport PYTHONPATH={Path(__file__).parent}\n{command}\n")
+    options = ["--wait", "--nodes=2", "--time=5", f"--output={tmp_path}/out"]
+    cluster.said("sbatch", *options, str(script))
+    count, faster, *doubts = (tmp_path / "out").read_text().splitlines()
+    assert (count, faster) == ("2", "True"), doubts
+    assert "--nodes asks for 3, and job" in doubts[1] and "(1)" in doubts[0]
+
+
+@pytest.mark.slow
+def test_a_training_that_srun_starts_on_two_nodes_is_seen_and_ended(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    program(tmp_path)
+    options = "--no-fixes --budget=15s --timeout=100s --output=out"
+    trained = f"srun --nodes=2 --ntasks=2 {sys.executable} train.py"
+    lines = ["#!/bin/sh", f"{' '.join(RUN)} {options} -- {trained}", "squeue --steps --noheader"]
+    (tmp_path / "job.sh").write_text("\n".join(lines))
+    there = [f"--chdir={tmp_path}", f"--output={tmp_path}/log"]
+    cluster.said("sbatch", "--wait", "--nodes=2", "--time=5", *there, str(tmp_path / "job.sh"))
+    log = (tmp_path / "log").read_text()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["steps"]["trainers"] == 2, log
+    assert "batch" in log.splitlines()[-1] and "node[1-2]" not in log, "no step of srun is left"
+
+
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_job_and_a_report(cluster: SlurmCluster, tmp_path: Path) -> None:
     program(tmp_path)

@@ -435,7 +435,12 @@ def try_all(
     tried = more.pop("tried", tried)
     known = {part.split()[0]: FixFacts() for name in names for part in name.split(" & ")}
     progress = more.pop("progress", None)
-    settings = {"steps": observed(), "patch": specs.make_patch is not _no_patch, **more}
+    settings = {
+        "kind": kind,
+        "steps": observed(),
+        "patch": specs.make_patch is not _no_patch,
+        **more,
+    }
     return run_trials(
         engine,
         specs,
@@ -444,5 +449,4 @@ def try_all(
         budget=Budget(budget_s, program.clock),
         settings=SearchSettings(**settings),
         progress=progress,
-        kind=kind,
     )

@@ -36,7 +36,7 @@ from torchdoctor.trials.ceilings import ceiling_trials
 from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.trials.search import Search, SearchSettings, run_trials
+from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
 from torchdoctor.words import (
     Diagnosis,
@@ -179,7 +179,12 @@ class _Checkup:
             sensors=observation.sensors,
             environment=as_seen_by(observation.processes[0], self.recording.environment),
         )
-        machine = self.recording.environment
+        machine, world = self.recording.environment, self.recording.main.world_size or 1
+        if world > observation.steps.trainers:
+            self.doubts.append(
+                f"The program trains in {world} processes, and {observation.steps.trainers} told "
+                f"of their steps: do all nodes share {self.folder}? --output names another folder."
+            )
         if machine.cuda and not machine.gpus:
             self.doubts.append(
                 f"This torch was built for CUDA {machine.cuda} and sees no GPU here: the program "
@@ -271,8 +276,8 @@ class _Checkup:
             {ident: fix_facts(fix, self.recording) for ident, fix in modules.items()},
             budget=Budget(self._left()),
             progress=self._relay,
-            kind=cluster.search if cluster else Search,
             settings=SearchSettings(
+                kind=cluster.search if cluster else None,
                 steps=replace(observation.steps, warmup_steps=window.warmup_steps),
                 seed=wanted.seed,
                 allow_training_changes=wanted.allow_training_changes,

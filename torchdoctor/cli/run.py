@@ -7,6 +7,7 @@ import typer
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import ids, parse_duration
 from torchdoctor.cli.outputs import check_written, hand_out
+from torchdoctor.words import Report
 from torchdoctor.words.errors import Interrupted, UsageError
 
 HELP = (
@@ -67,7 +68,6 @@ def run(
     from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.workload import workload_of
     from torchdoctor.reports.progress import Progress
-    from torchdoctor.reports.wording import program_failed
 
     settings = RunSettings(
         **arguments.place(budget, on, nodes, gpus_per_pair),
@@ -92,6 +92,12 @@ def run(
     hand_out(report, files, tensorboard, details if context.obj is None else None)
     if context.obj is not None:
         context.obj(report)
+    _raise_for(report)
+
+
+def _raise_for(report: Report) -> None:
+    from torchdoctor.reports.wording import program_failed
+
     if report.run_folder is None:  # it took no report
         raise UsageError(f"{report.doubts[-1]} This screen alone has the report: give --output.")
     if report.interrupted:

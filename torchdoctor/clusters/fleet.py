@@ -127,6 +127,10 @@ class Fleet:
     def close(self) -> None:
         """End all that is still measured, and wait until nothing of it is left."""
         with no_interrupts():
+            unfinished = sum(place.running is not None for place in self._places)
+            if unfinished:
+                pairs = counted(unfinished, "pair")
+                self._doubts.append(f"{pairs} had not ended on other nodes when the search did.")
             for place in self._places:
                 if place.running is not None:
                     place.running.cancel()
@@ -169,7 +173,7 @@ class Fleet:
 
 def _own_failure(task: PairTask, result: Result) -> str | None:
     """Return how the untouched program itself failed, on a node that never measured a pair."""
-    order = task.arms if task.beside else task.order
+    order = task.arms[::-1] if task.swapped else task.arms
     for arm, timing in zip(order, result.timings, strict=False):
         ended_by_itself = timing.ended == "failed" and not timing.stopped
         if arm is task.arms[0] and ended_by_itself and not timing.blocks and not usable(timing):

@@ -32,11 +32,6 @@ class PairTask:
     swapped: bool = False  # the arm is launched first
     most_s: float = math.inf
 
-    @property
-    def order(self) -> tuple[LaunchSpec, ...]:
-        """Return the arms as they are launched where they follow each other."""
-        return self.arms[::-1] if self.swapped else self.arms
-
 
 @dataclass(frozen=True, kw_only=True)
 class PairTimings:
@@ -56,7 +51,7 @@ def measure(
         return PairTimings(timings=list(both), seconds=[clock() - began_s])
     timings: list[LaunchTiming] = []
     seconds: list[float] = []
-    for arm in task.order:
+    for arm in task.arms[::-1] if task.swapped else task.arms:
         launched_s = clock()
         timings.append(starts.alone(arm, task.most_s - (launched_s - began_s)))
         seconds.append(clock() - launched_s)
@@ -223,14 +218,14 @@ class Engine:
         return own_s, pair_s - own_s
 
     def _in_turns(self, task: PairTask, measured: PairTimings) -> Pair | Outcome:
-        key = task.arms[0].name, task.arms[1].name
         timings, seconds = list(measured.timings), list(measured.seconds)
-        for spec, timing, took_s in zip(task.order, timings, seconds, strict=False):
+        order = task.arms[::-1] if task.swapped else task.arms
+        for spec, timing, took_s in zip(order, timings, seconds, strict=False):
             self._seconds[spec.name].append(took_s)
             outcome = self.failures.after_launch(spec, timing)
             if outcome is not None:
                 return outcome
-        self._second_half[key] = not task.swapped
+        self._second_half[task.arms[0].name, task.arms[1].name] = not task.swapped
         if task.swapped:
             timings.reverse()
             seconds.reverse()

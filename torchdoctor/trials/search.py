@@ -58,6 +58,7 @@ class SearchSettings:
     why_in_turns: str | None = None  # half a sentence, if nobody asked for launches in turns
     ceilings: Sequence[CeilingTrial] = ()  # the most telling first
     growing: Mapping[str, NextSettings] = field(default_factory=dict)  # searched settings, by fix
+    kind: "type[Search] | None" = None  # another executor than `Search`
 
 
 def run_trials(
@@ -69,14 +70,12 @@ def run_trials(
     budget: Budget,
     settings: SearchSettings,
     progress: Callable[[ProgressEvent], None] | None = None,
-    kind: "type[Search] | None" = None,
 ) -> TrialResults:
-    """Try the candidates, the most promising first, against the untouched program.
-
-    `kind`: another executor than `Search`.
-    """
+    """Try the candidates, the most promising first, against the untouched program."""
     log = Log(engine, budget, progress)
-    search = (kind or Search)(log, specs, candidate_arms(specs, candidates, facts), settings)
+    search = (settings.kind or Search)(
+        log, specs, candidate_arms(specs, candidates, facts), settings
+    )
     search.run()
     return search.results()
 
