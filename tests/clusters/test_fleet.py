@@ -138,5 +138,5 @@ def test_two_kinds_of_nodes_are_told() -> None:
     nodes = fleet(Script("a", [encoded(DONE)] * 2), Script("b", [encoded(other)] * 2))
     for _ in range(2):
         took(nodes)
-    assert "2 pairs were measured by node: a (1), b (1)." in nodes.doubts
+    assert "These nodes measured pairs: a (1), b (1)." in nodes.doubts
     assert any("fast CPU, 8 CPUs; slow CPU, 2 CPUs" in doubt for doubt in nodes.doubts)

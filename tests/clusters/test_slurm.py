@@ -19,6 +19,7 @@ from torchdoctor.clusters.fleet import Fleet
 from torchdoctor.pairs.failures import Lost
 from torchdoctor.words.errors import UsageError
 
+pytestmark = pytest.mark.xdist_group("slurm")  # which is started once
 RUN = [sys.executable, "-m", "torchdoctor", "run", "--quiet"]
 
 
@@ -100,7 +101,7 @@ def test_a_training_that_srun_starts_on_two_nodes_is_seen_and_ended(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     program(tmp_path)
-    options = "--no-fixes --budget=15s --timeout=100s --output=out"
+    options = "--no-fixes --budget=100s --output=out"
     trained = f"srun --nodes=2 --ntasks=2 {sys.executable} train.py"
     lines = ["#!/bin/sh", f"{' '.join(RUN)} {options} -- {trained}", "squeue --steps --noheader"]
     (tmp_path / "job.sh").write_text("\n".join(lines))

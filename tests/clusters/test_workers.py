@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -85,6 +86,17 @@ def test_a_full_shared_folder(tmp_path: Path, folder: Path) -> None:
             nodes.begin(pair())
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_ranks_that_tell_nothing_are_told_of(tmp_path: Path) -> None:
+    program(tmp_path)
+    options = ["--quiet", "--no-fixes", "--budget=100s", "--output=out", "train.py"]
+    command = [sys.executable, "-m", "torchdoctor", "run", *options]
+    environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0"}
+    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
+    doubts = json.loads((tmp_path / "out" / "report.json").read_text())["doubts"]
+    assert any("trains in 2 processes, and 1 told of their steps" in doubt for doubt in doubts)
 
 
 @pytest.mark.slow

@@ -87,8 +87,7 @@ class Fleet:
         doubts = list(dict.fromkeys(self._doubts))
         if self._pairs:
             where = ", ".join(f"{name} ({pairs})" for name, pairs in sorted(self._pairs.items()))
-            all_pairs = counted(sum(self._pairs.values()), "pair")
-            doubts.insert(0, f"{all_pairs} were measured by node: {where}.")
+            doubts.insert(0, f"These nodes measured pairs: {where}.")
         if len(self._kinds) > 1:
             doubts.append(
                 f"The nodes are not alike ({'; '.join(sorted(self._kinds))}): both sides of a pair "
