@@ -110,6 +110,7 @@ def test_a_training_that_srun_starts_on_two_nodes_is_seen_and_ended(
     log = (tmp_path / "log").read_text()
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["steps"]["trainers"] == 2, log
+    assert any("outside the scratch layer" in doubt for doubt in report["doubts"])
     assert "batch" in log.splitlines()[-1] and "node[1-2]" not in log, "no step of srun is left"
 
 

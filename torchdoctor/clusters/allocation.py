@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from torchdoctor.words.figures import counted
 
 _ASK_S = 20.0
 _REPORT_S, _REPORT_SHARE = 30.0, 0.2  # of the job's time that is kept for ending and the report
+_OUTSIDE = "srun starts its processes outside the scratch layer: what they write is kept."
 _UNITS_S = (1, 60, 3600, 86400)
 _RAY_NOW = Path("/tmp/ray/ray_current_cluster")
 
@@ -71,13 +74,13 @@ def within_job(budget_s: float) -> tuple[float, list[str]]:
             "srun started torchdoctor several times: start it once (srun --ntasks=1 torchdoctor "
             "run ...), or the training below it (torchdoctor run -- srun python train.py)."
         )
-    if given.left_s is None:
-        return budget_s, [given.sentence]
-    most_s = given.left_s - min(_REPORT_S, _REPORT_SHARE * given.left_s)
+    outside = [_OUTSIDE] if any(Path(word).name == "srun" for word in sys.argv) else []
+    left_s = math.inf if given.left_s is None else given.left_s
+    most_s = left_s - min(_REPORT_S, _REPORT_SHARE * left_s)
     if most_s >= budget_s:
-        return budget_s, [given.sentence]
-    shortened = f"Its time limit leaves {given.left_s:.0f} s, so the budget was {most_s:.0f} s."
-    return max(most_s, 1.0), [f"{given.sentence} {shortened}"]
+        return budget_s, [given.sentence, *outside]
+    shortened = f"Its time limit leaves {left_s:.0f} s, so the budget was {most_s:.0f} s."
+    return max(most_s, 1.0), [f"{given.sentence} {shortened}", *outside]
 
 
 def described() -> list[str]:

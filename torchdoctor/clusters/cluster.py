@@ -51,8 +51,16 @@ class Cluster:
         return cls(kind=kind, options=options, nodes=nodes, gpus=gpus)
 
     def placed(self) -> int | None:
-        """Run this command line on a node if it has to; return its exit code. None: go on here."""
-        return slurm.run_in_a_job(self.options, self.gpus) if self.kind == "slurm" else None
+        """Run this command line on a node if it has to; return its exit code. None: go on here.
+
+        Raise UsageError where the cluster cannot be used.
+        """
+        if self.kind == "slurm":
+            return slurm.run_in_a_job(self.options, self.gpus)
+        from torchdoctor.clusters import ray_nodes
+
+        ray_nodes.nodes(self.options, self.nodes, self.gpus)  # what is wrong is told before the run
+        return None
 
     @property
     def search(self) -> type[Search]:
