@@ -304,7 +304,10 @@ class SimulatedSearch:
             return
         members, began_s = action.members, self.world.now
         log = self.world.pair(members)
-        took_s = self.world.now - began_s
+        self.took(members, log, self.world.now - began_s)
+
+    def took(self, members: Members, log: float | None, took_s: float) -> None:
+        """Take the log speed-up of a pair (None: the set failed), and what it took."""
         if log is None:
             failed = self.results.failed | (members if len(members) == 1 else frozenset())
             sets = [*self.results.failed_sets, members]

@@ -8,8 +8,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from torchdoctor.clusters.engine import ClusterEngine
+from torchdoctor.clusters.search import ClusterSearch
 from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.trials.arm_specs import PATCH, label
@@ -336,6 +339,10 @@ class SimulatedStarts:
     expected_s: float = 0.0
 
     @property
+    def recorder(self) -> Any:
+        return SimpleNamespace(doubts=[], escaped=[])
+
+    @property
     def side_by_side(self) -> bool:
         return self.pairs is not None
 
@@ -415,11 +422,25 @@ def try_all(
     engine = engine_of(
         program, more.get("seed", 0), pairs=pairs, blocks=blocks, expected_s=program.launch_s
     )
+    kind = None
+    if (nodes := more.pop("nodes", None)) is not None:
+        kind, starts = ClusterSearch, SimulatedStarts(program, pairs, blocks, program.launch_s)
+        engine = ClusterEngine(
+            starts,  # type: ignore[arg-type]
+            random.Random(0),
+            fleet=nodes,
+            clock=program.clock,
+        )
     tried = candidates(*names, ceilings=could_gain)
     tried = more.pop("tried", tried)
     known = {part.split()[0]: FixFacts() for name in names for part in name.split(" & ")}
     progress = more.pop("progress", None)
-    settings = {"steps": observed(), "patch": specs.make_patch is not _no_patch, **more}
+    settings = {
+        "kind": kind,
+        "steps": observed(),
+        "patch": specs.make_patch is not _no_patch,
+        **more,
+    }
     return run_trials(
         engine,
         specs,

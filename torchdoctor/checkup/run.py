@@ -81,6 +81,7 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
                 sandbox=sandbox,
                 recorder=recorder,
                 recording=Recording(workload=workload, environment=machine, folder=str(folder)),
+                doubts=[*settings.remarks],
             )
             return run.report()
 
@@ -163,7 +164,12 @@ class _Checkup(RunResults):
             sensors=observation.sensors,
             environment=as_seen_by(observation.processes[0], self.recording.environment),
         )
-        machine = self.recording.environment
+        machine, world = self.recording.environment, self.recording.main.world_size or 1
+        if world > observation.steps.trainers:
+            self.doubts.append(
+                f"The program trains in {world} processes, and {observation.steps.trainers} told "
+                f"of their steps: do all nodes share {self.folder}? --output names another folder."
+            )
         if machine.built_for and not machine.gpus:
             self.doubts.append(
                 f"This torch was built for {machine.built_for} and sees no GPU here: the program "
@@ -247,15 +253,16 @@ class _Checkup(RunResults):
         window = choose_window(observation.steps, self._left(), self.recording.main.loaders)
         window = window.overruled(wanted.steps, wanted.warmup)
         launches, why_in_turns = self._launches(observation, window)
-        load = LoadBeside()
+        load, cluster = LoadBeside(), wanted.cluster
         self.trials = run_trials(
-            Engine(launches, random.Random(wanted.seed)),
+            (cluster.engine if cluster else Engine)(launches, random.Random(wanted.seed)),
             ArmSpecs(modules, self.recording),
             chosen,
             {ident: fix_facts(fix, self.recording) for ident, fix in modules.items()},
             budget=Budget(self._left()),
             progress=self._relay,
             settings=SearchSettings(
+                kind=cluster.search if cluster else None,
                 steps=replace(observation.steps, warmup_steps=window.warmup_steps),
                 seed=wanted.seed,
                 allow_training_changes=wanted.allow_training_changes,

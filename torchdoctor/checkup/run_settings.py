@@ -1,13 +1,18 @@
 """What the user asked for on the command line of `run`."""
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchdoctor.advice import catalogue
 from torchdoctor.observe.step_finding import STEP_KINDS
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.specs import FixSpec
+
+if TYPE_CHECKING:
+    from torchdoctor.clusters.cluster import Cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +33,8 @@ class RunSettings:
     sandbox: bool = True
     side_by_side: bool = True
     cold: bool = False
+    remarks: Sequence[str] = ()  # of the job that it runs in
+    cluster: "Cluster | None" = None  # whose nodes measure pairs
 
     def options(self) -> list[str]:
         """Return the command line's options that give these settings."""

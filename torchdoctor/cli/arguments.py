@@ -1,7 +1,8 @@
 """Arguments that several commands share, and how they are read."""
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,6 +48,12 @@ InTurns = Annotated[
     bool,
     typer.Option("--in-turns", help="Run one launch at a time (less precise in the same time)."),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(help="Measure pairs on several nodes: ray[=ADDRESS] or slurm[='srun options']."),
+]
+Nodes = Annotated[int, typer.Option(min=0, help="How many nodes (0: all of the cluster or job).")]
+Gpus = Annotated[int, typer.Option(min=0, help="GPUs that each pair gets on its node.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no live progress.")]
 Details = Annotated[bool, typer.Option("--details", help="Show the full report.")]
 
@@ -63,6 +70,19 @@ def parse_duration(text: str) -> float:
         wrong = "must be longer than 0 s" if seconds <= 0 else "is not a duration"
         raise UsageError(f"'{text}' {wrong}: write it like 90s, 5m or 1h.")
     return seconds
+
+
+def place(budget: str, on: str | None, nodes: int, gpus_per_pair: int) -> dict[str, Any]:
+    """Return the settings of time and place; leave with the exit code of a job that ran it all."""
+    budget_s = parse_duration(budget)
+    if on is None and not (nodes or gpus_per_pair) and "SLURM_JOB_ID" not in os.environ:
+        return {"budget_s": budget_s}
+    from torchdoctor.clusters.cluster import placed
+
+    settings, code = placed(budget_s, on, nodes, gpus_per_pair)
+    if code is not None:
+        raise typer.Exit(code)
+    return settings
 
 
 def ids(text: str | None) -> list[str] | None:

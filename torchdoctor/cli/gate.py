@@ -64,6 +64,9 @@ def gate(
     python: arguments.Python = None,
     no_sandbox: arguments.NoSandbox = False,
     in_turns: arguments.InTurns = False,
+    on: arguments.On = None,
+    nodes: arguments.Nodes = 0,
+    gpus_per_pair: arguments.Gpus = 0,
     quiet: arguments.Quiet = False,
     details: arguments.Details = False,
 ) -> None:
@@ -82,9 +85,11 @@ def gate(
         files = {"gate result": json, "HTML page": html, "Markdown": markdown, "JUnit file": junit}
         check_written(files, read=[] if baseline is None else [baseline])
         workload = workload_of(command, python=python)
+        if baseline is not None and on is not None:
+            raise UsageError("--on measures pairs, and a gate against a report has none.")
         settings = GateSettings(
             tolerances=tolerances(program_folder(workload), tolerance),
-            budget_s=parse_duration(budget),
+            **arguments.place(budget, on, nodes, gpus_per_pair),
             timeout_s=parse_duration(timeout),
             output=output,
             steps=steps,

@@ -7,6 +7,7 @@ import typer
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import ids, parse_duration
 from torchdoctor.cli.outputs import check_written, hand_out
+from torchdoctor.words import Report
 from torchdoctor.words.errors import Interrupted, UsageError
 
 HELP = (
@@ -56,6 +57,9 @@ def run(
     no_sandbox: arguments.NoSandbox = False,
     in_turns: arguments.InTurns = False,
     cold: _Cold = False,
+    on: arguments.On = None,
+    nodes: arguments.Nodes = 0,
+    gpus_per_pair: arguments.Gpus = 0,
     quiet: arguments.Quiet = False,
     details: arguments.Details = False,
 ) -> None:
@@ -64,10 +68,9 @@ def run(
     from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.workload import workload_of
     from torchdoctor.reports.progress import Progress
-    from torchdoctor.reports.wording import program_failed
 
     settings = RunSettings(
-        budget_s=parse_duration(budget),
+        **arguments.place(budget, on, nodes, gpus_per_pair),
         timeout_s=parse_duration(timeout),
         output=output,
         steps=steps,
@@ -89,6 +92,12 @@ def run(
     hand_out(report, files, tensorboard, details if context.obj is None else None)
     if context.obj is not None:
         context.obj(report)
+    _raise_for(report)
+
+
+def _raise_for(report: Report) -> None:
+    from torchdoctor.reports.wording import program_failed
+
     if report.run_folder is None:  # it took no report
         raise UsageError(f"{report.doubts[-1]} This screen alone has the report: give --output.")
     if report.interrupted:

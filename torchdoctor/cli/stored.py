@@ -265,6 +265,7 @@ def _in_newest_run(ident: str) -> list[str]:
 def env() -> None:
     """Show what torchdoctor sees of this machine, and which fixes that rules out."""
     from torchdoctor.checkup.machine import FIGURES_AT, describe_environment
+    from torchdoctor.clusters.allocation import described
 
-    for line in describe_environment():
+    for line in [*described(), *describe_environment()]:
         _print([line], 4 if line.startswith(" ") else FIGURES_AT)

@@ -6,7 +6,7 @@ from typing import Any
 from torchdoctor.edits import DropKeywordEdit, Edit, KeywordEdit, StatementEdit
 from torchdoctor.facts.lookup import place, training_loaders
 from torchdoctor.words import LoaderFacts, Location, Recording
-from torchdoctor.words.toml import parsed_toml
+from torchdoctor.words.record_files import parsed_toml
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without any
 # Arguments that may be given by position, which a keyword would then repeat.
@@ -34,7 +34,8 @@ def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
     `wanted` are "bfloat16", "fused", "compile" or arguments of a DataLoader.
     """
     library = next((x.library for x in recording.main.passes if x.library), "")
-    known = next((x for name, x in _TRAINERS.items() if f"{library}.".startswith(f"{name}.")), {})
+    none: dict[str, Any] = {}
+    known = next((x for name, x in _TRAINERS.items() if f"{library}.".startswith(f"{name}.")), none)
     known = _TRAINERS.get(known.get("like", ""), {}) | known
     if not wanted or not set(wanted) <= set(known):
         return None

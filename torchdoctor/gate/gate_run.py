@@ -44,7 +44,7 @@ class GateRun:
     ) -> None:
         self._session = GateSession(workload, settings, progress)
         self._workload, self._ref, self._settings = workload, ref, settings
-        self._doubts: list[str] = []
+        self._doubts = [*settings.remarks]
         self._why = ""  # it is not decided
         self._interrupted = False
         self._spent_s, self._pair_s = 0.0, 0.0  # before the first pair, and by each
@@ -66,7 +66,8 @@ class GateRun:
             sources = digests(loaded, folders[0])
             launches = self._launches(observed)
             chance = random.Random(self._settings.seed)
-            engine = Engine(launches, chance, patience=_FORGIVEN)
+            cluster = self._settings.cluster
+            engine = (cluster.engine if cluster else Engine)(launches, chance, patience=_FORGIVEN)
             kinds = [(x.steps, x.sensors.other_load_cpus) for x in observed.versions]
             measured = Measured(how=estimator(kinds))
             try:
@@ -76,6 +77,8 @@ class GateRun:
                 self._why = "It was interrupted: only what was measured until then."
             except Inconclusive as error:
                 verdict, self._why = "inconclusive", str(error)
+            finally:
+                engine.close()
             if why := changed(sources, folders[0]):
                 verdict, self._why = "inconclusive", why
             self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]

@@ -1,12 +1,16 @@
 """What the user asked of a gate; accepted growth also by pyproject.toml's `[tool.torchdoctor]`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import BrokenToml, parsed_toml
+
+if TYPE_CHECKING:
+    from torchdoctor.clusters.cluster import Cluster
 
 _TABLE = "[tool.torchdoctor.tolerance]"
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.
@@ -29,6 +33,8 @@ class GateSettings:
     seed: int = 0
     sandbox: bool = True
     side_by_side: bool = True
+    remarks: Sequence[str] = ()  # of the job that it runs in
+    cluster: "Cluster | None" = None  # whose nodes measure pairs
 
 
 def program_folder(workload: Workload) -> str:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from torchdoctor.launch import escaped_writes, shared_memory
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Command, Sandbox, Started
@@ -114,6 +116,11 @@ def end(running: RunningLaunch, tree: processes.Tree) -> bool:
     """End every process of the launch, at once: nothing that it does now is kept. True: all are."""
     started = running.started
     started.read_status()
+    for process in tree.now():
+        with contextlib.suppress(psutil.Error):
+            if process.name() == "srun":  # killed, it would leave its processes on other nodes
+                process.terminate()
+                process.wait(END_WITHIN_S)
     if started.init_pid is None:
         clean = tree.end()
         return started.wait_s(END_WITHIN_S) and clean

@@ -8,10 +8,11 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
-from torchdoctor.pairs.failures import Failures, Lost, Outcome
+from torchdoctor.pairs.failures import Failures, Lost, Outcome, failure, refusal
 from torchdoctor.pairs.measurement import ProgramLaunches
 from torchdoctor.pairs.turns import neighbours
 from torchdoctor.words import LaunchTiming, Pair, SwitchedLaunch
@@ -20,6 +21,43 @@ from torchdoctor.words import LaunchTiming, Pair, SwitchedLaunch
 CACHED = 0.15
 _MANY = 4  # launches, of which the slowest met somebody else's load
 _LONGER = 2.0  # times the usual share of a pair: then it is the fix that takes so long
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTask:
+    """A pair that is to be measured, on this machine or on another one."""
+
+    arms: tuple[LaunchSpec, LaunchSpec]  # against, arm
+    beside: bool  # both at once; else they follow each other
+    swapped: bool = False  # the arm is launched first
+    most_s: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTimings:
+    """How the launches of a pair ended; in turns, none follows a launch that cannot be used."""
+
+    timings: list[LaunchTiming]  # against, arm; in turns: in the order of the task
+    seconds: list[float]  # of both together, or of each in turns
+
+
+def measure(
+    starts: ProgramLaunches, task: PairTask, chance: random.Random, clock: Callable[[], float]
+) -> PairTimings:
+    """Launch both sides of a pair on this machine."""
+    began_s = clock()
+    if task.beside:
+        both = starts.together(task.arms, chance, task.most_s)
+        return PairTimings(timings=list(both), seconds=[clock() - began_s])
+    timings: list[LaunchTiming] = []
+    seconds: list[float] = []
+    for arm in task.arms[::-1] if task.swapped else task.arms:
+        launched_s = clock()
+        timings.append(starts.alone(arm, task.most_s - (launched_s - began_s)))
+        seconds.append(clock() - launched_s)
+        if failure(timings[-1]) or refusal([fix.id for fix in arm.fixes], timings[-1]):
+            break
+    return PairTimings(timings=timings, seconds=seconds)
 
 
 class Engine:
@@ -39,8 +77,12 @@ class Engine:
         self._starts, self._chance, self._clock = starts, chance, clock
         self.failures = Failures(patience=patience)
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of launches, by arm
-        self._second_half: dict[tuple[str, str], tuple[LaunchSpec, LaunchSpec]] = {}
+        # By arms that were launched in turns, whether the arm comes first the next time.
+        self._second_half: dict[tuple[str, str], bool] = {}
         self.launches = 0  # started so far
+
+    def close(self) -> None:
+        """End what is measured elsewhere: here nothing is."""
 
     @property
     def side_by_side(self) -> bool:
@@ -57,11 +99,8 @@ class Engine:
         """
         until_s = self._clock() + most_s
         while True:
-            left_s = until_s - self._clock()
-            if self.runs_beside(arm, against):
-                outcome = self._side_by_side(arm, against, left_s)
-            else:
-                outcome = self._in_turns(arm, against, left_s)
+            task = self.task(arm, against, until_s - self._clock())
+            outcome = self.taken(task, measure(self._starts, task, self._chance, self._clock))
             left_s = until_s - self._clock()
             if not isinstance(outcome, Lost) or arm.name == against.name:
                 return outcome
@@ -135,21 +174,36 @@ class Engine:
         plain = self._seconds[UNTOUCHED.name]
         return median(plain) if plain else self._starts.expected_s
 
-    def _side_by_side(self, arm: LaunchSpec, against: LaunchSpec, most_s: float) -> Pair | Outcome:
-        began_s = self._clock()
-        timings = self._starts.together((against, arm), self._chance, most_s)
-        self.launches += 2
-        if any(timing.ended == "interrupted" for timing in timings):
+    def task(self, arm: LaunchSpec, against: LaunchSpec, most_s: float) -> PairTask:
+        """Return the next pair of these: in turns AB by lot, and the time after that BA."""
+        if self.runs_beside(arm, against):
+            return PairTask(arms=(against, arm), beside=True, most_s=most_s)
+        swapped = self._second_half.pop((against.name, arm.name), None)
+        if swapped is None:
+            swapped = self._chance.random() >= 0.5
+        return PairTask(arms=(against, arm), beside=False, swapped=swapped, most_s=most_s)
+
+    def taken(self, task: PairTask, measured: PairTimings) -> Pair | Outcome:
+        """Return what the launches of a pair are worth; raise KeyboardInterrupt."""
+        self.launches += len(measured.timings)
+        if any(timing.ended == "interrupted" for timing in measured.timings):
             raise KeyboardInterrupt
-        seconds = self._shares_s(arm, against, self._clock() - began_s)
-        outcome = self.failures.after_pair((against, arm), timings)
+        if task.beside:
+            return self._side_by_side(task, measured)
+        return self._in_turns(task, measured)
+
+    def _side_by_side(self, task: PairTask, measured: PairTimings) -> Pair | Outcome:
+        against, arm = task.arms
+        first, second = measured.timings
+        seconds = self._shares_s(arm, against, measured.seconds[0])
+        outcome = self.failures.after_pair(task.arms, (first, second))
         if outcome is not None:
             return outcome
         self._seconds[against.name].append(seconds[0])
         self._seconds[arm.name].append(seconds[1])
         return Pair(
-            launches=(timings[0].counted, timings[1].counted),
-            blocks=neighbours(*timings),
+            launches=(first.counted, second.counted),
+            blocks=neighbours(first, second),
             side_by_side=True,
             seconds=seconds,
         )
@@ -163,24 +217,16 @@ class Engine:
         own_s = usual_s if usual_s and half_s > longer * usual_s else half_s
         return own_s, pair_s - own_s
 
-    def _in_turns(self, arm: LaunchSpec, against: LaunchSpec, most_s: float) -> Pair | Outcome:
-        """Launch one after the other: AB, and at the next pair of the same two BA."""
-        key, until_s = (against.name, arm.name), self._clock() + most_s
-        order = self._second_half.pop(key, None)
-        is_first_half = order is None
-        if order is None:
-            order = (against, arm) if self._chance.random() < 0.5 else (arm, against)
-        timings, seconds = [], []
-        for spec in order:
-            began_s = self._clock()
-            timings.append(self.launch(spec, most_s=until_s - began_s))
-            seconds.append(self._clock() - began_s)
-            outcome = self.failures.after_launch(spec, timings[-1])
+    def _in_turns(self, task: PairTask, measured: PairTimings) -> Pair | Outcome:
+        timings, seconds = list(measured.timings), list(measured.seconds)
+        order = task.arms[::-1] if task.swapped else task.arms
+        for spec, timing, took_s in zip(order, timings, seconds, strict=False):
+            self._seconds[spec.name].append(took_s)
+            outcome = self.failures.after_launch(spec, timing)
             if outcome is not None:
                 return outcome
-        if is_first_half:
-            self._second_half[key] = (order[1], order[0])
-        if order[0].name != against.name:
+        self._second_half[task.arms[0].name, task.arms[1].name] = not task.swapped
+        if task.swapped:
             timings.reverse()
             seconds.reverse()
         return Pair(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from torchdoctor.launch.launch_spec import BASELINE, UNTOUCHED
 from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.failures import Failed, Lost
+from torchdoctor.pairs.failures import Failed, Lost, Outcome
 from torchdoctor.pairs.pair_times import Estimator, switched_differences, usable
 from torchdoctor.trials.arms import Arm
 from torchdoctor.words import Block, LaunchTiming, Pair, ProgressEvent, SwitchedLaunch
@@ -119,12 +119,17 @@ class Log:
         message = f"A pair of launches compares {arm.label} with {self.baseline.label}, {how}"
         with self._measuring(phase, message, arm):
             outcome = self.engine.pair(arm.spec, most_s=self.budget.left())
-        remarks = self.engine.failures.remarks(arm.spec.name)
-        arm.remarks += [remark for remark in remarks if remark not in arm.remarks]
+        self.take(arm, outcome)
         if isinstance(outcome, Lost):
             raise BudgetEnded
-        if not isinstance(outcome, Pair):
+
+    def take(self, arm: Arm, outcome: Pair | Outcome) -> None:
+        """Keep what became of a pair of the untouched program and an arm."""
+        remarks = self.engine.failures.remarks(arm.spec.name)
+        arm.remarks += [remark for remark in remarks if remark not in arm.remarks]
+        if isinstance(outcome, Failed):
             self._is_out(arm, outcome)
+        if not isinstance(outcome, Pair):
             return
         self.pairs[arm.key].append(outcome)
         arm.cost_s -= outcome.seconds[0]

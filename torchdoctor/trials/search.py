@@ -56,6 +56,7 @@ class SearchSettings:
     why_in_turns: str | None = None  # half a sentence, if nobody asked for launches in turns
     ceilings: Sequence[CeilingTrial] = ()  # the most telling first
     growing: Mapping[str, NextSettings] = field(default_factory=dict)  # searched settings, by fix
+    kind: "type[Search] | None" = None  # another executor than `Search`
 
 
 def run_trials(
@@ -70,7 +71,9 @@ def run_trials(
 ) -> TrialResults:
     """Try the candidates, the most promising first, against the untouched program."""
     log = Log(engine, budget, progress)
-    search = Search(log, specs, candidate_arms(specs, candidates, facts), settings)
+    search = (settings.kind or Search)(
+        log, specs, candidate_arms(specs, candidates, facts), settings
+    )
     search.run()
     return search.results()
 
@@ -127,13 +130,17 @@ class Search:
         if not any(map(self._can_switch, self._candidates)):
             self._try_ceilings_alone()
         while True:
-            action = self._policy().next()
+            action = self._next()
             if action.kind == "stop" and self._try_ceilings_alone():
                 action = self._policy().next()  # what they bound may be worth more, or less
             if action.kind == "stop":
                 self._stopped = action.reason
                 return
             self._measure(action)
+
+    def _next(self) -> Action:
+        """Return what is measured next."""
+        return self._policy().next()
 
     def _can_switch(self, arm: Arm) -> bool:
         return self._log.engine.can_switch(arm.spec)

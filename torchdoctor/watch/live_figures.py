@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torchdoctor.reports.tensorboard.scalars import EventFile
+from torchdoctor.reports.tensorboard.write import EventFile
 from torchdoctor.watch.recording import PHASES, ProcessLog, read_run
 
 _PREFIX = "torchdoctor_watch"

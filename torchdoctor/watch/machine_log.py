@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from torchdoctor.machine import environment, nvml
-from torchdoctor.machine.process_sensors import ProcessSensors
+from torchdoctor.machine.sensors import ProcessSensors
 from torchdoctor.machine.sensors import busy_s
 from torchdoctor.watch.inside import layout
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
-from torchdoctor.launch.run_folder import new_run_folder
+from torchdoctor.launch.workload import new_run_folder
 from torchdoctor.watch import writing
 from torchdoctor.watch.inside.stepping import BOUNDING
 from torchdoctor.watch.recording import FOLDER, Start

@@ -326,3 +326,4 @@ class RankTime:
     wait_s: float | None = None  #: Per step until the last rank comes; null: clocks not aligned.
     last_share: float | None = None  #: Share of the collectives it came to last; null: the same.
     exchange_s: float | None = None  #: Per step in collectives after the last rank; null: the same.
+    clock_offset_s: float | None = None  #: Of a watched run: its clock less the first rank's.

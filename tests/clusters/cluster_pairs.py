@@ -1,0 +1,88 @@
+"""A small program, and the pair that nodes of tests measure: torch is started twice for it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.clusters.fleet import Fleet
+from torchdoctor.clusters.tasks import Launches
+from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
+from torchdoctor.observe.window import Window
+from torchdoctor.pairs.block_plan import TurnBlocks
+from torchdoctor.pairs.engine import PairTask, PairTimings
+from torchdoctor.pairs.failures import Lost
+from torchdoctor.pairs.measurement import Pace
+from torchdoctor.words import Boundary, Workload
+
+SCRIPT = """
+import os, time, torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    time.sleep(float(os.environ.get("STEP_S", "0.02")))
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TURNS = TurnBlocks(
+    warmup_steps=2, block_steps=5, discard_steps=1, blocks=2, step_s=0.02, pair_s=60.0
+)
+QUICK = LaunchSpec(name="quick", variables={"STEP_S": "0.002"})
+
+
+def program(folder: Path) -> Workload:
+    """The program, in a folder of its own."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script)]
+    return Workload(command=command, cwd=str(folder), python=sys.executable, script=str(script))
+
+
+def launches(workload: Workload, **changes: Any) -> Launches:
+    """How its launches are made."""
+    boundary = Boundary(kind="optimizer")
+    known = {
+        "seed": 0,
+        "timeout_s": 120.0,
+        "forks": False,
+        "sandbox": True,
+        "stdin": None,
+        "files_read": None,
+        "pace": Pace(start_s=5.0, step_s=0.02, boundary=boundary),
+        "window": Window(warmup_steps=2, measure_steps=10, max_window_s=5.0),
+        "turns": TURNS,
+        "cold": False,
+    }
+    return Launches(workload=workload, **{**known, **changes})
+
+
+def pair(arm: LaunchSpec = QUICK) -> PairTask:
+    """Both sides at once."""
+    return PairTask(arms=(UNTOUCHED, arm), beside=True, most_s=200.0)
+
+
+def ended(fleet: Fleet, most_s: float = 240.0) -> PairTimings | Lost:
+    """What became of the first pair that ends."""
+    outcome = fleet.end(most_s)
+    assert outcome is not None, "no pair ended in time"
+    return outcome[1]
+
+
+def median_ratio(measured: PairTimings | Lost) -> float:
+    """Steps of the untouched program over those of the arm."""
+    assert isinstance(measured, PairTimings), measured
+    against, arm = (sorted(timing.step_s) for timing in measured.timings)
+    assert against and arm, measured.timings
+    return against[len(against) // 2] / arm[len(arm) // 2]
+
+
+def wait_for(ready: Any, seconds: float = 60.0) -> None:
+    """Until it is so."""
+    given_up = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < given_up, "it never came to that"
+        time.sleep(0.05)

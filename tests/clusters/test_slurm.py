@@ -1,0 +1,166 @@
+"""A real Slurm of several nodes here: jobs that measure, are cancelled, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_pairs import ended, launches, median_ratio, pair, program, wait_for
+from slurm_cluster import SlurmCluster, missing
+
+from torchdoctor.clusters import allocation, slurm
+from torchdoctor.clusters.fleet import Fleet
+from torchdoctor.pairs.failures import Lost
+from torchdoctor.words.errors import UsageError
+
+pytestmark = pytest.mark.xdist_group("slurm")  # which is started once
+RUN = [sys.executable, "-m", "torchdoctor", "run", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    if (why := missing()) is not None:
+        pytest.skip(f"no Slurm can be started: {why}")
+    try:
+        with SlurmCluster(tmp_path_factory.mktemp("slurm"), nodes=2) as started:
+            yield started
+    except (TimeoutError, OSError) as error:
+        pytest.skip(f"no Slurm can be started: {error}")
+
+
+def jobs_fleet(cluster: SlurmCluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    """The nodes of a run in a job of its own, without this one."""
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("TORCHDOCTOR_JOB", "torchdoctor-test")
+    tasks = folder / "tasks"
+    tasks.mkdir()
+    nodes, doubts = slurm.nodes("--time=10", 2, 0, tasks)
+    assert [node.name for node in nodes] == ["this node", "job-2"] and not doubts
+    return Fleet(nodes[1:], launches(program(folder)), [])
+
+
+@pytest.mark.slow
+def test_a_job_measures_a_pair_and_a_pre_empted_one_costs_its_pair(
+    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = jobs_fleet(cluster, tmp_path, monkeypatch)
+    nodes.begin(pair())
+    wait_for(lambda: any("RUNNING" in job for job in cluster.jobs()))
+    cluster.said("scancel", "--name=torchdoctor-test-pair")
+    assert isinstance(ended(nodes), Lost) and nodes.count == 1
+    nodes.begin(pair())
+    assert median_ratio(ended(nodes)) > 2.0
+    assert any("node" in doubt and "(1)" in doubt for doubt in nodes.doubts)
+    nodes.begin(pair())
+    wait_for(lambda: any("RUNNING" in job for job in cluster.jobs()))
+    nodes.close()
+    wait_for(lambda: not cluster.jobs())
+
+
+ALLOCATED = """
+import sys
+from pathlib import Path
+from cluster_pairs import ended, launches, median_ratio, pair, program
+from torchdoctor.clusters import slurm
+from torchdoctor.clusters.fleet import Fleet
+
+folder = Path(sys.argv[1])
+(folder / "tasks").mkdir()
+nodes, doubts = slurm.nodes("", 3, 0, folder / "tasks")
+fleet = Fleet(nodes[1:], launches(program(folder)), doubts)
+fleet.begin(pair())
+print(len(nodes), median_ratio(ended(fleet)) > 2.0, *fleet.doubts, sep="\\n")
+"""
+
+
+@pytest.mark.slow
+def test_in_a_job_of_two_nodes_the_other_one_measures(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "allocated.py").write_text(ALLOCATED)
+    script = tmp_path / "job.sh"
+    command = f"{sys.executable} {tmp_path}/allocated.py {tmp_path}"
+    script.write_text(f"#!/bin/sh\nexport PYTHONPATH={Path(__file__).parent}\n{command}\n")
+    options = ["--wait", "--nodes=2", "--time=5", f"--output={tmp_path}/out"]
+    cluster.said("sbatch", *options, str(script))
+    count, faster, *doubts = (tmp_path / "out").read_text().splitlines()
+    assert (count, faster) == ("2", "True"), doubts
+    assert "--nodes asks for 3, and job" in doubts[1] and "(1)" in doubts[0]
+
+
+@pytest.mark.slow
+def test_a_training_that_srun_starts_on_two_nodes_is_seen_and_ended(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    program(tmp_path)
+    options = "--no-fixes --budget=100s --output=out"
+    trained = f"srun --nodes=2 --ntasks=2 {sys.executable} train.py"
+    lines = ["#!/bin/sh", f"{' '.join(RUN)} {options} -- {trained}", "squeue --steps --noheader"]
+    (tmp_path / "job.sh").write_text("\n".join(lines))
+    there = [f"--chdir={tmp_path}", f"--output={tmp_path}/log"]
+    cluster.said("sbatch", "--wait", "--nodes=2", "--time=5", *there, str(tmp_path / "job.sh"))
+    log = (tmp_path / "log").read_text()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["steps"]["trainers"] == 2, log
+    assert any("outside the scratch layer" in doubt for doubt in report["doubts"])
+    assert "batch" in log.splitlines()[-1] and "node[1-2]" not in log, "no step of srun is left"
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_job_and_a_report(cluster: SlurmCluster, tmp_path: Path) -> None:
+    program(tmp_path)
+    command = [*RUN, "--on", "slurm", "--nodes=2", "--budget=120s", "--output=out", "train.py"]
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(
+            command, cwd=tmp_path, env=cluster.environment, stdout=log, stderr=log
+        )
+    wait_for(lambda: any(tmp_path.glob("out/launches/*profile*")), 120)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(120) == 130
+    wait_for(lambda: not cluster.jobs(), 10)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["interrupted"] and report["steps"]["steps"] > 0
+    assert any("It ran in Slurm's job" in doubt for doubt in report["doubts"])
+
+
+@pytest.mark.slow
+def test_in_a_job_the_budget_ends_before_the_time_limit(cluster: SlurmCluster) -> None:
+    code = (
+        "from torchdoctor.clusters.allocation import within_job; print(within_job(3600.0));"
+        "from torchdoctor.clusters.allocation import described; print(described())"
+    )
+    said = cluster.said("srun", "--nodes=1", "--time=2", sys.executable, "-c", code)
+    budget, described = said.splitlines()
+    assert 60.0 < float(budget.strip("(").split(",")[0]) <= 96.0
+    assert "so the budget was" in budget and "nodes node" in described and "s left" in described
+    twice = [*RUN, "nothing.py"]
+    several = ["srun", "--nodes=1", "--ntasks=2", *twice]
+    done = subprocess.run(several, env=cluster.environment, capture_output=True, text=True)
+    assert "srun started torchdoctor several times" in done.stderr
+
+
+def test_the_times_of_slurm() -> None:
+    known = {"1-02:03:04": 93784.0, "5:06": 306.0, "30": 30.0, "UNLIMITED": None, "": None}
+    assert {text: allocation.seconds_of(text) for text in known} == known
+
+
+def test_options_that_are_none_of_srun() -> None:
+    assert slurm.options_of("-p gpu --time='1:00'") == ["-p", "gpu", "--time=1:00"]
+    with pytest.raises(UsageError, match="takes srun's own options, not 'partition=gpu'"):
+        slurm.options_of("partition=gpu")
+
+
+def test_outside_slurm_it_says_so(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+    environment["PATH"] = str(tmp_path)
+    command = [*RUN, "--on", "slurm", "train.py"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "srun was not found" in done.stderr

@@ -1,0 +1,108 @@
+"""What a scheduler gave to this process: the job, its nodes, the time that is left."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchdoctor.machine.environment import affinity, usable_cpus
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import counted
+
+_ASK_S = 20.0
+_REPORT_S, _REPORT_SHARE = 30.0, 0.2  # of the job's time that is kept for ending and the report
+_OUTSIDE = "srun starts its processes outside the scratch layer: what they write is kept."
+_UNITS_S = (1, 60, 3600, 86400)
+_RAY_NOW = Path("/tmp/ray/ray_current_cluster")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """A job of Slurm that this process runs in; `left_s`: None where it has no time limit."""
+
+    job: str
+    nodes: list[str]
+    here: str | None  # this node's name; None: a login node (salloc)
+    left_s: float | None
+
+    @property
+    def sentence(self) -> str:
+        """Return what is used of it."""
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+        parts = [f"{usable_cpus():g} of this node's CPUs (affinity: {len(affinity())})"]
+        parts += [f"GPUs {gpus or 'none'}"] if gpus is not None else []
+        nodes = counted(len(self.nodes), "node")
+        return f"It ran in Slurm's job {self.job} of {nodes} and used {', '.join(parts)}."
+
+
+def allocation() -> Allocation | None:
+    """Return the job of Slurm that this process runs in; None: it runs in none."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    names = os.environ.get("SLURM_JOB_NODELIST", "")
+    nodes = _asked("scontrol", "show", "hostnames", names).split() if names else []
+    here = os.environ.get("SLURMD_NODENAME")
+    left = _asked("squeue", "--noheader", "--jobs", job, "--format=%L").strip()
+    return Allocation(job=job, nodes=nodes or [here or job], here=here, left_s=seconds_of(left))
+
+
+def seconds_of(text: str) -> float | None:
+    """Return seconds of Slurm's days-hours:minutes:seconds; None for UNLIMITED and the like."""
+    days, _, clock = text.rpartition("-")
+    parts = [*clock.split(":")[::-1], *([days] if days else [])]
+    try:
+        return float(sum(int(part) * unit for part, unit in zip(parts, _UNITS_S, strict=False)))
+    except ValueError:
+        return None
+
+
+def within_job(budget_s: float) -> tuple[float, list[str]]:
+    """Return the budget as far as the job's time goes, and sentences about the job.
+
+    Raise UsageError in a copy that srun started beside another one.
+    """
+    given = allocation()
+    if given is None:
+        return budget_s, []
+    if os.environ.get("SLURM_PROCID", "0") != "0":
+        raise UsageError(
+            "srun started torchdoctor several times: start it once (srun --ntasks=1 torchdoctor "
+            "run ...), or the training below it (torchdoctor run -- srun python train.py)."
+        )
+    outside = [_OUTSIDE] if any(Path(word).name == "srun" for word in sys.argv) else []
+    left_s = math.inf if given.left_s is None else given.left_s
+    most_s = left_s - min(_REPORT_S, _REPORT_SHARE * left_s)
+    if most_s >= budget_s:
+        return budget_s, [given.sentence, *outside]
+    shortened = f"Its time limit leaves {left_s:.0f} s, so the budget was {most_s:.0f} s."
+    return max(most_s, 1.0), [f"{given.sentence} {shortened}", *outside]
+
+
+def described() -> list[str]:
+    """Return what is seen of a scheduler, as lines of `torchdoctor env`."""
+    given, lines = allocation(), []
+    if given is not None:
+        left = "no time limit" if given.left_s is None else f"{given.left_s:.0f} s left"
+        where = given.here or "a login node"
+        lines.append(f"Slurm        job {given.job}, nodes {', '.join(given.nodes)}, {left}")
+        lines.append(f"             this is {where}, {len(affinity())} CPUs by affinity")
+    elif version := _asked("srun", "--version").strip():
+        lines.append(f"Slurm        {version}, outside a job (--on slurm)")
+    address = os.environ.get("RAY_ADDRESS")
+    if address is None and _RAY_NOW.is_file():
+        address = _RAY_NOW.read_text(errors="replace").strip()
+    return [*lines, *([f"Ray          a cluster at {address} (--on ray)"] if address else [])]
+
+
+def _asked(*command: str) -> str:
+    """Return what a command of Slurm prints; empty where it is not there or fails."""
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ended.stdout if ended.returncode == 0 else ""

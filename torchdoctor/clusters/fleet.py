@@ -1,0 +1,180 @@
+"""The nodes that measure pairs at the same time. What a node loses costs that pair only.
+
+No clock of a node is compared with one of another node: only durations come back.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torchdoctor.clusters.tasks import Launches, Result, Task, decoded, encoded
+from torchdoctor.launch.launch import no_interrupts
+from torchdoctor.pairs.engine import PairTask, PairTimings
+from torchdoctor.pairs.failures import Lost
+from torchdoctor.pairs.pair_times import usable
+from torchdoctor.words.errors import TorchdoctorError
+from torchdoctor.words.figures import counted
+
+_POLL_S = 0.05
+_MOST_LOST = 2  # pairs in a row that a node may lose
+
+
+class Running(Protocol):
+    """A task on a node."""
+
+    def result(self) -> bytes | str | None:
+        """Return the result, or text: why there will be none. None: it is still measured."""
+
+    def cancel(self) -> None:
+        """End it, and wait until nothing of it is left."""
+
+
+class Node(Protocol):
+    """A place that measures one pair at a time."""
+
+    name: str
+
+    def begin(self, data: bytes) -> Running:
+        """Start a task; raise TorchdoctorError or OSError where it cannot be handed over."""
+
+
+@dataclass
+class _Place:
+    """A node, what it does now, and what became of its pairs."""
+
+    node: Node
+    task: PairTask | None = None
+    running: Running | None = None
+    measured: int = 0
+    lost: int = 0  # in a row
+    out: str | None = None  # why it gets no more pairs
+
+    def begin(self, task: PairTask, data: bytes) -> None:
+        """Hand the task over; raise as `Node.begin` does."""
+        self.running = self.node.begin(data)
+        self.task = task
+
+
+class Fleet:
+    """Hands pairs to nodes and takes what comes back; `Engine` calls it. Close it at the end."""
+
+    def __init__(self, nodes: Sequence[Node], launches: Launches, doubts: Sequence[str]) -> None:
+        self._places = [_Place(node) for node in nodes]
+        self._launches, self._chance = launches, random.Random(launches.seed)
+        self._doubts = list(doubts)
+        self._pairs: Counter[str] = Counter()  # by the machine's name
+        self._kinds: set[str] = set()
+        self.escaped: list[str] = []
+
+    @property
+    def count(self) -> int:
+        """Return how many pairs are measured at the same time."""
+        return sum(place.out is None for place in self._places)
+
+    @property
+    def room(self) -> int:
+        """Return how many more could begin now."""
+        return sum(place.out is None and place.task is None for place in self._places)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Return sentences for the report: where pairs were measured, what was lost."""
+        doubts = list(dict.fromkeys(self._doubts))
+        if self._pairs:
+            where = ", ".join(f"{name} ({pairs})" for name, pairs in sorted(self._pairs.items()))
+            doubts.insert(0, f"These nodes measured pairs: {where}.")
+        if len(self._kinds) > 1:
+            doubts.append(
+                f"The nodes are not alike ({'; '.join(sorted(self._kinds))}): both sides of a pair "
+                "ran on one node, and the speed-ups are averages over such nodes."
+            )
+        return doubts
+
+    def begin(self, task: PairTask) -> None:
+        """Hand a pair to the free node that measured fewest; raise TorchdoctorError: none is."""
+        while True:
+            free = [place for place in self._places if place.out is None and place.task is None]
+            if not free:
+                reasons = [f"{x.node.name}: {x.out}" for x in self._places if x.out]
+                raise TorchdoctorError(f"No node is left that measures pairs ({' '.join(reasons)})")
+            place = min(free, key=lambda place: place.measured + place.lost)
+            data = encoded(Task.of(self._launches, task, self._chance.randrange(1 << 30)))
+            try:
+                place.begin(task, data)
+            except OSError as error:
+                self._leave_out(place, f"{error.strerror or error}.")
+                continue
+            return
+
+    def end(self, most_s: float) -> tuple[PairTask, PairTimings | Lost] | None:
+        """Wait for the first pair that ends; None: none did within `most_s`."""
+        until_s = time.monotonic() + most_s
+        while True:
+            for place in self._places:
+                outcome = place.running.result() if place.running is not None else None
+                if outcome is not None:
+                    return self._ended(place, outcome)
+            if time.monotonic() > until_s or not any(place.running for place in self._places):
+                return None
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """End all that is still measured, and wait until nothing of it is left."""
+        with no_interrupts():
+            unfinished = sum(place.running is not None for place in self._places)
+            if unfinished:
+                pairs = counted(unfinished, "pair")
+                self._doubts.append(f"{pairs} had not ended on other nodes when the search did.")
+            for place in self._places:
+                if place.running is not None:
+                    place.running.cancel()
+                place.running = place.task = None
+
+    def _ended(self, place: _Place, outcome: bytes | str) -> tuple[PairTask, PairTimings | Lost]:
+        task, place.task, place.running = place.task, None, None
+        assert task is not None
+        measured = self._read(place, task, outcome)
+        if isinstance(measured, Lost):
+            place.lost += 1
+            self._doubts.append(f"{place.node.name} lost a pair: {measured.reason}")
+            if place.lost >= _MOST_LOST and place.out is None:
+                self._leave_out(place, measured.reason)
+        else:
+            place.measured, place.lost = place.measured + 1, 0
+        return task, measured
+
+    def _read(self, place: _Place, task: PairTask, outcome: bytes | str) -> PairTimings | Lost:
+        if isinstance(outcome, str):
+            return Lost(reason=outcome)
+        try:
+            result = decoded(outcome, Result, f"the result of {place.node.name}")
+        except TorchdoctorError as error:
+            return Lost(reason=str(error))
+        problem = result.problem or (None if place.measured else _own_failure(task, result))
+        if problem is not None:
+            self._leave_out(place, problem)
+            return Lost(reason=problem)
+        self._pairs[result.node] += 1
+        self._kinds.add(result.kind)
+        self._doubts += result.doubts
+        self.escaped += [path for path in result.escaped if path not in self.escaped]
+        return result.measured
+
+    def _leave_out(self, place: _Place, why: str) -> None:
+        place.out = why
+        self._doubts.append(f"{place.node.name} was left out from then on: {why}")
+
+
+def _own_failure(task: PairTask, result: Result) -> str | None:
+    """Return how the untouched program itself failed, on a node that never measured a pair."""
+    order = task.arms[::-1] if task.swapped else task.arms
+    for arm, timing in zip(order, result.timings, strict=False):
+        ended_by_itself = timing.ended == "failed" and not timing.stopped
+        if arm is task.arms[0] and ended_by_itself and not timing.blocks and not usable(timing):
+            return f"the program itself failed there: {timing.reason or 'no reason given.'}"
+    return None

@@ -1,0 +1,100 @@
+"""The search that keeps every node of a cluster busy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torchdoctor.clusters.engine import ClusterEngine
+from torchdoctor.launch.launch_spec import UNTOUCHED
+from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.arms import Arm
+from torchdoctor.trials.beliefs import Beliefs, Members
+from torchdoctor.trials.log import BudgetEnded, Log, Stopped
+from torchdoctor.trials.search import PAIR, Search, SearchSettings
+from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
+from torchdoctor.words.errors import TorchdoctorError
+
+_LATE_S = 10.0  # that a pair may end after the budget
+
+
+def expecting(policy: SearchPolicy, pending: Sequence[Members], seed: int) -> SearchPolicy:
+    """Return the policy as if each pair that is measured now had shown what is expected of it.
+
+    So the next pair is one that is worth its time beside these. Nothing is claimed by it.
+    """
+    if not pending:
+        return policy
+    beliefs = policy.beliefs
+    pairs = dict(policy.results.pairs)
+    for members in pending:
+        pairs[members] = [*pairs.get(members, ()), beliefs.mean_gain(members)]
+    results = replace(policy.results, pairs=pairs)
+    arms = [*beliefs.arms.values()]
+    return SearchPolicy(Beliefs(arms, beliefs.step, results, seed), policy.prices)
+
+
+class ClusterSearch(Search):
+    """A search whose pairs are begun as long as a node has room, and taken as they end.
+
+    All else (launches that switch, other seeds, the patch) is measured here, once no pair runs.
+    """
+
+    def __init__(
+        self, log: Log, specs: ArmSpecs, arms: list[Arm], settings: SearchSettings
+    ) -> None:
+        super().__init__(log, specs, arms, settings)
+        assert isinstance(log.engine, ClusterEngine)
+        self._engine = log.engine
+        self._pending: list[Members] = []
+
+    def run(self) -> None:
+        """Measure until the policy stops, or something ends the search; leave nothing running."""
+        try:
+            super().run()
+        finally:
+            self._engine.close()
+
+    def _next(self) -> Action:
+        while True:
+            while self._pending and self._take_ended(0.0):
+                pass
+            policy = expecting(self._policy(), self._pending, self._settings.seed)
+            action = policy.next()
+            if not self._pending or (action.kind == "pair" and self._engine.fleet.room):
+                return action
+            if not self._take_ended(max(self._log.budget.left(), 0.0) + _LATE_S):
+                raise BudgetEnded
+
+    def _measure_pair(self, members: Members) -> None:
+        arm, log = self._arm(members), self._log
+        if not log.affords(log.baseline, arm):
+            self._too_dear.add(members)
+            return
+        log.tell(PAIR, f"Nodes compare {arm.label} with {log.baseline.label} in pairs")
+        try:
+            self._engine.begin(arm.spec, UNTOUCHED, log.budget.left())
+        except TorchdoctorError as error:
+            raise Stopped(f"Trials stopped: {error}") from error
+        self._pending.append(members)
+
+    def _take_ended(self, most_s: float) -> bool:
+        """Take the first pair that ends within this time; return False where none does."""
+        ended = self._engine.end(most_s)
+        if ended is None:
+            return False
+        spec, outcome, seconds = ended
+        arms = {x: self._arm(x) for x in self._pending}
+        [(members, arm)] = [x for x in arms.items() if x[1].spec.name == spec.name]
+        self._pending.remove(members)
+        arm.cost_s += sum(seconds)
+        self._log.take(arm, outcome)
+        if not arm.alive and len(members) > 1:
+            self._blame(members, arm)
+        self._name_best()
+        return True
+
+    def _prices(self) -> Prices:
+        """Return prices by the time of nodes, of which there is as much as nodes."""
+        prices, nodes = super()._prices(), max(self._engine.fleet.count, 1)
+        return replace(prices, budget_s=nodes * prices.budget_s, left_s=nodes * prices.left_s)

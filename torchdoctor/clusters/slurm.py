@@ -1,0 +1,135 @@
+"""Nodes of Slurm, through its own command srun.
+
+srun starts, places and watches, and its end is the end of its job: nothing has to be asked for
+later. A pair is a job of its own, or a step of the job that torchdoctor was started in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchdoctor.clusters.allocation import allocation
+from torchdoctor.clusters.commands import CommandNode
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import counted
+
+_JOB = "TORCHDOCTOR_JOB"  # the name of the job that torchdoctor itself asked for
+_PAIR = "-pair"
+_END_S = 90.0  # for a run in a job to end its launches and write its report
+# Options that say themselves how much of a node a pair gets.
+_OWN_SHARE = ("-c", "--cpus", "--exclusive", "--gpus", "-G", "--gres", "--mem")
+
+
+def options_of(text: str) -> list[str]:
+    """Return srun's options as they were typed; raise UsageError for anything else."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--on 'slurm={text}' cannot be read ({error}).") from None
+    if words and not words[0].startswith("-"):
+        raise UsageError(
+            f"--on slurm= takes srun's own options, not '{words[0]}': write it like "
+            "--on 'slurm=--partition=gpu --account=team --time=30'."
+        )
+    return words
+
+
+def run_in_a_job(text: str, gpus: int) -> int | None:
+    """Run this same command line on a node; return its exit code, or None: this is a node.
+
+    Ctrl-C interrupts it there; whatever happens, no job is left.
+    """
+    options, given = options_of(text), allocation()
+    if given is not None and given.here is not None:
+        return None
+    if shutil.which("srun") is None:
+        raise UsageError("Slurm's command srun was not found: run it where Slurm can be reached.")
+    name = f"torchdoctor-{secrets.token_hex(4)}"
+    environment = dict(os.environ) if given else {**os.environ, _JOB: name}
+    if given is None:
+        options = [*_share(options, gpus), *options]
+    popen = subprocess.Popen(
+        [*_srun(name), *options, sys.executable, "-m", "torchdoctor", *sys.argv[1:]],
+        env=environment,
+        stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
+        start_new_session=True,  # Ctrl-C of the terminal is for us alone
+    )
+    try:
+        return popen.wait()
+    except KeyboardInterrupt:
+        _scancel("--signal=INT", "--state=RUNNING", f"--name={name}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            popen.wait(_END_S)
+        return 130
+    finally:
+        popen.terminate()
+        _scancel(f"--name={name},{name}{_PAIR}")
+        popen.wait()
+
+
+def nodes(text: str, count: int, gpus: int, folder: Path) -> tuple[list[CommandNode], list[str]]:
+    """Return the nodes for pairs, this one first, and sentences for the report.
+
+    In a job that somebody else asked for these are its nodes, `count` (0: all) of them at most.
+    """
+    given, options = allocation(), options_of(text)
+    if given is None:
+        raise UsageError("--on slurm runs on a node of Slurm only.")
+    here = CommandNode(
+        name=given.here or "this node", prefix=[], folder=folder, environment=os.environ
+    )
+    name = os.environ.get(_JOB)
+    if name is not None:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+        clean |= {k: v for k, v in os.environ.items() if k in ("SLURM_CONF", "SLURM_CLUSTERS")}
+        command = [*_srun(name + _PAIR), *_share(options, gpus), *options]
+        numbers = range(2, (count or 2) + 1)
+        others = [
+            CommandNode(name=f"job-{n}", prefix=command, folder=folder, environment=clean)
+            for n in numbers
+        ]
+        return [here, *others], []
+    wanted = [node for node in given.nodes if node != given.here][: count - 1 if count else None]
+    command = [*_srun("torchdoctor" + _PAIR), *_share(options, gpus, in_job=True), *options]
+    steps = [
+        CommandNode(
+            name=node, prefix=[*command, f"--nodelist={node}"], folder=folder,
+            environment=os.environ,
+        )
+        for node in wanted
+    ]  # fmt: skip
+    doubts = []
+    if count > len(given.nodes):
+        has = counted(len(given.nodes), "node")
+        doubts = [f"--nodes asks for {count}, and job {given.job} has {has}: these were used."]
+    return [here, *steps], doubts
+
+
+def _srun(name: str) -> list[str]:
+    return ["srun", f"--job-name={name}", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1"]
+
+
+def _share(options: Sequence[str], gpus: int, in_job: bool = False) -> list[str]:
+    """Return srun's options for how much of a node a pair gets, where nobody says it."""
+    if gpus:
+        return [f"--gpus-per-node={gpus}"]
+    if any(option.startswith(_OWN_SHARE) for option in options):
+        return []
+    if in_job:
+        cpus = os.environ.get("SLURM_CPUS_ON_NODE")
+        return [f"--cpus-per-task={cpus}"] if cpus else []
+    return ["--exclusive"]  # two pairs on one node would disturb each other
+
+
+def _scancel(*filters: str) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        command = ["scancel", "--quiet", f"--user={os.getuid()}", *filters]
+        subprocess.run(command, capture_output=True, timeout=30)
