@@ -55,9 +55,9 @@ def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:
 
 def _corrected(known: Shares, **measured: float) -> Shares:
     """Return the shares with some as they were measured; the others keep their proportions."""
-    others = {x: part for x, part in asdict(known).items() if part and x not in measured}
-    scale = (1.0 - sum(measured.values())) / sum(others.values()) if others else 0.0
-    return replace(known, **measured, **{x: part * scale for x, part in others.items()})
+    unmeasured = {x: part for x, part in asdict(known).items() if part and x not in measured}
+    scale = (1.0 - sum(measured.values())) / sum(unmeasured.values()) if unmeasured else 0.0
+    return replace(known, **measured, **{x: part * scale for x, part in unmeasured.items()})
 
 
 def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:

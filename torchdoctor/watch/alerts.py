@@ -80,8 +80,8 @@ class Alerts:
 
     def _machine(self, host: str, since_ns: float) -> Rows:
         paths = self.folder.glob(f"machine-{host}-*.sensors")
-        found = [read_table(path, layout.MACHINE_COLUMNS) for path in paths]
-        rows = max(found, key=len, default=np.zeros(0, np.dtype(list(layout.MACHINE_COLUMNS))))
+        tables = [read_table(path, layout.MACHINE_COLUMNS) for path in paths]
+        rows = max(tables, key=len, default=np.zeros(0, np.dtype(list(layout.MACHINE_COLUMNS))))
         return rows[max(int(np.searchsorted(rows["t_ns"], since_ns - 3e10)) - 1, 0) :]
 
     def _follow(self, stem: str) -> list[Alert]:
@@ -121,8 +121,8 @@ class Alerts:
         yield from _starved(followed)
         # Long steps count for as long as they take, but a single one is no level.
         counts = max(1, min(_LONGEST, round(float(row["steps"] * row["step_s"]) / MEAN_S)))
-        found = [followed.level.add(float(row["usual_s"])) for _ in range(counts)]
-        shift = next(filter(None, found), None)
+        shifts = [followed.level.add(float(row["usual_s"])) for _ in range(counts)]
+        shift = next(filter(None, shifts), None)
         if shift is None:
             return
         # The moment: first among the means, then among the steps of the two around it.

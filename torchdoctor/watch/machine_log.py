@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 
 from torchdoctor.machine import environment, nvml
-from torchdoctor.machine.sensors import ProcessSensors
-from torchdoctor.machine.sensors import busy_s
+from torchdoctor.machine.sensors import ProcessSensors, busy_s
 from torchdoctor.watch.inside import layout
 
 _PRESSURE = Path("/proc/pressure")

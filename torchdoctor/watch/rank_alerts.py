@@ -107,8 +107,8 @@ def _lags(ranks: Sequence[Followed]) -> Iterator[Alert]:
     lag = float(np.median(np.delete(waits, at))) - waits[at]
     if lag < _LAG * step_s:
         return
-    others = np.concatenate([rows for number, rows in enumerate(recent) if number != at])
-    cause, clause = lag_clause(Change(level_of(others), level_of(recent[at])))
+    rest = np.concatenate([rows for number, rows in enumerate(recent) if number != at])
+    cause, clause = lag_clause(Change(level_of(rest), level_of(recent[at])))
     process, first = ranks[at].process, recent[at][0]
     text = (
         f"Rank {process.rank} lags: since {{since}} the others wait {percent(lag / step_s)} of "

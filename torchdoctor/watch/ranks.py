@@ -110,13 +110,13 @@ def _offsets_ns(exchanged: NDArray[np.float64], hosts: list[str]) -> NDArray[np.
 def _behind(run: WatchedRun, logs: list[ProcessLog], times: list[RankTime]) -> Ranks:
     """Return the ranks with the slowest named, where the others wait for it."""
     slowest = latest(times)
-    others = [x for x in times if x is not slowest]
-    shares = [max((x.wait_s or 0.0) - (slowest.wait_s or 0.0), 0.0) / x.step_s for x in others]
+    rest = [x for x in times if x is not slowest]
+    shares = [max((x.wait_s or 0.0) - (slowest.wait_s or 0.0), 0.0) / x.step_s for x in rest]
     waiting = float(np.mean(shares))
     if waiting < NOTABLE:
         return Ranks(times=times, waiting=waiting)
     by_rank = {log.process.rank: log for log in logs}
-    some = sorted(others, key=lambda x: -(x.wait_s or 0.0))[:_SOME]
+    some = sorted(rest, key=lambda x: -(x.wait_s or 0.0))[:_SOME]
     tables = [_levels(run, by_rank[x.rank]) for x in (slowest, *some)]
     usual = {name: float(np.median([x[name] for x in tables[1:]])) for name in tables[0]}
     _, clause = lag_clause(Change(usual, tables[0]))

@@ -145,8 +145,10 @@ def _sensors(run: WatchedRun, log: ProcessLog | None) -> list[Block]:
 
     parts = []
     if known("busy_s", "tree_cpu_s", "cpus"):
-        others = max(rate("busy_s") - rate("tree_cpu_s"), 0.0)
-        parts.append(f"CPU {rate('tree_cpu_s'):.1f} of {last['cpus']:.0f} (others {others:.1f})")
+        other_cpus = max(rate("busy_s") - rate("tree_cpu_s"), 0.0)
+        parts.append(
+            f"CPU {rate('tree_cpu_s'):.1f} of {last['cpus']:.0f} (others {other_cpus:.1f})"
+        )
     if known("tree_bytes", "memory_free_bytes"):
         parts.append(f"memory {size('tree_bytes')}, {size('memory_free_bytes')} free")
     if known("gpu_utilization", "gpu_memory_bytes"):
