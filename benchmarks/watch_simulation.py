@@ -202,7 +202,7 @@ PLANTS: tuple[tuple[str, str, Plant], ...] = (
     ("batch grown", "batch", _batch),
     ("another program takes a core", "other program", _core),
     ("memory leak", "leak", _leak),
-    ("swap", "swap", _swap),
+    ("swap", "swapping", _swap),
     ("CPU quota", "quota", _quota),
     ("slow storage", "storage", _storage),
     ("garbage collection storms", "gc", _garbage),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_fidelity import ended
+from test_watch_fidelity import ended
 
 TRAIN = """
 import os, sys, time
@@ -30,6 +30,7 @@ def train(rank):
         optimizer.step()
         optimizer.zero_grad()
     if rank == 1:
+        time.sleep(5)  # what is logged is on disk after a second
         os.kill(os.getpid(), 9)  # dies after its last step
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ Reading, decoding and resizing give the same in each epoch: if memory holds it, 
 
 ## Risks
 None for the samples: if a comparison fails, the cache is switched off for good. The decoded samples
-take memory, up to the limit given, divided among the workers: each keeps samples of its own. A
-dataset with random augmentation gains nothing: cache before the augmentation. A launch that ends
-within the first epoch cannot show a gain: there the fix is offered as code.
+take memory, up to the limit given, divided among the workers: each keeps its own samples. Without
+persistent workers they end with each epoch, and the cache with them. A dataset with random
+augmentation gains nothing: cache before the augmentation. A launch that ends within the first epoch
+cannot show a gain: there the fix is offered as code.
 
 ## Make it permanent
     def __getitem__(self, index):

@@ -105,7 +105,7 @@ FIX = FixSpec(
         ({**process(models=[_MODEL]), **odd_sizes.ON_A100}, "768 -> 50304"),
         (
             process(models=[_MODEL], padded_products=[odd_sizes.PADDED]),
-            "columns 1001 -> 1008: 1.30x (1.27 to 1.33) measured alone",
+            "columns 1001 -> 1008: 1.30x (1.28 to 1.33) measured alone",
         ),
     ],
     refusals=[

@@ -17,7 +17,7 @@ from torchdoctor.machine.sensor_columns import SensorColumns
 
 _COST_SHARE = 0.003  # of one CPU, that looking for new processes may take
 _ERRORS = (psutil.Error, OSError)
-_OF_EVERY = ("read_bytes", "write_bytes")
+_OF_EVERY = ("read_bytes", "write_bytes", "read_ops")
 _UNKNOWN = ("pss_bytes", "queued_s", *_OF_EVERY)
 
 
@@ -95,6 +95,7 @@ def _read(process: psutil.Process) -> dict[str, float]:
     with contextlib.suppress(*_ERRORS, AttributeError):
         disk = process.io_counters()
         counters["read_bytes"], counters["write_bytes"] = disk.read_bytes, disk.write_bytes
+        counters["read_ops"] = disk.read_count
     with contextlib.suppress(OSError, ValueError, IndexError):
         # Its first thread, ready to run, without a CPU.
         schedstat = Path(f"/proc/{process.pid}/schedstat").read_text()

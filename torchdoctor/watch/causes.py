@@ -126,7 +126,7 @@ def _memory(change: Change) -> Cause | None:
     swapped = change.rise("process_swapped_bytes") > 4e6 and faults > 5
     if swapped or change.rise("swap_in_bytes") > 256e3:
         speed = f" ({rate / 1e6:.1f} MB/s)" if rate > 1e5 else ""
-        return Cause("swap", f"memory is short, and pages come back from swap{speed}", todo)
+        return Cause("swapping", f"memory is short, and pages come back from swap{speed}", todo)
     pressed = change.rise("memory_pressure_s") > 0.05 and faults > 5  # that of others is no cause
     if not pressed and faults < 50:
         return None
@@ -235,4 +235,4 @@ def lag_clause(change: Change) -> tuple[str, str]:
         return "clocks", f"{longer}, and its processor's clock is lower"
     if change.ratio("samples") > 1.05 or change.ratio("elements") > 1.05:
         return "batch", f"{longer}, as its batches are larger"
-    return "compute", f"{longer}, so its processor is slower or has more to do"
+    return "computation", f"{longer}, so its processor is slower or has more to do"

@@ -33,16 +33,8 @@ _DRIFT = 1.05
 _OWN = 0.25  # of the model's work could be gained, where as much of the rest could be
 _NOTABLE = 0.03  # of the training, that a change must have cost
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
-# Checks whose fixes treat what a phase costs.
-_CHECKS = {
-    "wait": {"data-wait", "loader-cpu-bound", "worker-count"},
-    "copy": {"memcpy-share", "pageable-copies", "batch-transfer"},
-    "forward": {"compute", "many-small-kernels"},
-    "backward": {"compute", "many-small-kernels"},
-    "optimizer": {"optimizer-share", "single-tensor-optimizer"},
-    "evaluation": {"evaluation-with-gradients"},
-    "gc": {"gc-pauses"},
-}
+# Fields of StepStatistics by the log's name, where that differs.
+_FIELDS = {"wait": "data_wait_s", "copy": "h2d_copy_s"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,8 +294,12 @@ def _command(command: list[str], largest: str) -> str:
     """Return the command that tries what may help."""
     if not command:
         return ""
-    checks = _CHECKS.get(largest, set())
-    fixes = [x for x, spec in catalogue.fixes().items() if checks & set(spec.treats)]
+    phase, checks = _FIELDS.get(largest, f"{largest}_s"), catalogue.checks()
+    fixes = [
+        ident
+        for ident, fix in catalogue.fixes().items()
+        if phase in fix.phases or any(phase in checks[x].phases for x in fix.treats if x in checks)
+    ]
     chosen = f" --fixes {','.join(fixes)}" if fixes and len(fixes) <= 6 else ""
     script = len(command) > 1 and PurePath(command[0]).name.startswith("python")
     plain = script and command[1].endswith(".py")
