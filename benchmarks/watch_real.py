@@ -206,9 +206,6 @@ def measure(kind: str) -> str:
         subprocess.run(end, check=False)
     right = [(at_s, x) for at_s, x in told if x["cause"] == EXPECTED[kind] and at_s > 0]
     at_s, alert = (right or told or [(0.0, {"sentence": "nothing was told"})])[0]
-    shutil.copytree(
-        next(folder.glob("torchdoctor-runs/2*")), f"/tmp/watched-{kind}", dirs_exist_ok=True
-    )
     shutil.rmtree(folder, ignore_errors=True)
     extra = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
     return f"| {kind} | {'yes' if right else 'no'}{extra} | {at_s:.0f} s | {alert['sentence']} |"
