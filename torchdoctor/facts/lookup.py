@@ -69,8 +69,13 @@ def training_models(recording: Recording) -> list[ModelFacts]:
 
 def data_wait_share(recording: Recording) -> float | None:
     """Return the share of the step that training waits for the loader; None: not measured."""
-    share, evaluating = (phase_share(recording, x) for x in ("data_wait_s", "evaluation_wait_s"))
-    return None if share is None else max(share - (evaluating or 0.0), 0.0)
+    steps = recording.steps
+    return share_of_seconds(recording, training_wait_s(steps) if steps is not None else 0.0)
+
+
+def training_wait_s(steps: StepStatistics) -> float:
+    """Return seconds of a step that training waits for data; evaluation's wait is its own part."""
+    return max(steps.data_wait_s - steps.evaluation_wait_s, 0.0)
 
 
 def phase_share(recording: Recording, *phases: str) -> float | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 
-from torchdoctor.facts.lookup import unlike_profiled
+from torchdoctor.facts.lookup import training_wait_s, unlike_profiled
 from torchdoctor.facts.stacks import inline_preparation
 from torchdoctor.words import Recording, Shares, StepStatistics, TraceStatistics
 from torchdoctor.words.figures import percent, seconds
@@ -43,8 +43,7 @@ def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:
     device_s = {x: (getattr(known, x) or 0.0) * step_s for x in _ON_DEVICE}
     real_s = max(steps.mean_s, sum(device_s.values()))
     waited_s = (known.data_loader or 0.0) * step_s
-    logged_s = steps.data_wait_s - steps.evaluation_wait_s
-    logged_s = min(logged_s, real_s - sum(device_s.values()))
+    logged_s = min(training_wait_s(steps), real_s - sum(device_s.values()))
     measured: dict[str, float] = {}
     if step_s > steps.mean_s + _BY_CHANCE * (steps.p90_s - steps.p10_s) / (trace.steps or 1) ** 0.5:
         measured = {**device_s, "data_loader": min(logged_s, waited_s)}
@@ -90,8 +89,7 @@ def _host_shares(
     steps: StepStatistics, trace: TraceStatistics | None, unseen_forward: float, outside: float
 ) -> Shares:
     """Return the shares without a GPU: the log's phases, and operators outside of them."""
-    # What evaluation waits for its loader is a part of evaluation: training does not wait for it.
-    data = min(max((steps.data_wait_s - steps.evaluation_wait_s) / steps.mean_s, 0.0), 1.0)
+    data = min(training_wait_s(steps) / steps.mean_s, 1.0)
     worked_s = steps.forward_s + steps.backward_s + steps.optimizer_s + steps.evaluation_wait_s
     computing = worked_s / steps.mean_s
     computing += min(unseen_forward, steps.other_s / steps.mean_s)
