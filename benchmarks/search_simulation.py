@@ -24,7 +24,7 @@ import numpy as np
 from row_log import append, rows_of
 
 from torchdoctor.trials.beliefs import Arm, Beliefs, BlockGain, Members, Results, Step
-from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH
+from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, WIDEST
 from torchdoctor.trials.search_policy import Action, Claim, Prices, SearchPolicy
 
 CATALOGUE = [  # fix, phases, chance to help, part of its phases removed, switches, compiles, risk
@@ -240,7 +240,8 @@ class World:
         return self.launch_s * self.pace
 
     def _errors(self, sigma: float, count: int) -> np.ndarray:
-        far = np.where(self.random.random(count) < TAIL_SHARE, TAIL_WIDTH, 1.0)
+        wide = max(min(TAIL_WIDTH, WIDEST / NOISES[self.noise]), 1.0)
+        far = np.where(self.random.random(count) < TAIL_SHARE, wide, 1.0)
         return np.asarray(sigma * far * self.random.normal(0, 1, count))
 
 

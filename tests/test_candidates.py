@@ -104,6 +104,18 @@ def test_what_treats_a_setting_that_is_the_bottleneck_could_remove_its_whole_bra
     assert found[0].ceiling == pytest.approx(1 / (1 - 0.6))
 
 
+def test_what_treats_whatever_keeps_the_host_busy_could_remove_its_whole_branch():
+    """Of tiny operators a compiler also ends the computing, not only what is around them."""
+    busy = replace(recording(), shares=Shares(cpu=0.92, data_loader=0.02))
+    small = Finding(check="many-small-kernels", share_of_step=0.7)
+    diagnosis = Diagnosis(bottleneck="cpu", detail="many-small-kernels", findings=[small])
+    both = ("many-small-kernels", "cpu-execution")
+    for treats, share in ((both, 0.92), (both[:1], 0.7)):
+        fix = replace(CATALOGUE["compile"], treats=treats, phases=())
+        (only,), _ = candidates(busy, diagnosis, {"compile": fix})
+        assert only.ceiling == pytest.approx(1 / (1 - share))
+
+
 def test_every_fix_left_out_says_why():
     _, refused = chosen()
     assert refused == {

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from torchdoctor.trials import compare
+from torchdoctor.trials.beliefs import Arm, Beliefs, Results, Step
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, claim_interval
+from torchdoctor.trials.search_policy import Prices, SearchPolicy
 
 
 def test_one_pair_has_a_finite_interval() -> None:
@@ -23,6 +25,20 @@ def test_more_pairs_narrow_it_and_a_far_one_does_not_pull_the_estimate_along() -
     widths = [claim_interval(even[:pairs]).half_width for pairs in (1, 2, 4)]
     assert widths[0] > 2 * widths[1] > 2 * widths[2]
     assert claim_interval([*even, 1.2]).estimate == pytest.approx(0.30, abs=0.05)
+
+
+def test_a_pair_that_is_ten_times_faster_is_no_outlier() -> None:
+    """No pair of a program with itself was ever off by half, so one far pair decides."""
+    search = SearchPolicy(
+        Beliefs(
+            [Arm(name="compile", fixes=frozenset(["compile"]), ceiling=3.7, once_s=60.0)],
+            Step(),
+            Results(pairs={frozenset(["compile"]): [math.log(10.6)]}),
+            seed=0,
+        ),
+        Prices(budget_s=100.0, left_s=10.0, launch_s=2.5),
+    )
+    assert [claim.members for claim in search.claims] == [{"compile"}]
 
 
 @pytest.mark.parametrize(("sigma", "pairs"), [(0.016, 2), (0.06, 3), (0.14, 2)])

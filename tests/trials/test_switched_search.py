@@ -158,10 +158,11 @@ def test_blocks_that_cost_more_than_launches_are_not_run() -> None:
     assert recommended(results)
 
 
-def test_a_single_candidate_gets_its_pairs_at_once() -> None:
+def test_a_single_candidate_is_switched_once_at_most_and_claimed_by_pairs() -> None:
     program = Simulated(gains={"amp": 1.3})
     results, switching = search(program, ["amp"])
-    assert switching.launched == [] and recommended(results) == [("amp", {})]
+    assert len(switching.launched) <= 1 and recommended(results) == [("amp", {})]
+    assert results.recommendation.pairs >= 1
 
 
 def test_nothing_to_gain_costs_one_launch_and_still_has_a_noise_floor() -> None:
@@ -271,7 +272,7 @@ def test_a_ceiling_alone_gets_a_launch_only_where_the_budget_is_large() -> None:
 def test_ceilings_cost_a_tenth_of_the_budget_the_most_telling_first() -> None:
     """With little time only the first one is tried; the fixes lose no round to it."""
     program = Simulated(gains={**GAINS, "no-loader": 3.0, "no-waits": 1.0})
-    few = with_ceilings(program, NAMES, 80.0, (NO_LOADER, NO_WAITS), block_s=1.5)
+    few = with_ceilings(program, NAMES, 120.0, (NO_LOADER, NO_WAITS), block_s=1.5)
     first, second = few.ceilings
     assert first.speedup is not None and second.speedup is None
     assert second.verdict == "not-tried"

@@ -141,12 +141,15 @@ def _prospect(
         tier, reason = 2, f"treats {', '.join(f.check for f in treated)}"
     else:
         tier, reason = 3, "no finding points to it, but it may help"
-        shares = [_most_share(catalogue.checks().get(ident), recording) for ident in treats]
+        shares = [_most_share(check, recording) for check in map(catalogue.checks().get, treats)]
         share = None if None in shares else max((x for x in shares if x is not None), default=None)
     if diagnosis.detail in {f.check for f in treated}:
         tier = 0
-        if share is None:  # of a setting, such as anomaly detection, only the branch is known
-            share = getattr(recording.shares, diagnosis.bottleneck, None)
+        # Of a setting only the branch is known; what treats the branch itself may end all of it.
+        whole = any(each and each.question for each in map(catalogue.checks().get, treats))
+        if share is None or (whole and not recording.has_gpu):
+            branch = getattr(recording.shares, diagnosis.bottleneck, None)
+            share = max((x for x in (share, branch) if x is not None), default=None)
     most = _works_on(fix, recording)
     if most is not None and (share is None or share > most):
         share = most
@@ -155,10 +158,8 @@ def _prospect(
 
 
 def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:
-    if check is None:
-        return None
-    share = phase_share(recording, *check.phases) if check.phases else None
-    if share is None and check.share_field:
+    share = phase_share(recording, *check.phases) if check and check.phases else None
+    if share is None and check and check.share_field:
         share = getattr(recording.shares, check.share_field)
     return share
 
