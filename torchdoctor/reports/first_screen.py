@@ -295,7 +295,8 @@ def _tried(report: Report) -> list[Block]:
         cells = ["all recommended together", figures, training(recommended.numerics), pairs, ""]
         rows.append(Row(cells, "good", recommended.speedup))
     chosen = [(fix.fix, fix.settings) for fix in recommended.fixes]
-    ranked = [((x.fix, x.settings) in chosen, x) for x in report.trials if x.speedup is not None]
+    shown = [x for x in report.trials if x.speedup and not (rows and x.settings == dict(chosen))]
+    ranked = [((x.fix, x.settings) in chosen, x) for x in shown]
     for first, trial in sorted(ranked, key=lambda row: (row[0], value_of(row[1])), reverse=True):
         rows.append(_trial_row(trial, first, _ends_without_gain(report)))
     counts = sentences(_counts(report, max(len(rows) - _MOST_TRIALS, 0)), tone="soft")
