@@ -87,8 +87,11 @@ def training(run: Path) -> ProcessLog:
 
 
 def beside(run: Path) -> int:
-    """Return the pid of torchdoctor's process beside the program."""
-    program = read_run(run).starts[0].pid
+    """Return the pid of torchdoctor's process beside the program; 0: there is none yet."""
+    try:
+        program = read_run(run).starts[0].pid
+    except FileNotFoundError:
+        return 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if str(run) in process.cmdline() and process.pid != program:

@@ -43,7 +43,7 @@ from torchdoctor.words.figures import (
 from torchdoctor.words.traced import MATTERS
 
 _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 3, 2
-_LITTLE = 3  # percent: gains below are nothing
+_LITTLE, _SMALL = 3, 10  # percent: gains below are nothing; are little
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME = 44  # characters of a fix with its settings
 _WHOLE_BUDGET = 0.9
@@ -231,10 +231,12 @@ def _ends_without_gain(report: Report) -> bool:
 def _nothing_to_gain(report: Report) -> list[Block]:
     """Return the most that a fix tried may gain, and what the step consists of."""
     tried = [trial for trial in report.trials if trial.speedup and trial.numerics != "changed"]
-    most = max([_LITTLE, *(math.ceil(100 * ((x.upper_bound or 1.0) - 1.0)) for x in tried)])
+    bounds = [max(x.upper_bound or 1.0, x.speedup.high) for x in tried if x.speedup]
+    most = max([_LITTLE, *(math.ceil(100 * (bound - 1.0)) for bound in bounds)])
     figure = f"No fix tried gains {most} % or more" if tried else "No fix is worth a measurement"
     parts = [f"; the step is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
-    title = "No fix that was tried helps." if _by_hand(report) else "Nothing to gain."
+    open_ = _by_hand(report) or most > _SMALL
+    title = "No fix that was tried helps." if open_ else "Nothing to gain."
     return [KeyFigures(title, f"{figure}{''.join(parts)}.")]
 
 
@@ -306,9 +308,8 @@ def _tried(report: Report) -> list[Block]:
 
 def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
     verdict = "recommended" if recommended else verdict_of(trial)
-    if bounds and trial.upper_bound is not None:
-        measured = trial.speedup.high if trial.speedup else 0.0
-        verdict += f", {ratio(max(trial.upper_bound, measured))}x at most"
+    if bounds and trial.upper_bound is not None and trial.speedup is not None:
+        verdict += f", {ratio(max(trial.upper_bound, trial.speedup.high))}x at most"
     if trial.numerics == "changed" and verdict == "faster":
         verdict = "changes training"
     known = trial.numerics != "not-comparable" or verdict == "faster"
