@@ -233,16 +233,17 @@ def by_experiment(
     elsewhere = [t for t in whole if branches[t.ceiling] != diagnosis.bottleneck]
     gains = [t for t in elsewhere if t.verdict == "gain" and t.speedup is not None]
     best = max(gains, key=lambda t: t.speedup.low if t.speedup else 0.0, default=None)
-    measured = f"Without {own.removes} the program was {_faster(own.speedup)}."
+    measured = f" Without {own.removes} the program was {_faster(own.speedup)}."
     if own.verdict == "gain":
         best = best if best is not None and _gives_far_more(best, own) else None
+        measured = measured if best is not None else ""  # it stands among the upper bounds
     else:
-        measured = f"Without {own.removes} a step takes as long ({_figures(own.speedup)})."
+        measured = f" Without {own.removes} a step takes as long ({_figures(own.speedup)})."
         if own.verdict == "nothing":
             best = None  # little was expected of it
         else:
             measured += " Other work hides this cost, so it is not the bottleneck."
-    sentence = f"{diagnosis.sentence} {measured}"
+    sentence = f"{diagnosis.sentence}{measured}"
     if best is None or best.speedup is None:
         return replace(diagnosis, sentence=sentence), doubts
     bottleneck = branches[best.ceiling]

@@ -205,8 +205,7 @@ def _by_replay(report: Report, fix: RecommendedFix) -> float | None:
     for finding in report.diagnosis.findings:
         if replay is not None and fix.fix in finding.fixes:
             check, share = checks[finding.check], finding.share_of_step
-            # An idle GPU waits for its host.
-            gain = replay.gain("cpu" if check.asks("gpu") else check.branch)
+            gain = replay.gain("cpu" if check.asks("gpu") else check.branch)  # idle: the host
             gains += [min(gain, 1 / max(1 - (share or 1), 0.01))] if gain else []
     return max(gains, default=None)
 
@@ -233,10 +232,11 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     tried = [trial for trial in report.trials if trial.speedup and trial.numerics != "changed"]
     bounds = [max(x.upper_bound or 1.0, x.speedup.high) for x in tried if x.speedup]
     most = max([_LITTLE, *(math.ceil(100 * (bound - 1.0)) for bound in bounds)])
-    figure = f"No fix tried gains {most} % or more" if tried else "No fix is worth a measurement"
+    title, figure = "Nothing to gain.", f"No fix tried gains {most} % or more"
+    if most > _SMALL:
+        title, figure = "No gain was found.", f"So few pairs do not exclude {most} %"
+    title = "No fix that was tried helps." if _by_hand(report) else title
     parts = [f"; the step is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
-    open_ = _by_hand(report) or most > _SMALL
-    title = "No fix that was tried helps." if open_ else "Nothing to gain."
     return [KeyFigures(title, f"{figure}{''.join(parts)}.")]
 
 
@@ -308,7 +308,7 @@ def _tried(report: Report) -> list[Block]:
 
 def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
     verdict = "recommended" if recommended else verdict_of(trial)
-    if bounds and trial.upper_bound is not None and trial.speedup is not None:
+    if bounds and trial.upper_bound and trial.speedup and verdict != "slower":
         verdict += f", {ratio(max(trial.upper_bound, trial.speedup.high))}x at most"
     if trial.numerics == "changed" and verdict == "faster":
         verdict = "changes training"
