@@ -17,9 +17,11 @@ ILLNESSES = {**CPU_ILLNESSES, **GPU_ILLNESSES}
 
 
 def observed(partial) -> Recording:
-    """As a run makes it: shares from steps and trace, then inline preparation."""
+    """As a run makes it."""
     seen = recording(partial)
-    return with_inline_preparation(replace(seen, shares=shares(seen.steps, seen.trace)))
+    device = seen.sensors if seen.has_gpu else None
+    known = shares(seen.steps, seen.trace, device=device)
+    return with_inline_preparation(replace(seen, shares=known))
 
 
 def diagnosis(partial):
@@ -179,6 +181,18 @@ def test_on_a_gpu_without_a_trace_nvml_answers():
     assert idle.bottleneck == "cpu"
     unknown = diagnosis(merged(phases, gpu))
     assert {q.answer for q in unknown.path if "GPU" in q.question} == {"not measured"}
+
+
+def test_on_a_gpu_without_a_trace_what_the_tree_asks_is_what_the_bar_shows():
+    """The GPU computed 76 % of each step beside 99 % of CPU operators and Python."""
+    gpu = {"processes": [{"pid": 1, "models": [{"ident": 0, "device": "cuda:0"}]}]}
+    phases = {"steps": {"data_wait_s": 0.001, "forward_s": 0.004, "backward_s": 0.005}}
+    seen = observed(merged({**phases, "sensors": {"gpu_utilization": 0.76}}, gpu)).shares
+    assert (seen.data_loader, seen.gpu, seen.cpu) == pytest.approx((0.1, 0.76, 0.14))
+    answers = diagnosis(merged({**phases, "sensors": {"gpu_utilization": 0.76}}, gpu)).path
+    assert [q.value for q in answers if "CPU" in q.question] == pytest.approx([0.14])
+    unknown = observed(merged(phases, gpu)).shares
+    assert (unknown.data_loader, unknown.gpu, unknown.cpu) == (pytest.approx(0.1), None, None)
 
 
 # The column "truth" of the traces' own page.

@@ -22,10 +22,6 @@ def _measure(recording: Recording) -> float | None:
     shares = recording.shares
     if shares.cpu is None:
         return None
-    if recording.has_gpu and shares.gpu is None:
-        # The host's own phases say nothing here: it launches kernels and does not wait for them.
-        busy = recording.sensors.gpu_utilization
-        return None if busy is None else max(1.0 - busy - (shares.data_loader or 0.0), 0.0)
     return shares.cpu + (shares.runtime or 0.0) + exposed_python(recording.trace, shares)
 
 

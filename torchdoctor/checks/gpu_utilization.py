@@ -15,14 +15,8 @@ nvidia-smi's utilization: time in which any kernel ran, however little of the GP
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion
 
 
-def _measure(recording: Recording) -> float | None:
-    if recording.shares.gpu is None and recording.has_gpu:
-        return recording.sensors.gpu_utilization
-    return recording.shares.gpu
-
-
 def _examine(recording: Recording) -> Symptoms:
-    share = _measure(recording)
+    share = recording.shares.gpu
     if share is None or share >= CHECK.threshold:
         return
     computes = f"only {share:.0%}" if share >= 0.005 else "less than 1%"
@@ -42,7 +36,7 @@ CHECK = CheckSpec(
     question=TreeQuestion(
         text="Is GPU utilization high?",
         metric="share of the step in which kernels run",
-        measure=_measure,
+        measure=lambda recording: recording.shares.gpu,
         needs_gpu=True,
     ),
     share_prefix="GPU idle ",

@@ -226,7 +226,8 @@ class _Checkup(RunResults):
         """Set where the step's time goes, by all that was recorded."""
         recording = self.recording
         unseen, outside = (share_showing(recording, role) for role in ("computes", "outside"))
-        known = shares(recording.steps, recording.trace, unseen, outside)
+        device = recording.sensors if recording.has_gpu else None
+        known = shares(recording.steps, recording.trace, unseen, outside, device)
         self.recording = with_inline_preparation(replace(recording, shares=known))
 
     def _diagnose(self) -> None:

@@ -112,7 +112,7 @@ def advice(recording: Recording) -> str | None:
 
 FIX = FixSpec(
     name="no GPU synchronization",
-    treats=("sync-in-step", "allocator-thrash", "memcpy-share"),
+    treats=("sync-in-step", "allocator-thrash"),
     keeps_results="exactly",
     p_helps=0.5,  # the wait is seen in the loop
     refuses=refuses,

@@ -1,8 +1,7 @@
 """The event columns that the probe wrote, read back, and which stretches are evaluation.
 
 `events-<pid>.bin` holds little-endian int64 rows of four (code, ident, t_ns, value); the codes
-are those of `probe.step_log`. Some programs learn without a backward pass: only the whole log
-tells which calls of `torch.autograd.grad` stand for it.
+are those of `probe.step_log`.
 """
 
 from dataclasses import dataclass
@@ -218,8 +217,7 @@ def evaluation_units(units: Units) -> np.ndarray:
     # A loss summed over several batches before its backward also has units that learn nothing:
     # those run their forwards in training mode and with gradients.
     trains_forward = of_learning_loader & (units.training_forwards > 0)
-    evaluated: np.ndarray = without_learning & ~trains_forward
-    return evaluated
+    return np.asarray(without_learning & ~trains_forward)
 
 
 def evaluates_training_loader(events: Events) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 from torchdoctor.facts.lookup import training_wait_s, unlike_profiled
 from torchdoctor.facts.stacks import inline_preparation
-from torchdoctor.words import Recording, Shares, StepStatistics, TraceStatistics
+from torchdoctor.words import Recording, SensorStatistics, Shares, StepStatistics, TraceStatistics
 from torchdoctor.words.figures import percent, seconds
 
 _DISAGREE = 0.10
@@ -18,12 +18,13 @@ def shares(
     trace: TraceStatistics | None,
     unseen_forward: float = 0.0,
     outside: float = 0.0,
+    device: SensorStatistics | None = None,
 ) -> Shares:
     """Return where the step's time goes: from the trace on a GPU, else from the step log.
 
     The profiler lengthens what the host does: the device's seconds are shares of the real step.
     `unseen_forward` and `outside` are shares by samples of stacks: of forwards and losses that no
-    phase holds, and of the program's own work.
+    phase holds, and of the program's own work; `device` are the sensors where it has a GPU.
     """
     if trace is not None and trace.has_device:
         known = _unprofiled(steps, trace)
@@ -32,7 +33,13 @@ def shares(
         return _corrected(known, other=between) if between > (known.other or 0.0) else known
     if steps is None or steps.mean_s <= 0:
         return trace.shares if trace is not None and steps is None else Shares()
-    return _host_shares(steps, trace, unseen_forward, outside)
+    known = _host_shares(steps, trace, unseen_forward, outside)
+    if device is None:
+        return known
+    # The host launches kernels and does not wait for them: its phases hold the device's time.
+    busy, cpu = device.gpu_utilization, known.cpu or 0.0
+    gpu = None if busy is None else min(busy, cpu)
+    return replace(known, gpu=gpu, cpu=None if gpu is None else cpu - gpu)
 
 
 def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:
@@ -80,9 +87,8 @@ def with_inline_preparation(recording: Recording) -> Recording:
     cpu, other = known.cpu or 0.0, known.other or 0.0
     moved = min(preparation.share, cpu + other)
     loading, left = known.data_loader + moved, max(other - moved, 0.0)
-    working = max(cpu + other - moved - left, 0.0)
-    changed = replace(known, data_loader=loading, other=left, cpu=working)
-    return replace(recording, shares=changed)
+    working = None if known.cpu is None else max(cpu + other - moved - left, 0.0)
+    return replace(recording, shares=replace(known, data_loader=loading, other=left, cpu=working))
 
 
 def _host_shares(

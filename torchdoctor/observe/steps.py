@@ -232,7 +232,7 @@ def step_statistics(
     if len(rows) < 2:
         raise ValueError(f"{len(rows)} boundaries make no iteration")
     begins = events.at(step_log.FETCH_BEGIN, step_log.FORWARD_BEGIN, step_log.BACKWARD_BEGIN)
-    first = int(begins[0]) if len(begins) else rows[0]
+    first = min([rows[0], *begins[:1]])
     durations = np.diff(events.t_ns[rows]) / 1e9
     settled = settled_after(durations)
     if warmup is None:
@@ -258,7 +258,7 @@ def step_statistics(
         p10_s=float(np.percentile(measured, 10)),
         p90_s=float(np.percentile(measured, 90)),
         p99_s=_percentile_99(measured),
-        first_step_s=_seconds(events, first, rows[0]) if first < rows[0] else None,
+        first_step_s=float(events.t_ns[rows[0]] - events.t_ns[first]) / 1e9 or None,
         samples_per_step=samples,
         trainers=len(trainers),
         two_modes=abs(mean / median - 1.0) > TWO_MODES if median > 0 else False,
@@ -279,10 +279,6 @@ def step_statistics(
 
 def _percentile_99(values: np.ndarray) -> float | None:
     return float(np.percentile(values, 99)) if len(values) >= _ENOUGH_FOR_P99 else None
-
-
-def _seconds(events: Events, first: int, last: int) -> float:
-    return float(events.t_ns[last] - events.t_ns[first]) / 1e9
 
 
 def step_durations(events: Events, steps_found: StepsFound) -> np.ndarray:
@@ -352,7 +348,7 @@ def _samples_per_second(
         return 0.0  # this trainer did nothing in the window
     loader = boundary.ident if boundary.kind == "loader" else None
     samples = count_samples(events, int(rows[0]), int(rows[-1]), loader)
-    seconds = _seconds(events, rows[0], rows[-1])
+    seconds = float(events.t_ns[rows[-1]] - events.t_ns[rows[0]]) / 1e9
     return None if samples is None or seconds <= 0 else samples / seconds
 
 
