@@ -90,7 +90,7 @@ def test_the_cost_of_the_hooks_is_read_off_the_blocks_without(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--steps-on", "epochs", "--steps-on takes loader, optimizer, backward or explicit"),
+        ("--step-on", "epochs", "--step-on takes loader, optimizer, backward or explicit"),
         ("--metrics-file", "nowhere/x.prom", "name a file in a folder that exists"),
         ("--output", "train.py", "name another folder with --output"),
     ],

@@ -35,7 +35,7 @@ class Watch:
         self.keeper = Keeper(self)
         self.loaders = hooks.Loaders(self)
         self.log = StepLog(
-            self.keeper.row, self.event_at, self.loaders.place_of, plan.get("steps_on")
+            self.keeper.row, self.event_at, self.loaders.place_of, plan.get("step_on")
         )
         self.log.on_found, self.log.has_compiled = self.keeper.steps_found, self._has_compiled
         self._graphs = 0
