@@ -171,7 +171,7 @@ def test_a_full_disk_costs_the_log_alone(script: Path, tmp_path: Path) -> None:
 def test_a_failing_probe_removes_itself(script: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     broken = "import sys, torch\nwatch = sys.modules['_torchdoctor_probe_attach']._watch\n"
-    broken += "watch.log.input = None\n"
+    broken += "watch.log.forward = None\n"
     script.write_text(broken + script.read_text())
     program = subprocess.run(command(script, run), capture_output=True, cwd=tmp_path)
     assert (program.returncode, b"Error" in program.stderr) == (3, False)

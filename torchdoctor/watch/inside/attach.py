@@ -37,6 +37,7 @@ class Watch:
         self.log = StepLog(
             self.keeper.row, self.event_at, self.loaders.place_of, plan.get("step_on")
         )
+        self.log.on_learning = self.learning
         self.log.on_found, self.log.has_compiled = self.keeper.steps_found, self._has_compiled
         self._graphs = 0
         self.models = model_hooks.Models(self)
@@ -50,7 +51,7 @@ class Watch:
         """Hook into torch, each part by itself."""
         parts = (
             ("loaders", self.loaders.install),
-            ("optimizers", lambda: hooks.install_optimizers(self, self.rests.updated)),
+            ("optimizers", lambda: hooks.install_optimizers(self, self.rests)),
             ("backward", self.backwards.install),
             ("exchanges", self.exchanges.install),
             ("checkpoints", lambda: hooks.install_checkpoints(self, importing)),
@@ -189,5 +190,4 @@ def explicit_step(samples=None):
     """Note a step by `torchdoctor.step()` in the user's code."""
     watch = _watch
     if watch is not None and watch.on:
-        watch.learning(0)
         watch.log.explicit(step_log.UNKNOWN_SIZE if samples is None else int(samples))

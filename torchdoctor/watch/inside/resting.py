@@ -48,12 +48,10 @@ class Rests:
         self._watch.on, self._watch.resting = False, True
 
     def updated(self):
-        """Count an optimizer step; called before the hooks take it in."""
-        self.updates += 1
-        if self._watch.resting:
-            self._update_steps += 1
-            if self._update_steps >= self._wanted:
-                self.end()
+        """Count an optimizer step of a block; called before the hooks take it in."""
+        self._update_steps += 1
+        if self._update_steps >= self._wanted:
+            self.end()
 
     def end(self):
         """End the block; the steps in it become one row at the next boundary."""
