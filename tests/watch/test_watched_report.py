@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import watch_simulation as simulation
+from test_recording import steps
 from typer.testing import CliRunner
 
 from torchdoctor.cli.front import app
 from torchdoctor.watch import end_report, writing
+from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Process, Start, read_run
 from torchdoctor.watch.summary import summary_of
 from torchdoctor.watch.top import frame
@@ -46,7 +48,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def end(folder: Path) -> Process:
-    return replace(read_run(folder).processes[0].process, total_steps=10_000)
+    return read_run(folder).processes[0].process
 
 
 def ends_s(folder: Path) -> float:
@@ -144,8 +146,20 @@ def test_the_live_view_fits_the_terminal(recorded: Path, width: int, height: int
     text = "\n".join(lines)
     assert "Step " in text and "samples/s" in text and "\x1b" not in text
     if height >= 24:
-        assert "of 10,000" in text and "left" in text and "waiting for data" in text
+        assert "waiting for data" in text
         assert "CPU 6." in text and "Alerts (1)" in text and "slower since" in text
+
+
+def test_the_time_left_is_that_of_an_epoch_like_those_before(tmp_path: Path) -> None:
+    rows = steps(250)
+    for step in (1, 100, 200):  # the loader's pass begins with the last step of the one before
+        rows["flags"][step - 1] = layout.PASS_BEGAN
+    folder = tmp_path / "watch"
+    writing.write_process(folder, Process(host="a", pid=1), rows)
+    assert ", 50 of 100 in this epoch, " in "\n".join(frame(read_run(tmp_path), 0, 80, 24, None))
+    rows["flags"][199], rows["flags"][209] = 0, layout.PASS_BEGAN
+    writing.write_process(folder, Process(host="a", pid=1), rows)
+    assert "epoch" not in "\n".join(frame(read_run(tmp_path), 0, 80, 24, None))
 
 
 def test_the_live_view_shows_ranks_as_a_heat_row(tmp_path: Path) -> None:

@@ -65,9 +65,7 @@ class Process:
     updates_per_step: float | None = None  # optimizer steps
     batch_size: int | None = None
     num_workers: int | None = None
-    batches_per_epoch: int | None = None
     frameworks: list[str] = field(default_factory=list)
-    total_steps: int | None = None  # that the program wants to make, where a framework says it
     profiled_s: float = 0.0  # that profiler windows took, with what they wrote
     notes: list[str] = field(default_factory=list)  # failures that the probe lives on with
     probe_failed: str | None = None  # why the probe removed itself
