@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.machine import nvml
-from torchdoctor.watch import writing
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.live_figures import LiveFigures
 from torchdoctor.watch.machine_log import MachineLog
-from torchdoctor.watch.recording import FOLDER, Start, read_run
+from torchdoctor.watch.recording import FOLDER, Start, read_run, write_start
 
 _EVERY_S, _MOST_S, _SHARE = 1.0, 15.0, 1e-4  # of sensors: the interval grows with the run
 _LOOK_S = 5.0  # for alerts, and to write figures
@@ -91,7 +90,7 @@ class Beside:
         ended = dataclasses.replace(
             self._start, end_unix_ns=time.time_ns(), exited=all(here) if here else None
         )
-        writing.write_start(self._folder, ended)
+        write_start(self._folder, ended)
         self._figures.close()
         _optional("end_report", "write_end_report", self._folder)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -195,6 +195,11 @@ class WatchedRun:
     starts: list[Start]  # one for each host
     processes: list[ProcessLog]  # by rank, then by start
     machines: dict[str, Rows]  # by host: `layout.MACHINE_COLUMNS`
+
+
+def write_start(folder: Path, start: Start) -> None:
+    """Write the command of one host into a `watch` folder, whole or not at all; raise OSError."""
+    layout.write_json(str(folder / f"run-{start.host}-{start.pid}.json"), asdict(start))
 
 
 def read_run(folder: Path) -> WatchedRun:

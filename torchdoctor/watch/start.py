@@ -20,9 +20,8 @@ from typing import NoReturn
 from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.workload import new_run_folder
-from torchdoctor.watch import writing
 from torchdoctor.watch.inside.stepping import BOUNDING
-from torchdoctor.watch.recording import FOLDER, Start
+from torchdoctor.watch.recording import FOLDER, Start, write_start
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
@@ -69,7 +68,7 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
     plan_file = folder / f"plan-{host}-{os.getpid()}.json"
     try:
         (folder / FOLDER).mkdir(exist_ok=True)
-        writing.write_start(folder / FOLDER, start)
+        write_start(folder / FOLDER, start)
         plan_file.write_text(json.dumps(plan), encoding="utf-8")
     except OSError as error:
         raise UsageError(
