@@ -36,7 +36,6 @@ class Start:
     torchdoctor: str = ""
     start_ns: int = 0  # of the host's monotonic clock
     start_unix_ns: int = 0
-    environment: dict[str, Any] = field(default_factory=dict)  # `words.Environment`, as plain data
     end_unix_ns: int | None = None  # None: it runs, or torchdoctor was killed beside it
     exited: bool | None = None  # False: no exit handler ran (a signal or a crash ended it)
 

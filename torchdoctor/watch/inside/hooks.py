@@ -224,11 +224,11 @@ class Backwards:
         if getattr(loss, "numel", None) is None or loss.numel() != 1:
             return
         if loss.is_cpu:
-            self._watch.loss(loss.item())
+            self._watch.keeper.loss(loss.item())
             return
         kept = self._on_device
         if kept is not None and kept[1].query():
-            self._watch.loss(kept[0].item())
+            self._watch.keeper.loss(kept[0].item())
             self._on_device = kept = None
         if kept is None and now > self._device_due_ns and loss.device.type == "cuda":
             self._device_due_ns = now + _DEVICE_LOSS_EVERY_NS
@@ -255,9 +255,8 @@ class Exchanges:
             for name in _COLLECTIVES:
                 wrapping.wrap(distributed, name, self._around)
             # A rank that never comes to its first step is missed all the same.
-            wrapping.before(
-                self._watch, distributed, "init_process_group", self._watch.begins_group
-            )
+            start = self._watch.keeper.start
+            wrapping.before(self._watch, distributed, "init_process_group", start)
 
     def _around(self, old):
         watch, compiling = self._watch, self._watch.torch.compiler.is_dynamo_compiling
@@ -339,7 +338,7 @@ def install_checkpoints(watch, importing):
                     return old(*args, **kwargs)
                 finally:
                     took_ns = watch.log.add(CHECKPOINT_END) - began
-                    watch.saved(took_ns / 1e9, _size(args, kwargs))
+                    watch.event("checkpoint", "", took_ns / 1e9, _size(args, kwargs))
 
             return save
 

@@ -55,10 +55,7 @@ STEP_COLUMNS: Columns = (
     # Of the row's last step, from its start, as `coded`: 0 where the ranks exchanged nothing. It is
     # the exchange of gradients by DistributedDataParallel, or else the step's first collective.
     ("entry", "<u2"),  # this rank was ready for it
-    (
-        "exchanged",
-        "<u2",
-    ),  # it had ended, which no rank sees before the last one entered; 0: unknown
+    ("exchanged", "<u2"),  # it had ended, so the last rank had entered; 0: unknown
 )
 # NaN: not measured. Sums are since the process began.
 PROCESS_COLUMNS: Columns = (

@@ -24,7 +24,7 @@ class Rests:
 
     def boundary(self, now, step):
         """Begin a block if it is due; called between two steps, while the hooks are on."""
-        if now < self._due_ns or self._watch.profiling.is_open:
+        if now < self._due_ns or self._watch.profiling.profiler is not None:
             return
         if not self._due_ns:
             self._began_ns, self._due_ns = now, now + _FIRST_NS

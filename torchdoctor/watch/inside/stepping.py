@@ -41,22 +41,17 @@ _ROWS_BITS, _MOST_ROWS = 24, (1 << 24) - 1
 _FINAL, _NEVER_ENDED = 1, 2  # bits of an exchange
 _MOST_REPEATED = 256  # kinds of steps
 _OPTIMIZER, _FORWARD, _BACKWARD, _WAIT, _CHECKPOINT = range(5)
-_SLOTS = {
-    step_log.OPTIMIZER_BEGIN: (_OPTIMIZER, 1),
-    step_log.OPTIMIZER_END: (_OPTIMIZER, -1),
-    step_log.FORWARD_BEGIN: (_FORWARD, 1),
-    step_log.FORWARD_END: (_FORWARD, -1),
-    step_log.BACKWARD_BEGIN: (_BACKWARD, 1),
-    step_log.BACKWARD_END: (_BACKWARD, -1),
-    step_log.GRADIENT_BEGIN: (_BACKWARD, 1),
-    step_log.GRADIENT_END: (_BACKWARD, -1),
-    step_log.LOADER_START_BEGIN: (_WAIT, 1),
-    step_log.LOADER_START_END: (_WAIT, -1),
-    step_log.FETCH_BEGIN: (_WAIT, 1),
-    step_log.FETCH_END: (_WAIT, -1),
-    CHECKPOINT_BEGIN: (_CHECKPOINT, 1),
-    CHECKPOINT_END: (_CHECKPOINT, -1),
-}
+_PAIRS = (
+    (_OPTIMIZER, step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END),
+    (_FORWARD, step_log.FORWARD_BEGIN, step_log.FORWARD_END),
+    (_BACKWARD, step_log.BACKWARD_BEGIN, step_log.BACKWARD_END),
+    (_BACKWARD, step_log.GRADIENT_BEGIN, step_log.GRADIENT_END),
+    (_WAIT, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END),
+    (_WAIT, step_log.FETCH_BEGIN, step_log.FETCH_END),
+    (_CHECKPOINT, CHECKPOINT_BEGIN, CHECKPOINT_END),
+)
+_SLOTS = {begin: (slot, 1) for slot, begin, _ in _PAIRS}
+_SLOTS.update((end, (slot, -1)) for slot, _, end in _PAIRS)
 _TELLING = (
     *(step_log.FETCH_END, step_log.FORWARD_BEGIN, step_log.COPY_END, step_log.GC_END, EXCHANGE),
 )
@@ -117,8 +112,6 @@ class StepLog:
         self._interrupted_ns, self._begun = 0, False
         self._slow_rows = self._thin_rows = self._usual_ns = 0
 
-    # ------------------------------------------------------------------ what the hooks call
-
     def add(self, code, ident=0, value=0):
         """Take in an event that happens now; return its time (ns)."""
         now = perf_counter_ns()
@@ -135,10 +128,6 @@ class StepLog:
         else:
             took = t_ns - self._interrupted_ns
             self._append(_pack(get_ident(), code, 0, perf_counter_ns(), took))
-
-    def explicit(self, samples):
-        """Take in a call of torchdoctor.step()."""
-        self.add(step_log.EXPLICIT_STEP, 0, samples)
 
     def forward(self, model, flags, elements=0, rows=0, is_new=False):
         """Take in that a forward begins, with its largest input if it trains."""
@@ -246,8 +235,6 @@ class StepLog:
         self._end_step(now)
         self._open, self.phase = opened, phases[-1]
 
-    # ------------------------------------------------------------------ until steps are found
-
     def _hold(self, thread, code, ident, now, value):
         held = self._held
         if len(held) >= _MOST_HELD:
@@ -313,8 +300,6 @@ class StepLog:
             candidates.backwards += 1
             candidates.learn()
         return False
-
-    # ------------------------------------------------------------------ once they are found
 
     def _take(self, code, ident, now, value):
         boundary = self._count(code, ident)
@@ -446,12 +431,6 @@ class StepLog:
         if found is not None and found != (self.kind, self.place):
             self._found(found, True)
 
-    # ------------------------------------------------------------------ rows
-
-    def _account(self, now):
-        self._step_s[self.phase] += now - self._last_ns
-        self._last_ns = now
-
     def _begin_row(self, now):
         self._row_ns, self._row_steps, self._row_flags = now, 0, 0
         self._row = [0] * len(layout.PHASES)
@@ -459,7 +438,8 @@ class StepLog:
 
     def _end_step(self, now):
         """End the step that is under way: the next one begins here."""
-        self._account(now)
+        self._step_s[self.phase] += now - self._last_ns
+        self._last_ns = now
         learned = self._candidates.learned
         self._longest = max(self._longest, learned - self._bounded_at)
         self._bounded_at, self._anew = learned, False
@@ -482,7 +462,8 @@ class StepLog:
         self._row_flags |= self.flags
         self._row_samples += self._samples
         self._row_elements += self._elements
-        if alone or self._full(now):
+        wanted = min(-(-self.step // STEPS_PER_DETAIL), _MOST_IN_ROW)
+        if alone or self._row_steps >= wanted or now - self._row_ns > _LONGEST_ROW_NS:
             self._write_row(now, self.step)
         self._step_s = [0] * len(self._row)
         self._samples = self._elements = 0.0
@@ -498,11 +479,6 @@ class StepLog:
         self._slow_rows += 1
         self.flags |= layout.SLOW_STEP
         return True
-
-    def _full(self, now):
-        wanted = -(-self.step // STEPS_PER_DETAIL)
-        count = self._row_steps
-        return count >= min(wanted, _MOST_IN_ROW) or now - self._row_ns > _LONGEST_ROW_NS
 
     def _write_row(self, until_ns, last_step):
         """Write the row; it ends at a moment, with a step."""
