@@ -117,7 +117,7 @@ def finish(run: Run, rng: np.random.Generator) -> None:
     m["busy_s"] = m["tree_cpu_s"] + m["own_cpu_s"] + summed(0.2, 0.5)
     m["iowait_s"], m["io_pressure_s"] = summed(0.05, 0.5), summed(0.03, 0.5)
     m["cpu_pressure_s"], m["memory_pressure_s"] = summed(0.05, 0.5), 0
-    m["throttled_s"], m["swap_in_bytes"], m["swap_used_bytes"] = 0, 0, 0
+    m["throttled_s"], m["swap_in_bytes"] = 0, 0
     m["cpu_mhz"] = 2800 * np.exp(_noise(rng, size, 10, 0.02))
     m["read_ops"], m["read_bytes"] = summed(400), summed(60e6)
     m["tree_bytes"] = 9e9 + 60e6 * _noise(rng, size, 60, 1.0)

@@ -34,7 +34,7 @@ class Beside:
     def __init__(
         self, folder: Path, start: Start, figures: LiveFigures, terminal: int | None
     ) -> None:
-        self._run, self._folder, self._start = folder, folder / FOLDER, start
+        self._folder, self._start = folder / FOLDER, start
         self._terminal, self._figures = terminal, figures
         self._alerts = _optional("alerts", "Alerts", self._folder)
         self._alert_file = layout.AppendedFile(str(self._folder / f"alerts-{start.host}.jsonl"))
@@ -45,7 +45,7 @@ class Beside:
         life = _Life(self._start.pid)
         with nvml.session() as gpus:
             name = f"machine-{self._start.host}-{self._start.pid}.sensors"
-            machine = MachineLog(self._start.pid, self._run, self._folder / name, gpus)
+            machine = MachineLog(self._start.pid, self._folder / name, gpus)
             began_s, look_s = time.monotonic(), time.monotonic() + _LOOK_S
             while True:
                 now_s = time.monotonic()

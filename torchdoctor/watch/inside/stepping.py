@@ -252,15 +252,15 @@ class StepLog:
     def _decide(self, thread):
         candidates = self._candidates
         candidates.restart()
-        seen = any(code == step_log.BACKWARD_END for _, code, *_ in self._held)
+        has_passes = any(code == step_log.BACKWARD_END for _, code, *_ in self._held)
         for its, code, ident, _, _ in self._held:
             if its == thread:
-                self._count(code, ident, seen)
-        found = candidates.decide()
-        if found is None:
+                self._count(code, ident, has_passes)
+        decision = candidates.decide()
+        if decision is None:
             return
         self._thread, held, self._held = thread, self._held, []
-        self._found(found, False)
+        self._found(decision, False)
         candidates.restart()
         self._last_ns = self._step_ns = self.phase_ns = held[0][3]
         self._begin_row(self._last_ns)
@@ -268,11 +268,11 @@ class StepLog:
             if its == thread:
                 self._take(code, ident, now, value)
 
-    def _found(self, found, again):
-        self.kind, self.place = found
+    def _found(self, decision, again):
+        self.kind, self.place = decision
         self._changed()
         self._bounding = BOUNDING[self.kind]
-        self.on_found(*found, again)
+        self.on_found(*decision, again)
 
     def _count(self, code, ident, backwards_seen=True):
         """Let the candidates count an event; return whether it is a boundary of its kind."""
@@ -425,11 +425,11 @@ class StepLog:
     def _decide_again(self):
         """Look what separates steps now: the old boundary is silent. First count anew."""
         candidates = self._candidates
-        found = candidates.decide() if self._anew else None
+        decision = candidates.decide() if self._anew else None
         candidates.restart()
         self._anew, self._bounded_at = not self._anew, 0
-        if found is not None and found != (self.kind, self.place):
-            self._found(found, True)
+        if decision is not None and decision != (self.kind, self.place):
+            self._found(decision, True)
 
     def _begin_row(self, now):
         self._row_ns, self._row_steps, self._row_flags = now, 0, 0
