@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import watch_simulation as simulation
+import watched_folders
 
-from torchdoctor.watch import writing
 from torchdoctor.watch.recording import Process, Start
 
 
@@ -46,7 +46,7 @@ def write_ranks(folder: Path, ranks: int, steps: int, slow: int, per_host: int =
         )
         sensors = base.process[::20].copy()
         sensors["t_ns"] += clock_ns
-        writing.write_process(folder, process, rows, sensors)
+        watched_folders.write_process(folder, process, rows, sensors)
         if rank % per_host == 0:
             start = Start(
                 host=host,
@@ -56,7 +56,7 @@ def write_ranks(folder: Path, ranks: int, steps: int, slow: int, per_host: int =
                 start_ns=simulation.START_NS + clock_ns,
                 start_unix_ns=simulation.START_UNIX_NS,
             )
-            writing.write_start(folder, start)
+            watched_folders.write_start(folder, start)
 
 
 def _coded(seconds: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from torchdoctor.watch import writing
 from torchdoctor.watch.alerts import Alerts
 from torchdoctor.watch.followed import Alert
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Event, Process, Start
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+import watched_folders
 
 START_UNIX_NS = 1_790_000_000_000_000_000
 START_NS = 10**15
@@ -57,7 +60,7 @@ def steady(hours: float, step_s: float = 0.2, seed: int = 0, noise: float = 1.0)
     """
     rng = np.random.default_rng(seed)
     count = int(hours * 3600 / step_s)
-    rows = writing.empty_rows(count, layout.STEP_COLUMNS)
+    rows = watched_folders.empty_rows(count, layout.STEP_COLUMNS)
     rows["step"], rows["steps"] = np.arange(1, count + 1), 1
     rows["samples"], rows["elements"] = 32, 32 * 4096
     slow = _noise(rng, count, 20 / step_s, 0.02) + _noise(rng, count, 300 / step_s, 0.02)
@@ -95,7 +98,7 @@ def finish(run: Run, rng: np.random.Generator) -> None:
     run.events = [replace(x, t_ns=START_NS + int(ends[x.step] * 1e9)) for x in run.events]
     at = np.arange(0.0, ends[-1] + 900, 2.5)  # a change makes the run longer
     for name, columns in (("process", layout.PROCESS_COLUMNS), ("machine", layout.MACHINE_COLUMNS)):
-        rows = writing.empty_rows(len(at), columns)
+        rows = watched_folders.empty_rows(len(at), columns)
         rows["t_ns"] = START_NS + (at * 1e9).astype(np.int64)
         rows["unix_ns"] = START_UNIX_NS + (at * 1e9).astype(np.int64)
         setattr(run, name, rows)
@@ -114,7 +117,7 @@ def finish(run: Run, rng: np.random.Generator) -> None:
     m["busy_s"] = m["tree_cpu_s"] + m["own_cpu_s"] + summed(0.2, 0.5)
     m["iowait_s"], m["io_pressure_s"] = summed(0.05, 0.5), summed(0.03, 0.5)
     m["cpu_pressure_s"], m["memory_pressure_s"] = summed(0.05, 0.5), 0
-    m["throttled_s"], m["swap_in_bytes"], m["swap_used_bytes"] = 0, 0, 0
+    m["throttled_s"], m["swap_in_bytes"] = 0, 0
     m["cpu_mhz"] = 2800 * np.exp(_noise(rng, size, 10, 0.02))
     m["read_ops"], m["read_bytes"] = summed(400), summed(60e6)
     m["tree_bytes"] = 9e9 + 60e6 * _noise(rng, size, 60, 1.0)
@@ -255,7 +258,7 @@ def replayed(folder: Path, runs: list[Run], every_s: float = 5.0) -> Iterator[tu
     """Write the logs bit by bit, as time passes; yield each alert with the second it came at."""
     start = Start(host=HOST, pid=1, command=["python", "train.py"], cwd="/", start_ns=START_NS)
     machine = f"machine-{HOST}-1.sensors"
-    writing.write_start(folder, start, runs[0].machine[:0])
+    watched_folders.write_start(folder, start, runs[0].machine[:0])
     stems = [_begin(folder, run, number) for number, run in enumerate(runs)]
     ends = [run.ends_s for run in runs]
     watcher, end_s = Alerts(folder), max(float(x[-1]) for x in ends)
@@ -291,4 +294,4 @@ def _begin(folder: Path, run: Run, number: int) -> str:
         rank=run.rank,
         world_size=run.world,
     )
-    return writing.write_process(folder, process, run.steps[:0], run.process[:0])
+    return watched_folders.write_process(folder, process, run.steps[:0], run.process[:0])

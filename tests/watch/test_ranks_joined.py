@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import watch_ranks
 import watch_simulation as simulation
+import watched_folders
 
-from torchdoctor.watch import writing
 from torchdoctor.watch.alerts import Alerts
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.ranks import ranks_of
@@ -35,15 +35,17 @@ def test_even_ranks_and_a_single_process_have_no_straggler(tmp_path: Path) -> No
     base = simulation.steady(2 / 60)
     for part in simulation.ranks_of(base, slow=0, step=len(base.steps)):
         process = Process(host="a", pid=10 + (part.rank or 0), rank=part.rank, world_size=4)
-        writing.write_process(tmp_path / "four", process, part.steps, part.process)
+        watched_folders.write_process(tmp_path / "four", process, part.steps, part.process)
     joined = ranks_of(read_run(tmp_path / "four"))
     assert len(joined.times) == 4 and joined.rank is None and not joined.sentence
-    writing.write_process(tmp_path / "single", Process(host="a", pid=1), base.steps, base.process)
+    watched_folders.write_process(
+        tmp_path / "single", Process(host="a", pid=1), base.steps, base.process
+    )
     assert not ranks_of(read_run(tmp_path / "single")).times
 
 
 def signs(until_s: float, phase: int) -> np.ndarray:
-    rows = writing.empty_rows(int(until_s / 5), layout.PROCESS_COLUMNS)
+    rows = watched_folders.empty_rows(int(until_s / 5), layout.PROCESS_COLUMNS)
     at_ns = (np.arange(len(rows)) * 5e9).astype(np.int64)
     rows["t_ns"], rows["unix_ns"] = simulation.START_NS + at_ns, simulation.START_UNIX_NS + at_ns
     rows["phase"] = phase
@@ -52,7 +54,7 @@ def signs(until_s: float, phase: int) -> np.ndarray:
 
 def write_rank(folder: Path, rank: int, until_s: float, phase: int, late_s: float = 0.0) -> None:
     """Write a rank that makes steps of 0.1 s for half a minute, and lives for `until_s`."""
-    steps = writing.empty_rows(300, layout.STEP_COLUMNS)
+    steps = watched_folders.empty_rows(300, layout.STEP_COLUMNS)
     steps["step"], steps["steps"] = np.arange(1, 301), 1
     steps["forward"] = 0.1
     steps["start_ns"] = simulation.START_NS + (np.arange(300) * 1e8).astype(np.int64)
@@ -64,7 +66,7 @@ def write_rank(folder: Path, rank: int, until_s: float, phase: int, late_s: floa
         start_ns=simulation.START_NS + int(late_s * 1e9),
         start_unix_ns=simulation.START_UNIX_NS + int(late_s * 1e9),
     )
-    writing.write_process(folder, process, steps, signs(until_s, phase))
+    watched_folders.write_process(folder, process, steps, signs(until_s, phase))
 
 
 def told(folder: Path, now_s: float) -> list[tuple[str, int | None, str]]:
@@ -104,8 +106,8 @@ def test_a_rank_that_starts_late_and_one_that_is_missing_are_named(tmp_path: Pat
             start_ns=simulation.START_NS,
             start_unix_ns=simulation.START_UNIX_NS,
         )
-        none = writing.empty_rows(0, layout.STEP_COLUMNS)
-        writing.write_process(tmp_path / "b", process, none, signs(70, layout.OTHER))
+        none = watched_folders.empty_rows(0, layout.STEP_COLUMNS)
+        watched_folders.write_process(tmp_path / "b", process, none, signs(70, layout.OTHER))
     ((kind, _, sentence),) = told(tmp_path / "b", 65)
     assert kind == "late" and "1 rank of 4 (3)" in sentence
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import watched_folders
 
-from torchdoctor.watch import writing
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Event, Process, Start, Steps, read_run, read_table
 
 
 def steps(count: int) -> np.ndarray:
-    rows = writing.empty_rows(count, layout.STEP_COLUMNS)
+    rows = watched_folders.empty_rows(count, layout.STEP_COLUMNS)
     rows["step"], rows["steps"] = np.arange(1, count + 1), 1
     rows["start_ns"] = 10**12 + np.arange(count) * 5_000_000
     rows["wait"], rows["forward"], rows["backward"] = 0.001, 0.0015, 0.0025
@@ -29,11 +29,13 @@ def test_a_row_of_a_step_has_64_bytes() -> None:
 
 def test_a_run_reads_as_it_was_written(tmp_path: Path) -> None:
     start = Start(host="a", pid=7, command=["python", "t.py"], cwd="/", start_unix_ns=10**18)
-    writing.write_start(tmp_path / "watch", start, writing.empty_rows(3, layout.MACHINE_COLUMNS))
+    watched_folders.write_start(
+        tmp_path / "watch", start, watched_folders.empty_rows(3, layout.MACHINE_COLUMNS)
+    )
     for rank in (1, 0):
         process = Process(host="a", pid=20 - rank, rank=rank, world_size=2, start_unix_ns=10**18)
         events = [Event(t_ns=5, step=1, kind="input", text="32x10")]
-        writing.write_process(tmp_path / "watch", process, steps(4), events=events)
+        watched_folders.write_process(tmp_path / "watch", process, steps(4), events=events)
     run = read_run(tmp_path)
     assert [log.process.rank for log in run.processes] == [0, 1]
     assert run.starts == [start]
@@ -56,7 +58,7 @@ def test_times_of_an_exchange_are_exact_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [0, 5, 20, 100, 64 * 11 + 30])
 def test_a_torn_file_gives_its_whole_rows(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "x.steps"
-    writing.write_table(path, layout.STEP_COLUMNS, steps(20))
+    watched_folders.write_table(path, layout.STEP_COLUMNS, steps(20))
     size = path.stat().st_size
     os.truncate(path, cut)
     assert len(read_table(path, layout.STEP_COLUMNS)) == max(0, (cut - (size - 20 * 64)) // 64)
@@ -66,16 +68,16 @@ def test_rows_that_a_power_cut_left_empty_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "x.steps"
     rows = steps(6)
     rows[3] = np.zeros((), rows.dtype)
-    writing.write_table(path, layout.STEP_COLUMNS, rows)
+    watched_folders.write_table(path, layout.STEP_COLUMNS, rows)
     assert read_table(path, layout.STEP_COLUMNS)["step"].tolist() == [1, 2, 3, 5, 6]
 
 
 def test_a_table_of_another_version_is_read_by_its_names(tmp_path: Path) -> None:
     path = tmp_path / "x.sensors"
     columns = (*layout.PROCESS_COLUMNS[:4], ("unheard_of", "<f8"))
-    rows = writing.empty_rows(2, columns)
+    rows = watched_folders.empty_rows(2, columns)
     rows["t_ns"], rows["step"] = [1, 2], [10, 20]
-    writing.write_table(path, columns, rows)
+    watched_folders.write_table(path, columns, rows)
     read = read_table(path, layout.PROCESS_COLUMNS)
     assert read["step"].tolist() == [10, 20] and np.isnan(read["rss_bytes"]).all()
 

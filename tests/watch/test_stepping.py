@@ -34,8 +34,9 @@ class Program:
         self.does(step_log.FETCH_END, loader, 32, ms=ms)
 
     def forward(self, mode: int = GRAD) -> None:
-        self.does(step_log.FORWARD_BEGIN, 0, mode)
-        self.does(step_log.FORWARD_END, 0, mode)
+        self.now += MS
+        self.log.forward(0, mode, *((96, 32) if mode == GRAD else ()))
+        self.does(step_log.FORWARD_END)
 
     def backward(self) -> None:
         self.does(step_log.BACKWARD_BEGIN)
@@ -44,6 +45,27 @@ class Program:
     def update(self, optimizer: int = 0) -> None:
         self.does(step_log.OPTIMIZER_BEGIN, optimizer)
         self.does(step_log.OPTIMIZER_END, optimizer)
+
+    def step_with_a_collection(self) -> None:
+        self.fetch()
+        self.forward()
+        self.log.add_at(step_log.GC_BEGIN, 0, self.now)
+        self.now += MS
+        self.log.add_at(step_log.GC_END, 0, self.now)
+        self.backward()
+        self.update()
+
+    def evaluate(self) -> None:
+        for _ in range(3):
+            self.fetch(loader=1)
+            self.forward(EVAL)
+
+    def new_shape(self) -> None:
+        self.fetch()
+        self.log.forward(0, GRAD, elements=96, rows=32, is_new=True)
+        self.does(step_log.FORWARD_END)
+        self.backward()
+        self.update()
 
     def train(self, steps: int, loader: int | None = 0) -> None:
         for _ in range(steps):
@@ -163,11 +185,12 @@ def test_a_checkpoint_and_a_collection_count_once(program: Program) -> None:
     program.does(CHECKPOINT_BEGIN)
     program.does(CHECKPOINT_END, ms=50)
     program.fetch()
-    program.does(step_log.FORWARD_BEGIN, 0, GRAD)
+    program.now += MS
+    program.log.forward(0, GRAD)
     program.log.add_at(step_log.GC_BEGIN, 0, program.now)
     program.now += 20 * MS
     program.log.add_at(step_log.GC_END, 0, program.now)
-    program.does(step_log.FORWARD_END, 0, GRAD)
+    program.does(step_log.FORWARD_END)
     program.backward()
     program.update()
     program.fetch()
@@ -194,7 +217,7 @@ def test_a_step_keeps_when_the_rank_was_ready(program: Program) -> None:
         program.now += 3 * MS
         ready = program.now
         program.does(step_log.BACKWARD_END, ms=5)
-        program.log.exchanged(ready, program.now, True)
+        program.log.exchanged(ready, True)
         program.update()
     steps = program.steps()
     assert np.allclose(steps.entry_ns - steps.start_ns, 7 * MS, rtol=1e-3)
@@ -228,6 +251,35 @@ def test_far_steps_share_rows_and_slow_ones_keep_theirs(
     assert steps.steps[slow] == 1 and steps.step_s[slow] > 0.5
     ends_ns = steps.start_ns + (steps.total_s * 1e9).astype(int)
     assert np.abs(steps.start_ns[1:] - ends_ns[:-1]).max() < 20_000  # phases are of 24 bits
+
+
+def test_steps_with_known_events_are_taken_in_at_once_and_alike(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluations, collections and new shapes between make no step like another one."""
+    program.train(40)
+    program.log.work()
+    taken = []
+    take = program.log._take
+    monkeypatch.setattr(program.log, "_take", lambda *event: taken.append(event) or take(*event))
+    program.train(100)
+    program.log.work()
+    assert len(taken) < 30  # of 800 events: the first steps show how such a step is
+    for mark in (program.step_with_a_collection, program.evaluate, program.new_shape):
+        program.train(3)
+        mark()
+    program.train(20)
+    steps = program.steps()
+    assert steps.step.tolist() == list(range(1, 172))
+    assert np.allclose(np.diff(steps.start_ns)[:142], 8 * MS)
+    usual = steps.phases_s[140]
+    for number in (50, 100, 139, 160):
+        assert np.allclose(steps.phases_s[number], usual)
+    assert np.allclose(steps.samples, 32)
+    assert np.allclose(steps.rows["elements"], 96)
+    assert np.flatnonzero(steps.phases_s[:, layout.GC]).tolist() == [143]
+    assert np.flatnonzero(steps.phases_s[:, layout.EVALUATION]).tolist() == [146]
+    assert np.flatnonzero(steps.has(layout.NEW_INPUT)).tolist() == [150]
 
 
 def test_a_row_lasts_no_longer_than_a_kill_may_cost(

@@ -174,12 +174,48 @@ def test_a_full_disk_costs_the_log_alone(script: Path, tmp_path: Path) -> None:
 def test_a_failing_probe_removes_itself(script: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     broken = "import sys, torch\nwatch = sys.modules['_torchdoctor_probe_attach']._watch\n"
-    broken += "watch.log.input = None\n"
+    broken += "watch.log.forward = None\n"
     script.write_text(broken + script.read_text())
     program = subprocess.run(command(script, run), capture_output=True, cwd=tmp_path)
     assert (program.returncode, b"Error" in program.stderr) == (3, False)
     process = ended(run).processes[0].process
     assert process.probe_failed is not None and "TypeError" in process.probe_failed
+
+
+COUNTED = """
+import sys, torch
+watch = sys.modules["_torchdoctor_probe_attach"]._watch
+layers = [torch.nn.Linear(4, 4) for _ in range(int(sys.argv[1]))]
+model = torch.nn.Sequential(*layers)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+calls = 0
+def count(frame, event, _):
+    global calls
+    name = frame.f_code.co_filename.replace("\\\\", "/")
+    calls += event == "call" and ("/torchdoctor/watch/" in name or "/torchdoctor/probe/" in name)
+for step, x in enumerate(torch.utils.data.DataLoader(torch.ones(480, 4), batch_size=4)):
+    if step == 80:
+        # What comes now and then costs more of the longer steps of a deep model.
+        watch.log.due_ns = watch.backwards._due_ns = 1 << 62
+        sys.setprofile(count)
+    if step == 100:
+        sys.setprofile(None)
+        print(calls / 20)
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_step_costs_few_calls_and_no_more_for_a_deep_model(tmp_path: Path) -> None:
+    (tmp_path / "counted.py").write_text(COUNTED)
+    calls = []
+    for layers in ("2", "40"):
+        words = command(tmp_path / "counted.py", tmp_path / layers, layers)
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        calls.append(float(done.stdout))
+    assert 8 <= calls[0] <= 24 and abs(calls[1] - calls[0]) < 1
 
 
 class Terminal:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import watched_folders
 from commands import torchdoctor
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_recording import steps
 
-from torchdoctor.watch import writing
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.live_figures import LiveFigures
 from torchdoctor.watch.own_cost import own_cost
@@ -49,10 +49,10 @@ for _ in range(50):
 def test_figures_are_openmetrics_and_scalars(tmp_path: Path) -> None:
     run, metrics = tmp_path / "run" / "watch", tmp_path / "node.prom"
     rows, process = steps(100), Process(host="a", pid=7, rank=1, start_unix_ns=10**18)
-    writing.write_process(run, process, rows[:60])
+    watched_folders.write_process(run, process, rows[:60])
     figures = LiveFigures(run, metrics, tmp_path / "logs")
     figures.write({"memory_free_bytes": 5e9})
-    writing.write_process(run, process, rows)
+    watched_folders.write_process(run, process, rows)
     figures.write({})
     figures.close()
     lines = metrics.read_text().splitlines()
@@ -90,7 +90,7 @@ def test_the_cost_of_the_hooks_is_read_off_the_blocks_without(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--steps-on", "epochs", "--steps-on takes loader, optimizer, backward or explicit"),
+        ("--step-on", "epochs", "--step-on takes loader, optimizer, backward or explicit"),
         ("--metrics-file", "nowhere/x.prom", "name a file in a folder that exists"),
         ("--output", "train.py", "name another folder with --output"),
     ],

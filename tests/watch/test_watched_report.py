@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 import watch_simulation as simulation
+import watched_folders
+from test_recording import steps
 from typer.testing import CliRunner
 
 from torchdoctor.cli.front import app
-from torchdoctor.watch import end_report, writing
+from torchdoctor.watch import end_report
+from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Process, Start, read_run
 from torchdoctor.watch.summary import summary_of
 from torchdoctor.watch.top import frame
@@ -40,13 +43,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [json.dumps(alert.__dict__) + "\n" for alert in alerts]
     (folder / "watch" / "alerts-node.jsonl").write_text("".join(lines))
     process = replace(end(folder), rank=None)
-    writing.write_json(folder / "watch" / f"{stem}.json", process)
-    writing.write_json(folder / "watch" / "run-node-1.json", START)
+    watched_folders.write_json(folder / "watch" / f"{stem}.json", process)
+    watched_folders.write_json(folder / "watch" / "run-node-1.json", START)
     return folder
 
 
 def end(folder: Path) -> Process:
-    return replace(read_run(folder).processes[0].process, total_steps=10_000)
+    return read_run(folder).processes[0].process
 
 
 def ends_s(folder: Path) -> float:
@@ -79,7 +82,9 @@ def test_figures_of_the_summary_are_those_of_the_log(recorded: Path) -> None:
 
 def test_evaluations_and_checkpoints_have_their_price(tmp_path: Path) -> None:
     run = simulation.steady(1.02)
-    writing.write_process(tmp_path / "watch", Process(host="a", pid=1), run.steps, run.process)
+    watched_folders.write_process(
+        tmp_path / "watch", Process(host="a", pid=1), run.steps, run.process
+    )
     summary = summary_of(read_run(tmp_path))
     assert (summary.evaluations, summary.checkpoints) == (2, 1)
     text = end_report.rendered(tmp_path, "terminal")
@@ -94,12 +99,12 @@ def test_it_says_whether_the_run_runs_ended_or_was_killed(recorded: Path, tmp_pa
     assert "was killed: its last sign of life" in summary_of(read_run(folder), now_s + 300).ending
     for exited, words in ((True, "The program ended at"), (False, "A signal or a crash ended")):
         ended = replace(START, end_unix_ns=int(now_s * 1e9), exited=exited)
-        writing.write_json(folder / "watch" / "run-node-1.json", ended)
+        watched_folders.write_json(folder / "watch" / "run-node-1.json", ended)
         assert words in summary_of(read_run(folder), now_s + 300).ending
 
 
 def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
-    writing.write_start(tmp_path / "watch", START)
+    watched_folders.write_start(tmp_path / "watch", START)
     assert "No training step" in end_report.rendered(tmp_path, "terminal")
     assert "No step has ended yet" in "\n".join(frame(read_run(tmp_path), NOW_S, 80, 24, None))
 
@@ -144,8 +149,20 @@ def test_the_live_view_fits_the_terminal(recorded: Path, width: int, height: int
     text = "\n".join(lines)
     assert "Step " in text and "samples/s" in text and "\x1b" not in text
     if height >= 24:
-        assert "of 10,000" in text and "left" in text and "waiting for data" in text
+        assert "waiting for data" in text
         assert "CPU 6." in text and "Alerts (1)" in text and "slower since" in text
+
+
+def test_the_time_left_is_that_of_an_epoch_like_those_before(tmp_path: Path) -> None:
+    rows = steps(250)
+    for step in (1, 100, 200):  # the loader's pass begins with the last step of the one before
+        rows["flags"][step - 1] = layout.PASS_BEGAN
+    folder = tmp_path / "watch"
+    watched_folders.write_process(folder, Process(host="a", pid=1), rows)
+    assert ", 50 of 100 in this epoch, " in "\n".join(frame(read_run(tmp_path), 0, 80, 24, None))
+    rows["flags"][199], rows["flags"][209] = 0, layout.PASS_BEGAN
+    watched_folders.write_process(folder, Process(host="a", pid=1), rows)
+    assert "epoch" not in "\n".join(frame(read_run(tmp_path), 0, 80, 24, None))
 
 
 def test_the_live_view_shows_ranks_as_a_heat_row(tmp_path: Path) -> None:
@@ -153,7 +170,7 @@ def test_the_live_view_shows_ranks_as_a_heat_row(tmp_path: Path) -> None:
     for part in simulation.ranks_of(base, slow=2, step=0):
         process = Process(host="a", pid=10 + (part.rank or 0), rank=part.rank, world_size=4)
         steps = part.steps[:50] if part.rank == 3 else part.steps
-        writing.write_process(tmp_path, process, steps, part.process)
+        watched_folders.write_process(tmp_path, process, steps, part.process)
     text = "\n".join(frame(read_run(tmp_path), NOW_S, 80, 24, None))
     assert "rank 2 works longest: 1.3" in text and "1 rank behind (?)" in text
     assert "··█?" in text
@@ -165,7 +182,9 @@ def test_the_live_view_in_a_terminal_follows_its_size_and_leaves_by_q(tmp_path: 
     run = simulation.steady(2 / 60)
     moved = int(time.time() * 1e9) - simulation.START_UNIX_NS - 120 * 10**9
     run.process["unix_ns"] += moved + 10**12  # alive for as long as this test may take
-    writing.write_process(tmp_path / "watch", Process(host="a", pid=1), run.steps, run.process)
+    watched_folders.write_process(
+        tmp_path / "watch", Process(host="a", pid=1), run.steps, run.process
+    )
     session = f"top-{tmp_path.name}-{time.time_ns()}"
 
     def tmux(*words: str) -> str:

@@ -37,7 +37,7 @@ _ToTracker = Annotated[
 def watch(
     command: arguments.Command,
     output: arguments.Output = None,
-    steps_on: arguments.StepOn = None,
+    step_on: arguments.StepOn = None,
     metrics_file: _Metrics = None,
     tensorboard: _Scalars = None,
     profiler: _Profiler = False,
@@ -50,7 +50,7 @@ def watch(
     check_written({}, tensorboard=tensorboard)
     settings = WatchSettings(
         output=output,
-        steps_on=steps_on,
+        step_on=step_on,
         profile=profiler,
         log_to_tracker=log_to_tracker,
         metrics_file=metrics_file and metrics_file.absolute(),

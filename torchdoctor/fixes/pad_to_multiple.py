@@ -66,8 +66,8 @@ def advice(recording: Recording) -> str:
     for product in work.products if work else []:
         for odd in product.uneven:
             advice_by_size.setdefault((odd.dimension, odd.size, odd.multiple), product.operator)
-    what = "the model" if recording.trace and recording.trace.trains is False else "training"
-    lines = [f"# It changes {what} where it gives layers other shapes."]
+    changed = "the model" if recording.trace and recording.trace.trains is False else "training"
+    lines = [f"# It changes {changed} where it gives layers other shapes."]
     for (dimension, size, multiple), operator in list(advice_by_size.items())[:_NAMED]:
         padded = multiple * -(-size // multiple)
         lines.append(

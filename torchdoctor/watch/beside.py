@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.machine import nvml
-from torchdoctor.watch import writing
+from torchdoctor.machine.processes import tree
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.live_figures import LiveFigures
 from torchdoctor.watch.machine_log import MachineLog
-from torchdoctor.watch.recording import FOLDER, Start, read_run
+from torchdoctor.watch.recording import FOLDER, Start, read_run, write_start
 
 _EVERY_S, _MOST_S, _SHARE = 1.0, 15.0, 1e-4  # of sensors: the interval grows with the run
 _LOOK_S = 5.0  # for alerts, and to write figures
@@ -34,7 +34,7 @@ class Beside:
     def __init__(
         self, folder: Path, start: Start, figures: LiveFigures, terminal: int | None
     ) -> None:
-        self._run, self._folder, self._start = folder, folder / FOLDER, start
+        self._folder, self._start = folder / FOLDER, start
         self._terminal, self._figures = terminal, figures
         self._alerts = _optional("alerts", "Alerts", self._folder)
         self._alert_file = layout.AppendedFile(str(self._folder / f"alerts-{start.host}.jsonl"))
@@ -42,9 +42,10 @@ class Beside:
     def run(self) -> None:
         """Stay until the program has ended; then write how, and the report."""
         os.nice(19)
-        with _Life(self._start.pid) as life, nvml.session() as gpus:
+        life = _Life(self._start.pid)
+        with nvml.session() as gpus:
             name = f"machine-{self._start.host}-{self._start.pid}.sensors"
-            machine = MachineLog(self._start.pid, self._run, self._folder / name, gpus)
+            machine = MachineLog(self._start.pid, self._folder / name, gpus)
             began_s, look_s = time.monotonic(), time.monotonic() + _LOOK_S
             while True:
                 now_s = time.monotonic()
@@ -81,7 +82,7 @@ class Beside:
             with contextlib.suppress(FileNotFoundError):
                 logs = [log.process for log in read_run(self._folder).processes]
                 here = [p for p in logs if p.host == self._start.host and not p.exited]
-                if not any(_is_there(process.pid) for process in here):
+                if not any(tree(process.pid) for process in here):
                     return
             time.sleep(0.1)
 
@@ -91,7 +92,7 @@ class Beside:
         ended = dataclasses.replace(
             self._start, end_unix_ns=time.time_ns(), exited=all(here) if here else None
         )
-        writing.write_start(self._folder, ended)
+        write_start(self._folder, ended)
         self._figures.close()
         _optional("end_report", "write_end_report", self._folder)
 
@@ -101,33 +102,16 @@ class _Life:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> _Life:
+        self._descriptor: int | None = None  # open until our own process ends
         with contextlib.suppress(OSError, AttributeError):
-            self._descriptor = os.pidfd_open(self._pid)  # a pid alone may pass on to another
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+            self._descriptor = os.pidfd_open(pid)  # a pid alone may pass on to another
 
     def ended_within(self, seconds: float) -> bool:
         """Wait so long at most; True once it has ended."""
         if self._descriptor is not None:
             return bool(select.select([self._descriptor], [], [], seconds)[0])
         time.sleep(seconds)
-        return not _is_there(self._pid)
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        return not tree(self._pid)
 
 
 def _optional(module: str, name: str, folder: Path) -> Any:

@@ -192,7 +192,7 @@ def pictures(run: WatchedRun, summary: Summary) -> list[Picture]:
     at_s = (steps.start_ns - steps.start_ns[0]) / 1e9
     drawn = times_drawn(at_s, step_s, {"steps with an evaluation": steps.rows["evaluation"] > 0})
     caption = f"A step takes {seconds(summary.median_step_s)} (median), without evaluation."
-    found = [Picture(key="steps", title="The time of every step", caption=caption, drawn=drawn)]
+    shown = [Picture(key="steps", title="The time of every step", caption=caption, drawn=drawn)]
     rows = [
         {
             "label": f"{clock(period.t_unix_s)}, from step {period.first_step:,}",
@@ -207,13 +207,13 @@ def pictures(run: WatchedRun, summary: Summary) -> list[Picture]:
     ]
     title = "Where a step's time went, over the run"
     if rows:
-        found.append(Picture(key="time", title=title, caption=summary.cause, drawn={"rows": rows}))
-    found.append(_machine(run, log.process.host, float(steps.start_ns[0])))
+        shown.append(Picture(key="time", title=title, caption=summary.cause, drawn={"rows": rows}))
+    shown.append(_machine(run, log.process.host, float(steps.start_ns[0])))
     if summary.ranks:
         caption = summary.rank_sentence or "No rank is far behind the others."
         drawn = {"ranks": [asdict(rank) for rank in _slowest_first(summary)[:_MOST_RANKS]]}
-        found.append(Picture(key="ranks", title="Who waits for whom", caption=caption, drawn=drawn))
-    return found
+        shown.append(Picture(key="ranks", title="Who waits for whom", caption=caption, drawn=drawn))
+    return shown
 
 
 def _slowest_first(summary: Summary) -> list[RankTime]:

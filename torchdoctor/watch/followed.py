@@ -61,6 +61,10 @@ class Followed:
         """Return the last means."""
         return np.array(list(self.means), MEANS)
 
+    def skip(self, rows: int) -> None:
+        """Read on after so many more rows of the step log."""
+        self.read += rows
+
     def see(self, log: ProcessLog) -> None:
         """Take what the process said last of itself and of its steps."""
         self.process, steps = log.process, log.steps
@@ -68,10 +72,6 @@ class Followed:
         if len(steps):
             self.last_step, self.last_ns = int(steps.step[-1]), float(end_ns(steps)[-1])
             self.longest_s = max(self.longest_s, float(steps.total_s.max()))
-
-    def skip(self, rows: int) -> None:
-        """Read on after so many more rows of the step log."""
-        self.read += rows
 
     def unix_s(self, t_ns: float) -> float:
         """Return Unix time for a time of the host's monotonic clock."""

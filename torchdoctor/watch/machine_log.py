@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,8 +22,8 @@ _KINDS = ("cpu", "memory", "io")
 class MachineLog:
     """Rows of `layout.MACHINE_COLUMNS`; `root`: the program's first process."""
 
-    def __init__(self, root: int, folder: Path, path: Path, gpus: nvml.Nvml | None) -> None:
-        self._folder, self._gpus = folder, gpus
+    def __init__(self, root: int, path: Path, gpus: nvml.Nvml | None) -> None:
+        self._gpus = gpus
         self._tree: ProcessSensors | None = None
         with contextlib.suppress(psutil.Error):
             self._tree = ProcessSensors(root)
@@ -37,7 +36,7 @@ class MachineLog:
     def sample(self) -> None:
         """Append a row; what cannot be measured is NaN."""
         row = dict.fromkeys((name for name, _ in layout.MACHINE_COLUMNS), math.nan)
-        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        memory = psutil.virtual_memory()
         row |= {
             "cpus": environment.usable_cpus(),
             "busy_s": sum(busy_s()),
@@ -46,22 +45,17 @@ class MachineLog:
             "throttled_s": _throttled_s(),
             "memory_free_bytes": min(memory.available, self._room()),
             "memory_limit_bytes": min(memory.total, self._limit),
-            "swap_used_bytes": swap.used,
-            "swap_in_bytes": swap.sin,
-            "swap_out_bytes": swap.sout,
+            "swap_in_bytes": psutil.swap_memory().sin,
             "own_cpu_s": sum(os.times()[:2]),
         }
         for kind in _KINDS:
             row[f"{kind}_pressure_s"] = _pressure_s(kind)
-        with contextlib.suppress(OSError):
-            row["disk_free_bytes"] = shutil.disk_usage(self._folder).free
         tree = self._tree.read() if self._tree is not None else None
         if tree is not None and self._tree is not None:
             # A process that ended and was not yet waited for is in no counter for a moment.
             self._tree_cpu_s = max(self._tree_cpu_s, tree["tree_cpu_s"])
             row |= {"tree_cpu_s": self._tree_cpu_s, "tree_bytes": tree["pss_bytes"]}
             row |= {name: tree[name] for name in ("read_bytes", "read_ops", "write_bytes")}
-            row["processes"] = len(self._tree.alive)
             row |= _of_gpus(self._gpus, self._tree.alive.keys())
         times = {"t_ns": time.monotonic_ns(), "unix_ns": time.time_ns()}
         self._file.add(self._pack(*times.values(), *list(row.values())[len(times) :]))

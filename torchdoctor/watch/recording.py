@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +36,6 @@ class Start:
     torchdoctor: str = ""
     start_ns: int = 0  # of the host's monotonic clock
     start_unix_ns: int = 0
-    environment: dict[str, Any] = field(default_factory=dict)  # `words.Environment`, as plain data
     end_unix_ns: int | None = None  # None: it runs, or torchdoctor was killed beside it
     exited: bool | None = None  # False: no exit handler ran (a signal or a crash ended it)
 
@@ -65,9 +64,7 @@ class Process:
     updates_per_step: float | None = None  # optimizer steps
     batch_size: int | None = None
     num_workers: int | None = None
-    batches_per_epoch: int | None = None
     frameworks: list[str] = field(default_factory=list)
-    total_steps: int | None = None  # that the program wants to make, where a framework says it
     profiled_s: float = 0.0  # that profiler windows took, with what they wrote
     notes: list[str] = field(default_factory=list)  # failures that the probe lives on with
     probe_failed: str | None = None  # why the probe removed itself
@@ -197,6 +194,11 @@ class WatchedRun:
     starts: list[Start]  # one for each host
     processes: list[ProcessLog]  # by rank, then by start
     machines: dict[str, Rows]  # by host: `layout.MACHINE_COLUMNS`
+
+
+def write_start(folder: Path, start: Start) -> None:
+    """Write the command of one host into a `watch` folder, whole or not at all; raise OSError."""
+    layout.write_json(str(folder / f"run-{start.host}-{start.pid}.json"), asdict(start))
 
 
 def read_run(folder: Path) -> WatchedRun:

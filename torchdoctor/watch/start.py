@@ -20,9 +20,8 @@ from typing import NoReturn
 from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.workload import new_run_folder
-from torchdoctor.watch import writing
 from torchdoctor.watch.inside.stepping import BOUNDING
-from torchdoctor.watch.recording import FOLDER, Start
+from torchdoctor.watch.recording import FOLDER, Start, write_start
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
@@ -34,7 +33,7 @@ class WatchSettings:
     """What the user asked for beside the program."""
 
     output: Path | None = None
-    steps_on: str | None = None
+    step_on: str | None = None
     profile: bool = False  # torch writes to stderr whenever a profiler starts
     metrics_file: Path | None = None
     tensorboard: Path | None = None
@@ -63,13 +62,13 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
     plan = {
         "watch": {"log_to_tracker": settings.log_to_tracker},
         "channel": str(folder / FOLDER),
-        "steps_on": settings.steps_on,
+        "step_on": settings.step_on,
         "profile": settings.profile,
     }
     plan_file = folder / f"plan-{host}-{os.getpid()}.json"
     try:
         (folder / FOLDER).mkdir(exist_ok=True)
-        writing.write_start(folder / FOLDER, start)
+        write_start(folder / FOLDER, start)
         plan_file.write_text(json.dumps(plan), encoding="utf-8")
     except OSError as error:
         raise UsageError(
@@ -92,9 +91,9 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
 
 def _check(settings: WatchSettings) -> None:
     kinds, metrics = (*BOUNDING,), settings.metrics_file
-    if settings.steps_on not in (None, *kinds):
+    if settings.step_on not in (None, *kinds):
         raise UsageError(
-            f"--steps-on takes {', '.join(kinds[:-1])} or {kinds[-1]}, not '{settings.steps_on}'."
+            f"--step-on takes {', '.join(kinds[:-1])} or {kinds[-1]}, not '{settings.step_on}'."
         )
     if metrics is not None and (not os.access(metrics.parent, os.W_OK) or metrics.is_dir()):
         raise UsageError(f"Cannot write {metrics}: name a file in a folder that exists.")

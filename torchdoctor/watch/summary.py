@@ -235,7 +235,7 @@ def _slowest(steps: Steps, offset_s: float) -> list[SlowStep]:
         return []
     usual = np.median(steps.phases_s[single[:: max(len(single) // 20_000, 1)]], axis=0)
     usual[[layout.EVALUATION, layout.CHECKPOINT]] = math.inf  # no part of a training step
-    found = []
+    slow = []
     for at in single[np.argsort(-times, kind="stable")[:_SLOWEST]]:
         phase = int(np.argmax(steps.phases_s[at] - usual))
         flags, long_s = int(steps.rows["flags"][at]), float(steps.phases_s[at, phase])
@@ -245,10 +245,10 @@ def _slowest(steps: Steps, offset_s: float) -> list[SlowStep]:
         elif flags & layout.PASS_BEGAN:
             cause = f"a pass over the loader began ({cause})"
         at_s, step_s = float(steps.start_ns[at]) / 1e9, float(tables.training_s(steps)[at])
-        found.append(
+        slow.append(
             SlowStep(step=int(steps.step[at]), t_unix_s=at_s + offset_s, step_s=step_s, cause=cause)
         )
-    return found
+    return slow
 
 
 def _drift(table: NDArray[np.void]) -> tuple[float | None, str]:

@@ -19,6 +19,7 @@ from torchdoctor.reports.formats import program
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.alerts import read_alerts
 from torchdoctor.watch.end_report import phase_bars
+from torchdoctor.watch.inside.layout import PASS_BEGAN
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun
 from torchdoctor.watch.summary import opened, standing
@@ -106,13 +107,22 @@ def _progress(log: ProcessLog, width: int) -> list[Block]:
     speed += f"{per_s:,.3g} steps/s   a step takes {seconds(1 / per_s)}"
     done = int(log.steps.step[-1])
     rows = [("speed", speed), ("of 10 minutes", _trend(trend, min(_TREND, width - 24)))]
-    total, step = log.process.total_steps, f"Step {done:,}"
-    if total:
-        whole_s = float(tables.end_ns(log.steps)[-1] - log.steps.start_ns[0]) / 1e9
-        left_s = whole_s / max(done, 1) * max(total - done, 0)
-        step += f" of {total:,} ({percent(done / total)}), {duration(left_s)} left"
+    step, epoch = f"Step {done:,}", _epoch(log.steps)
+    if epoch is not None and epoch[0] <= done <= sum(epoch):
+        since, length = done - epoch[0], epoch[1]
+        step += (
+            f", {since:,} of {length:,} in this epoch, {duration((length - since) / per_s)} left"
+        )
     phases = (recent.phases_s * recent.steps[:, None]).sum(axis=0)
     return [KeyFigures(step, "", rows), *phase_bars(dict(zip(PHASES, phases, strict=True)))]
+
+
+def _epoch(steps: Steps) -> tuple[int, int] | None:
+    """Return the steps before this pass over the data, and those of a pass; None: they differ."""
+    begun = steps.step[steps.has(PASS_BEGAN)].tolist()[-3:]
+    begun = [0 if step == 1 else int(step) for step in begun]  # with the first or the last step
+    lengths = set(np.diff(begun).tolist())
+    return (begun[-1], lengths.pop()) if len(lengths) == 1 else None
 
 
 def _trend(steps: Steps, columns: int) -> str:

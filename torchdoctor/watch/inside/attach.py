@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 from ...probe import step_log
 from ...probe.accelerator import Accelerator
@@ -31,12 +32,13 @@ class Watch:
         self.on, self.resting = True, False
         self._failures, self._removed = 0, False
         self.accelerator = Accelerator(torch)
-        self.passes = _NoPasses
+        self.passes = SimpleNamespace(on=False)
         self.keeper = Keeper(self)
         self.loaders = hooks.Loaders(self)
         self.log = StepLog(
-            self.keeper.row, self.event_at, self.loaders.place_of, plan.get("steps_on")
+            self.keeper.row, self.keeper.event, self.loaders.place_of, plan.get("step_on")
         )
+        self.log.on_learning = self.learning = self.keeper.start
         self.log.on_found, self.log.has_compiled = self.keeper.steps_found, self._has_compiled
         self._graphs = 0
         self.models = model_hooks.Models(self)
@@ -50,7 +52,7 @@ class Watch:
         """Hook into torch, each part by itself."""
         parts = (
             ("loaders", self.loaders.install),
-            ("optimizers", lambda: hooks.install_optimizers(self, self.rests.updated)),
+            ("optimizers", lambda: hooks.install_optimizers(self, self.rests)),
             ("backward", self.backwards.install),
             ("exchanges", self.exchanges.install),
             ("checkpoints", lambda: hooks.install_checkpoints(self, importing)),
@@ -64,8 +66,6 @@ class Watch:
             except Exception as error:  # another torch: what it has no place for is not seen
                 self.keeper.note("%s: %s: %s" % (name, type(error).__name__, error))
 
-    # What the probe's hooks ask of their session.
-
     def tell(self, event, *args):
         """Let a new model be watched for exchanges."""
         if event == "model":
@@ -73,15 +73,6 @@ class Watch:
 
     def first_batch(self):
         """Do nothing: no fix waits for it."""
-
-    def learning(self, now_ns):
-        """Make the files at the first pass or step."""
-        if not self.keeper.started:
-            self.keeper.start()
-
-    def begins_group(self, *args, **kwargs):
-        """Make the files of a rank that joins the others."""
-        self.keeper.start()
 
     def guarded(self, function):
         """Wrap a hook body of ours so that it can never raise into the program."""
@@ -112,15 +103,9 @@ class Watch:
         if trace is not None and trace.tb_next is not None:
             error.__traceback__ = trace.tb_next
 
-    # What happens once.
-
     def event(self, kind, text="", seconds=0.0, value=0.0):
         """Note an event that happens now."""
-        self.event_at(step_log.perf_counter_ns(), kind, text, seconds, value)
-
-    def event_at(self, t_ns, kind, text="", seconds=0.0, value=0.0):
-        """Note an event."""
-        self.keeper.event(t_ns, kind, text, seconds, value)
+        self.keeper.event(step_log.perf_counter_ns(), kind, text, seconds, value)
 
     def _has_compiled(self):
         """Return whether torch.compile made graphs since this was asked last, and note them."""
@@ -133,14 +118,6 @@ class Watch:
         if graphs > before:
             self.event("compiled", value=graphs - before)
         return graphs > before
-
-    def saved(self, seconds, size):
-        """Note a checkpoint that was written."""
-        self.event("checkpoint", "", seconds, size)
-
-    def loss(self, value):
-        """Note a loss that was read."""
-        self.keeper.loss(value)
 
     def wake(self):
         """End a stretch without hooks."""
@@ -158,10 +135,6 @@ class Watch:
         """Write what is left."""
         for function in (self.profiling.at_exit, self.log.end, self.keeper.end):
             self.guarded(function)()
-
-
-class _NoPasses:
-    on = False
 
 
 def attach(torch, importing):
@@ -189,5 +162,5 @@ def explicit_step(samples=None):
     """Note a step by `torchdoctor.step()` in the user's code."""
     watch = _watch
     if watch is not None and watch.on:
-        watch.learning(0)
-        watch.log.explicit(step_log.UNKNOWN_SIZE if samples is None else int(samples))
+        size = step_log.UNKNOWN_SIZE if samples is None else int(samples)
+        watch.log.add(step_log.EXPLICIT_STEP, 0, size)

@@ -45,24 +45,24 @@ class Candidates:
         optimizer = self._optimizer()
         updates = self.optimizers[optimizer] if optimizer is not None else self.backwards
         loader = self._loader()
-        found = {
+        counts = {
             "explicit": (self.explicit, None),
             "loader": (self.loaders[loader][0] if loader is not None else 0, loader),
             "optimizer": (self.optimizers.get(optimizer, 0), optimizer),
             "backward": (self.backwards, None),
         }
-        enough = {kind for kind, (count, _) in found.items() if count >= FEWEST}
+        enough = {kind for kind, (count, _) in counts.items() if count >= FEWEST}
         if self._wanted is not None:
             kind = self._wanted
         elif "explicit" in enough:
             kind = "explicit"
-        elif "loader" in enough and found["loader"][0] >= min(20, 0.2 * updates):
+        elif "loader" in enough and counts["loader"][0] >= min(20, 0.2 * updates):
             kind = "loader"
         elif self.nested >= 3 * max(updates, 1):
             kind = "backward"  # LBFGS: a few steps of many backwards each
         else:
             kind = "optimizer" if optimizer is not None else "backward"
-        return (kind, found[kind][1]) if kind in enough else None
+        return (kind, counts[kind][1]) if kind in enough else None
 
     def _loader(self):
         learned_from = {place: row for place, row in self.loaders.items() if row[0] >= FEWEST}

@@ -16,7 +16,7 @@ from .stepping import CHECKPOINT_BEGIN, CHECKPOINT_END
 
 _LEARNT_SIZES = 20  # batches
 _MOST_SHAPES = 512
-_LOSS_EVERY_NS = 1_000_000_000  # on a device
+_LOSS_EVERY_NS, _DEVICE_LOSS_EVERY_NS = 20_000_000, 1_000_000_000
 _COLLECTIVES = (
     *("all_reduce", "barrier", "broadcast", "all_gather", "all_gather_into_tensor", "reduce"),
     *("reduce_scatter_tensor", "reduce_scatter", "all_to_all", "all_to_all_single"),
@@ -134,14 +134,17 @@ class Calls(model_hooks._Calls):
         self._tensor, self._shapes = watch.torch.Tensor, set()
 
     def _begin(self, root, module, args, kwargs):
-        flags = self._grad_enabled() | module.training << 1
         root.forwards += 1
+        flags, log = self._grad_enabled() | module.training << 1, self._session.log
         if flags == 3:
-            self._note_input((*args, *kwargs.values()) if kwargs else args)
-        self._session.log.add(step_log.FORWARD_BEGIN, root.ident, flags)
+            values = (*args, *kwargs.values()) if kwargs else args
+            log.forward(root.ident, flags, *self._largest(values))
+        else:
+            log.forward(root.ident, flags)
         return flags
 
-    def _note_input(self, values):
+    def _largest(self, values):
+        """Return the largest tensor's elements, its rows, and whether its shape is new."""
         most, shape, tensor = 0, None, self._tensor
         if len(values) == 1 and type(values[0]) is tensor:
             most, shape, values = values[0].numel(), values[0].shape, ()
@@ -155,19 +158,20 @@ class Calls(model_hooks._Calls):
                 if isinstance(part, tensor) and part.numel() > most:
                     most, shape = part.numel(), part.shape
         if not most:
-            return
+            return 0, 0, False
         is_new = shape not in self._shapes and len(self._shapes) < _MOST_SHAPES
         if is_new:
             self._shapes.add(shape)
             self._session.event("input", "x".join(map(str, shape)))
-        self._session.log.input(most, shape[0] if len(shape) > 1 else 0, is_new)
+        return most, shape[0] if len(shape) > 1 else 0, is_new
 
 
 class Backwards:
     """Backward passes, with the loss where reading it waits for nothing."""
 
     def __init__(self, watch):
-        self._watch, self._on_device, self._due_ns = watch, None, 0
+        self._watch, self._on_device = watch, None
+        self._due_ns = self._device_due_ns = 0
 
     def install(self):
         """Wrap `torch.autograd.backward`, which `Tensor.backward` calls, and `autograd.grad`."""
@@ -176,7 +180,8 @@ class Backwards:
 
     def around(self, old):
         """Return the wrapper of `torch.autograd.backward`."""
-        watch, models, add = self._watch, self._watch.models, self._watch.log.add
+        watch, models, log = self._watch, self._watch.models, self._watch.log
+        exchanges, add = watch.exchanges, log.add
 
         def backward(tensors, *args, **kwargs):
             if not watch.on:
@@ -187,6 +192,7 @@ class Backwards:
                 elif not models.seen_forward:
                     models.look_again()
                 models.seen_forward = False
+                log.last_code = step_log.BACKWARD_BEGIN
                 add(step_log.BACKWARD_BEGIN)
             except Exception as error:
                 watch.fail("backward", error)
@@ -194,13 +200,18 @@ class Backwards:
                 result = old(tensors, *args, **kwargs)
             except BaseException as error:
                 watch.hide_frames(error)
-                add(step_log.BACKWARD_END, 0, -1)
+                log.last_code = 0
+                add(step_log.BACKWARD_END)
                 raise
             try:
+                log.last_code = 0
                 now = add(step_log.BACKWARD_END)
-                watch.exchanges.backward_ended(now)
-                self._keep(tensors, now)
-                watch.learning(now)
+                if exchanges.entry_ns:
+                    log.exchanged(exchanges.entry_ns, True)
+                    exchanges.entry_ns = 0
+                if now > self._due_ns:
+                    self._due_ns = now + _LOSS_EVERY_NS
+                    self._keep(tensors, now)
             except Exception as error:
                 watch.fail("backward", error)
             return result
@@ -208,19 +219,19 @@ class Backwards:
         return backward
 
     def _keep(self, tensors, now):
-        """Read a scalar loss on the CPU; elsewhere copy one a second, and read it when it came."""
+        """Read a scalar loss of the CPU; copy another one each second, and read it when it came."""
         loss = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
         if getattr(loss, "numel", None) is None or loss.numel() != 1:
             return
         if loss.is_cpu:
-            self._watch.loss(loss.item())
+            self._watch.keeper.loss(loss.item())
             return
         kept = self._on_device
         if kept is not None and kept[1].query():
-            self._watch.loss(kept[0].item())
+            self._watch.keeper.loss(kept[0].item())
             self._on_device = kept = None
-        if kept is None and now > self._due_ns and loss.device.type == "cuda":
-            self._due_ns = now + _LOSS_EVERY_NS
+        if kept is None and now > self._device_due_ns and loss.device.type == "cuda":
+            self._device_due_ns = now + _DEVICE_LOSS_EVERY_NS
             event = self._watch.accelerator.event()  # None while a graph is captured
             if event is not None:
                 torch = self._watch.torch
@@ -234,7 +245,8 @@ class Exchanges:
     """When this rank was ready for its exchange with the others, and when that had ended."""
 
     def __init__(self, watch):
-        self._watch, self._entry_ns, self._hooked = watch, 0, set()
+        self._watch, self._hooked = watch, set()
+        self.entry_ns = 0  # of the exchange that ends with the backward pass
 
     def install(self):
         """Wrap the collectives of `torch.distributed` that a program calls itself."""
@@ -243,9 +255,8 @@ class Exchanges:
             for name in _COLLECTIVES:
                 wrapping.wrap(distributed, name, self._around)
             # A rank that never comes to its first step is missed all the same.
-            wrapping.before(
-                self._watch, distributed, "init_process_group", self._watch.begins_group
-            )
+            start = self._watch.keeper.start
+            wrapping.before(self._watch, distributed, "init_process_group", start)
 
     def _around(self, old):
         watch, compiling = self._watch, self._watch.torch.compiler.is_dynamo_compiling
@@ -256,8 +267,7 @@ class Exchanges:
                 return old(*args, **kwargs)
             entry_ns = perf_counter_ns()
             work = old(*args, **kwargs)
-            ended_ns = 0 if kwargs.get("async_op") else perf_counter_ns()
-            watch.log.exchanged(entry_ns, ended_ns, False)
+            watch.log.exchanged(entry_ns, False, not kwargs.get("async_op"))
             return work
 
         return collective
@@ -278,39 +288,38 @@ class Exchanges:
         def ready(_):
             module = owner()
             if self._watch.on and module is not None and module.require_backward_grad_sync:
-                self._entry_ns = perf_counter_ns()
+                self.entry_ns = perf_counter_ns()
 
         node.register_prehook(self._watch.guarded(ready))
 
-    def backward_ended(self, now):
-        """Note the exchange that ends with a backward pass."""
-        if self._entry_ns:
-            self._watch.log.exchanged(self._entry_ns, now, True)
-            self._entry_ns = 0
 
-
-def install_optimizers(watch, count):
-    """Register torch's global step hooks; `count` is called at each step, also while resting."""
-    numbers, log = weakref.WeakKeyDictionary(), watch.log
-    watch.optimizers = numbers
+def install_optimizers(watch, rests):
+    """Register torch's global step hooks; `rests` counts each step, also while resting."""
+    numbers, add = weakref.WeakKeyDictionary(), watch.log.add
+    watch.optimizers, last = numbers, [lambda: None, 0]  # a look into the dictionary costs more
     hooks = sys.modules[watch.torch.optim.Optimizer.__module__]
 
     def number_of(optimizer):
-        number = numbers.get(optimizer)
-        if number is None:
-            number = numbers[optimizer] = len(numbers)
-        return number
+        if last[0]() is not optimizer:
+            last[:] = weakref.ref(optimizer), numbers.setdefault(optimizer, len(numbers))
+        return last[1]
 
-    @watch.guarded
     def begins(optimizer, args, kwargs):
-        if watch.on:
-            log.add(step_log.OPTIMIZER_BEGIN, number_of(optimizer))
+        try:
+            if watch.on:
+                add(step_log.OPTIMIZER_BEGIN, number_of(optimizer))
+        except Exception as error:
+            watch.fail("optimizer", error)
 
-    @watch.guarded
     def ended(optimizer, args, kwargs):
-        count()
-        if watch.on:
-            watch.learning(log.add(step_log.OPTIMIZER_END, number_of(optimizer)))
+        try:
+            rests.updates += 1
+            if watch.resting:
+                rests.updated()
+            if watch.on:
+                add(step_log.OPTIMIZER_END, number_of(optimizer))
+        except Exception as error:
+            watch.fail("optimizer", error)
 
     hooks.register_optimizer_step_pre_hook(begins)
     hooks.register_optimizer_step_post_hook(ended)
@@ -329,7 +338,7 @@ def install_checkpoints(watch, importing):
                     return old(*args, **kwargs)
                 finally:
                     took_ns = watch.log.add(CHECKPOINT_END) - began
-                    watch.saved(took_ns / 1e9, _size(args, kwargs))
+                    watch.event("checkpoint", "", took_ns / 1e9, _size(args, kwargs))
 
             return save
 

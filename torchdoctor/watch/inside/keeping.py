@@ -53,8 +53,8 @@ class Keeper:
         self._start_ns, self._start_unix_ns = perf_counter_ns(), time.time_ns()
         self._pack = layout.row_of(layout.PROCESS_COLUMNS).pack
 
-    def start(self):
-        """Make the files and the thread that writes them."""
+    def start(self, *_, **__):
+        """Make the files and their thread: at the first pass or step, or as a rank joins."""
         if self.started or not self._watch.on or _is_loader_worker():
             self.started = True
             return
@@ -73,8 +73,6 @@ class Keeper:
         self._group, self._first_look = {}, True
         self._write_facts()
         start_new_thread(self._run, ())
-
-    # ------------------------------------------------------------------ what is told
 
     def row(self, row):
         """Keep a row of the step log."""
@@ -139,8 +137,6 @@ class Keeper:
         self._facts.update(facts, step_kind=kind, steps_found=sentence, location=place)
         self.event(perf_counter_ns(), "steps", sentence + (" from here on" if again else ""))
         self.changed = True
-
-    # ------------------------------------------------------------------ writing
 
     def _run(self):
         """Write once a second, on a thread of our own, until the process ends."""

@@ -55,10 +55,7 @@ STEP_COLUMNS: Columns = (
     # Of the row's last step, from its start, as `coded`: 0 where the ranks exchanged nothing. It is
     # the exchange of gradients by DistributedDataParallel, or else the step's first collective.
     ("entry", "<u2"),  # this rank was ready for it
-    (
-        "exchanged",
-        "<u2",
-    ),  # it had ended, which no rank sees before the last one entered; 0: unknown
+    ("exchanged", "<u2"),  # it had ended, so the last rank had entered; 0: unknown
 )
 # NaN: not measured. Sums are since the process began.
 PROCESS_COLUMNS: Columns = (
@@ -94,10 +91,7 @@ MACHINE_COLUMNS: Columns = (
     ("memory_free_bytes", "<f4"),  # available, within the cgroup's limit
     ("memory_limit_bytes", "<f4"),
     ("tree_bytes", "<f4"),  # of the program's processes, shared pages once
-    ("processes", "<f4"),
-    ("swap_used_bytes", "<f4"),
     ("swap_in_bytes", "<f8"),  # sum since boot
-    ("swap_out_bytes", "<f8"),
     ("read_bytes", "<f8"),  # of the program's processes, sum
     ("read_ops", "<f8"),
     ("write_bytes", "<f8"),
@@ -109,7 +103,6 @@ MACHINE_COLUMNS: Columns = (
     ("gpu_clock_mhz", "<f4"),  # of the slowest
     ("gpu_throttle", "<f4"),  # bits of machine.nvml.THROTTLE_REASONS, of any
     ("gpu_others", "<f4"),  # processes of others that compute there
-    ("disk_free_bytes", "<f4"),  # where the run is recorded
     ("own_cpu_s", "<f8"),  # of torchdoctor's process beside the program
 )
 _CODES_PER_OCTAVE = 2340.0

@@ -27,16 +27,11 @@ class Profiling:
 
     def forget(self):
         """Leave a window to the parent, in a forked child."""
-        self._profiler = None
-
-    @property
-    def is_open(self):
-        """Return whether a window is open."""
-        return self._profiler is not None
+        self.profiler = None  # that is open
 
     def boundary(self, now, step):
         """Open or close a window between two steps."""
-        if self._profiler is not None:
+        if self.profiler is not None:
             self._watch.log.flags |= layout.PROFILED
             self._watch.log.due_ns = 0  # each boundary counts now
             self._left -= 1
@@ -50,22 +45,20 @@ class Profiling:
         allowed_s = _SHARE * (now_s - self._began_s)
         if self.spent_s + self._cost_s > allowed_s or now_s - self._last_s < _LEAST_GAP_S:
             return
-        torch = self._watch.torch
+        torch, self._last_s = self._watch.torch, now_s
         if torch.autograd._profiler_enabled():
-            self._last_s = now_s
             return  # the program has a profiler of its own
-        self._last_s = now_s
         device = self._watch.accelerator
         activities = [torch.profiler.ProfilerActivity.CPU]
         if device.is_used():
             activities = list(torch.profiler.supported_activities())
-        self._profiler = torch.profiler.profile(activities=activities)
-        self._profiler.start()
+        self.profiler = torch.profiler.profile(activities=activities)
+        self.profiler.start()
         self._left, self._watch.log.due_ns = _STEPS, 0
         self._watch.log.flags |= layout.PROFILED
 
     def _close(self, step):
-        profiler, self._profiler = self._profiler, None
+        profiler, self.profiler = self.profiler, None
         profiler.stop()
         name = self._watch.keeper.stem + "-%d.json.gz" % step
         folder = os.path.join(self._watch.keeper.folder, "traces")
@@ -84,6 +77,6 @@ class Profiling:
 
     def at_exit(self):
         """Close what is open: a running profiler would crash a program that ends."""
-        if self._profiler is not None:
-            profiler, self._profiler = self._profiler, None
+        if self.profiler is not None:
+            profiler, self.profiler = self.profiler, None
             profiler.stop()

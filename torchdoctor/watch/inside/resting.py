@@ -24,7 +24,7 @@ class Rests:
 
     def boundary(self, now, step):
         """Begin a block if it is due; called between two steps, while the hooks are on."""
-        if now < self._due_ns or self._watch.profiling.is_open:
+        if now < self._due_ns or self._watch.profiling.profiler is not None:
             return
         if not self._due_ns:
             self._began_ns, self._due_ns = now, now + _FIRST_NS
@@ -48,12 +48,10 @@ class Rests:
         self._watch.on, self._watch.resting = False, True
 
     def updated(self):
-        """Count an optimizer step; called before the hooks take it in."""
-        self.updates += 1
-        if self._watch.resting:
-            self._update_steps += 1
-            if self._update_steps >= self._wanted:
-                self.end()
+        """Count an optimizer step of a block; called before the hooks take it in."""
+        self._update_steps += 1
+        if self._update_steps >= self._wanted:
+            self.end()
 
     def end(self):
         """End the block; the steps in it become one row at the next boundary."""

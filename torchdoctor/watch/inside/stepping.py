@@ -6,15 +6,16 @@ most specific phase that is open has the time, so that the phases of a step sum 
 
 from _thread import get_ident
 from array import array
+from itertools import islice
 from operator import add
-from struct import Struct, iter_unpack
+from struct import Struct
 from time import perf_counter_ns
 
 from ...probe import step_log
 from . import layout
 from .finding import Candidates
 
-CHECKPOINT_BEGIN, CHECKPOINT_END, INPUT, EXCHANGE, FLAG = range(101, 106)  # beside the probe's
+CHECKPOINT_BEGIN, CHECKPOINT_END, EXCHANGE, FLAG = range(101, 105)  # beside the probe's
 THINNED_FROM = 1_000_000  # steps
 STEPS_PER_DETAIL = 150_000  # from there on a row covers this part of all steps so far
 _LONGEST_ROW_NS = 8_000_000_000  # a kill loses no more than this
@@ -24,7 +25,7 @@ _MOST_HELD = 20_000  # events, until it is decided what a step is
 _DECIDE_AT = 24  # passes and optimizer steps
 _DECIDE_NS = 5_000_000_000
 _SILENT = 16  # passes and optimizer steps without a boundary, at least: it is another by now
-_WORK_NS = 50_000_000  # from one look at what came to the next
+_WORK_NS = 250_000_000  # from one look at what came to the next
 _PATIENCE_NS = 1_000_000_000  # for a boundary, which is the best moment for it
 BOUNDING = {
     "loader": step_log.FETCH_BEGIN,
@@ -33,25 +34,36 @@ BOUNDING = {
     "explicit": step_log.EXPLICIT_STEP,
 }
 _BY_LOADER, _BY_MODE = 1, 2
-_pack = Struct("=5q").pack
+_pack = Struct("=qiiqq").pack  # thread, code, ident, time, value: code and ident are one number
+_NUMBERS = 4  # of a row
+_NEW_INPUT, _FLAG_BITS = 4, 3  # of a forward, beside "grad enabled" and "training"
+_ROWS_BITS, _MOST_ROWS = 24, (1 << 24) - 1
+_FINAL, _NEVER_ENDED = 1, 2  # bits of an exchange
+_MOST_REPEATED = 256  # kinds of steps
 _OPTIMIZER, _FORWARD, _BACKWARD, _WAIT, _CHECKPOINT = range(5)
-_SLOTS = {
-    step_log.OPTIMIZER_BEGIN: (_OPTIMIZER, 1),
-    step_log.OPTIMIZER_END: (_OPTIMIZER, -1),
-    step_log.FORWARD_BEGIN: (_FORWARD, 1),
-    step_log.FORWARD_END: (_FORWARD, -1),
-    step_log.BACKWARD_BEGIN: (_BACKWARD, 1),
-    step_log.BACKWARD_END: (_BACKWARD, -1),
-    step_log.GRADIENT_BEGIN: (_BACKWARD, 1),
-    step_log.GRADIENT_END: (_BACKWARD, -1),
-    step_log.LOADER_START_BEGIN: (_WAIT, 1),
-    step_log.LOADER_START_END: (_WAIT, -1),
-    step_log.FETCH_BEGIN: (_WAIT, 1),
-    step_log.FETCH_END: (_WAIT, -1),
-    CHECKPOINT_BEGIN: (_CHECKPOINT, 1),
-    CHECKPOINT_END: (_CHECKPOINT, -1),
-}
+_PAIRS = (
+    (_OPTIMIZER, step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END),
+    (_FORWARD, step_log.FORWARD_BEGIN, step_log.FORWARD_END),
+    (_BACKWARD, step_log.BACKWARD_BEGIN, step_log.BACKWARD_END),
+    (_BACKWARD, step_log.GRADIENT_BEGIN, step_log.GRADIENT_END),
+    (_WAIT, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END),
+    (_WAIT, step_log.FETCH_BEGIN, step_log.FETCH_END),
+    (_CHECKPOINT, CHECKPOINT_BEGIN, CHECKPOINT_END),
+)
+_SLOTS = {begin: (slot, 1) for slot, begin, _ in _PAIRS}
+_SLOTS.update((end, (slot, -1)) for slot, _, end in _PAIRS)
+_TELLING = (
+    *(step_log.FETCH_END, step_log.FORWARD_BEGIN, step_log.COPY_END, step_log.GC_END, EXCHANGE),
+)
 _PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
+
+
+def _next(keys, key, start):
+    """Return where a key is again, or 0."""
+    try:
+        return keys.index(key, start)
+    except ValueError:
+        return 0
 
 
 class StepLog:
@@ -66,14 +78,17 @@ class StepLog:
         self._pack = layout.row_of(layout.STEP_COLUMNS).pack
         self.at_boundary = []  # called with the time and the number of steps that have ended
         self.on_found = lambda kind, place, again: None
+        self.on_learning = lambda now: None  # until steps are found
         self.has_compiled = lambda: False  # whether torch.compile did since it was last asked
         self.restart(0)
 
     def restart(self, pid):
         """Begin anew, in a forked child."""
-        self.last_code = 0
-        self._rows, self.due_ns = array("q"), 0
+        self.last_code = 0  # of a backward pass: the hooks of gradients ask for it
+        self._rows, self.due_ns = array("q"), perf_counter_ns()
         self._append = self._rows.frombytes
+        self._boundary = array("q")  # the row of the last boundary, if nothing came after it
+        self._repeated, self._is_odd = {}, False  # by their codes and idents
         self.step = 0  # that have ended
         self.totals = 0, [0.0] * len(layout.PHASES)  # steps with hooks, seconds of their phases
         self.kind = self.place = None  # what separates steps
@@ -97,15 +112,12 @@ class StepLog:
         self._interrupted_ns, self._begun = 0, False
         self._slow_rows = self._thin_rows = self._usual_ns = 0
 
-    # ------------------------------------------------------------------ what the hooks call
-
     def add(self, code, ident=0, value=0):
         """Take in an event that happens now; return its time (ns)."""
         now = perf_counter_ns()
         self._append(_pack(get_ident(), code, ident, now, value))
-        self.last_code = code
         if now > self.due_ns and (code == self._bounding or now > self.due_ns + _PATIENCE_NS):
-            self.due_ns = now + _WORK_NS
+            self.due_ns = now if self._thread is None else now + _WORK_NS
             self.work()
         return now
 
@@ -114,19 +126,17 @@ class StepLog:
         if code in (step_log.COPY_BEGIN, step_log.GC_BEGIN):
             self._interrupted_ns = t_ns
         else:
-            self._append(_pack(get_ident(), code, self._interrupted_ns, perf_counter_ns(), t_ns))
+            took = t_ns - self._interrupted_ns
+            self._append(_pack(get_ident(), code, 0, perf_counter_ns(), took))
 
-    def explicit(self, samples):
-        """Take in a call of torchdoctor.step()."""
-        self.add(step_log.EXPLICIT_STEP, 0, samples)
+    def forward(self, model, flags, elements=0, rows=0, is_new=False):
+        """Take in that a forward begins, with its largest input if it trains."""
+        ident = model << _FLAG_BITS | is_new << 2 | flags
+        self.add(step_log.FORWARD_BEGIN, ident, elements << _ROWS_BITS | min(rows, _MOST_ROWS))
 
-    def input(self, elements, rows, is_new):
-        """Note the largest input of a training forward."""
-        self.add(INPUT, elements, rows << 1 | is_new)
-
-    def exchanged(self, entry_ns, ended_ns, final):
-        """Note an exchange between ranks; the step's first, unless one is the gradients' own."""
-        self.add(EXCHANGE, entry_ns, ended_ns << 1 | final)
+    def exchanged(self, entry_ns, is_final, has_ended=True):
+        """Note an exchange between ranks; the step's first, unless it is the gradients' own."""
+        self.add(EXCHANGE, is_final | (0 if has_ended else _NEVER_ENDED), entry_ns)
 
     def flag(self, bit):
         """Let the step that is under way have a flag."""
@@ -138,27 +148,92 @@ class StepLog:
         self.flags |= layout.PROBE_OFF
         self.off_steps, self._evaluating = steps, 0
         self._open, self.phase, self.phase_ns = [0] * len(self._open), layout.OTHER, now
+        self._boundary = array("q")
         self._candidates.learn()  # so that the next fetch is a boundary
         self.due_ns = 0
 
     def work(self):
         """Take in what came since: all at once, as that costs a fraction of each by itself."""
-        rows, self._rows = self._rows, array("q")
-        self._append = self._rows.frombytes
-        boundary, now, left = False, 0, len(rows) // 5
-        for thread, code, ident, now, value in iter_unpack("=5q", rows):
-            left -= 1
-            if not left and self.has_compiled():  # in the longest step, so likely the last one
-                self.flags |= layout.RECOMPILED
-            if self._thread is None:
-                self._hold(thread, code, ident, now, value)
-            elif thread == self._thread:
-                boundary = self._take(code, ident, now, value)
-        if boundary:  # right now: nothing has happened since
+        if not self._rows:
+            return
+        start = 0 if self._boundary else None
+        rows, self._rows = self._boundary + self._rows, array("q")
+        self._append, self._boundary = self._rows.frombytes, array("q")
+        if self._thread is not None and rows[::_NUMBERS].count(self._thread) * _NUMBERS < len(rows):
+            kept = [at for at in range(0, len(rows), _NUMBERS) if rows[at] == self._thread]
+            rows = array("q", [number for at in kept for number in rows[at : at + _NUMBERS]])
+        if rows and self._take_all(rows, start):  # right now: nothing has happened since
+            self._boundary = rows[-_NUMBERS:]
             for function in self.at_boundary:
-                function(now, self.step)
+                function(self._last_ns, self.step)
 
-    # ------------------------------------------------------------------ until steps are found
+    def _take_all(self, rows, start):
+        """Take in rows, of which one is the boundary that was taken in last; True: the last is one.
+
+        A step with the same events as an earlier one is not looked at event by event.
+        """
+        text, keys = rows[1::_NUMBERS].tobytes(), rows[1::_NUMBERS].tolist()
+        times, values = rows[2::_NUMBERS].tolist(), rows[3::_NUMBERS].tolist()
+        halves = memoryview(rows).cast("B").cast("i")  # of the keys
+        compiled, decided = self.has_compiled(), self._thread is not None
+        at, count, boundary = int(start is not None), len(keys), False
+        while at < count:
+            if start is not None and not (compiled or self._anew):
+                end = _next(keys, keys[start], at)
+                repeated = self._repeated.get(text[8 * start : 8 * end])
+                if repeated is not None:
+                    self._repeat(repeated, times[start : end + 1], values[start:end])
+                    boundary, start, at = True, end, end + 1
+                    continue
+            before, learned, phases = self._state(), self._candidates.learned, [self.phase]
+            self._is_odd = boundary = False
+            while at < count and not boundary:
+                if compiled and at == count - 1:  # in the longest step, so likely the last one
+                    self.flags |= layout.RECOMPILED
+                event = halves[8 * at + 2], halves[8 * at + 3], times[at], values[at]
+                if self._thread is None:
+                    self._hold(rows[at * _NUMBERS], *event)
+                elif rows[at * _NUMBERS] == self._thread:
+                    boundary = self._take(*event)
+                phases.append(self.phase)
+                at += 1
+            is_like = boundary and start is not None and before == self._state()
+            if is_like and not self._is_odd and len(self._repeated) < _MOST_REPEATED:
+                learned, end = self._candidates.learned - learned, at - 1
+                pairs = zip(halves[8 * start + 2 :: 8], halves[8 * start + 3 :: 8])  # noqa: B905
+                telling = [
+                    (place, code, ident)
+                    for place, (code, ident) in enumerate(islice(pairs, end - start))
+                    if code in _TELLING
+                ]
+                self._repeated[text[8 * start : 8 * end]] = phases, telling, learned
+            start = at - 1 if boundary and decided else None
+        return boundary and decided
+
+    def _changed(self):
+        """Look at all steps again: the same events mean something else from here on."""
+        self._repeated.clear()
+        self._is_odd = True
+
+    def _state(self):
+        """Return what decides how the next events are taken in."""
+        return self._open[:], self.phase, self._evaluating, self._recent[:], self._feeding[:]
+
+    def _repeat(self, repeated, times, values):
+        """Take in a whole step with the phases, telling events and learning of an earlier one."""
+        phases, telling, learned = repeated
+        spent, opened = self._step_s, self._open
+        for phase, began, ended in zip(phases, times, times[1:]):  # noqa: B905 (Python 3.9)
+            spent[phase] += ended - began
+        for at, code, ident in telling:
+            self.phase = phases[at]
+            self._tell_value(code, ident, times[at], values[at])
+        now = self._last_ns = self.phase_ns = times[-1]
+        self._candidates.learned += learned
+        if self.kind == "loader":
+            self._candidates.fetch(self.place)
+        self._end_step(now)
+        self._open, self.phase = opened, phases[-1]
 
     def _hold(self, thread, code, ident, now, value):
         held = self._held
@@ -169,6 +244,7 @@ class StepLog:
             *(step_log.BACKWARD_END, step_log.OPTIMIZER_END, step_log.GRADIENT_END),
             step_log.EXPLICIT_STEP,
         ):
+            self.on_learning(now)
             count = self._threads[thread] = self._threads.get(thread, 0) + 1
             if count >= _DECIDE_AT or now - held[0][3] > _DECIDE_NS:
                 self._decide(thread)
@@ -176,15 +252,15 @@ class StepLog:
     def _decide(self, thread):
         candidates = self._candidates
         candidates.restart()
-        seen = any(code == step_log.BACKWARD_END for _, code, *_ in self._held)
+        has_passes = any(code == step_log.BACKWARD_END for _, code, *_ in self._held)
         for its, code, ident, _, _ in self._held:
             if its == thread:
-                self._count(code, ident, seen)
-        found = candidates.decide()
-        if found is None:
+                self._count(code, ident, has_passes)
+        decision = candidates.decide()
+        if decision is None:
             return
         self._thread, held, self._held = thread, self._held, []
-        self._found(found, False)
+        self._found(decision, False)
         candidates.restart()
         self._last_ns = self._step_ns = self.phase_ns = held[0][3]
         self._begin_row(self._last_ns)
@@ -192,16 +268,17 @@ class StepLog:
             if its == thread:
                 self._take(code, ident, now, value)
 
-    def _found(self, found, again):
-        self.kind, self.place = found
+    def _found(self, decision, again):
+        self.kind, self.place = decision
+        self._changed()
         self._bounding = BOUNDING[self.kind]
-        self.on_found(*found, again)
+        self.on_found(*decision, again)
 
     def _count(self, code, ident, backwards_seen=True):
         """Let the candidates count an event; return whether it is a boundary of its kind."""
         candidates = self._candidates
         if code == step_log.FETCH_BEGIN:
-            place = self._place_of(ident & ((1 << step_log.LOADER_BITS) - 1))
+            place = self._place_of(ident)
             return candidates.fetch(place) and self.kind == "loader" and place == self.place
         if code == step_log.OPTIMIZER_END:
             candidates.stepping = False
@@ -223,8 +300,6 @@ class StepLog:
             candidates.backwards += 1
             candidates.learn()
         return False
-
-    # ------------------------------------------------------------------ once they are found
 
     def _take(self, code, ident, now, value):
         boundary = self._count(code, ident)
@@ -269,13 +344,13 @@ class StepLog:
 
     def _tell(self, code, ident, now, value):
         """Note what an event says beside its phase."""
+        if code in _TELLING:
+            self._tell_value(code, ident, now, value)
         if code == step_log.FETCH_END:
-            if value > 0 and self.kind == "loader" and not self._evaluating:
-                self._samples += value
             if value == step_log.EXHAUSTED:
                 self._evaluates(0, now)
         elif code == step_log.FETCH_BEGIN:
-            place = self._place_of(ident & ((1 << step_log.LOADER_BITS) - 1))
+            place = self._place_of(ident)
             self._recent.append(place)
             if self._candidates.learned or self.step:
                 self._evaluates(_BY_LOADER if self._foreign(place) else 0, now)
@@ -283,38 +358,52 @@ class StepLog:
             place = self._place_of(ident)
             if place == self.place:
                 self.flags |= layout.PASS_BEGAN
+                self._is_odd = True
                 self._on_event(now, "pass")
             elif self.step and self._foreign(place):
                 self._evaluates(_BY_LOADER, now)
         elif code == step_log.FORWARD_BEGIN:
             if self._recent:
                 self._feeding, self._recent = self._recent[-4:], []
-            if value & 3 == 3:
-                self._trained.add(ident)
+            model = ident >> _FLAG_BITS
+            if ident & 3 == 3:
+                if model not in self._trained:
+                    self._changed()
+                    self._trained.add(model)
                 self._evaluates(0, now)
-            elif not value & 2 and ident in self._trained and not self._evaluating:
+            elif not ident & 2 and model in self._trained and not self._evaluating:
                 self._evaluates(_BY_MODE, now)
+            if ident & _NEW_INPUT:
+                self.flags |= layout.NEW_INPUT
         elif code in (step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN):
             if self._feeding or self._recent:
-                self._learning.update(self._feeding or self._recent[-1:])
+                learning = self._feeding or self._recent[-1:]
+                if not self._learning.issuperset(learning):
+                    self._changed()
+                    self._learning.update(learning)
                 self._feeding, self._recent = [], []
             if self._evaluating:
                 self._evaluates(0, now)
             if self._candidates.learned - self._bounded_at > max(_SILENT, 8 * self._longest):
                 self._decide_again()
-        elif code == INPUT:
-            self._elements += ident
-            if self.kind != "loader":
-                self._samples += value >> 1
-            if value & 1:
-                self.flags |= layout.NEW_INPUT
-        elif code == EXCHANGE and (value & 1 or not self.entry_ns):
-            self.entry_ns, self.exchanged_ns = ident, value >> 1
         elif code == FLAG:
             self.flags |= ident
-        elif code in (step_log.COPY_END, step_log.GC_END):
+
+    def _tell_value(self, code, ident, now, value):
+        """Note the value of an event."""
+        if code == step_log.FETCH_END:
+            if value > 0 and self.kind == "loader" and not self._evaluating:
+                self._samples += value
+        elif code == step_log.FORWARD_BEGIN:
+            self._elements += value >> _ROWS_BITS
+            if self.kind != "loader":
+                self._samples += value & _MOST_ROWS
+        elif code == EXCHANGE:
+            if ident & _FINAL or not self.entry_ns:
+                self.entry_ns, self.exchanged_ns = value, 0 if ident & _NEVER_ENDED else now
+        else:
             phase = layout.COPY if code == step_log.COPY_END else layout.GC
-            took = min(value - ident, self._step_s[self.phase])
+            took = min(value, self._step_s[self.phase])
             if took > 0:
                 self._step_s[self.phase] -= took
                 self._step_s[phase] += took
@@ -326,6 +415,7 @@ class StepLog:
     def _evaluates(self, how, now):
         if how == self._evaluating:
             return
+        self._is_odd = True
         if not self._evaluating:
             self._evaluated = now
         elif not how and now - self._evaluated > 1_000_000:
@@ -335,17 +425,11 @@ class StepLog:
     def _decide_again(self):
         """Look what separates steps now: the old boundary is silent. First count anew."""
         candidates = self._candidates
-        found = candidates.decide() if self._anew else None
+        decision = candidates.decide() if self._anew else None
         candidates.restart()
         self._anew, self._bounded_at = not self._anew, 0
-        if found is not None and found != (self.kind, self.place):
-            self._found(found, True)
-
-    # ------------------------------------------------------------------ rows
-
-    def _account(self, now):
-        self._step_s[self.phase] += now - self._last_ns
-        self._last_ns = now
+        if decision is not None and decision != (self.kind, self.place):
+            self._found(decision, True)
 
     def _begin_row(self, now):
         self._row_ns, self._row_steps, self._row_flags = now, 0, 0
@@ -354,12 +438,14 @@ class StepLog:
 
     def _end_step(self, now):
         """End the step that is under way: the next one begins here."""
-        self._account(now)
+        self._step_s[self.phase] += now - self._last_ns
+        self._last_ns = now
         learned = self._candidates.learned
         self._longest = max(self._longest, learned - self._bounded_at)
         self._bounded_at, self._anew = learned, False
         if self.kind in ("loader", "explicit"):
             self._open = [0] * len(self._open)  # what an exception left open
+        self._is_odd |= bool(self.flags)
         steps = self.off_steps or 1
         self.step += steps
         if self.flags & layout.PROBE_OFF:
@@ -371,16 +457,15 @@ class StepLog:
         alone = not thin or self.flags & (layout.PROBE_OFF | layout.PROFILED) or self._slow(took)
         if alone and self._row_steps:
             self._write_row(self._step_ns, self.step - steps)
-        row, step_s = self._row, self._step_s
-        for phase, spent in enumerate(step_s):
-            row[phase] += spent
+        self._row = [*map(add, self._row, self._step_s)]
         self._row_steps += steps
         self._row_flags |= self.flags
         self._row_samples += self._samples
         self._row_elements += self._elements
-        if alone or self._full(now):
+        wanted = min(-(-self.step // STEPS_PER_DETAIL), _MOST_IN_ROW)
+        if alone or self._row_steps >= wanted or now - self._row_ns > _LONGEST_ROW_NS:
             self._write_row(now, self.step)
-        self._step_s = [0] * len(step_s)
+        self._step_s = [0] * len(self._row)
         self._samples = self._elements = 0.0
         self.flags = self.off_steps = self.entry_ns = self.exchanged_ns = 0
         self._step_ns = now
@@ -394,11 +479,6 @@ class StepLog:
         self._slow_rows += 1
         self.flags |= layout.SLOW_STEP
         return True
-
-    def _full(self, now):
-        wanted = -(-self.step // STEPS_PER_DETAIL)
-        count = self._row_steps
-        return count >= min(wanted, _MOST_IN_ROW) or now - self._row_ns > _LONGEST_ROW_NS
 
     def _write_row(self, until_ns, last_step):
         """Write the row; it ends at a moment, with a step."""

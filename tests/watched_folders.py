@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from torchdoctor.watch import recording
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Event, Process, Rows, Start
 
 
-def empty_rows(count: int, columns: tuple[tuple[str, str], ...]) -> Rows:
+def empty_rows(count: int, columns: layout.Columns) -> Rows:
     """Return rows to fill in; measurements are NaN, counts and phases 0."""
     rows = np.zeros(count, np.dtype(list(columns)))
     for name, kind in columns:
@@ -37,7 +37,7 @@ def write_process(
     write_table(folder / f"{stem}.steps", layout.STEP_COLUMNS, steps)
     if sensors is not None:
         write_table(folder / f"{stem}.sensors", layout.PROCESS_COLUMNS, sensors)
-    lines = [json.dumps(dataclasses.asdict(event)) + "\n" for event in events]
+    lines = [json.dumps(asdict(event)) + "\n" for event in events]
     (folder / f"{stem}.events").write_text("".join(lines), encoding="utf-8")
     return stem
 
@@ -45,17 +45,17 @@ def write_process(
 def write_start(folder: Path, start: Start, machine: Rows | None = None) -> None:
     """Write what torchdoctor's own process on one host writes."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"run-{start.host}-{start.pid}.json", start)
+    recording.write_start(folder, start)
     if machine is not None:
         name = f"machine-{start.host}-{start.pid}.sensors"
         write_table(folder / name, layout.MACHINE_COLUMNS, machine)
 
 
-def write_table(path: Path, columns: tuple[tuple[str, str], ...], rows: Rows) -> None:
+def write_table(path: Path, columns: layout.Columns, rows: Rows) -> None:
     """Write a whole table."""
     path.write_bytes(layout.table_head(columns) + rows.astype(list(columns)).tobytes())
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write a dataclass as JSON, whole or not at all."""
-    layout.write_json(str(path), dataclasses.asdict(content))
+def write_json(path: Path, content: Process | Start) -> None:
+    """Write a dataclass as JSON."""
+    layout.write_json(str(path), asdict(content))
