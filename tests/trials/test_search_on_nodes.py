@@ -124,7 +124,7 @@ def test_where_no_node_is_left_the_search_stops_with_its_reason() -> None:
 
 @pytest.mark.slow
 def test_intervals_hold_on_many_nodes() -> None:
-    searches = seeds(60)
+    searches = seeds(30)
     found = [searched(8, seed)[0].recommendation for seed in searches]
     holds = 0
     for each in found:
