@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 import yaml
-from repository import git, state
+from repository import TRAIN, git, state
 
 ROOT = Path(__file__).parent.parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -123,6 +123,9 @@ def run_action(
 def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
     project: Path, tmp_path: Path
 ) -> None:
+    # It ends by itself, which makes its launches short.
+    (project / "train.py").write_text(TRAIN.replace("100000", "100"))
+    git(project.parent, "commit", "-qam", "ends")
     (project / "settings.py").write_text("PAUSE_S = 0.020\n")
     (project / "new.py").write_text("# not in the commit\n")
     before = state(project)

@@ -223,12 +223,12 @@ import time
 def apply(torch, settings, program):
     def slow():
         program.applied()
-        time.sleep(2.0)
+        time.sleep(1.0)
     program.at("backward", slow)
 """)
     slow = [{"id": "slow", "file": str(tmp_path / "slow.py"), "settings": {}}]
     arms = [slow, arm("cpu-threads", num_threads=1)]
-    ran = run(tmp_path, arms, block_steps=20, block_most_s=4.0, rounds=3)
+    ran = run(tmp_path, arms, block_steps=20, block_most_s=2.0, rounds=3)
     found = blocks(ran)
     (slow_block,) = [iterations for one, _, iterations in found if one == 1]
     assert 2 <= len(slow_block) <= 4
@@ -244,11 +244,11 @@ def apply(torch, settings, program):
     def pause():
         program.applied()
         calls.append(1)
-        if len(calls) == 8: time.sleep(12.0)
+        if len(calls) == 8: time.sleep(6.0)
     program.at("backward", pause)
 """)
     pausing = [{"id": "pausing", "file": str(tmp_path / "pausing.py"), "settings": {}}]
-    ran = run(tmp_path, [pausing], block_steps=10, block_most_s=10.0, rounds=3)
+    ran = run(tmp_path, [pausing], block_steps=10, block_most_s=5.0, rounds=3)
     own = [len(iterations) for one, _, iterations in blocks(ran) if one == 1]
     assert len(own) == 6 and own[0] < 10 and set(own[1:]) == {11}
 
