@@ -101,7 +101,7 @@ def simulated_row(name: str, budget: str, folder: Path) -> tuple[str, ...]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     truth, gain = planted.truth(folder) if planted.ranks == 1 else None, None
-    options = ["--fixes", planted.fix] if planted.fix else ["--no-fixes"]
+    options = ["--fixes", planted.fix, *planted.options] if planted.fix else ["--no-fixes"]
     report = planted.report(folder, "--quiet", "--budget", budget, *options)
     wrong = planted.mistakes(report, truth)
     findings = {row["check"]: row for row in reversed(report["diagnosis"]["findings"])}
@@ -113,7 +113,8 @@ def simulated_row(name: str, budget: str, folder: Path) -> tuple[str, ...]:
         measured = interval(trial["speedup"]) if trial else "nothing"
         if trial:  # with the very settings that were measured
             cured = planted.truth(folder, fixed_by=trial["settings"])
-            gain = cured["kernels_per_s"] / truth["kernels_per_s"]
+            gain = cured["steps_per_s"] / truth["steps_per_s"]
+            gain *= trial["settings"].get("batch_size", planted.batch) / planted.batch
         chosen = [fix["fix"] for fix in (report.get("recommendation") or {}).get("fixes") or []]
         wrong += [] if planted.fix in chosen else [f"{planted.fix} not recommended"]
     return (

@@ -43,7 +43,7 @@ class Data(Dataset):
         return torch.full(({features},), index / 1000.0), index % 4
 
 if __name__ == "__main__":
-    loader = DataLoader(Data(), batch_size=16, {loader})
+    loader = DataLoader(Data(), batch_size={batch}, {loader})
     model = nn.Sequential(nn.Linear({features}, 64), nn.ReLU(), nn.Linear(64, 4)).to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     {before}
@@ -72,6 +72,7 @@ class Planted:
         says: text that some evidence has to contain.
         not_found: checks that must not be found.
         fix: that has to be recommended; "" for none in particular.
+        options: of torchdoctor, that the fix needs.
         ranks: processes that train together.
         cured: the parts of the program that are otherwise where the fix is made permanent; a name
             in braces is a setting of the fix.
@@ -85,11 +86,13 @@ class Planted:
     says: str = ""
     not_found: Sequence[str] = ()
     fix: str = ""
+    options: Sequence[str] = ()
     cured: Mapping[str, str] = field(default_factory=dict)
     nvml: str = "devices=1\n"
     ranks: int = 1
     samples: int = 4096
     features: int = 64
+    batch: int | str = 16
     sample: str = "pass"
     loader: str = "pin_memory=True"
     before: str = "pass"
@@ -104,7 +107,7 @@ class Planted:
         parts = {
             name: getattr(self, name)
             for name in (
-                *("samples", "features", "sample", "loader", "before"),
+                *("samples", "features", "batch", "sample", "loader", "before"),
                 *("copy", "step", "after", "epoch_end"),
             )
         }
@@ -184,6 +187,9 @@ _COPIED = 'x, y = x.to("cuda"), y.to("cuda")'
 # Five products a step, forward and backward:
 _BUSY = "kernel:mm=24000"
 
+_DEEP = """model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(12)), model).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, """
+
 PLANTED = {
     "gpu-bound": Planted(
         settings=_BUSY,
@@ -242,6 +248,24 @@ PLANTED = {
         finding="many-small-kernels",
         not_found=["sync-in-step"],
     ),
+    "small-batches": Planted(  # a step costs hardly more with a larger batch
+        settings="kernel_us=2;launch_us=100",
+        step="for _ in range(100): x = x * 1.0001",
+        bottleneck=["cpu"],
+        finding="batch-too-small",
+        fix="larger-batch",
+        options=["--allow-training-changes"],
+        cured={"batch": "{batch_size}"},
+    ),
+    "parameters-updated-one-by-one": Planted(  # launches that a graph or a fused kernel saves
+        settings="kernel_us=2;launch_us=200",
+        before=_DEEP + "foreach=False)",
+        bottleneck=["cpu"],
+        finding="single-tensor-optimizer",
+        line="torch.optim.AdamW",
+        fix="fused-optimizer",
+        cured={"before": _DEEP + "fused={fused})"},
+    ),
     "slow-loader": Planted(
         sample="time.sleep(0.005)",
         bottleneck=["data_loader"],
@@ -292,13 +316,14 @@ PLANTED = {
         nvml="devices=1\nmemory=67108864\n",
     ),
     "emptied-cache": Planted(
-        settings="kernel:mm=4000",
-        after="torch.cuda.empty_cache()",
+        settings=_BUSY,
+        after="""torch.cuda.empty_cache()
+            time.sleep(0.04)  # beside which the device could compute""",
         finding="allocator-thrash",
         line="torch.cuda.empty_cache()",
         bottleneck=["gpu", "cpu"],
         fix="remove-sync",
-        cured={"after": "pass"},
+        cured={"after": "time.sleep(0.04)"},
     ),
     "throttled-clocks": Planted(
         settings=_BUSY,
