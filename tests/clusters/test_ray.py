@@ -11,8 +11,11 @@ from typing import IO
 import psutil
 import pytest
 from cluster_pairs import ended, launches, median_ratio, pair, program, wait_for
+from synthetic_traces import BASE, every_branch
 
+from torchdoctor import __version__
 from torchdoctor.clusters.fleet import Fleet
+from torchdoctor.clusters.ray_traces import read_there
 from torchdoctor.pairs.failures import Lost
 
 pytest.importorskip("ray", reason="Ray is not installed (pip install 'torchdoctor[ray]')")
@@ -37,6 +40,42 @@ def cluster() -> Iterator[tuple[str, IO[str]]]:
         finally:
             ray.shutdown()
             process.stdin.close()
+
+
+def diagnosed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """How `torchdoctor diagnose` ended."""
+    command = [sys.executable, "-m", "torchdoctor", "diagnose", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_nodes_read_a_folder_of_traces_to_the_same_report(
+    cluster: tuple[str, IO[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ranks").mkdir()
+    for rank in range(3):
+        trace = every_branch(steps=6, base=BASE + 3e6 * rank)  # clocks of nodes 3 s apart
+        (tmp_path / "ranks" / f"rank{rank}.json").write_bytes(trace.text())
+    (tmp_path / "ranks" / "rank3.json").write_text("{}")
+    (tmp_path / "ranks" / "rank4.json").symlink_to("gone.json")
+    monkeypatch.chdir(tmp_path)  # the report names the files as they were typed
+    here, there = (diagnosed("ranks", "--details", *x) for x in ([], [f"--on=ray={cluster[0]}"]))
+    assert (there.stdout, there.stderr) == (here.stdout, here.stderr) and here.returncode == 0
+    text = " ".join(here.stdout.split())
+    assert text.count("passed over") == 2 and "The ranks' clocks differ by up to 6" in text
+
+
+def test_what_keeps_a_node_from_reading_a_trace(tmp_path: Path) -> None:
+    gone = str(tmp_path / "rank0.json")
+    unseen = read_there(gone, str(tmp_path), False, __version__)
+    assert isinstance(unseen, str) and f"does not see {gone}: put the traces into" in unseen
+    older = read_there(gone, str(tmp_path), False, "0.0.1")
+    assert isinstance(older, str) and f"has torchdoctor {__version__}, and here is 0.0.1" in older
+
+
+def test_traces_are_read_by_nodes_of_ray_alone() -> None:
+    done = diagnosed("ranks", "--on=slurm")
+    assert done.returncode == 2 and "diagnose --on takes ray[=ADDRESS]" in done.stderr
 
 
 @pytest.mark.slow

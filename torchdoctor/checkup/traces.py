@@ -49,14 +49,21 @@ _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, a
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
 
 
-def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Report:
+def trace_checkup(
+    sources: Sequence[str], annotated: Path | None = None, on: str | None = None
+) -> Report:
     """Diagnose trace files, folders of traces (one per rank), or "-" for the standard input.
 
-    The trace that the figures are of is written to `annotated`, with tracks of its own. Raise
-    UsageError if a source does not exist or is no trace, or `annotated` cannot be written.
+    The trace that the figures are of is written to `annotated`, with tracks of its own; `on` is a
+    cluster that reads the files. Raise UsageError if a source does not exist or is no trace, or
+    `annotated` cannot be written.
     """
-    created = datetime.now(timezone.utc)
-    ranks, unread = read_ranks(sources, timelines=annotated is not None)
+    created, reader = datetime.now(timezone.utc), None
+    if on is not None:
+        from torchdoctor.clusters.ray_traces import reader_on
+
+        reader = reader_on(on)
+    ranks, unread = read_ranks(sources, annotated is not None, reader)
     # The only copy of a trace, which a folder named, must not be written over.
     copies = {os.path.realpath(rank.statistics.path) for rank in ranks}
     if annotated is not None and os.path.realpath(annotated) in copies:
@@ -80,14 +87,11 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         shares=trace.shares,
         ranks=rows,
     )
-    fixes = catalogue.fixes()
-    diagnosis = _diagnosis(recording, trace, fixes)
-    times = trace.step_times_s if trace.steps else None
-    step_time = StepTime.of(times) if times else None
+    diagnosis = _diagnosis(recording, trace, fixes := catalogue.fixes())
+    step_time = StepTime.of(trace.step_times_s) if trace.steps and trace.step_times_s else None
     offered, unworded = _offered(diagnosis, recording, trace, fixes)
     if annotated is not None and chosen.timeline is not None:
-        source = Path(trace.path)
-        annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
+        annotate(Path(trace.path), annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
     return Report(
         torchdoctor_version=__version__,
         created=created.isoformat(timespec="seconds"),
@@ -142,28 +146,22 @@ def _rank_times(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> l
     """Return a row for each rank; none for a single trace or traces of several runs."""
     if len(ranks) < 2 or not _of_one_job(ranks) or aligned is Unaligned.DIFFERENT_RUNS:
         return []
-    rows = []
-    for number, rank in enumerate(ranks):
-        figures = rank.statistics
-        step_s = figures.step_s or 0.0
-        row = RankTime(
+    clocks = aligned if isinstance(aligned, Alignment) else None
+    return [
+        RankTime(
             rank=rank.rank if rank.rank is not None else number,
-            path=figures.path,
-            step_s=step_s,
+            path=(figures := rank.statistics).path,
+            step_s=(step_s := figures.step_s or 0.0),
             kernel_s=step_s * (figures.shares.gpu or 0.0),
             communication_s=figures.communication_s,
             communication_exposed_s=figures.communication_exposed_s,
             data_loader_s=step_s * (figures.shares.data_loader or 0.0),
+            wait_s=clocks.wait_s[number] if clocks else None,
+            last_share=clocks.last_share[number] if clocks else None,
+            exchange_s=clocks.exchange_s if clocks else None,
         )
-        if isinstance(aligned, Alignment):
-            row = replace(
-                row,
-                wait_s=aligned.wait_s[number],
-                last_share=aligned.last_share[number],
-                exchange_s=aligned.exchange_s,
-            )
-        rows.append(row)
-    return rows
+        for number, rank in enumerate(ranks)
+    ]
 
 
 def _offered(

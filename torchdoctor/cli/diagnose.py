@@ -28,10 +28,10 @@ def diagnose(
     annotate: Annotated[
         Path | None,
         typer.Option(
-            help="Also write a copy of the trace here (.json or .json.gz) for ui.perfetto.dev, "
-            "with tracks for the steps, their waits and the findings."
+            help="Also write the trace with its findings (.json[.gz]) for ui.perfetto.dev."
         ),
     ] = None,
+    on: Annotated[str | None, typer.Option(help="Read traces on nodes: ray[=ADDRESS].")] = None,
     details: Details = False,
 ) -> None:
     """Why was the recorded training slow?"""
@@ -41,7 +41,7 @@ def diagnose(
     check_written(files, [trace for trace in traces if trace != "-"], tensorboard)
     if annotate is not None and "-" in traces:
         raise UsageError("--annotate needs a file: save the standard input to a file first.")
-    report = trace_checkup(traces, annotate)
+    report = trace_checkup(traces, annotate, on)
     hand_out(report, files, tensorboard, details)
     if tensorboard is not None and "-" in traces:
         typer.echo(

@@ -24,7 +24,7 @@ def nodes(address: str, count: int, gpus: int) -> tuple[list[RayNode], list[str]
 
     `count`: 0 for all that have room. Raise UsageError where no cluster can be used.
     """
-    ray = _connected(address)
+    ray = connected(address)
     own = ray.get_runtime_context().get_node_id()
     alive = [node for node in ray.nodes() if node["Alive"]]
     able = [node for node in alive if node["Resources"].get("GPU", 0) >= gpus and _cpus(node, gpus)]
@@ -56,7 +56,8 @@ def _cpus(node: dict[str, Any], gpus: int) -> float:
     return cpus * gpus / resources["GPU"] if gpus else cpus
 
 
-def _connected(address: str) -> Any:
+def connected(address: str) -> Any:
+    """Return ray, connected to the cluster there; raise UsageError where none can be used."""
     try:
         import ray
     except ImportError:
@@ -114,8 +115,7 @@ class RunningTask:
         try:
             return bytes(self._ray.get(self._reference))
         except self._ray.exceptions.RayError as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            return f"{type(error).__name__}: {(lines or ['no reason given'])[-1].rstrip('.')}."
+            return reason_of(error)
 
     def cancel(self) -> None:
         """Interrupt the task, and wait until its launches have ended."""
@@ -123,6 +123,12 @@ class RunningTask:
         self._ray.wait([self._reference], timeout=_END_S)
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.cancel(self._reference, force=True)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a task of Ray failed: its kind and the last line of its text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {(lines or ['no reason given'])[-1].rstrip('.')}."
 
 
 def run_worker(data: bytes, threads: str | None) -> bytes:

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -193,13 +193,16 @@ class RankTrace:
     timeline: Timeline | None = None  # where it was asked for
 
 
+Reader = Callable[[list[Path], bool], list[RankTrace | NoTrace]]  # as `read_rank`, of many
+
+
 def read_ranks(
-    sources: Sequence[str], timelines: bool = False
+    sources: Sequence[str], timelines: bool = False, reader: Reader | None = None
 ) -> tuple[list[RankTrace], list[str]]:
     """Return the traces, those that name a rank in its order, and a sentence on each not read.
 
-    Several are read at once where there are cores. Timelines are kept to draw them. Raise
-    UsageError if a source does not exist or is given twice, or none is a trace.
+    Several are read at once where there are cores, or by `reader`. Timelines are kept to draw them.
+    Raise UsageError if a source does not exist or is given twice, or none is a trace.
     """
     if not sources:
         raise UsageError("Name at least one trace: a .json, a .json.gz, a folder of them, or -.")
@@ -208,8 +211,8 @@ def read_ranks(
     if STDIN in sources and sys.stdin is None:
         raise UsageError("The standard input is closed: pipe a trace into it, or name a file.")
     paths = _paths([source for source in sources if source != STDIN])
-    tried = [_read(STDIN, timelines)] if STDIN in sources else []
-    tried += _in_parallel(paths, timelines)
+    tried = [read_rank(STDIN, timelines)] if STDIN in sources else []
+    tried += (reader or _in_parallel)(paths, timelines)
     traces = [trace for trace in tried if isinstance(trace, RankTrace)]
     unread = [trace for trace in tried if isinstance(trace, NoTrace)]
     if not traces:
@@ -241,18 +244,17 @@ def _paths(sources: Sequence[str]) -> list[Path]:
 
 def _in_parallel(paths: list[Path], timelines: bool) -> list[RankTrace | NoTrace]:
     size = sum(path.stat().st_size for path in paths if path.is_file())
-    has_affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_affinity else 1
+    cores = len(getattr(os, "sched_getaffinity", lambda _: [0])(0))
     workers = min(len(paths), cores, _MOST_READERS)
     if workers < 2 or size < _IN_PARALLEL_BYTES:
-        return [_read(path, timelines) for path in paths]
+        return [read_rank(path, timelines) for path in paths]
     # Spawned, not forked: forking a process that has threads (numpy's) may hang the child.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        return list(pool.map(_read, paths, [timelines] * len(paths)))
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(read_rank, paths, [timelines] * len(paths)))
 
 
-def _read(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
+def read_rank(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
+    """Return the trace in a file, or why there is none; `timelines`: keep its timeline."""
     try:
         trace = read_trace(source if isinstance(source, Path) else sys.stdin.buffer)
     except NoTrace as error:
