@@ -255,6 +255,20 @@ def test_ctrl_c_ends_everything_and_is_told(sandbox, project):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_while_a_process_is_started_leaves_none(sandbox, project, monkeypatch):
+    """A program ran on by itself: the interrupt came within Popen, so that nobody knew of it."""
+    real = subprocess.Popen.__init__
+
+    def interrupted(popen, *arguments, **named):
+        real(popen, *arguments, **named)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", interrupted)
+    result = launch_script(project, STUBBORN, sandbox, MARK)
+    assert result.ended == "interrupted" and left_over() == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_failing_poll_leaves_no_process(sandbox, project):
     def poll(running):
         if "ready" in (running.folder / "output.txt").read_text():

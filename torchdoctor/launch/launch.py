@@ -326,27 +326,33 @@ class _Watch:
         segments = shared_memory.segments()
         output_file, channel = self.folder / "output.txt", self.folder / "channel"
         begin = time.monotonic()
-        started = self.start(output_file)
-        running = RunningLaunch(started=started, channel=channel, folder=self.folder, begin_s=begin)
-        plan = "TORCHDOCTOR_PLAN"
-        tree = processes.Tree(started.popen.pid, (plan, self.environment[plan]))
-        ended, columns = "interrupted", None
-        try:
-            ended = until_end(running, tree, timeout_s, poll, sensors)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            with no_interrupts():
-                columns = _stopped(sensors, self.folder)
-                wall_s = running.elapsed_s
-                # What a program prints while it is being ended is not its own story.
-                said_bytes = output_file.stat().st_size
-                held = shared_memory.mapped(x.pid for x in tree.now()) if open_to_writes else set()
-                clean = end(running, tree)
-                started.read_status()
-                if open_to_writes:
-                    shared_memory.remove_left(segments, tree.every_pid, held)
-                self.program.sandbox.discard(started)
+        ended, columns, plan = "interrupted", None, "TORCHDOCTOR_PLAN"
+        with contextlib.ExitStack() as uninterrupted:
+            # Within the start of a process Ctrl-C would leave it to itself.
+            uninterrupted.enter_context(no_interrupts())
+            started = self.start(output_file)
+            running = RunningLaunch(
+                started=started, channel=channel, folder=self.folder, begin_s=begin
+            )
+            tree = processes.Tree(started.popen.pid, (plan, self.environment[plan]))
+            try:
+                uninterrupted.close()  # what came is heeded here
+                ended = until_end(running, tree, timeout_s, poll, sensors)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                with no_interrupts():
+                    columns = _stopped(sensors, self.folder)
+                    wall_s = running.elapsed_s
+                    # What a program prints while it is being ended is not its own story.
+                    said_bytes = output_file.stat().st_size
+                    pids = [x.pid for x in tree.now()] if open_to_writes else []
+                    held = shared_memory.mapped(pids)
+                    clean = end(running, tree)
+                    started.read_status()
+                    if open_to_writes:
+                        shared_memory.remove_left(segments, tree.every_pid, held)
+                    self.program.sandbox.discard(started)
         self._refuse(started)
         code = started.code() if ended == "exited" else None
         return LaunchResult(
