@@ -96,7 +96,7 @@ def _answer(report: Report, folder: str) -> list[Block]:
 
 def _measured_answer(report: Report, folder: str) -> list[Block]:
     if report.recommendation.fixes:
-        return _recommended(report, folder)
+        return [*_recommended(report, folder), *_by_hand(report)]
     proven = [x for x in report.trials if verdict_of(x) == "faster" and x.numerics != "changed"]
     best = max(proven, key=lambda trial: trial.speedup.low if trial.speedup else 0.0, default=None)
     if best is not None:
