@@ -80,7 +80,7 @@ def median_ratio(measured: PairTimings | Lost) -> float:
     return against[len(against) // 2] / arm[len(arm) // 2]
 
 
-def wait_for(ready: Any, seconds: float = 60.0) -> None:
+def wait_for(ready: Any, seconds: float = 180.0) -> None:
     """Until it is so."""
     given_up = time.monotonic() + seconds
     while not ready():

@@ -97,7 +97,7 @@ def test_tasks_measure_are_cancelled_and_lost(cluster: tuple[str, IO[str]], tmp_
     nodes.begin(pair())
     wait_for(running)
     nodes.close()
-    wait_for(lambda: not running(), 10)
+    wait_for(lambda: not running(), 60)
     nodes.begin(pair())
     wait_for(running)
     print("lose a node", file=orders, flush=True)

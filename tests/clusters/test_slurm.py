@@ -125,7 +125,7 @@ def test_ctrl_c_leaves_no_job_and_a_report(cluster: SlurmCluster, tmp_path: Path
     wait_for(lambda: any(tmp_path.glob("out/launches/*profile*")), 120)
     run.send_signal(signal.SIGINT)
     assert run.wait(120) == 130
-    wait_for(lambda: not cluster.jobs(), 10)
+    wait_for(lambda: not cluster.jobs(), 60)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["interrupted"] and report["steps"]["steps"] > 0
     assert any("It ran in Slurm's job" in doubt for doubt in report["doubts"])
