@@ -39,7 +39,6 @@ from torchdoctor.words import (
 )
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import seconds
-from torchdoctor.words.specs import FixSpec
 
 NOT_MEASURED = "No fix was tried, because a trace cannot be run."
 MEASURE = " To measure fixes: torchdoctor run train.py"
@@ -87,9 +86,9 @@ def trace_checkup(
         shares=trace.shares,
         ranks=rows,
     )
-    diagnosis = _diagnosis(recording, trace, fixes := catalogue.fixes())
+    diagnosis = _diagnosis(recording, trace)
     step_time = StepTime.of(trace.step_times_s) if trace.steps and trace.step_times_s else None
-    offered, unworded = _offered(diagnosis, recording, trace, fixes)
+    offered, unworded = _offered(diagnosis, recording, trace)
     if annotated is not None and chosen.timeline is not None:
         annotate(Path(trace.path), annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
     return Report(
@@ -111,12 +110,10 @@ def trace_checkup(
     )
 
 
-def _diagnosis(
-    recording: Recording, trace: TraceStatistics, fixes: Mapping[str, FixSpec]
-) -> Diagnosis:
+def _diagnosis(recording: Recording, trace: TraceStatistics) -> Diagnosis:
     """Return the diagnosis as far as the trace goes, without what is no part of a usual step."""
     usual = usual_part(recording, trace)
-    diagnosis = as_far_as_recorded(diagnose(usual, catalogue.checks(), fixes), trace)
+    diagnosis = as_far_as_recorded(diagnose(usual, catalogue.checks(), catalogue.fixes()), trace)
     if trace.unusual:
         diagnosis = of_the_rest(diagnosis, trace.unusual, (trace.step_s or 0.0) - trace.unusual_s)
     else:
@@ -165,7 +162,7 @@ def _rank_times(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> l
 
 
 def _offered(
-    diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics, fixes: Mapping[str, FixSpec]
+    diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics
 ) -> tuple[list[RecommendedFix], list[str]]:
     """Return fixes for the findings, by what they could save, and doubts on their words."""
     checks = catalogue.checks()
@@ -179,7 +176,7 @@ def _offered(
     doubts: list[str] = []
     worth = {ident: _worth(shares, diagnosis, trace) for ident, shares in treated.items()}
     for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
-        module = fixes[ident]
+        module = catalogue.fixes()[ident]
         words = wording_for_trace(module, recording)
         instruction = words.instruction
         changes = module.keeps_results == "changes training"
