@@ -60,7 +60,9 @@ class Workload:
         recorder = Recorder(workload, folder / "run", sandbox, 0, None, 600.0)
         try:
             seen = recorder.observe(None, 8.0, 30.0)
-            profiled = recorder.profile(seen.steps_found.boundary, 10, 300.0)
+            profiled = recorder.profile(
+                seen.steps_found.boundary, 10, 300.0, cold=False, forked=False
+            )
             trace = profiled.largest().statistics
             recording = Recording(
                 workload=workload,

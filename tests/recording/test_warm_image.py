@@ -59,7 +59,9 @@ def program(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     project, packages = tmp_path / "project", tmp_path / "site-packages"
     for folder in (project, packages):
         folder.mkdir()
-    (packages / "torch.py").write_text("ready = True\n")
+    (packages / "torch").mkdir()
+    (packages / "torch/__init__.py").write_text("ready = True\n")
+    (packages / "torch/_dynamo.py").write_text("import os\nread = os.environ.get('TORCHDYNAMO')\n")
     (tmp_path / "typed").write_text("typed")
     monkeypatch.setenv("PYTHONPATH", str(packages))
     (project / "train.py").write_text(SURROUNDINGS)
@@ -183,3 +185,33 @@ def test_options_of_the_interpreter_and_weaker_sandboxes_have_none(
         sandbox = replace(program.sandbox, **change)
         assert start_image(replace(program, sandbox=sandbox), folder) is None
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("sets", ["", "os.environ['TORCHDYNAMO'] = 'off'\n"])
+def test_what_the_first_optimizer_imports_is_there_unless_the_program_sets_what_is_read_then(
+    program: Program, tmp_path: Path, sets: str
+) -> None:
+    made = "print('torch._dynamo' in sys.modules)\nfrom torch._dynamo import read\nprint(read)\n"
+    script(program, IMPORTS + sets + made)
+    image = start_image(program, tmp_path / "image")
+    assert image is not None
+    fresh, forked = ran(program, tmp_path / "fresh", None), ran(program, tmp_path / "warm", image)
+    image.close()
+    assert fresh == (0, "False\noff\n" if sets else "False\nNone\n")
+    assert forked == (fresh if sets else (0, "True\nNone\n"))
+
+
+def test_a_version_with_files_of_its_own_has_an_image_of_its_own(
+    program: Program, tmp_path: Path
+) -> None:
+    """A gate's reference is laid over the working tree: its launches are forked from its script."""
+    script(program, IMPORTS + "print('new')")
+    other = (IMPORTS + "print('old')").encode()
+    old = replace(UNTOUCHED, contents={program.workload.script or "": other})
+    image = start_image(program, tmp_path / "image", old)
+    assert image is not None
+    (tmp_path / "launch").mkdir()
+    result = launch(replace(program, image=image), old, tmp_path / "launch", timeout_s=60)
+    image.close()
+    assert (result.exit_code, result.output_tail) == (0, "old\n")
+    assert Path(program.workload.script or "").read_text().endswith("print('new')")

@@ -156,7 +156,7 @@ def test_where_data_stay_cold_each_later_launch_begins_with_cold_files(tmp_path)
     recorder = recorder_of(WARMS.replace("DATA", str(path)), tmp_path)
     assert recorder.storage(observe(recorder)) is not None
     seen = observe(recorder)
-    recorder.profile(seen.steps_found.boundary, 1, 200.0, cold=True)
+    recorder.profile(seen.steps_found.boundary, 1, 200.0, cold=True, forked=False)
     shares = Path(f"{path}.log").read_text().split()
     assert shares == ["1.0", "1.0", "0.0"], "only the last launch had its files dropped"
 

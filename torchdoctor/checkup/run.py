@@ -68,7 +68,8 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
         machine = replace(machine, sandbox=sandbox.mode)
         stdin = keep_stdin(folder)
-        seed, timeout_s, forks = settings.seed, settings.timeout_s, not settings.cold
+        seed, timeout_s = settings.seed, settings.timeout_s
+        forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
         with contextlib.closing(
             Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
         ) as recorder:
@@ -198,8 +199,9 @@ class _Checkup(RunResults):
         why = "Its trace says which operators and kernels take the time"
         self._relay(ProgressEvent(phase="profile", message=message, why=why))
         boundary, cold = observation.steps_found.boundary, stays_cold(self.recording)
+        forked = not self.recording.has_gpu  # what records kernels was never tried in a fork
         try:
-            return self.recorder.profile(boundary, warmup, longest, cold)
+            return self.recorder.profile(boundary, warmup, longest, cold=cold, forked=forked)
         except ProgramFailed as error:
             self.doubts.append(str(error))
             return None

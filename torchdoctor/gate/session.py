@@ -39,14 +39,14 @@ class GateSession:
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> GateSession:
-        settings = self.settings
-        self._folder = new_run_folder(settings.output, self.workload.cwd, self._created)
+        settings, workload = self.settings, self.workload
+        self._folder = new_run_folder(settings.output, workload.cwd, self._created)
         mode = "auto" if settings.sandbox else "none"
-        self.sandbox = Sandbox.choose(mode, self._folder, self.workload)
+        self.sandbox = Sandbox.choose(mode, self._folder, workload)
         self._closing.callback(self.sandbox.close)
         stdin = keep_stdin(self._folder)
         self.recorder = Recorder(
-            self.workload, self._folder, self.sandbox, settings.seed, stdin, settings.timeout_s
+            workload, self._folder, self.sandbox, settings.seed, stdin, settings.timeout_s, True
         )
         self._closing.callback(self.recorder.close)
         return self

@@ -406,7 +406,7 @@ class _Watch:
             )
 
 
-def start_image(program: Program, folder: Path) -> WarmImage | None:
+def start_image(program: Program, folder: Path, spec: LaunchSpec = UNTOUCHED) -> WarmImage | None:
     """Return a warm image of a script that runs in namespaces; None: it can have none."""
     workload, sandbox = program.workload, program.sandbox
     plain = [workload.script] == [str(Path(workload.cwd, x)) for x in workload.command[1:2]]
@@ -419,7 +419,7 @@ def start_image(program: Program, folder: Path) -> WarmImage | None:
     places = folder / "plan.json", folder / "trackers", program.compile_cache
     watch = _Watch(
         program=outside,
-        spec=UNTOUCHED,
+        spec=spec,
         workload=workload,
         folder=folder,
         scratch=sandbox.new_scratch(),

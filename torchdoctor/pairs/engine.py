@@ -210,15 +210,14 @@ class Engine:
 
     def _shares_s(self, arm: LaunchSpec, against: LaunchSpec, pair_s: float) -> tuple[float, float]:
         """Return seconds of a pair by side: half, but for what a fix alone takes longer."""
-        usual = self._seconds[against.name]
-        usual_s = median(usual) if usual else self.expected_launch_s(UNTOUCHED)
+        usual_s = median(self._seconds[against.name] or [self.expected_launch_s(UNTOUCHED)])
         half_s = pair_s / 2
         longer = 1.0 if arm.setup_s else _LONGER
         own_s = usual_s if usual_s and half_s > longer * usual_s else half_s
         return own_s, pair_s - own_s
 
     def _in_turns(self, task: PairTask, measured: PairTimings) -> Pair | Outcome:
-        timings, seconds = list(measured.timings), list(measured.seconds)
+        timings, seconds = measured.timings, measured.seconds
         order = task.arms[::-1] if task.swapped else task.arms
         for spec, timing, took_s in zip(order, timings, seconds, strict=False):
             self._seconds[spec.name].append(took_s)
@@ -227,8 +226,7 @@ class Engine:
                 return outcome
         self._second_half[task.arms[0].name, task.arms[1].name] = not task.swapped
         if task.swapped:
-            timings.reverse()
-            seconds.reverse()
+            timings, seconds = timings[::-1], seconds[::-1]
         return Pair(
             launches=(timings[0], timings[1]),
             blocks=[(timings[0].whole, timings[1].whole)],

@@ -70,6 +70,7 @@ class ProgramLaunches:
     turns: TurnBlocks | None = None  # of launches side by side; None: they follow each other
     blocks: SwitchBlocks | None = None  # of a launch that switches; None: none can
     cold: bool = False  # files that training reads are dropped from the page cache before
+    images: bool = False  # launches with files of their own have images too
 
     @classmethod
     def of_trials(
@@ -133,9 +134,9 @@ class ProgramLaunches:
         timeout_s = _timeout_s(turns.pair_s + self.pace.start_s, most_s)
         plan = {**turns.plan, "phases": self.pace.logs_phases}
 
-        # Only the plan is read after the fork.
-        differ = any(arm.variables or arm.contents or arm.workload for arm in arms)
-        forked = not differ and self.recorder.image() is not None
+        # Only the plan is read after the fork, and one pair does not pay for an image.
+        differ = any(x.variables or x.workload or (x.contents and not self.images) for x in arms)
+        forked = not differ and None not in [self.recorder.image(arm) for arm in arms]
         specs = [replace(self._with(arm, plan), forked=forked) for arm in arms]
         starts = [partial(self.recorder.time, spec, timeout_s) for spec in specs]
         until_s = time.monotonic() + max(most_s - turns.turn_s, 0.0)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torchdoctor.launch import compile_cache
 from torchdoctor.launch.launch import LaunchResult, Poll, Program, WarmImage, launch, start_image
-from torchdoctor.launch.launch_spec import LaunchSpec
+from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import writing
 from torchdoctor.machine.sensor_columns import SensorColumns
@@ -55,7 +56,7 @@ class Recorder:
         timeout_s: float,
         forks: bool = False,
     ) -> None:
-        self._image: WarmImage | None = None
+        self._images: dict[frozenset[tuple[str, Any]], WarmImage | None] = {}
         self._forks = forks
         self.workload, self.folder, self.sandbox = workload, folder, sandbox
         self.seed, self.timeout_s = seed, timeout_s
@@ -80,8 +81,8 @@ class Recorder:
 
     def close(self) -> None:
         """Remove what only further launches would have needed."""
-        if self._image is not None:
-            self._image.close()
+        for image in filter(None, self._images.values()):
+            image.close()
         shutil.rmtree(self.folder / "compile-cache", ignore_errors=True)
         compile_cache.remove_oldest()
 
@@ -132,7 +133,7 @@ class Recorder:
         return storage_facts(self._observed, self.folder)
 
     def profile(
-        self, boundary: Boundary, warmup_steps: int, timeout_s: float, cold: bool = False
+        self, boundary: Boundary, warmup_steps: int, timeout_s: float, *, cold: bool, forked: bool
     ) -> Profiled:
         """Record a profiler window in a launch never timed; ProgramFailed: no trace came of it."""
         profile = {"wait": 1, "warmup": 1, "active": _PROFILED_STEPS, "with_stack": False}
@@ -142,19 +143,20 @@ class Recorder:
             "measure_steps": 10**9,
             "profile": {**profile, "record_shapes": True, "analyse": True},
         }
-        spec = LaunchSpec(name="profile", boundary=boundary, plan=plan)
+        spec = LaunchSpec(name="profile", boundary=boundary, plan=plan, forked=forked)
         result = self._launch(spec, timeout_s, cold=cold)
         if result.ended == "interrupted":
             raise KeyboardInterrupt
         return observation.profiled_window(result)
 
-    def image(self) -> WarmImage | None:
-        """Return the image that launches are forked from, made at the first call; None: none."""
-        if self._forks:
-            self._forks = False
+    def image(self, spec: LaunchSpec = UNTOUCHED) -> WarmImage | None:
+        """Return what launches with the files of `spec` are forked from; None: nothing."""
+        files = frozenset(spec.contents.items())
+        if self._forks and files not in self._images:
+            folder = self.folder.absolute() / f"image-{len(self._images)}"
             with writing(self.folder):
-                self._image = start_image(self._program, self.folder.absolute() / "image")
-        return self._image
+                self._images[files] = start_image(self._program, folder, spec)
+        return self._images.get(files)
 
     def time(
         self, spec: LaunchSpec, timeout_s: float, poll: Poll | None = None, cold: bool = False
@@ -201,7 +203,7 @@ class Recorder:
         folder = self.folder / "launches" / f"{next(self._launches):03d}-{name}"
         read = str((self.folder / "files-read.txt").absolute())
         spec = replace(spec, plan={"files_read": read, **spec.plan})
-        program = replace(self._program, image=self.image() if spec.forked else None)
+        program = replace(self._program, image=self.image(spec) if spec.forked else None)
         with writing(self.folder):
             (folder / "channel").mkdir(parents=True)
             result = launch(program, spec, folder, timeout_s=timeout_s, poll=poll, sensors=sensors)

@@ -32,8 +32,7 @@ def _field(path, name):
     """Return a figure of a file that says "name:  1234 kB", in bytes; None: it does not."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
-            line = next(line for line in file if line.startswith(name + ":"))
-        return int(line.split()[1]) * 1024
+            return next(int(x.split()[1]) << 10 for x in file if x.startswith(name + ":"))
     except (OSError, ValueError, IndexError, StopIteration):
         return None
 

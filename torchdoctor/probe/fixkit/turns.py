@@ -65,8 +65,7 @@ class Turns:
     def _is_block_over(self):
         if self._count >= self._steps:
             return True
-        spent_s = time.perf_counter() - self._block_began_s
-        return spent_s > self._block_most_s and self._count > 1
+        return self._count > 1 and time.perf_counter() - self._block_began_s > self._block_most_s
 
     def _wait_for_turn(self):
         session = self._session
@@ -87,8 +86,7 @@ class Turns:
 
 def _stop_children():
     """Stop loader workers at once: they would fill their queues. The next turn lets them go on."""
-    process = sys.modules.get("multiprocessing.process")
-    for child in list(getattr(process, "_children", ())):
+    for child in list(getattr(sys.modules.get("multiprocessing.process"), "_children", ())):
         try:
             if child._popen.returncode is None:  # else its number may be somebody else's
                 os.kill(child.pid, signal.SIGSTOP)

@@ -95,8 +95,7 @@ def _cost(session):
         session.event_cost_s = (time.perf_counter() - began) / _CALIBRATION_EVENTS
     # This loop runs from warm caches. In a program each event costs about 8 times as much, and the
     # hooks and the loss as much as another 80 (fitted to benchmarks/probe_overhead.py).
-    events = session.log.count / iterations
-    return 1e6 * session.event_cost_s * (8.0 * events + 80.0)
+    return 1e6 * session.event_cost_s * (8.0 * session.log.count / iterations + 80.0)
 
 
 def loaded_sources():
