@@ -9,9 +9,10 @@ and left out. Each is observed once; then it is measured beside itself, as a run
 
 Seconds are those that the pair takes on the clock. Both launches start at once, on the same cores;
 so what an interpreter and the script's leading imports take was measured alone, before, and "data
-and model" is the rest until the later of the two comes to its first step. "settling" is what is
-discarded before each block, and what handing over takes. Launches of programs that cannot run side
-by side follow each other: their seconds are added.
+and model" is the rest until the later of the two comes to its first step, in pairs that start cold.
+"forked" is all of that in pairs of forked launches, to which the other columns belong: "settling"
+is what is discarded before each block, and what handing over takes. Launches of programs that
+cannot run side by side follow each other, cold: their seconds are added.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.probe import step_log
-from torchdoctor.words import Pair
+from torchdoctor.words import Pair, Workload
 from torchdoctor.words.errors import TorchdoctorError
 
 BUDGET_S = 150.0
-COLUMNS = ("interpreter", "imports", "data and model", "warm-up", "blocks", "settling", "end")
+COLD = ("interpreter", "imports", "data and model")
+COLUMNS = ("forked", "warm-up", "blocks", "settling", "end")
 OF_PACKAGES = {
     "lightning": """
 import lightning.pytorch as pl
@@ -174,15 +176,24 @@ def seconds_of(folder: Path, words: list[str], python: str, pairs: int) -> dict[
     workload = workload_of(words, python=python, cwd=str(folder))
     interpreter_s = alone_s(python, "pass", folder)
     imports_s = alone_s(python, leading_imports(folder / words[0]), folder) - interpreter_s
+    cold = _pair_s(workload, pairs, forks=False)
+    forked = _pair_s(workload, pairs, forks=True)
+    rest_s = cold[0] - interpreter_s - imports_s
+    return dict(zip((*COLD, *COLUMNS), (interpreter_s, imports_s, rest_s, *forked), strict=True))
+
+
+def _pair_s(workload: Workload, pairs: int, forks: bool) -> list[float]:
+    """Return seconds of a pair until its first steps, and as `COLUMNS`: the medians of pairs."""
     rows = []
     with tempfile.TemporaryDirectory() as name, Sandbox.choose("auto", Path(name), workload) as box:
-        recorder = Recorder(workload, Path(name), box, 0, None, 120.0)
+        recorder = Recorder(workload, Path(name), box, 0, None, 120.0, forks)
         observed = recorder.observe(None, 0.06 * BUDGET_S, 0.35 * BUDGET_S)
         window = choose_window(observed.steps, BUDGET_S)
         turns = turns_of_trials(observed, window, left_s=BUDGET_S)
         beside = None if isinstance(turns, str) else turns
         launches = ProgramLaunches.of_trials(recorder, observed, window, beside)
         engine = Engine(launches, random.Random(0))
+        recorder.image()  # once for all pairs
         for number in range(pairs):
             began_s = time.monotonic()
             pair = engine.pair(replace(UNTOUCHED, name=f"same-{number}"))
@@ -192,18 +203,16 @@ def seconds_of(folder: Path, words: list[str], python: str, pairs: int) -> dict[
             channels = sorted(Path(name).glob("launches/*/channel"))[-2:]
             firsts, begins, ends = zip(*(_marks_s(x) for x in channels), strict=True)
             measured_s = sum(block.window_s for both in pair.blocks for block in both)
-            alone_both_s = [interpreter_s, imports_s]
             if beside:
                 start_s, warm_s = max(firsts) - began_s, min(begins) - max(firsts)
                 blocks_s, end_s = max(ends) - min(begins), ended_s - max(ends)
             else:  # one after the other: the seconds of both add up, but for the end of the first
-                alone_both_s = [2 * interpreter_s, 2 * imports_s]
                 start_s = firsts[0] - began_s + firsts[1] - ends[0]
                 warm_s = sum(begins) - sum(firsts)
                 blocks_s, end_s = sum(ends) - sum(begins), ended_s - ends[1]
-            rest_s = [warm_s, measured_s, blocks_s - measured_s, end_s]
-            rows.append([*alone_both_s, start_s - sum(alone_both_s), *rest_s])
-    return dict(zip(COLUMNS, np.median(np.array(rows), axis=0).tolist(), strict=True))
+            rows.append([start_s, warm_s, measured_s, blocks_s - measured_s, end_s])
+        recorder.close()
+    return np.median(np.array(rows), axis=0).tolist()
 
 
 def _marks_s(channel: Path) -> tuple[float, float, float]:
@@ -225,7 +234,8 @@ def main() -> None:
     clones, python = wanted.clones.resolve(), shutil.which(wanted.python) or wanted.python
     os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(clones / "minGPT")}
     make_data(clones)
-    print(f"| script | pair | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 2)}")
+    columns = (*COLD, *COLUMNS)
+    print(f"| script | pair | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
     for name in wanted.only:
         folder, command = SCRIPTS[name]
         if not (clones / folder / command.split()[0]).is_file():
@@ -236,8 +246,9 @@ def main() -> None:
         except (TorchdoctorError, subprocess.CalledProcessError) as error:
             print(f"| {name} | {' '.join(str(error).split())[:200]} |", flush=True)
             continue
-        figures = " | ".join(f"{seconds[column]:.1f}" for column in COLUMNS)
-        print(f"| {name} | {sum(seconds.values()):.1f} s | {figures} |", flush=True)
+        figures = " | ".join(f"{seconds[column]:.1f}" for column in columns)
+        pair_s = sum(seconds[column] for column in COLUMNS)
+        print(f"| {name} | {pair_s:.1f} s | {figures} |", flush=True)
 
 
 if __name__ == "__main__":

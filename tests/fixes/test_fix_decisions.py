@@ -31,6 +31,7 @@ from torchdoctor.words import (
     SampleCheck,
     SensorStatistics,
     StepStatistics,
+    TraceStatistics,
     Workload,
 )
 
@@ -251,6 +252,17 @@ def test_loader_settings_are_switched_where_a_second_loader_can_be_had() -> None
     assert switched(loader={"iterators": 12}, mean_s=2.0)
     assert not switched(loader={"iterators": 15}), "workers start again too often to be left out"
     assert not switches("loader-workers", _made(0, 1, 2)), "a loader made anew each epoch"
+
+
+def test_compiling_a_few_operators_is_expected_to_be_cheaper_than_thousands() -> None:
+    """A minute has time for the one, and 40 s for all kept it from being tried."""
+
+    def setup_s(calls: float | None) -> float:
+        counted = TraceStatistics(path="t", steps=4, operator_calls_per_step=calls)
+        program = replace(recording(), trace=None if calls is None else counted)
+        return ArmSpecs(FIXES, program).of([("torch-compile", {"mode": "default"})]).setup_s
+
+    assert setup_s(100.0) < 20.0 < setup_s(None) < setup_s(5000.0)
 
 
 def test_persistent_workers_need_several_epochs() -> None:

@@ -17,6 +17,7 @@ from torchdoctor.words.specs import FixSpec, SwitchSpec
 PATCH = "patch"
 CEILING = "ceiling-"
 _DRAINED = 2.0  # times the stock, as it is filled while it is used
+_USUAL_CALLS = 2600.0  # operators of a step, where no profile counts them
 
 Fixes = Sequence[tuple[str, dict[str, Any]]]
 
@@ -34,20 +35,21 @@ class ArmSpecs:
         self._fixes = dict(fixes)
         self._specs: dict[str, SwitchSpec] = {**fixes, **{CEILING + x: y for x, y in ceilings}}
         self._recording, self._kind = recording, kind
+        self._calls = (recording.trace and recording.trace.operator_calls_per_step) or _USUAL_CALLS
         self._loaders = training_loaders(recording)
 
     def of(self, fixes: Fixes) -> LaunchSpec:
         """Return the arm with these fixes switched on; of none, the untouched program."""
+        known = [(self._fixes[fix], settings) for fix, settings in fixes if fix in self._fixes]
         variables: dict[str, str | None] = {}
-        for fix, settings in fixes:
-            if fix in self._fixes:
-                variables |= self._fixes[fix].environment(settings)
+        for spec, settings in known:
+            variables |= spec.environment(settings)
         return LaunchSpec(
             # The engine tells arms apart by their names, so settings are part of them.
             name=self._kind + (label(fixes) or BASELINE),
             fixes=tuple(FixFile(fix, Path(self._specs[fix].file), values) for fix, values in fixes),
             variables=variables,
-            setup_s=sum(self._fixes[fix].setup_s for fix, _ in fixes if fix in self._fixes),
+            setup_s=sum(spec.setup_s + spec.operator_s * self._calls for spec, _ in known),
             settled_after=self._settled_after(fixes),
             switching=self._switching(fixes),
         )

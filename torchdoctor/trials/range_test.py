@@ -150,8 +150,7 @@ def _own_rate(test: RangeTest) -> str:
 
 
 def _lower(first: float | None, second: float | None) -> float | None:
-    known = [x for x in (first, second) if x is not None]
-    return min(known, default=None)
+    return min((x for x in (first, second) if x is not None), default=None)
 
 
 def _smoothed(losses: np.ndarray, width: int) -> np.ndarray:

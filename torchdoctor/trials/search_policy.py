@@ -239,8 +239,7 @@ class SearchPolicy:
 
     @property
     def _claimed(self) -> float:
-        values = [claim.gain - WORTH * len(claim.members) for claim in self.claims]
-        return max([0.0, *values])
+        return max([0.0, *(claim.gain - WORTH * len(claim.members) for claim in self.claims)])
 
     @cached_property
     def _claimed_gain(self) -> Floats:
