@@ -43,8 +43,12 @@ def _block_steps(steps: StepStatistics, fewest: int) -> int | None:
     return None if steps.two_modes else fewest
 
 
-def _discarded(step_s: float) -> int:
-    return max(FEWEST_DISCARDED, math.ceil(DISCARDED_S / step_s))
+def _fewest_steps(step_s: float) -> tuple[int, int]:
+    """Return the iterations of a block and of what is discarded before it, at least."""
+    # Of long steps one or two make a block, and one is enough for the machine to settle.
+    enough = min(FEWEST_STEPS, math.ceil(2 * BLOCK_S / step_s))
+    discarded = max(FEWEST_DISCARDED, math.ceil(DISCARDED_S / step_s)) if step_s < BLOCK_S else 1
+    return max(enough, math.ceil(BLOCK_S / step_s)), discarded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +121,12 @@ def choose_turns(
     if slower.trainers > 1:
         return None
     step_s = max(slower.mean_s, 1e-6)
-    fewest = max(FEWEST_STEPS, math.ceil(BLOCK_S / step_s))
+    fewest, discard = _fewest_steps(step_s)
     if steps is not None:
         fewest = min(fewest, max(steps // 2, 1))
     size = _block_steps(slower, fewest)
     if size is None:
         return None
-    discard = _discarded(step_s)
     block_s = (size + discard) * step_s + _HANDOVER_S
     # Both start at the same time, on the same cores; each warms up alone.
     setup_s = 1.5 * start_s + 2 * window.warmup_steps * step_s
@@ -271,10 +274,7 @@ def choose_switch_blocks(
     if observed.trainers > 1 or observed.boundary.kind == "backward":
         return None
     step_s = max(observed.mean_s, 1e-6)
-    # Of long steps one or two make a block, and one is enough for the machine to settle.
-    enough = min(FEWEST_STEPS, math.ceil(2 * BLOCK_S / step_s))
-    fewest = max(enough, math.ceil(BLOCK_S / step_s))
-    discarded = 1 if step_s >= BLOCK_S else _discarded(step_s)
+    fewest, discarded = _fewest_steps(step_s)
     steps = _block_steps(observed, fewest)
     if steps is None or (observed.two_modes and observed.cycle_steps is None):
         return None
