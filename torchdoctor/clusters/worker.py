@@ -70,15 +70,8 @@ def _measured(task: Task, node: str) -> Result:
             if sandbox.mode != "overlay" and any(arm.contents or arm.links for arm in task.arms):
                 problem = f"Changed files need the overlay sandbox there: {sandbox.reason}"
                 return Result(node=node, problem=problem)
-            recorder = Recorder(
-                wanted.workload,
-                folder,
-                sandbox,
-                wanted.seed,
-                stdin,
-                wanted.timeout_s,
-                wanted.forks,
-            )
+            seed, timeout_s, forks = wanted.seed, wanted.timeout_s, wanted.forks
+            recorder = Recorder(wanted.workload, folder, sandbox, seed, stdin, timeout_s, forks)
             with contextlib.closing(recorder):
                 launches = ProgramLaunches(
                     recorder=recorder,
