@@ -7,7 +7,7 @@ script its median pair (a stall hits single blocks), and the t interval is over 
 off, a hook still looks at one attribute; that part (under a microsecond an iteration) is not in the
 difference.
 
-    python benchmarks/probe_overhead.py [--launches 6] [--blocks 40] [--step-ms 0 5]
+    python benchmarks/probe_overhead.py [--launches 6] [--blocks 40] [--step-ms 0 5] [--logs timed]
 
 `--step-ms 0` is a bare step of a small model, where the microseconds are seen best. "timed" is
 what launches of trials log (iterations, batches, losses), "phases" what an observing one does.
@@ -30,6 +30,7 @@ from scipy import stats
 from torchdoctor.probe import step_log
 
 PROBE = Path(step_log.__file__).parent
+_LOGS = ("timed", "phases")
 SCRIPT = """
 import json, statistics, sys, time, torch
 torch.set_num_threads(1)
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--launches", type=int, default=6)
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--step-ms", type=float, nargs="+", default=[0.0, 5.0])
+    parser.add_argument("--logs", nargs="+", choices=_LOGS, default=_LOGS)
     wanted = parser.parse_args()
     if wanted.launches < 2:
         parser.error("an interval needs at least 2 launches")
@@ -129,8 +131,8 @@ def main() -> None:
         folder = Path(name)
         (folder / "script.py").write_text(SCRIPT)
         for step_ms in wanted.step_ms:
-            for phases in (False, True):
-                row = measure(folder, step_ms, wanted.launches, wanted.blocks, phases)
+            for log in wanted.logs:
+                row = measure(folder, step_ms, wanted.launches, wanted.blocks, log == "phases")
                 print(row, flush=True)
 
 

@@ -3,7 +3,8 @@
 Everything else is as in a process of its own: arguments, working directory, environment, standard
 streams, a session, the probe by its own sitecustomize, functions at exit. What torch reads
 of the environment while it is loaded cannot differ from program to program, so those that set it,
-and tests of how the probe gets in, start real processes.
+and tests of how the probe gets in, start real processes. The simulated GPU is loaded before
+torch: programs that name it are forked from a process of its own.
 
 The server, this file's end, takes one JSON request a line and answers likewise.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -25,10 +27,11 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 _READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "GOMP_", "LD_", "ATEN_", "ONEDNN_", "MALLOC_", "PYTHON")
 _MAY_DIFFER = ("PYTHONPATH",)
+_LOADED_FIRST = ("SIMULATED_GPU_LIBRARY", "SIMULATED_ACCELERATOR")
 
 
 class Process(Protocol):
@@ -47,6 +50,7 @@ class Forked:
     """A program that runs, with the part of `subprocess.Popen` that tests use."""
 
     pid: int
+    server: _Server
     returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -68,7 +72,7 @@ class Forked:
 
     def _status(self, wait: bool) -> int | None:
         if self.returncode is None:
-            self.returncode = _Server.running().ask({"pid": self.pid, "wait": wait})["status"]
+            self.returncode = self.server.ask({"pid": self.pid, "wait": wait})["status"]
         return self.returncode
 
 
@@ -90,7 +94,8 @@ def start(
     if forked and hasattr(os, "fork") and _early(env) == _early(environment()):
         request = {"argv": command, "cwd": str(cwd), "env": env}
         streamed = request | {"streams": [str(path) for path in streams]}
-        return Forked(_Server.running().ask(streamed)["pid"])
+        server = _Server.running(tuple((x, env[x]) for x in _LOADED_FIRST if x in env))
+        return Forked(server.ask(streamed)["pid"], server)
     stdin, stdout, stderr = streams
     with stdin.open() as given, stdout.open("w") as out, stderr.open("w") as err:
         return subprocess.Popen(
@@ -147,25 +152,25 @@ def _early(environment: dict[str, str]) -> dict[str, str]:
 
 
 class _Server:
-    """One for each process of pytest."""
+    """One for each process of pytest, and one more for each simulated GPU."""
 
-    _of_this_process: _Server | None = None
+    _of_this_process: ClassVar[dict[tuple[tuple[str, str], ...], _Server]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: tuple[tuple[str, str], ...]) -> None:
         self._process = subprocess.Popen(
             # Frames of "<string>" are below the program's, and no file of the user's.
             [sys.executable, "-c", Path(__file__).read_text()],
-            env=environment(),
+            env=environment(**dict(gpu)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
     @classmethod
-    def running(cls) -> _Server:
-        if cls._of_this_process is None:
-            cls._of_this_process = cls()
-        return cls._of_this_process
+    def running(cls, gpu: tuple[tuple[str, str], ...]) -> _Server:
+        if gpu not in cls._of_this_process:
+            cls._of_this_process[gpu] = cls(gpu)
+        return cls._of_this_process[gpu]
 
     def ask(self, request: dict[str, Any]) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -210,6 +215,8 @@ def _become(request: dict[str, Any]) -> types.CodeType:
     for name in ("random", "numpy.random"):
         if name in sys.modules:
             sys.modules[name].seed()  # type: ignore[attr-defined]
+    if _LOADED_FIRST[0] in request["env"]:
+        importlib.import_module("simulated_gpu.attach")
     # Read before the probe watches what is read.
     code = compile(script.read_bytes(), sys.argv[0], "exec")
     for entry in entries[:1]:
@@ -252,6 +259,8 @@ def _run(code: types.CodeType, leave: Callable[[int], NoReturn]) -> None:
 if __name__ == "__main__":
     import random  # noqa: F401
 
+    if _LOADED_FIRST[0] in os.environ:
+        ctypes.CDLL(os.environ[_LOADED_FIRST[0]], mode=ctypes.RTLD_GLOBAL)
     import torch
     import torch._dynamo  # by the first step of an optimizer  # noqa: F401
 

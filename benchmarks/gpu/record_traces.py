@@ -1,18 +1,16 @@
-"""A small trace of every sample workload, by the profiler window that `run` takes itself.
+"""A small trace of every sample workload that was run: the profiler window that `run` took itself.
 
-    python benchmarks/gpu/record_traces.py FOLDER [WORKLOAD...]
+    python benchmarks/gpu/record_traces.py FOLDER SAMPLES
 
-Each becomes FOLDER/<workload>.json.gz with what was planted in FOLDER/planted.json.
+Each run folder SAMPLES/<workload> becomes FOLDER/<workload>.json.gz, and what was planted stands
+in FOLDER/planted.json.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 SAMPLES = Path(__file__).parent.parent.parent / "sample_workloads"
@@ -22,42 +20,17 @@ from expectations import read_all  # noqa: E402
 
 
 def main() -> None:
-    """Run each sample for its diagnosis alone and keep its trace."""
-    folder = Path(sys.argv[1])
+    """Keep the trace of each sample's program as it is; of a run, that is the first one."""
+    folder, runs = (Path(argument) for argument in sys.argv[1:])
     folder.mkdir(parents=True, exist_ok=True)
     planted = {}
     for wanted in read_all():
         name = wanted.script.stem
-        if sys.argv[2:] and name not in sys.argv[2:]:
+        traces = sorted(runs.glob(f"{name}/launches/*/channel/trace-*.json.gz"))
+        if not traces:
+            print(f"{name}: no trace")
             continue
-        with tempfile.TemporaryDirectory() as scratch:
-            run = Path(scratch) / "run"
-            command = [
-                sys.executable,
-                "-m",
-                "torchdoctor.cli.front",
-                "run",
-                "--quiet",
-                "--no-fixes",
-            ]
-            result = subprocess.run(
-                [
-                    *command,
-                    "--budget",
-                    os.environ.get("TRACE_BUDGET", "20s"),
-                    "--output",
-                    str(run),
-                    str(wanted.script),
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            traces = sorted(run.glob("launches/*/channel/trace-*.json.gz"))
-            if result.returncode or not traces:
-                print(f"{name}: no trace (exit code {result.returncode})")
-                continue
-            shutil.copy(traces[-1], folder / f"{name}.json.gz")
+        shutil.copy(traces[0], folder / f"{name}.json.gz")
         size = (folder / f"{name}.json.gz").stat().st_size
         planted[name] = {"bottleneck": wanted.bottleneck, "checks": wanted.checks}
         print(f"{name}: {size >> 10} KB")

@@ -49,7 +49,7 @@ if [ "${SIMULATED:-}" = 1 ]; then GPU_TESTS=(tests/probe/test_fixes_on_device.py
 SHORTLY=()
 OPTIONS=()
 if [ "${SHORT:-}" = 1 ]; then
-  SHORTLY=(--launches 2 --blocks 4 --step-ms 0)
+  SHORTLY=(--launches 2 --blocks 4 --step-ms 0 --logs phases)
   OPTIONS=(--no-fixes)
 fi
 SAMPLES=${SAMPLES:-$(basename -s .py -a sample_workloads/*.py | grep -v '^expectations$')}
@@ -74,7 +74,6 @@ if "$BIN/python" -c 'import pytest' 2> /dev/null; then
 else
   SKIPPED+=("GPU tests (no pytest here)")
 fi
-do_within "traces" 90 "$BIN/python" benchmarks/gpu/record_traces.py "$OUT/traces" $SAMPLES
 do_within "probe overhead" 60 "$BIN/python" benchmarks/probe_overhead.py \
   "${SHORTLY[@]:---launches=3}"
 do_within "headline numbers" 150 "$BIN/python" benchmarks/headlines.py \
@@ -85,6 +84,7 @@ for name in $SAMPLES; do
     --budget "${budget}s" --output "$OUT/samples/$name" "sample_workloads/$name.py" > /dev/null
 done
 "$BIN/python" benchmarks/gpu/table.py "$OUT/samples" | tee "$OUT/table.md"
+"$BIN/python" benchmarks/gpu/record_traces.py "$OUT/traces" "$OUT/samples"
 rm -rf "$OUT/.venv" "$OUT"/samples/*/launches
 
 echo "== took $((SECONDS - BEGAN)) s"

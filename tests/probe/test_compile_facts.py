@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from partial_recordings import recording
-from probed import run_probed
+from probed import run_plain, run_probed
 
 from torchdoctor.checks import graph_breaks, recompilations
 from torchdoctor.probe.hooks.compile_log import CompileFacts
@@ -185,8 +184,7 @@ with profile(schedule=steps, with_stack=True, on_trace_ready=keep) as p:
 def _traced(folder: Path, sizes: str) -> tuple[Recording, int]:
     script, trace = folder / "train.py", folder / "trace.json"
     script.write_text(TRACED)
-    command = [sys.executable, str(script), str(trace), sizes]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    ran = run_plain([str(script), str(trace), sizes], folder, forked=True)
     assert ran.returncode == 0, ran.stderr
     line = next(n for n, x in enumerate(TRACED.splitlines(), 1) if "# breaks" in x)
     seen = recording({"processes": []})

@@ -226,7 +226,7 @@ for epoch in range(3):
         optimizer.zero_grad(); (forces(x) - y).square().mean().backward(); optimizer.step()
 """
     (tmp_path / "train.py").write_text(SETUP + loop)
-    run = run_probed(["train.py"], tmp_path, tmp_path, sample_stacks=True)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, sample_stacks=True)
     assert run.returncode == 0, run.stderr
     assert run.said() == []
     assert run.count(step_log.GRADIENT_BEGIN) == run.count(step_log.GRADIENT_END) == 24
@@ -252,7 +252,7 @@ for step in range(24):
     average()
 """
     (tmp_path / "train.py").write_text(SETUP + loop)
-    run = run_probed(["train.py"], tmp_path, tmp_path, sample_stacks=True)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, sample_stacks=True)
     assert run.returncode == 0, run.stderr
     busy = [row for row in run.main["stacks"] if row["leaf"].endswith(" busy")]
     assert {row["behind_forward"] for row in busy} == {True, False}

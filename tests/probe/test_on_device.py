@@ -16,7 +16,8 @@ from simulated_gpu import devices
 from torchdoctor.observe.events import from_rows
 from torchdoctor.probe import step_log
 
-pytestmark = pytest.mark.slow
+# In one process, which starts a server of programs for each kind of device.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulated-gpu")]
 # Of each of six products a step. The host is far ahead of the slow device, on any machine.
 SLOW_MS, FAST_MS = 100, 2
 STEP_S = 0.6
@@ -41,23 +42,15 @@ BOUNDARY = {"kind": "loader", "ident": 0, "every": 1}
 EXACT = ("kernels", "copies", "synchronisations", "mallocs", "frees", "busy_ns", "memory")
 
 
-def variables(product_ms: int) -> dict[str, str]:
-    library = devices.environment()["SIMULATED_GPU_LIBRARY"]
-    return {
-        "PYTHONPATH": str(devices.TESTS),
-        "SIMULATED_GPU_LIBRARY": library,
-        "SIMULATED_GPU": f"kernel:mm={product_ms * 1000}",
-    }
-
-
 def train(folder: Path, steps: int, product_ms: int, **plan: Any) -> tuple[Probed, dict[str, int]]:
     """Run the script, with a plan under the probe; the counts of the device until its last step."""
     (folder / "train.py").write_text(SCRIPT.replace("LAST", str(steps)))
+    env = {**devices.variables(), "SIMULATED_GPU": f"kernel:mm={product_ms * 1000}"}
     if plan:
-        ended = run_probed(["train.py"], folder, folder, env=variables(product_ms), **plan)
+        ended = run_probed(["train.py"], folder, folder, env=env, forked=True, **plan)
         assert ended.said() == []
     else:
-        ended = run_plain(["train.py"], folder, **variables(product_ms))
+        ended = run_plain(["train.py"], folder, forked=True, **env)
     assert ended.returncode == 0, ended.stderr
     return ended, json.loads((folder / "counts.json").read_text())
 

@@ -119,11 +119,12 @@ def make_project(folder: Path, code: str) -> Path:
     return folder
 
 
-def run_redirected(project: Path, folder: Path) -> Probed:
+def run_redirected(project: Path, folder: Path, forked: bool = False) -> Probed:
     scratch = folder / "scratch"
     scratch.mkdir()
     before = snapshot(project)
-    run = run_probed(["train.py"], project, folder, redirect={"scratch": str(scratch)})
+    command, redirect = [str(project / "train.py")], {"scratch": str(scratch)}
+    run = run_probed(command, project, folder, forked=forked, redirect=redirect)
     assert snapshot(project) == before, "a write reached the user's files"
     assert run.said() == []
     return run
@@ -159,8 +160,8 @@ def test_torch_and_numpy_writers(tmp_path: Path) -> None:
     """
     twin = make_project(tmp_path / "plain" / "project", code)
     project = make_project(tmp_path / "probed" / "project", code)
-    plain = run_plain(["train.py"], twin)
-    run = run_redirected(project, tmp_path / "probed")
+    plain = run_plain(["train.py"], twin, forked=True)
+    run = run_redirected(project, tmp_path / "probed", forked=True)
     assert plain.returncode == 0, plain.stderr
     assert (run.returncode, run.stdout) == (0, plain.stdout), run.stderr
 
@@ -168,6 +169,7 @@ def test_torch_and_numpy_writers(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_loader_workers_read_what_was_written(context: str, tmp_path: Path) -> None:
+    workers = 2 if context == "fork" else 1  # which imports torch anew
     code = f"""
         import torch
         class Data(torch.utils.data.Dataset):
@@ -177,10 +179,10 @@ def test_loader_workers_read_what_was_written(context: str, tmp_path: Path) -> N
                 return float(open("made.txt").read())
         if __name__ == "__main__":
             open("made.txt", "w").write("2.5")
-            loader = torch.utils.data.DataLoader(Data(), num_workers=2, batch_size=2,
+            loader = torch.utils.data.DataLoader(Data(), num_workers={workers}, batch_size=2,
                 multiprocessing_context={context!r})
             print([x.tolist() for x in loader], sum(n.startswith("seen") for n in os.listdir(".")))
     """
     project = make_project(tmp_path / "project", code)
-    run = run_redirected(project, tmp_path)
+    run = run_redirected(project, tmp_path, forked=True)
     assert (run.returncode, run.stdout) == (0, "[[2.5, 2.5], [2.5, 2.5]] 4\n"), run.stderr

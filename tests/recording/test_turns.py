@@ -25,29 +25,30 @@ from torchdoctor.words import Boundary, StepStatistics, Workload
 TURNS = TurnBlocks(
     warmup_steps=3, block_steps=10, discard_steps=2, blocks=4, step_s=0.1, pair_s=10.0
 )
-BOUNDARY = Boundary(kind="optimizer")
+BOUNDARY = Boundary(kind="backward")
 ORDER = [0, 1, 1, 0, 1, 0, 0, 1]
+# An optimizer of torch's costs each launch a second: it imports torch._dynamo.
 TRAIN = """
-import os, sys, time, torch
+FIRST
+import time, torch
 class Data(torch.utils.data.Dataset):
     def __len__(self): return 100000
     def __getitem__(self, index):
         return torch.zeros(4)
-optimizer = torch.optim.SGD(torch.nn.Linear(4, 1).parameters(), lr=0.1)
 model = torch.nn.Linear(4, 1)
 loader = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=1)
 for number, x in enumerate(loader):
     time.sleep(PAUSE)
     model(x).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
     EXTRA
 """
 
 
-def recorder(folder: Path, sandbox: Sandbox, pause: float, extra: str = "") -> Recorder:
+def recorder(
+    folder: Path, sandbox: Sandbox, pause: float, extra: str = "pass", first: str = "pass"
+) -> Recorder:
     folder.mkdir()
-    source = TRAIN.replace("PAUSE", str(pause)).replace("EXTRA", extra or "pass")
+    source = TRAIN.replace("PAUSE", str(pause)).replace("EXTRA", extra).replace("FIRST", first)
     (folder / "train.py").write_text(source)
     workload = Workload(command=[sys.executable, "train.py"], cwd=str(folder))
     return Recorder(workload, folder / "out", sandbox, 0, None, 60.0)
@@ -101,7 +102,8 @@ def test_one_that_crashes_ends_both_and_keeps_whole_blocks(tmp_path: Path) -> No
     assert (first.ended, first.stopped) == ("measured", True)
     with Sandbox.choose("auto", tmp_path) as sandbox:
         good = recorder(tmp_path / "good2", sandbox, 0.01)
-        bad = recorder(tmp_path / "bad2", sandbox, 0.01, "raise ValueError('no memory left')")
+        crash = "raise ValueError('no memory left')"
+        bad = recorder(tmp_path / "bad2", sandbox, 0.01, first=crash)
         first, second = take_turns((begin(good), begin(bad)), ORDER, 1.0, time.monotonic() + 300)
     assert (second.ended, second.blocks) == ("failed", [])
     assert "no memory left" in (second.reason or "")

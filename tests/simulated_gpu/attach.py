@@ -43,23 +43,27 @@ class _Finder:
             self._busy = True
             library = _load()  # before torch: its hooks are kept at their first use
             execute(module)
-            from simulated_gpu.dress import dress
-
-            dress(module, library, KIND)
-            if os.environ.get("SIMULATED_TRUTH"):
-                from simulated_gpu import truth
-
-                truth.begin(counts, library.simulated_pending_ns)
+            _dress(module, library)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _dress(torch: ModuleType, library: ctypes.CDLL) -> None:
+    from simulated_gpu.dress import dress
+
+    dress(torch, library, KIND)
+    if os.environ.get("SIMULATED_TRUTH"):
+        from simulated_gpu import truth
+
+        truth.begin(counts, library.simulated_pending_ns)
 
 
 @cache
 def _load() -> ctypes.CDLL:
     from simulated_gpu.build import library
 
-    path = os.environ.get("SIMULATED_GPU_LIBRARY") or str(library(KIND))
+    path = os.environ.get("SIMULATED_GPU_LIBRARY") or str(library())
     device = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     device.simulated_capacity.restype = device.simulated_pending_ns.restype = ctypes.c_int64
     return device
@@ -72,6 +76,10 @@ def counts(index: int = 0) -> dict[str, int]:
     return dict(zip(COUNTS, numbers, strict=True))
 
 
-assert "torch" not in sys.modules, "simulated_gpu.attach has to be imported before torch"
-# Behind the probe's own finder, which calls back when torch has been imported.
-sys.meta_path.insert(1 if os.environ.get("TORCHDOCTOR_PLAN") else 0, _Finder())  # type: ignore[arg-type]
+if "torch" in sys.modules:  # in a forked program, whose server loaded the device before torch
+    ctypes.CDLL(os.environ["SIMULATED_GPU_LIBRARY"], mode=os.RTLD_NOLOAD)
+    _dress(sys.modules["torch"], _load())
+else:
+    # Behind the probe's own finder, which calls back when torch has been imported.
+    behind = 1 if os.environ.get("TORCHDOCTOR_PLAN") else 0
+    sys.meta_path.insert(behind, _Finder())  # type: ignore[arg-type]

@@ -27,11 +27,8 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
-def library(kind: str = "cuda") -> Path:
+def library() -> Path:
     """Return the path of the device, built if need be (half a minute).
-
-    Any `kind` but "cuda" and "rocm" is a backend that torch has no code of its own for
-    (PrivateUse1).
 
     Raises:
         NotBuilt: no compiler, a torch with its own CUDA, or an error of the compiler.
@@ -44,10 +41,7 @@ def library(kind: str = "cuda") -> Path:
     flags += [f"-I{include}", f"-I{include}/torch/csrc/api/include", f"-I{include}/kineto"]
     links = [f"-L{lib}", "-lc10", "-ltorch_cpu", "-ltorch", f"-Wl,-rpath,{lib}"]
     version = (torch / "version.py").read_text(encoding="utf-8")
-    name, more = (
-        ("device.so", []) if kind in ("cuda", "rocm") else ("private.so", ["-DSIMULATED_PRIVATE"])
-    )
-    return _built("g++", "device.cpp", name, [*flags, *more, *links], [str(torch), version])
+    return _built("g++", "device.cpp", "device.so", [*flags, *links], [str(torch), version])
 
 
 def nvml_folder() -> Path:

@@ -32,23 +32,15 @@ uint32_t thread_number() {
   return number;
 }
 
-// The same device is CUDA's, or that of a backend which torch has no code of its own for.
-#ifdef SIMULATED_PRIVATE
-constexpr auto kDevice = c10::DeviceType::PrivateUse1;
-constexpr auto kKey = c10::DispatchKey::PrivateUse1;
-using HooksBase = at::PrivateUse1HooksInterface;
-using HooksArgs = at::PrivateUse1HooksArgs;
-#define SIMULATED_KEY PrivateUse1
-#define GUARD_OF(guard) C10_REGISTER_GUARD_IMPL(PrivateUse1, guard)
-#else
-constexpr auto kDevice = c10::DeviceType::CUDA;
-constexpr auto kKey = c10::DispatchKey::CUDA;
-using HooksBase = at::CUDAHooksInterface;
-using HooksArgs = at::CUDAHooksArgs;
-#define SIMULATED_KEY CUDA
-#define GUARD_OF(guard) C10_REGISTER_GUARD_IMPL(CUDA, guard)
-#define CUDA_ALONE
-#endif
+// The same device is CUDA's, or that of a backend which torch has no code of its own for: any kind
+// but "cuda" and "rocm".
+const bool private_use = [] {
+  const char* named = std::getenv("SIMULATED_ACCELERATOR");
+  std::string kind = named ? named : "cuda";
+  return kind != "cuda" && kind != "rocm";
+}();
+const auto kDevice = private_use ? c10::DeviceType::PrivateUse1 : c10::DeviceType::CUDA;
+const auto kKey = private_use ? c10::DispatchKey::PrivateUse1 : c10::DispatchKey::CUDA;
 thread_local c10::DeviceIndex device_now = 0;
 thread_local std::unordered_map<int, c10::StreamId> current_streams;
 std::atomic<int> next_stream{1};
@@ -175,7 +167,7 @@ struct DeviceMemory final : c10::DeviceAllocator {
   }
 };
 DeviceMemory* device_memory = new DeviceMemory();
-REGISTER_ALLOCATOR(kDevice, device_memory)
+bool memory_registered = (c10::SetAllocator(kDevice, device_memory), true);
 
 // ---- pinned memory ----------------------------------------------------------------------------
 
@@ -221,7 +213,7 @@ struct PinnedMemory final : at::HostAllocator {
   void reset_peak_stats() override {}
 };
 PinnedMemory* pinned_memory = new PinnedMemory();
-at::HostAllocatorRegistry<kDevice> pinned_registered(pinned_memory);
+bool pinned_registered = (at::setHostAllocator(kDevice, pinned_memory), true);
 
 // ---- random numbers, hooks, guard -------------------------------------------------------------
 
@@ -247,25 +239,11 @@ struct DeviceGenerator final : c10::GeneratorImpl {
   }
 };
 
-struct Hooks final : HooksBase {
-  explicit Hooks(HooksArgs) {}
+template <class Base>
+struct HooksOf : Base {
   void init() const override { initialised = true; }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return settings().devices > 0; }
-#ifdef CUDA_ALONE
-  bool hasCUDA() const override { return true; }
-  bool hasCUDART() const override { return true; }
-  at::DeviceIndex current_device() const override { return device_now; }
-  at::Allocator* getCUDADeviceAllocator() const override { return device_memory; }
-  int getNumGPUs() const override { return settings().devices; }
-  void deviceSynchronize(at::DeviceIndex index) const override {
-    synchronise("cudaDeviceSynchronize", index, device(index).all_busy_until());
-  }
-#else
-  void resizePrivateUse1Bytes(const c10::Storage&, size_t) const override {
-    TORCH_CHECK(false, "a storage of the simulated device has its size");
-  }
-#endif
   const at::Generator& getDefaultGenerator(at::DeviceIndex index) const override {
     static auto* all = [] {
       auto* made = new std::vector<at::Generator>();
@@ -292,6 +270,30 @@ struct Hooks final : HooksBase {
     return exchangeDevice(index);
   }
 };
+
+struct CudaHooks final : HooksOf<at::CUDAHooksInterface> {
+  bool hasCUDA() const override { return true; }
+  bool hasCUDART() const override { return true; }
+  at::DeviceIndex current_device() const override { return device_now; }
+  at::Allocator* getCUDADeviceAllocator() const override { return device_memory; }
+  int getNumGPUs() const override { return settings().devices; }
+  void deviceSynchronize(at::DeviceIndex index) const override {
+    synchronise("cudaDeviceSynchronize", index, device(index).all_busy_until());
+  }
+};
+
+struct PrivateHooks final : HooksOf<at::PrivateUse1HooksInterface> {
+  void resizePrivateUse1Bytes(const c10::Storage&, size_t) const override {
+    TORCH_CHECK(false, "a storage of the simulated device has its size");
+  }
+};
+
+bool hooks_registered = [] {
+  if (private_use) at::RegisterPrivateUse1HooksInterface(new PrivateHooks());
+  else at::CUDAHooksRegistry()->Register(
+      "CUDAHooks", [](at::CUDAHooksArgs) { return std::make_unique<CudaHooks>(); });
+  return true;
+}();
 
 struct Event {
   int64_t time_ns = 0;
@@ -370,7 +372,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return (static_cast<Event*>(to)->time_ns - static_cast<Event*>(from)->time_ns) / 1e6;
   }
 };
-GUARD_OF(Guard)
+c10::impl::DeviceGuardImplRegistrar guard_registered(kDevice, new Guard());
 
 // ---- tensors ----------------------------------------------------------------------------------
 
@@ -785,8 +787,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
   return {gates, of_next * forget, has_bias ? gates.sum(0) : at::Tensor()};
 }
 
-TORCH_LIBRARY_IMPL(_, SIMULATED_KEY, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
-TORCH_LIBRARY_IMPL(aten, SIMULATED_KEY, m) {
+void add_fallback(torch::Library& m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+void add_operators(torch::Library& m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("copy_", TORCH_FN(copy));
@@ -810,6 +812,9 @@ TORCH_LIBRARY_IMPL(aten, SIMULATED_KEY, m) {
   // Its own code asks a table of kernels by device for transposed ones.
   m.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
+using Init = torch::detail::TorchLibraryInit;
+const Init fallback_added(torch::Library::IMPL, &add_fallback, "_", kKey, __FILE__, __LINE__);
+const Init operators_added(torch::Library::IMPL, &add_operators, "aten", kKey, __FILE__, __LINE__);
 
 // ---- the profiler -----------------------------------------------------------------------------
 
@@ -922,19 +927,6 @@ bool profiler_registered = [] {
 }();
 
 }  // namespace simulated
-
-#ifdef CUDA_ALONE
-namespace at {
-using simulated::Hooks;
-REGISTER_CUDA_HOOKS(Hooks)
-C10_REGISTER_TYPED_CLASS(CUDAHooksRegistry, "CUDAHooks", Hooks)
-}  // namespace at
-#else
-static bool hooks_registered = [] {
-  at::RegisterPrivateUse1HooksInterface(new simulated::Hooks({}));
-  return true;
-}();
-#endif
 
 // ---- for Python (ctypes) ----------------------------------------------------------------------
 

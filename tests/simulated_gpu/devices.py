@@ -8,9 +8,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import forked_programs
 import pytest
 
 from simulated_gpu import build
@@ -20,15 +22,20 @@ EVERYWHERE = str(Path(__file__).parent / "everywhere")
 
 
 @functools.cache
-def environment(kind: str = "cuda") -> dict[str, str]:
-    """Return the variables of a process that shall have the device, under a name in torch."""
+def variables(kind: str = "cuda") -> dict[str, str]:
+    """Return what gives a process the device, under a name in torch, once it imports `attach`."""
     try:
-        library = build.library(kind)
+        library = build.library()
     except build.NotBuilt as reason:
         pytest.skip(f"the simulated GPU cannot be built: {reason}")
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     named = {"SIMULATED_GPU_LIBRARY": str(library), "SIMULATED_ACCELERATOR": kind}
-    return {**os.environ, "PYTHONPATH": path, **named}
+    return {"PYTHONPATH": path, **named}
+
+
+def environment(kind: str = "cuda") -> dict[str, str]:
+    """Return the whole environment of such a process."""
+    return {**os.environ, **variables(kind)}
 
 
 @functools.cache
@@ -48,16 +55,13 @@ def named(program: str, kind: str) -> str:
 
 def run(program: str, settings: str = "", *, kind: str = "cuda", timeout: float = 600) -> Any:
     """Run a program with the device; what it prints last is JSON, and comes back."""
-    variables = {**environment(kind), "SIMULATED_GPU": settings}
-    program = named(program, kind)
-    ended = subprocess.run(
-        [sys.executable, "-c", "from simulated_gpu.attach import counts\n" + program],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    changes = {**variables(kind), "SIMULATED_GPU": settings}
+    program = "from simulated_gpu.attach import counts\n" + named(program, kind)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "program.py").write_text(program, encoding="utf-8")
+        surroundings = forked_programs.environment(**changes)
+        ended = forked_programs.run(["program.py"], folder, surroundings, folder, timeout=timeout)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads(ended.stdout.splitlines()[-1])
 
@@ -82,19 +86,19 @@ def doctor(
         everywhere: every Python has the device, also of programs that do not ask for it.
         timeout: seconds.
     """
-    variables = {**environment(kind), "SIMULATED_GPU": settings}
+    surroundings = {**environment(kind), "SIMULATED_GPU": settings}
     if everywhere:
-        variables["PYTHONPATH"] = os.pathsep.join([EVERYWHERE, variables["PYTHONPATH"]])
+        surroundings["PYTHONPATH"] = os.pathsep.join([EVERYWHERE, surroundings["PYTHONPATH"]])
     if nvml:
         state = folder.parent / f"{folder.name}-nvml"
         state.write_text(nvml, encoding="utf-8")
         libraries = [nvml_folder(), os.environ.get("LD_LIBRARY_PATH")]
-        variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
-        variables["SIMULATED_NVML"] = str(state)
+        surroundings["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+        surroundings["SIMULATED_NVML"] = str(state)
     return subprocess.run(
         [sys.executable, "-m", "torchdoctor", *arguments],
         cwd=folder,
-        env=variables,
+        env=surroundings,
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -9,7 +9,8 @@ import pytest
 
 from simulated_gpu import devices
 
-pytestmark = pytest.mark.slow  # the device is compiled
+# In one process, which starts a server of programs for each kind of device.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulated-gpu")]  # the device is compiled
 TRAINING = """
 import json, torch
 from torch import nn

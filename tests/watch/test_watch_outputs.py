@@ -39,10 +39,9 @@ TRAIN = """
 import torch, wandb
 wandb.init()
 w = torch.ones(2, requires_grad=True)
-optimizer = torch.optim.SGD([w], lr=0.1)
 for _ in range(50):
     (w * w).sum().backward()
-    optimizer.step()
+    w.data -= 0.1 * w.grad
 """
 
 
