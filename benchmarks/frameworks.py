@@ -290,7 +290,11 @@ def table(rows: list[Row]) -> str:
         given = [f"`{x}`" for fix, x in words.items() if x in row.advice.get(fix, "")]
         observed = row.reason or _told(row.steps, row.counted, row.wrong)
         watched = "-" if row.watched is None else _told(row.watched, row.counted, row.watched_wrong)
-        cells = [row.versions or row.name, observed, row.bottleneck.split(":")[0] or "-"]
+        cells = [
+            f"{row.name} ({row.versions})" if row.versions else row.name,
+            observed,
+            row.bottleneck.split(":")[0] or "-",
+        ]
         lines.append(f"| {' | '.join([*cells, '; '.join(given) or '-', watched])} |")
     return "\n".join(lines) + "\n"
 
