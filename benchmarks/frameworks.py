@@ -1,13 +1,15 @@
 """Does torchdoctor understand the frameworks that people train with?
 
     python benchmarks/frameworks.py FOLDER [--only skorch_net,keras_fit] [--command "run ..."]
-    python benchmarks/frameworks.py FOLDER --table
+    python benchmarks/frameworks.py FOLDER --watch [--only ...]
+    python benchmarks/frameworks.py FOLDER --table > docs/frameworks.md
 
 Each row installs a real framework in an environment of its own below FOLDER (torch, and all else
 that this interpreter has, is shared), runs a short training as its users write it
 (benchmarks/framework_scripts) to its end under torchdoctor, and compares the recording with what
 the framework itself counted. In most scripts preparing a sample costs more than training with it,
-so the bottleneck is known. It prints a line of JSON for each row and keeps it in FOLDER/rows.
+so the bottleneck is known. It prints a line of JSON for each row and keeps it in FOLDER/rows. With
+--watch the script runs under `torchdoctor watch`, and what that saw is added to its row.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
 from torchdoctor.edits.calls import loader_location
+from torchdoctor.watch.recording import read_run
 from torchdoctor.words import Location, Recording, Report
 from torchdoctor.words.record_files import read_recording, read_report
 
@@ -37,6 +40,13 @@ COUNTED = re.compile(r"counted: (\d+) steps by (.+)")
 _PHASES = ("data_wait_s", "h2d_copy_s", "forward_s", "backward_s", "optimizer_s", "other_s")
 _HUGGING_FACE = "transformers accelerate trl datasets sentence-transformers"
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
+_HEAD = """# Frameworks
+
+Written by `benchmarks/frameworks.py`: short trainings with the real packages. Steps are those that
+torchdoctor saw, of those that the framework counted; the last one may have no end. A step is a
+batch: with Accelerate two of them make an update, which it counts. In brackets: what is not as it
+should be.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +70,7 @@ TABLE = [
     Framework(name="plain torch", script="plain.py"),
     Framework(
         name="Hugging Face Trainer", script="transformers_trainer.py",
-        packages=_HUGGING_FACE,
+        packages=_HUGGING_FACE, loader="",
         words={
             "loader-workers": "TrainingArguments(..., dataloader_num_workers=",
             "mixed-precision": "TrainingArguments(..., bf16=True",
@@ -69,7 +79,7 @@ TABLE = [
     ),
     Framework(
         name="TRL SFTTrainer", script="trl_sft.py", packages=_HUGGING_FACE,
-        words={"mixed-precision": "SFTConfig(..., bf16=True"}, bottleneck="",
+        words={"mixed-precision": "SFTConfig(..., bf16=True"}, bottleneck="", loader="",
     ),
     Framework(
         name="Accelerate", script="accelerate_loop.py", packages=_HUGGING_FACE,
@@ -92,7 +102,7 @@ TABLE = [
         },
     ),
     Framework(
-        name="skorch", script="skorch_net.py", packages="skorch",
+        name="skorch", script="skorch_net.py", packages="skorch", loader="",
         words={
             "loader-workers": "NeuralNet(..., iterator_train__num_workers=",
             "torch-compile": "NeuralNet(..., compile=True",
@@ -100,7 +110,7 @@ TABLE = [
     ),
     Framework(
         name="sentence-transformers", script="sentence_pairs.py",
-        packages=_HUGGING_FACE, bottleneck="",
+        packages=_HUGGING_FACE, bottleneck="", loader="",
         words={"mixed-precision": "SentenceTransformerTrainingArguments(..., bf16=True"},
     ),
     Framework(name="torch_geometric", script="geometric.py", packages="torch_geometric"),
@@ -130,6 +140,9 @@ class Row:
     advice: dict[str, str] = field(default_factory=dict)  # by fix, as a run words it
     wrong: list[str] = field(default_factory=list)
     reason: str = ""  # why there is no report
+    watched: int | None = None  # steps that `watch` saw
+    watched_how: str = ""
+    watched_wrong: list[str] = field(default_factory=list)
 
 
 def environment(framework: Framework, folder: Path) -> Path:
@@ -186,6 +199,39 @@ def row_of(framework: Framework, folder: Path, command: list[str]) -> Row:
     return judged(framework, report, recording, printed, ran.returncode)
 
 
+def watched_row(row: Row, framework: Framework, folder: Path) -> Row:
+    """Watch one framework, and return its row with what `watch` saw."""
+    python, script = environment(framework, folder), SCRIPTS / framework.script
+    output = folder / "watched" / re.sub(r"\W+", "-", framework.name)
+    shutil.rmtree(output, ignore_errors=True)
+    ran = subprocess.run(
+        [
+            sys.executable, "-m", "torchdoctor.cli.front", "watch", "--output", output,
+            "--", python, script.name, *framework.arguments.split(),
+        ],
+        cwd=script.parent, env={**os.environ, **_OFFLINE, **framework.environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    match = COUNTED.search(ran.stdout)
+    counted = int(match[1]) if match else None
+    logs = [log for log in read_run(output).processes if len(log.steps)]
+    wrong = [f"exit code {ran.returncode}"] * bool(ran.returncode)
+    if not logs:
+        return replace(row, watched=0, watched_wrong=[*wrong, "no step"])
+    process, steps = logs[0].process, int(logs[0].steps.step[-1])
+    if counted is None or not counted - 1 <= steps <= counted:
+        wrong.append(f"steps {steps} of {counted}")
+    if process.probe_failed:
+        wrong.append(process.probe_failed)
+    where = process.location
+    if framework.loader and framework.loader not in _line_at(where):
+        wrong.append(f"loader {where and f'{Path(where.file).name}:{where.line}'}")
+    return replace(
+        row, counted=counted, versions=match[2] if match else row.versions, watched=steps,
+        watched_how=process.steps_found, watched_wrong=wrong,
+    )  # fmt: skip
+
+
 def judged(
     framework: Framework, report: Report, recording: Recording, printed: str, exit_code: int
 ) -> Row:
@@ -236,18 +282,28 @@ def _line_at(location: Location | None) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Return the rows in Markdown."""
-    lines = ["| framework | steps | loader | bottleneck | own words |", "| --- " * 5 + "|"]
+    """Return the page in Markdown."""
+    lines = [_HEAD, "| framework | `run` | bottleneck | its own words | `watch` |"]
+    lines.append("| --- " * 5 + "|")
     for row in rows:
-        if row.reason:
-            cells = [row.name, row.reason, "", "", ""]
-        else:
-            counts = f"{row.steps} of {row.counted}"
-            cells = [f"{row.name} ({row.versions})", counts, row.loader, row.bottleneck, ""]
-            words = next((x.words for x in TABLE if x.name == row.name), {})
-            cells[-1] = "; ".join(f"`{x}`" for x in words.values())
-        lines.append(f"| {' | '.join(cells)} |")
+        words = next((x.words for x in TABLE if x.name == row.name), {})
+        given = [f"`{x}`" for fix, x in words.items() if x in row.advice.get(fix, "")]
+        observed = row.reason or _told(row.steps, row.counted, row.wrong)
+        watched = "-" if row.watched is None else _told(row.watched, row.counted, row.watched_wrong)
+        cells = [
+            f"{row.name} ({row.versions})" if row.versions else row.name,
+            observed,
+            row.bottleneck.split(":")[0] or "-",
+        ]
+        lines.append(f"| {' | '.join([*cells, '; '.join(given) or '-', watched])} |")
     return "\n".join(lines) + "\n"
+
+
+def _told(steps: int | None, counted: int | None, wrong: list[str]) -> str:
+    """Return the steps, and what else is wrong in brackets."""
+    rest = [" ".join(x.split()) for x in wrong if not x.startswith("steps ")]
+    rest = [x if len(x) < 90 else f"{x[:90]}..." for x in rest]
+    return f"{steps} of {counted or 'unknown'}" + (f" ({'; '.join(rest)})" if rest else "")
 
 
 def main() -> None:
@@ -256,6 +312,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="for environments, runs and rows")
     parser.add_argument("--command", default="run --no-fixes --budget 90s", help="of torchdoctor")
     parser.add_argument("--only", help="names of scripts without .py, comma-separated")
+    parser.add_argument("--watch", action="store_true", help="watch them, and add to their rows")
     parser.add_argument("--table", action="store_true", help="run nothing: print the kept rows")
     given = parser.parse_args()
     folder, rows = given.folder.resolve(), []
@@ -264,7 +321,10 @@ def main() -> None:
         name = Path(framework.script).stem
         kept = folder / "rows" / f"{name}.json"
         if not given.table and (given.only is None or name in given.only.split(",")):
-            row = row_of(framework, folder, given.command.split())
+            if given.watch:
+                row = watched_row(Row(**json.loads(kept.read_text())), framework, folder)
+            else:
+                row = row_of(framework, folder, given.command.split())
             kept.write_text(json.dumps(asdict(row), indent=1))
             print(json.dumps(asdict(row)), flush=True)
         if kept.is_file():

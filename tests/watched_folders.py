@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from torchdoctor.probe.measure.facts import write_json as write_whole
 from torchdoctor.watch import recording
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Event, Process, Rows, Start
@@ -58,4 +59,4 @@ def write_table(path: Path, columns: layout.Columns, rows: Rows) -> None:
 
 def write_json(path: Path, content: Process | Start) -> None:
     """Write a dataclass as JSON."""
-    layout.write_json(str(path), asdict(content))
+    write_whole(str(path), asdict(content))

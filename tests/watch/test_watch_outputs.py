@@ -13,8 +13,8 @@ from test_recording import steps
 
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.live_figures import LiveFigures
-from torchdoctor.watch.own_cost import own_cost
 from torchdoctor.watch.recording import Process, Steps
+from torchdoctor.watch.summary import own_cost
 
 TRACKER = """
 import atexit

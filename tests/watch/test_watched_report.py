@@ -61,7 +61,7 @@ def test_the_first_screen_says_the_cause_first_and_what_to_try(recorded: Path) -
     lines = text.splitlines()
     assert lines[0].startswith("torchdoctor watch · train.py --epochs 3 · node")
     assert lines[2].startswith("  Training is 1.") and "slower since step " in lines[2]
-    assert "Try remedies:   torchdoctor run train.py --epochs 3" in text
+    assert f"$ torchdoctor run --from {str(recorded)[1:]} train.py --epochs 3\n" in text  # in "/"
     for title in ("Where the time went", "Over time", "Slowest steps", "What happened"):
         assert title in lines
     assert len(lines) <= 48 and max(map(len, lines)) <= 100
@@ -140,6 +140,18 @@ def test_the_commands_find_the_newest_watched_run(
         assert result.exit_code == 0 and result.output.startswith("torchdoctor watch")
     assert "was killed" in runner.invoke(app, ["top"]).output
     assert isinstance(runner.invoke(app, ["top", "nowhere"]).exception, UsageError)
+
+
+@pytest.mark.parametrize("command", [["patch"], ["compare", "traces.json"]])
+def test_what_needs_tried_fixes_says_what_to_do_with_a_watched_run(
+    recorded: Path, tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "traces.json").write_text("{}")
+    for name in (recorded, recorded / "watch"):
+        result = CliRunner().invoke(app, [*command, str(name)])
+        assert isinstance(result.exception, UsageError)
+        assert f"torchdoctor report {recorded} tells the command" in str(result.exception)
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (44, 12)])

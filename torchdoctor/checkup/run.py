@@ -37,13 +37,7 @@ from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
-from torchdoctor.words import (
-    Ending,
-    ProgressEvent,
-    Recording,
-    Report,
-    Workload,
-)
+from torchdoctor.words import Ending, ProgressEvent, Recording, Report, Workload
 from torchdoctor.words.errors import ProgramFailed, UsageError
 from torchdoctor.words.record_files import write_record, write_recording
 
@@ -140,7 +134,12 @@ class _Checkup(RunResults):
         budget = self.settings.budget_s
         enough = min(max(budget * _OBSERVE_SHARE, _OBSERVE_LEAST_S), _OBSERVE_MOST_S)
         most = max(0.35 * budget, enough)
-        observation = self.recorder.observe(self.settings.step_on, enough, most, self._left())
+
+        def observe(enough_s: float = enough) -> Observation:
+            return self.recorder.observe(self.settings.step_on, enough_s, most, self._left())
+
+        earlier, workload = self.settings.earlier, self.recording.workload
+        observation = earlier(workload, observe) if earlier else observe()
         self.doubts += observation.doubts
         self._take(observation)
         if not observation.interrupted and too_short(self.recording) is None:

@@ -1,13 +1,15 @@
 """What the user asked for on the command line of `run`."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchdoctor.advice import catalogue
+from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.step_finding import STEP_KINDS
+from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.specs import FixSpec
 
@@ -22,6 +24,8 @@ class RunSettings:
     budget_s: float = 300.0
     timeout_s: float = 600.0
     output: Path | None = None
+    # Gives what a watched run shows, with what a short or a whole observation adds.
+    earlier: Callable[[Workload, Callable[..., Observation]], Observation] | None = None
     steps: int | None = None
     warmup: int | None = None
     fixes: list[str] | None = None

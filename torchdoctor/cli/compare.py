@@ -1,20 +1,17 @@
 """`torchdoctor compare`."""
 
-from __future__ import annotations
-
 import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from torchdoctor.cli.arguments import Details, Html, Json
 from torchdoctor.cli.outputs import check_written
+from torchdoctor.cli.stored import report_file
+from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
-
-if TYPE_CHECKING:
-    from torchdoctor.words import Report
 
 HELP = (
     "Show what changed from A to B: reports of run or diagnose, or PyTorch profiler traces.\n\n"
@@ -47,6 +44,7 @@ def compare(
         raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
     for name in (a, b):
         _check_file(name)
+        report_file(Path(name))  # raises UsageError for a watched run
     check_written({"comparison": json, "HTML page": html}, read=(a, b))
     reports = _report(Path(a)), _report(Path(b))
     comparison = compared(*reports, (a, b))

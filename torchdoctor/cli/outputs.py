@@ -5,22 +5,17 @@ same kind: the old result of the command that is run again. That is told by what
 trace, which may have taken hours to record, has the suffix of a report.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
-
-if TYPE_CHECKING:
-    from torchdoctor.words import Report
 
 Files = Mapping[str, Path | None]  # by kind, as in `check_written`; None: not asked for
 _HEAD_BYTES = 4096

@@ -1,5 +1,7 @@
 """`torchdoctor run`."""
 
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +26,9 @@ _Fixes = Annotated[
 ]
 _Skip = Annotated[str | None, typer.Option(help="Do not try these fixes.")]
 _NoFixes = Annotated[bool, typer.Option("--no-fixes", help="Diagnose only.")]
+_From = Annotated[
+    Path | None, typer.Option("--from", help="A watched run of the program, to observe less anew.")
+]
 _Cold = Annotated[
     bool, typer.Option("--cold", help="Start an interpreter for each launch; fork none.")
 ]
@@ -44,6 +49,7 @@ def run(
     html: arguments.Html = None,
     tensorboard: arguments.TensorBoard = None,
     output: arguments.Output = None,
+    watched: _From = None,
     steps: arguments.Steps = None,
     warmup: arguments.Warmup = None,
     fixes: _Fixes = None,
@@ -68,11 +74,13 @@ def run(
     from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.workload import workload_of
     from torchdoctor.reports.progress import Progress
+    from torchdoctor.watch import earlier, recording
 
     settings = RunSettings(
         **arguments.place(budget, on, nodes, gpus_per_pair),
         timeout_s=parse_duration(timeout),
         output=output,
+        earlier=partial(earlier.shortened, recording.opened(watched)) if watched else None,
         steps=steps,
         warmup=warmup,
         fixes=ids(fixes),

@@ -1,19 +1,15 @@
 """`torchdoctor report`, `patch`, `explain` and `env`: what runs have left, and what is known."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from torchdoctor.cli.arguments import RUNS, Details
+from torchdoctor.words import Recording, Report
 from torchdoctor.words.errors import UsageError
-
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording, Report
 
 PATCH_HELP = (
     "Print the recommended edits of your source as one unified diff, or apply them.\n\n"
@@ -45,7 +41,10 @@ _Force = Annotated[bool, typer.Option("--force", help=_FORCE)]
 
 
 def report_file(named: Path | None) -> Path:
-    """Return the report that was named, else that of the newest run below this folder."""
+    """Return the report that was named or is newest here; raise UsageError for a watched run."""
+    if named is not None and (run := _watched(named)) is not None:
+        todo = f"torchdoctor report {run} tells the command that tries fixes on its program"
+        raise UsageError(f"No fix was tried in the watched run {run}: {todo}.")
     return _newest_first()[0] if named is None else named
 
 

@@ -1,7 +1,5 @@
 """The observing and the profiled launch: when they have shown enough, and what they showed."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -164,10 +162,10 @@ class Observation:
 class Profiled:
     """What the profiled launch showed: a trace of each rank, and what hooks saw after them."""
 
-    traces: list[RankTrace]
+    traces: list["RankTrace"]
     facts: Mapping[int, ProcessFacts]
 
-    def largest(self) -> RankTrace:
+    def largest(self) -> "RankTrace":
         """Return the trace that holds most, of processes that are not ranks of one job."""
         return max(self.traces, key=lambda trace: Path(trace.statistics.path).stat().st_size)
 

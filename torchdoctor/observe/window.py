@@ -1,7 +1,5 @@
 """How many iterations a timed launch discards, and how many it measures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,14 +27,14 @@ class Window:
     measure_steps: int
     max_window_s: float
 
-    def overruled(self, measure_steps: int | None, warmup_steps: int | None) -> Window:
+    def overruled(self, measure_steps: int | None, warmup_steps: int | None) -> "Window":
         """Return the window with what the user asked for instead; None: nothing."""
         window = self if warmup_steps is None else replace(self, warmup_steps=warmup_steps)
         if measure_steps is None:
             return window
         return replace(window, measure_steps=measure_steps, max_window_s=_ASKED_FOR_S)
 
-    def warmed_up(self, steps: int, step_s: float, start_s: float) -> Window:
+    def warmed_up(self, steps: int, step_s: float, start_s: float) -> "Window":
         """Return the window with a longer warm-up, if that at most doubles what a launch takes."""
         launch_s = start_s + (self.warmup_steps + self.measure_steps) * step_s
         if steps <= self.warmup_steps or (steps - self.warmup_steps) * step_s > launch_s:

@@ -109,7 +109,7 @@ class Window:
         session = self._session
         session.device_rests()
         session.flush()
-        facts.write_json(session, "done-%d.json" % session.pid, {"reason": reason})
+        facts.write_json("%s/done-%d.json" % (session.channel, session.pid), {"reason": reason})
         if session.plan.get("after") == "continue":
             session.on = False
             return

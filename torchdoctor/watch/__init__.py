@@ -4,5 +4,5 @@ In: the user's command, as typed. Out: `torchdoctor-runs/<time>/watch/`, alerts,
 report. `inside` is loaded by path into the user's process and needs the standard library and the
 probe alone; `layout` describes the folder; `recording` reads it.
 
-May import: words, probe, machine, launch, reports, facts, advice.
+May import: words, probe, machine, launch, observe, reports, facts, advice.
 """

@@ -1,14 +1,10 @@
 """Follows the logs of a watched run while they grow, and tells each thing that changes once."""
 
-from __future__ import annotations
-
-import contextlib
 import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from torchdoctor.watch import means as tables
@@ -17,7 +13,15 @@ from torchdoctor.watch.changes import MEAN_S, RECENT, begins_at
 from torchdoctor.watch.followed import ENOUGH, Alert, Followed
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.rank_alerts import rank_alerts
-from torchdoctor.watch.recording import Event, ProcessLog, Rows, Steps, read_process, read_table
+from torchdoctor.watch.recording import (
+    Event,
+    ProcessLog,
+    Rows,
+    Steps,
+    read_lines,
+    read_process,
+    read_table,
+)
 from torchdoctor.words.figures import duration, memory, percent, ratio, seconds
 
 _FILES = "alerts*.jsonl"  # one of each host
@@ -38,10 +42,8 @@ def read_alerts(folder: Path) -> list[Alert]:
     """Return the alerts of a `watch` folder as they were told; each once, of several hosts too."""
     alerts: dict[tuple[object, ...], Alert] = {}
     for path in sorted(folder.glob(_FILES)):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            for line in path.read_bytes().split(b"\n")[:-1]:
-                alert = msgspec.json.decode(line, type=Alert)
-                alerts.setdefault((alert.kind, alert.cause, alert.rank, alert.step), alert)
+        for alert in read_lines(path, Alert):
+            alerts.setdefault((alert.kind, alert.cause, alert.rank, alert.step), alert)
     return sorted(alerts.values(), key=lambda alert: alert.t_unix_s)
 
 

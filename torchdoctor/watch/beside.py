@@ -3,20 +3,18 @@
 Nothing depends on it: it may be killed at any time, and the program and its log go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
-import importlib
 import json
 import os
 import select
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from torchdoctor.machine import nvml
 from torchdoctor.machine.processes import tree
+from torchdoctor.watch.alerts import Alerts
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.live_figures import LiveFigures
 from torchdoctor.watch.machine_log import MachineLog
@@ -36,16 +34,16 @@ class Beside:
     ) -> None:
         self._folder, self._start = folder / FOLDER, start
         self._terminal, self._figures = terminal, figures
-        self._alerts = _optional("alerts", "Alerts", self._folder)
+        self._alerts = Alerts(self._folder)
         self._alert_file = layout.AppendedFile(str(self._folder / f"alerts-{start.host}.jsonl"))
 
     def run(self) -> None:
         """Stay until the program has ended; then write how, and the report."""
         os.nice(19)
-        life = _Life(self._start.pid)
+        pid, descriptor = self._start.pid, _descriptor_of(self._start.pid)
         with nvml.session() as gpus:
             name = f"machine-{self._start.host}-{self._start.pid}.sensors"
-            machine = MachineLog(self._start.pid, self._folder / name, gpus)
+            machine = MachineLog(pid, self._folder / name, gpus)
             began_s, look_s = time.monotonic(), time.monotonic() + _LOOK_S
             while True:
                 now_s = time.monotonic()
@@ -55,7 +53,7 @@ class Beside:
                     took_s = time.monotonic() - now_s
                     look_s = now_s + max(_LOOK_S, took_s / _COST_SHARE)
                 every_s = min(_MOST_S, max(_EVERY_S, _SHARE * (now_s - began_s)))
-                if life.ended_within(every_s):
+                if _ended_within(pid, descriptor, every_s):
                     break
             self._wait_for_others()
             self._look(machine)
@@ -63,8 +61,7 @@ class Beside:
 
     def _look(self, machine: MachineLog) -> None:
         _quietly(lambda: self._figures.write(machine.last))
-        if self._alerts is not None:
-            _quietly(self._tell)
+        _quietly(self._tell)
 
     def _tell(self) -> None:
         """Keep new alerts, and say each in one line where stderr is a terminal."""
@@ -94,36 +91,26 @@ class Beside:
         )
         write_start(self._folder, ended)
         self._figures.close()
-        _optional("end_report", "write_end_report", self._folder)
+        from torchdoctor.watch.end_report import write_end_report  # not while the program runs
+
+        _quietly(lambda: write_end_report(self._folder))
 
 
-class _Life:
-    """A process of others, whose end is waited for."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._descriptor: int | None = None  # open until our own process ends
-        with contextlib.suppress(OSError, AttributeError):
-            self._descriptor = os.pidfd_open(pid)  # a pid alone may pass on to another
-
-    def ended_within(self, seconds: float) -> bool:
-        """Wait so long at most; True once it has ended."""
-        if self._descriptor is not None:
-            return bool(select.select([self._descriptor], [], [], seconds)[0])
-        time.sleep(seconds)
-        return not tree(self._pid)
+def _descriptor_of(pid: int) -> int | None:
+    """Return a descriptor of a process of others, open until our own ends; None: not here."""
+    with contextlib.suppress(OSError, AttributeError):
+        return os.pidfd_open(pid)  # a pid alone may pass on to another
+    return None
 
 
-def _optional(module: str, name: str, folder: Path) -> Any:
-    """Return what a part of the room makes of the folder; None: it failed, as our log says."""
-    try:
-        return getattr(importlib.import_module(f"torchdoctor.watch.{module}"), name)(folder)
-    except Exception as error:
-        print(f"{module}: {type(error).__name__}: {error}", flush=True)
-        return None
+def _ended_within(pid: int, descriptor: int | None, seconds: float) -> bool:
+    if descriptor is not None:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    time.sleep(seconds)
+    return not tree(pid)
 
 
-def _quietly(function: Any) -> None:
+def _quietly(function: Callable[[], None]) -> None:
     """Call it; a failure costs this one sample or look, and is kept in our log."""
     try:
         function()

@@ -3,8 +3,6 @@
 The rules are asked from the top; a rule above explains what rules below it would also find.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

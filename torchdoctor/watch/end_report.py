@@ -1,7 +1,5 @@
 """The report of a watched run: during it, after it, or after it was killed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,8 +16,8 @@ from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import PHASE_COLOURS, PHASE_NAMES
 from torchdoctor.watch.followed import clock
 from torchdoctor.watch.ranks import trained
-from torchdoctor.watch.recording import PHASES, WatchedRun
-from torchdoctor.watch.summary import Summary, opened, summary_of
+from torchdoctor.watch.recording import PHASES, WatchedRun, opened
+from torchdoctor.watch.summary import Summary, summary_of
 from torchdoctor.words import RankTime
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import counted, duration, percent, ratio, seconds, speedup
@@ -102,7 +100,7 @@ def _answer(summary: Summary) -> list[Block]:
         rows.append(("last quarter", f"{text}{why}"))
     blocks.append(KeyFigures(title, figure, rows))
     if summary.trying:
-        blocks.append(doc.Sentence(f"Try remedies:   {summary.trying}"))
+        blocks += [doc.Sentence("Try remedies:"), doc.Code(summary.trying, "shell")]
     return blocks
 
 

@@ -1,7 +1,5 @@
 """What is remembered of each watched process, and what is told of it."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from dataclasses import dataclass, field

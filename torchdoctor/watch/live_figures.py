@@ -1,7 +1,5 @@
 """The live figures of a watched run: OpenMetrics text for a node exporter, TensorBoard scalars."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,9 +52,7 @@ class LiveFigures:
         total_s, count = float(rows.total_s.sum()), int(rows.steps.sum())
         self._scalars.scalar("watch/step_s", total_s / count, step)
         self._scalars.scalar("watch/steps_per_s", count / total_s, step)
-        for phase, seconds in zip(
-            PHASES, (rows.phases_s * rows.steps[:, None]).sum(0), strict=True
-        ):
+        for phase, seconds in zip(PHASES, rows.spent_s.sum(axis=0), strict=True):
             self._scalars.scalar(f"watch/share/{phase}", float(seconds) / total_s, step)
         if len(log.sensors):
             self._scalars.scalar("watch/rss_GB", float(log.sensors["rss_bytes"][-1]) / 1e9, step)
@@ -83,7 +79,7 @@ def _metrics(log: ProcessLog) -> Iterator[str]:
         samples = float(np.nansum((rows.samples * rows.steps)[recent]))
         if samples:
             yield f"{_PREFIX}_samples_per_second{label} {samples / total_s:.6g}"
-        shares = (rows.phases_s * rows.steps[:, None])[recent].sum(axis=0) / total_s
+        shares = rows.spent_s[recent].sum(axis=0) / total_s
         for phase, share in zip(PHASES, shares, strict=True):
             yield f'{_PREFIX}_phase_ratio{label[:-1]},phase="{phase}"}} {share:.4f}'
     for name in ("rss_bytes", "device_bytes", "loss"):

@@ -1,7 +1,5 @@
 """Samples the machine and the program's processes beside a watched run, as rows of a table."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -3,8 +3,6 @@
 A table of means is what changes are looked for in, and what their causes are told by.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

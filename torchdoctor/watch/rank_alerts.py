@@ -1,7 +1,5 @@
 """Tells of ranks that start late, die, hang, or lag behind the others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

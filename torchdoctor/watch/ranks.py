@@ -1,7 +1,5 @@
 """Joins the logs of ranks and nodes on one clock: who waits for whom, and why."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

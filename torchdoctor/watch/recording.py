@@ -1,8 +1,8 @@
 """Reads the folder of a watched run: while it grows, after it ended, or after it was killed."""
 
-from __future__ import annotations
-
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.probe.measure.facts import write_json
 from torchdoctor.watch.inside import layout
 from torchdoctor.words import Location
+from torchdoctor.words.errors import UsageError
 
 FOLDER = "watch"  # in the run folder
 _TAIL = 1024  # rows that a power cut may have left empty
@@ -46,27 +48,20 @@ class Process:
 
     host: str
     pid: int
-    ppid: int = 0
     start_ns: int = 0  # when torch had been imported, of the host's monotonic clock
     start_unix_ns: int = 0
     rank: int | None = None
-    local_rank: int | None = None
     world_size: int | None = None
     backend: str | None = None  # of torch.distributed
     argv: list[str] = field(default_factory=list)
-    python: str = ""
     torch: str = ""
     device: str = "cpu"
     # What a step is: "loader", "optimizer", "backward", "explicit"; None: not decided yet.
     step_kind: str | None = None
     steps_found: str = ""  # the same as one sentence
     location: Location | None = None  # of the loader or optimizer
-    updates_per_step: float | None = None  # optimizer steps
     batch_size: int | None = None
     num_workers: int | None = None
-    frameworks: list[str] = field(default_factory=list)
-    profiled_s: float = 0.0  # that profiler windows took, with what they wrote
-    notes: list[str] = field(default_factory=list)  # failures that the probe lives on with
     probe_failed: str | None = None  # why the probe removed itself
     exited: bool = False  # its exit handlers ran
 
@@ -75,10 +70,8 @@ class Process:
 class Event:
     """Something that happened once.
 
-    kind: "steps" (found, or told by something else from here on), "input" (a new shape),
-    "compiled", "evaluation" and "checkpoint" (`seconds`; `value`: its bytes), "pass" (over
-    the training loader), "loss" (not finite), "profile" (a window; `text`: its file), "failed",
-    "exit".
+    kind: "steps" (found, or told by something else from here on), "evaluation" and "checkpoint"
+    (`seconds`), "loss" (not finite), "profile" (a window; `text`: its file), "failed" (our hooks).
     """
 
     t_ns: int  # of the host's monotonic clock
@@ -86,7 +79,6 @@ class Event:
     kind: str
     text: str = ""
     seconds: float = 0.0
-    value: float | None = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +108,7 @@ class Steps:
     @cached_property
     def total_s(self) -> Column:
         """Return the seconds of each row, of all its steps."""
-        return np.asarray(self._phases.sum(axis=1))
+        return np.asarray(self.spent_s.sum(axis=1))
 
     @cached_property
     def step_s(self) -> Column:
@@ -126,10 +118,11 @@ class Steps:
     @cached_property
     def phases_s(self) -> Column:
         """Return the mean seconds of each phase of a step; shape (n, len(PHASES))."""
-        return self._phases / self.steps[:, None]
+        return self.spent_s / self.steps[:, None]
 
     @cached_property
-    def _phases(self) -> Column:
+    def spent_s(self) -> Column:
+        """Return the seconds of each phase in each row, of all its steps."""
         return np.stack([self.rows[name] for name in PHASES], axis=1).astype(np.float64)
 
     @cached_property
@@ -198,7 +191,7 @@ class WatchedRun:
 
 def write_start(folder: Path, start: Start) -> None:
     """Write the command of one host into a `watch` folder, whole or not at all; raise OSError."""
-    layout.write_json(str(folder / f"run-{start.host}-{start.pid}.json"), asdict(start))
+    write_json(str(folder / f"run-{start.host}-{start.pid}.json"), asdict(start))
 
 
 def read_run(folder: Path) -> WatchedRun:
@@ -229,6 +222,15 @@ def read_run(folder: Path) -> WatchedRun:
     )
 
 
+def opened(folder: Path) -> WatchedRun:
+    """Return the watched run of a folder; raise UsageError if there is none."""
+    try:
+        return read_run(folder)
+    except FileNotFoundError as error:
+        todo = "start one with torchdoctor watch train.py, or name its folder"
+        raise UsageError(f"There is no watched run in {folder}: {todo}.") from error
+
+
 def read_process(folder: Path, stem: str, since: int = 0) -> ProcessLog | None:
     """Return the log of one process, its steps from row `since` on; None: it is not there yet."""
     process = _json(folder / f"{stem}.json", Process)
@@ -239,7 +241,7 @@ def read_process(folder: Path, stem: str, since: int = 0) -> ProcessLog | None:
         process=process,
         steps=Steps(rows=read_table(folder / f"{stem}.steps", layout.STEP_COLUMNS, since)),
         sensors=read_table(folder / f"{stem}.sensors", layout.PROCESS_COLUMNS),
-        events=read_events(folder / f"{stem}.events"),
+        events=[*read_lines(folder / f"{stem}.events", Event)],
     )
 
 
@@ -281,19 +283,12 @@ def read_table(path: Path, columns: tuple[tuple[str, str], ...], since: int = 0)
     return result
 
 
-def read_events(path: Path) -> list[Event]:
-    """Return events in the order of the file; lines that are torn are left out."""
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError:
-        return []
-    events = []
-    for line in lines:
-        try:
-            events.append(msgspec.json.decode(line, type=Event))
-        except msgspec.MsgspecError:
-            continue
-    return events
+def read_lines(path: Path, kind: type[_Read]) -> Iterator[_Read]:
+    """Yield the objects of a file, one a line; what is torn or not there is left out."""
+    with contextlib.suppress(OSError):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            with contextlib.suppress(msgspec.MsgspecError):
+                yield msgspec.json.decode(line, type=kind)
 
 
 def _json(path: Path, kind: type[_Read]) -> _Read | None:

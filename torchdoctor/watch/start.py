@@ -4,8 +4,6 @@ The program has the process, terminal, signals and exit status that it would hav
 command is executed in our own place.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

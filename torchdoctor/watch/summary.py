@@ -1,15 +1,14 @@
 """What is known of a watched run as a whole: where its time went, what changed, what to try."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import time
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from torchdoctor import __version__
 from torchdoctor.advice import catalogue
@@ -19,12 +18,10 @@ from torchdoctor.watch.causes import PHASE_NAMES, Change, cause_of
 from torchdoctor.watch.changes import MEAN_S
 from torchdoctor.watch.followed import Alert
 from torchdoctor.watch.inside import layout
-from torchdoctor.watch.own_cost import own_cost
 from torchdoctor.watch.ranks import Ranks, ranks_of, trained
-from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun, read_run
+from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
 from torchdoctor.words import Interval, Location, RankTime
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import seconds
+from torchdoctor.words.figures import relative, seconds
 
 _STRETCHES = 240  # of the whole run
 _PERIODS, _SLOWEST = 6, 6
@@ -32,9 +29,10 @@ _HOUR_S = 3600.0
 _DRIFT = 1.05
 _OWN = 0.25  # of the model's work could be gained, where as much of the rest could be
 _NOTABLE = 0.03  # of the training, that a change must have cost
+_FEWEST = 6  # blocks without hooks: below, no interval of a median reaches 95 %
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
 # Fields of StepStatistics by the log's name, where that differs.
-_FIELDS = {"wait": "data_wait_s", "copy": "h2d_copy_s"}
+FIELDS = {"wait": "data_wait_s", "copy": "h2d_copy_s"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +95,6 @@ class Summary:
     trying: str = ""  # the command that would try remedies
 
 
-def opened(folder: Path) -> WatchedRun:
-    """Return the watched run of a folder; raise UsageError if there is none."""
-    try:
-        return read_run(folder)
-    except FileNotFoundError as error:
-        todo = "start one with torchdoctor watch train.py, or name its folder"
-        raise UsageError(f"There is no watched run in {folder}: {todo}.") from error
-
-
 def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     """Return what is known of a run so far; `now_s`: Unix time."""
     nothing = Start(host="", pid=0, command=[], cwd="")
@@ -160,7 +149,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     largest = _largest(phases, ranks)
     cause = ranks.sentence if largest == "rank" else _cause(largest, phases, log.process.location)
     cause = _changed(about["alerts"], table, training_s) or cause  # type: ignore[arg-type]
-    trying = _command(about["command"], largest)  # type: ignore[arg-type]
+    trying = _command(start, largest, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
     return Summary(status=status, ending=ending, cause=cause, trying=trying, **about, **result)  # type: ignore[arg-type]
 
 
@@ -290,18 +279,45 @@ def _cause(largest: str, phases: dict[str, float], place: Location | None) -> st
     return f"The largest cost is {name}{line}: {share:.0f} % of the time."
 
 
-def _command(command: list[str], largest: str) -> str:
-    """Return the command that tries what may help."""
+def _command(start: Start, largest: str, folder: str) -> str:
+    """Return the command that tries what may help; `folder`: of the run, where it can be used."""
+    command = start.command
     if not command:
         return ""
-    phase, checks = _FIELDS.get(largest, f"{largest}_s"), catalogue.checks()
+    phase, checks = FIELDS.get(largest, f"{largest}_s"), catalogue.checks()
     fixes = [
         ident
         for ident, fix in catalogue.fixes().items()
         if phase in fix.phases or any(phase in checks[x].phases for x in fix.treats if x in checks)
     ]
     chosen = f" --fixes {','.join(fixes)}" if fixes and len(fixes) <= 6 else ""
+    chosen += f" --from {shlex.quote(relative(folder, start.cwd))}" if folder else ""
     script = len(command) > 1 and PurePath(command[0]).name.startswith("python")
     plain = script and command[1].endswith(".py")
     words = shlex.join(command[1:]) if plain else f"-- {shlex.join(command)}"
     return f"torchdoctor run{chosen} {words}"
+
+
+def own_cost(steps: Steps) -> Interval | None:
+    """Return a step with the hooks, divided by one without; None: too few blocks for that.
+
+    Each block is compared with the rows beside it, as many seconds before and behind. The median
+    counts, as an evaluation may fall into a block, with the interval of its order statistics.
+    """
+    ends_ns = steps.start_ns + (steps.total_s * 1e9).astype(np.int64)
+    ratios = []
+    for block in np.flatnonzero(steps.has(layout.PROBE_OFF)):
+        length_ns = int(steps.total_s[block] * 1e9)
+        first = np.searchsorted(steps.start_ns, steps.start_ns[block] - length_ns)
+        last = np.searchsorted(ends_ns, ends_ns[block] + length_ns, side="right")
+        beside = np.arange(first, last)
+        beside = beside[steps.plain[beside]]
+        if min(np.sum(beside < block), np.sum(beside > block)) > 0:
+            mean_s = steps.total_s[beside].sum() / steps.steps[beside].sum()
+            ratios.append(mean_s / steps.step_s[block])
+    if len(ratios) < _FEWEST:
+        return None
+    ratios.sort()
+    rank = int(binom.ppf(0.025, len(ratios), 0.5))
+    low, high = ratios[max(rank - 1, 0)], ratios[min(len(ratios) - rank, len(ratios) - 1)]
+    return Interval(low=float(low), estimate=float(np.median(ratios)), high=float(high))

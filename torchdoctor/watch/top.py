@@ -1,7 +1,5 @@
 """The live view of a watched run: reads its files only, twice a second."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -21,8 +19,8 @@ from torchdoctor.watch.alerts import read_alerts
 from torchdoctor.watch.end_report import phase_bars
 from torchdoctor.watch.inside.layout import PASS_BEGAN
 from torchdoctor.watch.ranks import trained
-from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun
-from torchdoctor.watch.summary import opened, standing
+from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun, opened
+from torchdoctor.watch.summary import standing
 from torchdoctor.words.figures import counted, duration, memory, percent, seconds
 
 _EVERY_S = 0.5
@@ -113,8 +111,8 @@ def _progress(log: ProcessLog, width: int) -> list[Block]:
         step += (
             f", {since:,} of {length:,} in this epoch, {duration((length - since) / per_s)} left"
         )
-    phases = (recent.phases_s * recent.steps[:, None]).sum(axis=0)
-    return [KeyFigures(step, "", rows), *phase_bars(dict(zip(PHASES, phases, strict=True)))]
+    phases = dict(zip(PHASES, recent.spent_s.sum(axis=0), strict=True))
+    return [KeyFigures(step, "", rows), *phase_bars(phases)]
 
 
 def _epoch(steps: Steps) -> tuple[int, int] | None:

@@ -75,7 +75,8 @@ class Turns:
         session.device_rests()
         session.flush()
         self._turn += 1
-        facts.write_json(session, "turn.json", {"turn": self._turn, "pid": session.pid})
+        turn = {"turn": self._turn, "pid": session.pid}
+        facts.write_json(os.path.join(session.channel, "turn.json"), turn)
         go = os.path.join(session.channel, "go-%d" % self._turn)
         while not os.path.exists(go):
             time.sleep(_LOOK_S)

@@ -17,9 +17,8 @@ _LIBRARY = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
 _paths: "dict[str, str | None]" = {}
 
 
-def write_json(session, name, content):
-    """Write a file of the channel atomically."""
-    path = os.path.join(session.channel, name)
+def write_json(path: str, content: object) -> None:
+    """Write a JSON file whole or not at all; raise OSError."""
     # A path that is no UTF-8 holds lone surrogates, which no reader of JSON accepts.
     with open(path + ".part", "w", encoding="utf-8", errors="replace") as file:
         json.dump(content, file, default=str, ensure_ascii=False)
@@ -35,7 +34,7 @@ def write(session):
         except Exception as error:  # one part that cannot tell costs no other its facts
             session.fail(type(registry).__name__, error)
     collected["probe_errors"] = list(session.errors)
-    write_json(session, "process-%d.json" % session.pid, collected)
+    write_json("%s/process-%d.json" % (session.channel, session.pid), collected)
 
 
 def _of_process(session):
@@ -50,9 +49,9 @@ def _of_process(session):
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
         **session.accelerator.facts(),
-        "rank": _integer("RANK"),
+        "rank": integer("RANK"),
         # Without torchrun (torch.multiprocessing.spawn) the environment does not say.
-        "world_size": _integer("WORLD_SIZE") or world_size,
+        "world_size": integer("WORLD_SIZE") or world_size,
         "is_loader_worker": session.is_loader_worker(),
         # But for the time for which another process had the turn.
         "first_step_s": None if first_step_s is None else first_step_s - session.stood_still_s,
@@ -67,7 +66,8 @@ def _of_process(session):
     }
 
 
-def _integer(name):
+def integer(name):
+    """Return the integer of a variable of the environment; None: there is none."""
     try:
         return int(os.environ[name])
     except (KeyError, ValueError):

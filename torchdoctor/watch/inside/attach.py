@@ -103,9 +103,9 @@ class Watch:
         if trace is not None and trace.tb_next is not None:
             error.__traceback__ = trace.tb_next
 
-    def event(self, kind, text="", seconds=0.0, value=0.0):
+    def event(self, kind, text="", seconds=0.0):
         """Note an event that happens now."""
-        self.keeper.event(step_log.perf_counter_ns(), kind, text, seconds, value)
+        self.keeper.event(step_log.perf_counter_ns(), kind, text, seconds)
 
     def _has_compiled(self):
         """Return whether torch.compile made graphs since this was asked last, and note them."""
@@ -115,8 +115,6 @@ class Watch:
         except (AttributeError, KeyError, TypeError):
             return False  # of another torch
         before, self._graphs = self._graphs, graphs
-        if graphs > before:
-            self.event("compiled", value=graphs - before)
         return graphs > before
 
     def wake(self):

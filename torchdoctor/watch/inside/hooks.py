@@ -4,7 +4,6 @@ Unlike the probe's own they ask nothing of the program's data sets, losses on a 
 """
 
 import functools
-import os
 import sys
 import weakref
 from time import perf_counter_ns
@@ -162,7 +161,6 @@ class Calls(model_hooks._Calls):
         is_new = shape not in self._shapes and len(self._shapes) < _MOST_SHAPES
         if is_new:
             self._shapes.add(shape)
-            self._session.event("input", "x".join(map(str, shape)))
         return most, shape[0] if len(shape) > 1 else 0, is_new
 
 
@@ -338,7 +336,7 @@ def install_checkpoints(watch, importing):
                     return old(*args, **kwargs)
                 finally:
                     took_ns = watch.log.add(CHECKPOINT_END) - began
-                    watch.event("checkpoint", "", took_ns / 1e9, _size(args, kwargs))
+                    watch.event("checkpoint", "", took_ns / 1e9)
 
             return save
 
@@ -346,15 +344,6 @@ def install_checkpoints(watch, importing):
 
     timed(watch.torch, "save")
     importing.when_imported("safetensors.torch", lambda module: timed(module, "save_file"))
-
-
-def _size(args, kwargs):
-    """Return the bytes of the file that was named, 0 where none was."""
-    path = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
-    try:
-        return os.path.getsize(path) if isinstance(path, (str, os.PathLike)) else 0
-    except OSError:
-        return 0
 
 
 def install_pauses(watch):

@@ -12,6 +12,7 @@ from _thread import allocate_lock, start_new_thread
 from math import nan
 from time import perf_counter_ns
 
+from ...probe.measure.facts import integer, write_json
 from . import layout
 
 _FLUSH_S = 1.0
@@ -21,11 +22,6 @@ _SENSORS_S, _SENSORS_MOST_S = 1.0, 15.0
 _SENSORS_SHARE = 1e-4  # of the time so far, between these
 _BURST, _EVENT_EVERY_NS = 50, 10_000_000_000  # of one kind
 _MOST_EVENTS = 20_000
-_FRAMEWORKS = (
-    *("transformers", "trl", "accelerate", "lightning", "pytorch_lightning", "ignite", "timm"),
-    *("keras", "sentence_transformers", "diffusers", "torch_geometric", "skorch", "ray.train"),
-    *("deepspeed", "torchtitan", "fastai"),
-)
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -47,7 +43,7 @@ class Keeper:
         self._counts = {}  # by kind: [events, when the next one may come]
         self._total_events = 0
         self._loss, self._bad_losses = nan, 0
-        self._notes, self._facts = [], {}
+        self._facts = {}
         self._lock = allocate_lock()
         self._ended = False
         self._start_ns, self._start_unix_ns = perf_counter_ns(), time.time_ns()
@@ -86,13 +82,13 @@ class Keeper:
             self._watch.log.flag(layout.LOSS_NOT_FINITE)
             self._bad_losses += 1
             if self._bad_losses & (self._bad_losses - 1) == 0:
-                self.event(perf_counter_ns(), "loss", repr(value), value=self._bad_losses)
+                self.event(perf_counter_ns(), "loss", repr(value))
 
-    def event(self, t_ns, kind, text="", seconds=0.0, value=0.0):
+    def event(self, t_ns, kind, text="", seconds=0.0):
         """Keep an event; of one kind no more than a burst, and then now and then."""
         if self._events is None:
             if len(self._early) < _BURST and not self.started:
-                self._early.append((t_ns, kind, text, seconds, value))
+                self._early.append((t_ns, kind, text, seconds))
             return
         count = self._counts.setdefault(kind, [0, 0])
         count[0] += 1
@@ -101,13 +97,10 @@ class Keeper:
         count[1] = t_ns + _EVENT_EVERY_NS
         self._total_events += 1
         row = {"t_ns": t_ns, "step": self._watch.log.step, "kind": kind, "text": text}
-        row |= {"seconds": seconds, "value": value}
-        line = json.dumps(row).replace("NaN", "null").replace("Infinity", "null")
-        self._events.add(line.encode() + b"\n")
+        self._events.add(json.dumps({**row, "seconds": seconds}).encode() + b"\n")
 
     def note(self, reason):
         """Note a failure that the probe lives on with."""
-        self._notes.append(reason)
         self.event(perf_counter_ns(), "failed", reason)
 
     def failed(self, reason):
@@ -185,7 +178,6 @@ class Keeper:
         if self._rows is None or self._ended:
             return
         self._facts["exited"] = True
-        self.event(perf_counter_ns(), "exit")
         self._sample()
         self._ended = True
         self.flush()
@@ -202,27 +194,19 @@ class Keeper:
     def _write_facts(self):
         self.changed = False
         torch, device = self._watch.torch, self._watch.accelerator
-        log = self._watch.log
         facts = {
             "host": os.uname().nodename,
             "pid": os.getpid(),
-            "ppid": os.getppid(),
             "start_ns": self._start_ns,
             "start_unix_ns": self._start_unix_ns,
-            "local_rank": _integer("LOCAL_RANK"),
             "argv": [str(argument) for argument in getattr(sys, "argv", [])],
-            "python": sys.version.split()[0],
             "torch": str(torch.__version__),
             "device": device.type if device.is_used() else "cpu",
-            "updates_per_step": self._watch.rests.updates / log.step if log.step else None,
-            "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
-            "profiled_s": self._watch.profiling.spent_s,
-            "notes": self._notes[-20:],
             **(self._group or _group(torch)),
             **self._facts,
         }
         try:
-            layout.write_json(os.path.join(self.folder, self.stem + ".json"), facts)
+            write_json(os.path.join(self.folder, self.stem + ".json"), facts)
         except OSError:
             self.changed = not self._ended  # a full disk: tried again
 
@@ -258,13 +242,6 @@ def _is_loader_worker():
     return worker is not None and getattr(worker, "_worker_info", None) is not None
 
 
-def _integer(name):
-    try:
-        return int(os.environ[name])
-    except (KeyError, ValueError):
-        return None
-
-
 def _group(torch):
     """Return rank, world size and backend: of the process group, else of the environment."""
     distributed = torch.distributed
@@ -274,7 +251,7 @@ def _group(torch):
             "world_size": int(distributed.get_world_size()),
             "backend": str(distributed.get_backend()),
         }
-    return {"rank": _integer("RANK"), "world_size": _integer("WORLD_SIZE"), "backend": None}
+    return {"rank": integer("RANK"), "world_size": integer("WORLD_SIZE"), "backend": None}
 
 
 def _read(path):

@@ -186,11 +186,3 @@ class AppendedFile:
                 os.fsync(self._file)
         except OSError:
             pass
-
-
-def write_json(path: str, content: object) -> None:
-    """Write a JSON file whole or not at all; raise OSError."""
-    # A path that is no UTF-8 holds lone surrogates, which no reader of JSON accepts.
-    with open(path + ".part", "w", encoding="utf-8", errors="replace") as file:
-        json.dump(content, file, default=str, ensure_ascii=False)
-    os.replace(path + ".part", path)

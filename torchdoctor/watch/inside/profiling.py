@@ -72,8 +72,7 @@ class Profiling:
         self._wanted = self._bytes + size < _MOST_BYTES
         # The file was written between the steps: the next one is not like the others either.
         self._watch.log.flags |= layout.PROFILED
-        self._watch.event("profile", os.path.join("traces", name), took_s, size)
-        self._watch.keeper.changed = True
+        self._watch.event("profile", os.path.join("traces", name), took_s)
 
     def at_exit(self):
         """Close what is open: a running profiler would crash a program that ends."""

@@ -359,7 +359,6 @@ class StepLog:
             if place == self.place:
                 self.flags |= layout.PASS_BEGAN
                 self._is_odd = True
-                self._on_event(now, "pass")
             elif self.step and self._foreign(place):
                 self._evaluates(_BY_LOADER, now)
         elif code == step_log.FORWARD_BEGIN:

@@ -1,0 +1,105 @@
+"""What a watched run tells `run` of the same program, which then observes hardly anything anew."""
+
+import shlex
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchdoctor.machine.environment import usable_cpus
+from torchdoctor.observe.observation import Observation
+from torchdoctor.observe.steps import settled_after
+from torchdoctor.watch.means import comparable
+from torchdoctor.watch.ranks import trained
+from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
+from torchdoctor.watch.summary import FIELDS
+from torchdoctor.words import StepStatistics, Workload
+from torchdoctor.words.figures import seconds
+from torchdoctor.words.report import TWO_MODES
+
+_ENOUGH_S = 1.0  # of training, for what a watched run does not hold: settings, stacks, files
+_FEWEST = 100  # steps of the watched run
+_OTHER_TIMES = 1.5  # a step now against one then, either way
+
+
+def shortened(
+    run: WatchedRun, program: Workload, observe: Callable[..., Observation]
+) -> Observation:
+    """Return a short observation with the steps of a watched run, or a whole one of its own.
+
+    `observe` takes the seconds of training that are enough, or nothing. The last doubt says what
+    comes from the watched run, or what is not as it was then.
+    """
+    seen = None if any(_differences(run, program)) else observe(_ENOUGH_S)
+    differs = next(_differences(run, program, seen), None)
+    if seen is None or differs:
+        whole = observe()
+        doubt = f"The watched run in {run.folder.parent} was not used: {differs}."
+        return replace(whole, doubts=[*whole.doubts, doubt])
+    steps = _statistics(comparable(trained(run)[0].steps), seen.steps)
+    doubt = (
+        f"The time of a step and its parts are those of {steps.steps:,} steps of the watched run "
+        f"in {run.folder.parent}; {seen.steps.total_steps_seen} were observed anew, for the rest."
+    )
+    return replace(seen, steps=steps, doubts=[*seen.doubts, doubt])
+
+
+def _differences(run: WatchedRun, now: Workload, seen: Observation | None = None) -> Iterator[str]:
+    """Yield what is not as it was; `seen`: None before the program is started."""
+    logs = trained(run)
+    steps = comparable(logs[0].steps) if len(logs) == len(run.starts) == 1 else None
+    if steps is None or len(steps) < _FEWEST:
+        yield f"it must be of one process, with {_FEWEST} steps"
+        return
+    then, process = run.starts[0], logs[0].process
+    facts: list[tuple[str, object, object]] = [
+        ("machine was", then.host, socket.gethostname()),
+        ("program was", _typed(then), _typed(now)),
+    ]
+    for rows in run.machines.values():
+        facts += [("CPUs were", float(cpus), usable_cpus()) for cpus in rows["cpus"][-1:]]
+    files = [now.script] if now.script is not None else []
+    if seen is not None:
+        main, boundary = seen.processes[0], seen.steps.boundary
+        files += main.sources
+        facts.append(("torch was", process.torch, main.torch))
+        facts.append(("steps were told by the", process.step_kind, boundary.kind))
+        for x in main.loaders if boundary.kind == "loader" else ():
+            if x.ident == boundary.ident:
+                facts.append(("batch size was", process.batch_size, x.batch_size))
+                facts.append(("workers were", process.num_workers, x.num_workers))
+    yield from (f"the {name} {old}, now {new}" for name, old, new in facts if old != new)
+    for path in filter(Path.is_file, map(Path, files)):
+        if path.stat().st_mtime_ns > then.start_unix_ns:
+            yield f"{path} has changed since"
+    if seen is not None:
+        old_s, new_s = float(np.median(steps.step_s)), seen.steps.median_s
+        if not 1 / _OTHER_TIMES <= new_s / old_s <= _OTHER_TIMES:
+            yield f"a step took {seconds(old_s)}, now {seconds(new_s)}"
+
+
+def _typed(started: Start | Workload) -> str:
+    words = [started.python or "", *started.command[started.python is not None :]]
+    return f"{shlex.join(words)} in {started.cwd}"
+
+
+def _statistics(steps: Steps, observed: StepStatistics) -> StepStatistics:
+    """Return the observed statistics with the times of the watched steps, once they had settled."""
+    settled = settled_after(steps.step_s) or 0
+    steps = Steps(rows=steps.rows[min(settled, len(steps) // 3) :])
+    means = dict(zip(PHASES, steps.spent_s.sum(axis=0) / steps.steps.sum(), strict=True))
+    # An evaluation, a checkpoint and the collector are part of the other phases there.
+    mean_s = sum(means.values())
+    means["forward"] += means["evaluation"]
+    means["other"] += means.pop("checkpoint") + means["gc"]
+    fields: dict[str, Any] = {FIELDS.get(x, f"{x}_s"): float(s) for x, s in means.items()}
+    parts = {"p10_s": 10, "median_s": 50, "p90_s": 90, "p99_s": 99}
+    fields |= {x: float(np.percentile(steps.step_s, part)) for x, part in parts.items()}
+    fields |= {"steps": int(steps.steps.sum()), "warmup_steps": settled, "settled_after": settled}
+    fields["two_modes"] = abs(mean_s / fields["median_s"] - 1.0) > TWO_MODES
+    fields["evaluations"] = int((steps.rows["evaluation"] > 0).sum())
+    fields |= {"mean_s": float(mean_s), "evaluation_wait_s": 0.0, "still_warming": False}
+    return replace(observed, **fields)
