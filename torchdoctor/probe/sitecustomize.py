@@ -87,8 +87,7 @@ def _say(error):
         import json
         import traceback
 
-        channel = json.loads(_plan_text())["channel"]
-        path = os.path.join(channel, "probe-error-%d.txt" % os.getpid())
+        path = json.loads(_plan_text())["channel"] + "/probe-error-%d.txt" % os.getpid()
         with open(path, "a", encoding="utf-8") as file:
             traceback.print_exception(type(error), error, error.__traceback__, file=file)
     except Exception:
