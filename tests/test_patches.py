@@ -424,7 +424,7 @@ def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: 
     (tmp_path / "train.py").write_text(SLOW_LOADER)
     before = (tmp_path / "train.py").read_bytes()
     row = public_patches.Row(name="tiny", folder=".", command="train.py", fix="loader-workers")
-    found = public_patches.compared(row, tmp_path, "330s", tmp_path / "out")
+    found = public_patches.compared(row, tmp_path, "200s", tmp_path / "out")
     assert (tmp_path / "train.py").read_bytes() == before
     path = tmp_path / "out" / "tiny" / "report.json"
     report = json.loads(path.read_text())

@@ -74,7 +74,7 @@ def run(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
 def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("advice")
     (folder / "weights.txt").write_text("mine")
-    return folder, run(folder, SMALL_INPUTS, "--budget", "200s", "--fixes", "lr-schedule")
+    return folder, run(folder, SMALL_INPUTS, "--budget", "100s", "--fixes", "lr-schedule")
 
 
 def trial(report: dict[str, Any], fix: str) -> dict[str, Any]:

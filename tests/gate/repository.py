@@ -12,13 +12,13 @@ from settings import PAUSE_S
 rows = open("data.txt").read().split()  # ignored by git
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(100000):
     time.sleep(PAUSE_S)
     loss = model(torch.randn(4, 8)).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    loss.backward()  # updated by hand: making an optimizer imports for a second
+    for parameter in model.parameters():
+        parameter.data -= 0.01 * parameter.grad
+        parameter.grad = None
 """
 
 
