@@ -37,13 +37,7 @@ from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
-from torchdoctor.words import (
-    Ending,
-    ProgressEvent,
-    Recording,
-    Report,
-    Workload,
-)
+from torchdoctor.words import Ending, ProgressEvent, Recording, Report, Workload
 from torchdoctor.words.errors import ProgramFailed, UsageError
 from torchdoctor.words.record_files import write_record, write_recording
 
