@@ -57,10 +57,14 @@ SHARES = {
     ],
 }
 GAINS = {
-    "gpu": [r"without GPU kernels:? (?:[\d.]+ \w+ \()?([\d.]+)x", r"([\d.]+)x without the GPU's k"],
+    "gpu": [
+        r"without GPU kernels:? (?:[\d.]+ \w+ \()?([\d.]+)x",
+        r"([\d.]+)x as fast without the GPU's k",
+        r"Without the GPU's kernels it would be ([\d.]+)x",
+    ],
     "cpu": [
         r"without CPU operators and Python:? (?:[\d.]+ \w+ \()?([\d.]+)x",
-        r"([\d.]+)x without the host's operators",
+        r"Without the host's operators, Python and launches it would be ([\d.]+)x",
     ],
     "data_loader": [r"without waiting for data:? (?:[\d.]+ \w+ \()?([\d.]+)x"],
     "runtime": [r"without GPU driver calls:? (?:[\d.]+ \w+ \()?([\d.]+)x"],

@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.loading import given_back_share, least_step_s
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import (
-    Candidate,
-    CheckSpec,
-    Diagnosis,
-    FixSpec,
-    Recording,
-    Refused,
-    Settings,
-)
+from torchdoctor.words import Candidate, CheckSpec, Diagnosis, FixSpec, Recording, Refused, Settings
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _KNOWN_TO = 0.05  # logarithm of a ceiling: closer ones are equal, and the cheaper trial comes first
@@ -103,8 +95,7 @@ def _order(
     fix: FixSpec, prospect: _Prospect, ceiling: float | None, included: int, diagnosis: Diagnosis
 ) -> tuple[float, ...]:
     """Return what orders fixes, the first is least: tier, gain, cost, fixes included, treated."""
-    # The tree takes the first branch that is high: a mistake beside it, whose end costs no results
-    # and no set-up, may cost more.
+    # Beside the tree's first yes a mistake, whose end costs no result and no set-up, may cost more.
     shares = [f.share_of_step or 0.0 for f in diagnosis.findings if f.check == diagnosis.detail]
     for_nothing = prospect.tier == 1 and fix.risk == 0 and not fix.setup_s
     is_larger = for_nothing and (prospect.share or 0.0) > max(shares, default=1)

@@ -1,7 +1,6 @@
 """Walks the decision tree that the check files form, and asks the ceilings about the answer.
 
-Shares suggest, taking a cost away proves. docs/decisions/diagnosis.md says why the rule is as it
-is, docs/decisions/upper-bounds.md why a share may mislead.
+Shares suggest, taking a cost away proves: docs/decisions/diagnosis.md and upper-bounds.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +17,10 @@ from torchdoctor.words import (
     Interval,
     Question,
     Recording,
-    TraceStatistics,
+    Shares,
     TriedCeiling,
 )
-from torchdoctor.words.figures import says_something
+from torchdoctor.words.figures import counted, percent, ratio, says_something, speedup
 
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
@@ -33,6 +32,7 @@ _VERDICTS = {
     "memcpy": "Memory copies hold up {value} of each step",
     "communication": "Communication between devices takes {value} of each step",
     "gpu": "The GPU computes {value} of each step: it is the limit",
+    "gpu_partly": "The GPU computes {value} of each step, and waits in the rest",
     "cpu": "The GPU waits for the host, which takes {value} of each step",
     "cpu_only": "The CPU is the limit: it computes {value} of each step",
     "cpu_beside": "The CPU computes {value} of each step",
@@ -48,10 +48,9 @@ def too_short(recording: Recording) -> str | None:
     steps = recording.steps
     if steps is None or not steps.program_ended or steps.total_steps_seen >= _FEWEST_STEPS:
         return None
-    number = steps.total_steps_seen
     return (
-        f"The program ended after {number} whole step{'s' * (number != 1)}, too few to tell what "
-        "slows it down: let it train for 30 steps or more (by its own options, or with more data)."
+        f"The program ended after {counted(steps.total_steps_seen, 'whole step')}, too few to tell "
+        "what slows it down: let it train for 30 steps or more (by its options or with more data)."
     )
 
 
@@ -67,12 +66,16 @@ def diagnose(
     path, bottleneck, value = _walk(recording, checks)
     on_gpu = recording.has_gpu or recording.shares.gpu is not None
     detail = detail_of(bottleneck, findings, checks, on_gpu, value or 0.0)
-    if detail is not None and checks[detail].verdict == "all":  # the GPU waits for what no fix ends
-        findings = [replace(f, fixes=[]) if checks[f.check].asks("gpu") else f for f in findings]
+    cause = next((f for f in findings if f.check == detail), None)
+    if cause is not None and bottleneck == "cpu" and (cause.share_of_step or 0) >= (value or 0) / 2:
+        # What the GPU mostly waits for says what ends the wait.
+        for number, f in enumerate(findings):
+            if checks[f.check].asks("gpu"):
+                findings[number] = replace(f, fixes=[x for x in f.fixes if x in cause.fixes])
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,
-        sentence=_sentence(bottleneck, value, detail, findings, checks, on_gpu, recording.trace),
+        sentence=_sentence(bottleneck, value, cause, findings, checks, on_gpu, recording),
         path=path,
         findings=findings,
     )
@@ -187,11 +190,11 @@ def detail_of(
 def _sentence(
     bottleneck: str,
     value: float | None,
-    detail: str | None,
+    cause: Finding | None,
     findings: list[Finding],
     checks: Mapping[str, CheckSpec],
     on_gpu: bool,
-    trace: TraceStatistics | None,
+    recording: Recording,
 ) -> str:
     if bottleneck == "none" or value is None:
         return "No part of the step stands out."
@@ -202,14 +205,27 @@ def _sentence(
     kind = bottleneck
     if bottleneck == "cpu" and not on_gpu:
         kind = "cpu_beside" if larger else "cpu_only"
-    text = _VERDICTS[kind].format(value=f"{value:.0%}")
-    cause = next((f for f in findings if f.check == detail), None)
+    kind = "gpu_partly" if kind == "gpu" and value < 2 / 3 else kind
+    text = _VERDICTS[kind].format(value=f"{value:.0%}") + _parts(kind, value, recording.shares)
     if cause is None or checks[cause.check].question is not None or not cause.evidence:
-        return " ".join([*larger, f"{text}.", *(on_host(trace) if trace and kind == "cpu" else [])])
+        on_gpu_host = recording.trace and kind == "cpu" and on_host(recording.trace)
+        return " ".join([*larger, f"{text}.", *(on_gpu_host or [])])
     quoted = checks[cause.check].verdict
     if quoted == "all":
         return " ".join(cause.evidence)
     return " ".join([*larger, f"{text}.", cause.evidence[-1 if quoted == "last" else 0]])
+
+
+def _parts(kind: str, value: float, shares: Shares) -> str:
+    """Return what the value of a verdict adds up from, in the report's terms; "" of one part."""
+    parts = {
+        "memcpy": (shares.memcpy or 0.0, "the copies themselves", "the host blocked in copy calls"),
+        "cpu": (value - (shares.runtime or 0.0), "operators and Python", "driver calls"),
+    }
+    first, *names = parts.get(kind, (value, "", ""))
+    told = sorted(zip((first, value - first), names, strict=True), reverse=True)
+    texts = [f"{percent(x).replace(' ', '')} {name}" for x, name in told if round(x, 2)]
+    return f": {', '.join(texts)}" if len(texts) > 1 else ""
 
 
 def by_experiment(
@@ -230,15 +246,16 @@ def by_experiment(
     own = by_branch.get(diagnosis.bottleneck)
     if own is None or own.speedup is None:
         return diagnosis, doubts
-    elsewhere = [t for t in whole if branches[t.ceiling] != diagnosis.bottleneck]
-    gains = [t for t in elsewhere if t.verdict == "gain" and t.speedup is not None]
+    gains = [
+        t for t in whole if branches[t.ceiling] != diagnosis.bottleneck and t.verdict == "gain"
+    ]
     best = max(gains, key=lambda t: t.speedup.low if t.speedup else 0.0, default=None)
-    measured = f" Without {own.removes} the program was {_faster(own.speedup)}."
+    measured = f" Without {own.removes} the program was {bound(own.speedup)} as fast."
     if own.verdict == "gain":
         best = best if best is not None and _gives_far_more(best, own) else None
         measured = measured if best is not None else ""  # it stands among the upper bounds
     else:
-        measured = f" Without {own.removes} a step takes as long ({_figures(own.speedup)})."
+        measured = f" Without {own.removes} a step takes as long ({bound(own.speedup)})."
         if own.verdict == "nothing":
             best = None  # little was expected of it
         else:
@@ -247,9 +264,8 @@ def by_experiment(
     if best is None or best.speedup is None:
         return replace(diagnosis, sentence=sentence), doubts
     bottleneck = branches[best.ceiling]
-    sentence += (
-        f" The limit is {best.removes}: without that, the program was {_faster(best.speedup)}."
-    )
+    faster = f"without that, the program was {bound(best.speedup)} as fast"
+    sentence += f" The limit is {best.removes}: {faster}."
     detail = detail_of(bottleneck, diagnosis.findings, checks, on_gpu)
     return replace(diagnosis, bottleneck=bottleneck, detail=detail, sentence=sentence), doubts
 
@@ -283,16 +299,11 @@ def _disagreement(trial: TriedCeiling) -> str | None:
         why = "The share explains less than that: one of the two measurements was disturbed."
     return (
         f"The profile gives {trial.removes} {trial.share:.0%} of a step. Without that, "
-        f"the program was {_faster(trial.speedup)}. {why}"
+        f"the program was {bound(trial.speedup)} as fast. {why}"
     )
 
 
-def _faster(speedup: Interval) -> str:
-    return f"{_figures(speedup)} as fast"
-
-
-def _figures(speedup: Interval) -> str:
+def bound(gain: Interval) -> str:
     """Return a speed-up with its interval; of a useless interval only what is certain."""
-    if not says_something(speedup) and speedup.low > 1:
-        return f"more than {speedup.low:.2f}x"
-    return f"{speedup.estimate:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
+    useless = not says_something(gain) and gain.low > 1
+    return f"more than {ratio(gain.low)}x" if useless else speedup(gain)

@@ -25,13 +25,11 @@ class Wording:
 def wording(fix: FixSpec, settings: Settings, recording: Recording) -> Wording:
     """Return how this program makes a fix permanent; a fix that fails costs its own lines only."""
     failures: list[str] = []
-    no_edits: list[Edit] = []
-    no_location: Location | None = None
     general, code = fix.permanent_form, lambda: fix.instruction(settings, recording)
     return Wording(
         instruction=_guarded(fix, "instruction", code, general, failures),
-        edits=_guarded(fix, "edit", lambda: fix.edits(settings, recording), no_edits, failures),
-        location=_guarded(fix, "location", lambda: fix.location(recording), no_location, failures),
+        edits=_guarded(fix, "edit", lambda: fix.edits(settings, recording), [], failures),
+        location=_guarded(fix, "location", lambda: fix.location(recording), None, failures),
         failures=failures,
     )
 

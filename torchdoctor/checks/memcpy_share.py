@@ -7,13 +7,16 @@ While the device waits for a copy (batches, results), or one holds the host, not
 The profiler's trace gives the exposed time of memory copies, in which no kernel runs, and the
 exposed time in which the host is blocked inside a copy call of the driver.
 
+## What to do
+Copy seldom, in large pieces, and read results on the host as late as you can.
+
 ## Not to be confused with
 Copies that run beside kernels: they cost nothing.
 """
 
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, trace
 
-_MODERATE, _ALL = 0.05, 0.95
+_MODERATE = 0.05
 
 
 def _measure(recording: Recording) -> float | None:
@@ -31,18 +34,18 @@ def _examine(recording: Recording) -> Symptoms:
     if share is None or share < _MODERATE:
         return
     evidence = [f"Copies, or the host blocked in them, take {share:.0%} of each step, exposed."]
-    if traced is not None and traced.blocking_copy_s:
+    if traced is not None and traced.blocking_copy_s and traced.step_s:
         where = f", most of it in {traced.blocking_copy_range}" * bool(traced.blocking_copy_range)
-        exposed_s = traced.blocking_copy_exposed_s or 0.0
-        where = ", in part beside kernels" * (exposed_s < _ALL * traced.blocking_copy_s) + where
+        to_host = (traced.d2h_wait_s or 0.0) > traced.blocking_copy_s / 2
         evidence.append(
-            f"The host is blocked {traced.blocking_copy_s * 1e3:.1f} ms a step in copies{where}."
+            f"Copies{' to the host' * to_host} block the host "
+            f"{traced.blocking_copy_s / traced.step_s:.0%} of each step, "
+            f"{share - (recording.shares.memcpy or 0.0):.0%} while the GPU does nothing{where}."
         )
-        if (to_host_s := traced.d2h_wait_s or 0.0) > traced.blocking_copy_s / 2:
-            evidence.append(
-                f"{to_host_s * 1e3:.1f} ms of that are copies to the host, which wait until all "
-                "is done that was launched before, and for other ranks where it communicates."
-            )
+        told = (
+            "They wait for all that was launched before, communication with other ranks included."
+        )
+        evidence.extend([told] * to_host)
     yield Symptom(share=share, evidence=evidence)
 
 

@@ -5,9 +5,9 @@ The host ran Python of the program, or it waited: a sleep, a file, a lock, anoth
 time is not the model's, and no compiler, optimizer or batch size makes it shorter by itself.
 
 ## What to do
-Look at the function that is named, or record with `with_stack=True` if none is. Do the work every
-so many steps (logging, metrics, checkpoints), in a thread or process beside the training, or on
-whole tensors. `torchdoctor run` of the program names the lines by their stacks.
+Do the work of the named function in a thread or process beside the model, every so many steps
+(logging, metrics, checkpoints), or on whole tensors. If none is named, record with
+`with_stack=True`. `torchdoctor run` of the program names the lines by their stacks.
 
 ## How it is measured
 The check adds up stretches of the trace of at least half a millisecond in which no operator, driver

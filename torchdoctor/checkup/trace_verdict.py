@@ -14,7 +14,7 @@ _UNSEEN = (
     "computed is unknown: record with ProfilerActivity.CUDA (or the device's own activity)."
 )
 _NO_TIME = "The events of the trace have no durations, so where the time goes is unknown."
-_MUCH = 1.15  # a speed-up without a cost that explains the step
+_MUCH = 0.1  # of a step
 _REPLAYED = {
     "data_loader": "the wait for data",
     "memcpy": "copies",
@@ -23,7 +23,6 @@ _REPLAYED = {
     "cpu": "the host's operators, Python and launches",
     "runtime": "other driver calls",
 }
-_SKEWED = 0.1  # of a step
 _MOSTLY = 0.5  # of the exposed time in collectives
 _RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
 _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
@@ -94,7 +93,7 @@ def with_waits(
 def _of_the_latest(diagnosis: Diagnosis, row: RankTime, ranks: Sequence[RankTime]) -> Diagnosis:
     """Return the diagnosis of the rank that comes last; it says first how long others wait."""
     most = max(ranks, key=lambda rank: (rank.wait_s or 0.0) / rank.step_s if rank.step_s else 0.0)
-    if not most.wait_s or most.wait_s < _SKEWED * most.step_s:
+    if not most.wait_s or most.wait_s < _MUCH * most.step_s:
         return diagnosis
     told = (
         f"The ranks wait for rank {row.rank}, which comes last to {row.last_share or 0.0:.0%} of "
@@ -112,16 +111,19 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
     del gains[diagnosis.bottleneck]
     best, own = max(gains, key=lambda x: gains[x]), replay.gain(diagnosis.bottleneck) or 1.0
-    shown = diagnosis.sentence.replace(": it is the limit.", ".")
-    if own >= MATTERS or (gains[best] < _MUCH and shown == diagnosis.sentence):
+    if own >= MATTERS:
         return diagnosis
+    shown, why = diagnosis.sentence.replace(": it is the limit.", "."), "other work hides this cost"
+    if (unseen := 1.0 - replay.explained_s / replay.replayed_s) >= _MUCH:
+        why = f"{unseen:.0%} of it the device waits for what is not in the trace, as other ranks"
     text = (
-        "By replay of the trace (a model), other work hides this cost: the step would be "
-        f"{own:.2f}x as fast without {_REPLAYED[diagnosis.bottleneck]}, and {gains[best]:.2f}x "
-        f"without {_REPLAYED[best]}."
+        f"By replay of the trace (a model), the step would be only {own:.2f}x as fast without "
+        f"{_REPLAYED[diagnosis.bottleneck]}: {why}."
     )
-    if best == "cpu" and diagnosis.bottleneck == "gpu":
-        text += " The profiler slows the host down, so the last figure may be too high."
+    if gains[best] >= MATTERS:
+        text += f" Without {_REPLAYED[best]} it would be {gains[best]:.2f}x as fast"
+        slowed = best == "cpu" and diagnosis.bottleneck == "gpu"
+        text += ", or less, as the profiler slows the host down." if slowed else "."
     return replace(diagnosis, sentence=f"{shown} {text}")
 
 

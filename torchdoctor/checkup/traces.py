@@ -39,6 +39,7 @@ from torchdoctor.words import (
 )
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import seconds
+from torchdoctor.words.traced import MATTERS
 
 NOT_MEASURED = "No fix was tried, because a trace cannot be run."
 MEASURE = " To measure fixes: torchdoctor run train.py"
@@ -168,7 +169,8 @@ def _offered(
     checks = catalogue.checks()
     treated: dict[str, dict[str | None, float]] = {}  # fix -> branch -> shares of its findings
     for finding in diagnosis.findings:
-        branch = checks[finding.check].branch
+        check = checks[finding.check]
+        branch = "cpu" if check.asks("gpu") else check.branch  # a GPU idles for its host
         for ident in finding.fixes:
             shares = treated.setdefault(ident, {})
             shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)
@@ -191,10 +193,10 @@ def _offered(
 def _worth(
     shares: Mapping[str | None, float], diagnosis: Diagnosis, trace: TraceStatistics
 ) -> tuple[float, ...]:
-    """Return what orders fixes: what a fix could save by replay, then what it treats, as shares.
+    """Return what orders fixes: what a fix could save by replay, and what it treats, as shares.
 
-    `shares` are those of the findings that it treats, by branch of the tree, added up. The
-    bottleneck counts before other branches, and the replay caps what a branch can give.
+    `shares` are those of the findings that it treats, by branch of the tree, added up. What treats
+    a bottleneck that is not hidden comes first. The replay caps what a branch can give.
     """
     own = shares.get(diagnosis.bottleneck, 0.0)
     treats = (own, sum(shares.values()) - own)
@@ -205,7 +207,7 @@ def _worth(
     for branch, share in shares.items():
         gain = replay.gain(branch)
         saved += share if gain is None else min(share, max(1.0 - 1.0 / gain, 0.0))
-    return (saved, *treats)
+    return (own > 0 and (replay.gain(diagnosis.bottleneck) or MATTERS) >= MATTERS, saved, *treats)
 
 
 def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
@@ -220,8 +222,8 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
         sentences.append(f"The trace holds {counted}: too few to tell usual from unusual steps.")
     if world and world > len(ranks):
         sentences.append(
-            f"Traces of {len(ranks)} of {world} ranks are here: slow ranks among the others cannot "
-            "be seen. Name a folder with the traces of all ranks."
+            f"Traces of {len(ranks)} of {world} ranks are here, so the others may be slower: name "
+            "a folder with the traces of all ranks."
         )
     return sentences
 

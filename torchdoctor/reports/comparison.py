@@ -159,12 +159,10 @@ def _figures(comparison: Comparison) -> list[Block]:
 
 
 def _figure(value: float | None, unit: str) -> str:
-    if value is None:
-        return "not measured"
+    if value is None or unit == "share":
+        return percent(value)
     if unit == "bytes":
         return memory(value) if value >= 1e6 or value == 0 else f"{value / 1e3:.3g} kB"
-    if unit == "share":
-        return percent(value)
     return _time(value) if unit == "s" else f"{_count(value)} {unit}".strip()
 
 
@@ -182,20 +180,14 @@ def _named(change: FindingChange) -> str:
 
 
 def _time(value: float | None) -> str:
-    if value is None:
-        return MISSING
-    return seconds(value) if value else "0"
+    return MISSING if value is None else seconds(value) if value else "0"
 
 
 def _change(value: float | None) -> str:
     if value is None:
         return "not known"
-    if abs(value) < 5e-9:
-        return "0"
-    return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
+    return f"{'-' if value < 0 else '+'}{seconds(abs(value))}" if abs(value) >= 5e-9 else "0"
 
 
 def _count(value: float | None) -> str:
-    if value is None:
-        return MISSING
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
+    return MISSING if value is None else f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"

@@ -40,6 +40,7 @@ from torchdoctor.words.figures import (
     seconds,
     speedup,
 )
+from torchdoctor.words.report import Finding
 from torchdoctor.words.traced import MATTERS
 
 _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 3, 2
@@ -88,10 +89,15 @@ def _cause(report: Report) -> list[Block]:
 
 def _answer(report: Report, folder: str) -> list[Block]:
     """Return what to change, or why nothing can be recommended, and what only the user can do."""
+    to_do = _to_do(report) if report.trials and not report.no_trials_reason else ""
+    return [*_measured_answer(report, folder), *sentences(f"By hand: {to_do}" if to_do else "")]
+
+
+def _to_do(report: Report) -> str:
+    """Return what only the user can change about the cause; empty where no page says it."""
     check = catalogue.checks().get(report.diagnosis.detail or "")
-    to_do = check.section("What to do").partition(". ")[0].removesuffix(".") if check else ""
-    more = f"By hand: {to_do}. More: torchdoctor explain {check.ident}" if check and to_do else ""
-    return [*_measured_answer(report, folder), *sentences(more)]
+    first = check.section("What to do").partition(". ")[0].removesuffix(".") if check else ""
+    return f"{first}. More: torchdoctor explain {check.ident}" if check and first else ""
 
 
 def _measured_answer(report: Report, folder: str) -> list[Block]:
@@ -164,10 +170,9 @@ def _faster(interval: Interval | None, numerics: str | None) -> str:
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     """Return the best fix that is faster by itself, where no set could be recommended."""
-    title, more = "FASTER, measured by itself", ""
-    if best.numerics == "not-comparable":
-        title = "Faster, but not recommended"
-        more = "More time may tell whether training stays the same (--budget)."
+    unknown = best.numerics == "not-comparable"
+    title = "Faster, but not recommended" if unknown else "FASTER, measured by itself"
+    more = "More time may tell whether training stays the same (--budget)." * unknown
     offered = [fix for fix in _offered(report) if fix.fix == best.fix]
     return [
         KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best), "")]),
@@ -182,31 +187,46 @@ def _offered(report: Report) -> list[RecommendedFix]:
 
 def _not_measured(report: Report) -> list[Block]:
     """Return what could help where no fix was tried: of a trace, and of `--no-fixes`."""
-    offered, reason = _offered(report), wording.untried(report)
-    if not offered:
-        return sentences(reason)
-    gains = [(_by_replay(report, fix) or 0.0, fix) for fix in offered]
-    own, rows = max(gain for gain, _ in gains), []
-    for gain, fix in sorted(gains, key=lambda row: -row[0])[:_MOST_FIXES]:
+    offered, reason, to_do = _offered(report), wording.untried(report), _to_do(report)
+    findings, cause = report.diagnosis.findings, report.diagnosis.bottleneck
+    if not offered and not to_do:
+        unknown = report.steps is None and cause != "none"
+        return sentences(f"{'torchdoctor knows no fix for this. ' * unknown}{reason}")
+    by_hand = [x for x in findings if x.check == report.diagnosis.detail]
+    leads = [("by hand", to_do, by_hand)] if to_do else []
+    for fix in offered:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
-        most = f"{ratio(gain)}x at most   " if gain >= MATTERS else ""
-        rows.append((_name(fix), f"{most}{spec.title if spec is not None else ''}"))
-    how = "bounds" if own >= MATTERS else "hardly any gain,"
-    worth = f"{how} by replay of the trace" if own else ""
-    rest = len(offered) - len(rows)
+        treats = [finding for finding in findings if fix.fix in finding.fixes]
+        leads.append((_name(fix), spec.title if spec is not None else "", treats))
+    gains, rows = [_at_most(report, treats) for *_, treats in leads], []
+    best, checks = max(gain or 0.0 for gain in gains), catalogue.checks()
+    for (name, title, treats), gain in zip(leads, gains, strict=True):
+        # What saves nothing by itself stands here only if it treats the cause.
+        if (
+            not gain
+            or gain >= min(best, MATTERS)
+            or cause in {checks[x.check].branch for x in treats}
+        ):
+            rows.append((name, f"{ratio(gain)}x at most   {title}" if gain else title))
+    model = "replay of the trace (a model)" if replayed_gains(report) else "share of the step"
+    worth = f"{'bounds' if best >= MATTERS else 'hardly any gain,'} by {model}" if best else ""
+    rest = len(leads) - len(rows[:_MOST_FIXES])
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
-    return [KeyFigures("WHAT COULD HELP, not measured", worth, rows), *sentences(more, reason)]
+    shown = KeyFigures("WHAT COULD HELP, not measured", worth, rows[:_MOST_FIXES])
+    return [shown, *sentences(more * bool(offered), reason)]
 
 
-def _by_replay(report: Report, fix: RecommendedFix) -> float | None:
-    """Return the speed-up of the trace, replayed without the largest cost that a fix treats."""
+def _at_most(report: Report, findings: Sequence[Finding]) -> float | None:
+    """Return the speed-up without the largest cost of these findings, by replay and by share."""
     replay = report.trace.what_if if report.trace and replayed_gains(report) else None
     checks, gains = catalogue.checks(), []
-    for finding in report.diagnosis.findings:
-        if replay is not None and fix.fix in finding.fixes:
-            check, share = checks[finding.check], finding.share_of_step
-            gain = replay.gain("cpu" if check.asks("gpu") else check.branch)  # idle: the host
-            gains += [min(gain, 1 / max(1 - (share or 1), 0.01))] if gain else []
+    for check, share in ((checks[x.check], x.share_of_step) for x in findings):
+        gain = replay and replay.gain(
+            "cpu" if check.asks("gpu") else check.branch
+        )  # idle: the host
+        by_share = 1 / max(1 - share, 0.01) if share and report.trace else None
+        bounds = [bound for bound in (gain, by_share) if bound]
+        gains += [min(bounds)] if bounds else []
     return max(gains, default=None)
 
 
@@ -339,13 +359,14 @@ def _step(report: Report) -> list[Block]:
     if not bars:
         return []
     time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
-    path = report.trace.path if report.trace else ""
+    trace, path = report.trace, report.trace.path if report.trace else ""
     title = "".join(["one step", *(f" of rank {x.rank}" for x in report.ranks if x.path == path)])
-    if time is not None:  # samples/s are of the same time
+    if report.steps is None and trace is not None and trace.step_s:  # its shares are of the mean
+        title = title if trace.steps else "the whole trace"
+        title += f": {seconds(trace.step_s)}{' (mean)' * (trace.steps > 1)}"
+    elif time is not None:  # samples/s are of the same time
         average = "median" if time.deciding == time.median else "mean"
         title += f": {seconds(time.deciding)}{f' ({average})' * (time.steps > 1)}"
-    if report.trace is not None and not report.trace.steps and time is None:
-        title = f"the whole trace: {seconds(report.trace.step_s or 0.0)}"
     title += f", {quantity(rate, 'samples/s')}" if rate else ""
     return [Sentence(title, "soft"), Bars(bars), *sentences(upper_bounds(report), tone="soft")]
 

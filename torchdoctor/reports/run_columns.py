@@ -103,10 +103,8 @@ def trace_files(report: Report) -> list[Path]:
 
 def profiled_lanes(report: Report) -> StepLanes | None:
     """Return steps of the trace that the report's shares are of; None if it cannot be read."""
-    for path in trace_files(report) if report.trace is not None else []:
-        if report.trace is not None and str(path) == report.trace.path:
-            try:
-                return lanes_of_trace(read_trace(path))
-            except UsageError:
-                return None
-    return None
+    path = Path(report.trace.path) if report.trace is not None else None
+    try:
+        return lanes_of_trace(read_trace(path)) if path in trace_files(report) and path else None
+    except UsageError:
+        return None

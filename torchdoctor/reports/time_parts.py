@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from torchdoctor.advice.diagnosis import bound
 from torchdoctor.facts.lookup import exposed_python, unlike_profiled
 from torchdoctor.reports.document import Bar
-from torchdoctor.words import Interval, Report, Shares, TriedCeiling, figures
+from torchdoctor.words import Report, Shares, TriedCeiling, figures
 from torchdoctor.words.traced import MATTERS
 
 BOUNDS_TITLE = "Upper bounds: the program run without a cost"
@@ -51,7 +52,7 @@ def _phases(report: Report) -> list[tuple[str, str, float | None]]:
 def upper_bounds(report: Report) -> str:
     """Return the largest upper bounds in one line: of experiments, else of a replay; or ""."""
     tried = [
-        (ceiling.speedup.low, f"without {figures.clean(ceiling.removes)} {_bound(ceiling.speedup)}")
+        (ceiling.speedup.low, f"without {figures.clean(ceiling.removes)} {bound(ceiling.speedup)}")
         for ceiling in report.ceiling_trials
         if ceiling.whole and ceiling.decided and ceiling.speedup is not None
     ]
@@ -85,20 +86,12 @@ def _bound_line(ceiling: TriedCeiling) -> str:
     if not ceiling.decided:
         return f"{removed}: not decided. {reason}".strip()
     at_most = " at most" * figures.says_something(ceiling.speedup)
-    bound = f"{removed}: {_bound(ceiling.speedup)}{at_most}"
+    told = f"{removed}: {bound(ceiling.speedup)}{at_most}"
     if ceiling.verdict in ("hidden", "nothing"):
-        return f"{bound}: {_HIDDEN if ceiling.verdict == 'hidden' else 'not the bottleneck'}"
+        return f"{told}: {_HIDDEN if ceiling.verdict == 'hidden' else 'not the bottleneck'}"
     if share is not None and 0 < share < 1:
-        bound += f"; by its share alone {figures.ratio(1 / (1 - share))}x"
-    return bound
-
-
-def _bound(interval: Interval) -> str:
-    return (
-        figures.speedup(interval)
-        if figures.says_something(interval)
-        else f"more than {figures.ratio(interval.low)}x"
-    )
+        told += f"; by its share alone {figures.ratio(1 / (1 - share))}x"
+    return told
 
 
 def replayed_gains(report: Report) -> dict[str, float]:

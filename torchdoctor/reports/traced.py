@@ -2,7 +2,7 @@
 
 from torchdoctor.facts import scaling
 from torchdoctor.words import MatrixWork, Operator, Report, TraceStatistics
-from torchdoctor.words.figures import clean, percent, seconds
+from torchdoctor.words.figures import clean, counted, percent, seconds
 from torchdoctor.words.traced import KNOWN_ENOUGH
 
 _MOST, _NAME = 5, 40
@@ -54,7 +54,7 @@ def _collective_lines(report: Report, trace: TraceStatistics) -> list[str]:
     """Return what each kind of collective takes, moves and reaches."""
     lines = []
     for kind in trace.collectives[:_MOST]:
-        parts = [seconds(kind.device_s), _calls(kind.calls_per_step)]
+        parts = [seconds(kind.device_s), counted(kind.calls_per_step, "call")]
         if kind.bytes_per_step is not None:
             moved = kind.bytes_per_step
             parts.append(f"{moved / 1e9:.3g} GB" if moved >= 1e9 else f"{moved / 1e6:.3g} MB")
@@ -75,14 +75,9 @@ def call_lines(trace: TraceStatistics, step_s: float) -> list[str]:
         if call.host_s > _AT_ONCE * covered_s:
             share += f"; {seconds(call.host_s)} added up over {call.threads} threads"
         name = " in ".join(_short(part) for part in (call.name, call.operator) if part)
-        calls = _calls(call.calls_per_step)
+        calls = counted(call.calls_per_step, "call")
         lines.append(f"{clean(name)}: {seconds(covered_s)} ({share}), {calls}")
     return lines
-
-
-def _calls(number: float) -> str:
-    text = f"{number:.0f}" if number >= 100 else f"{number:.3g}"
-    return f"{text} call{'s' * (text != '1')}"
 
 
 def _short(name: str) -> str:
@@ -122,7 +117,7 @@ def operator_lines(trace: TraceStatistics, step_s: float) -> list[str]:
         cost = f"{seconds(cost_s(operator))} ({share})"
         if of_step > 0:
             name = _short(clean(operator.name))
-            lines.append(f"{name}: {cost}, {_calls(operator.calls_per_step)}")
+            lines.append(f"{name}: {cost}, {counted(operator.calls_per_step, 'call')}")
     return lines
 
 
@@ -144,7 +139,10 @@ def _arithmetic_lines(report: Report, trace: TraceStatistics) -> list[str]:
         f"MFU: {_mfu(report, work)}",
     ]
     for product in work.products[:_MOST]:
-        parts = [product.precision or "precision not known", _calls(product.calls_per_step)]
+        parts = [
+            product.precision or "precision not known",
+            counted(product.calls_per_step, "call"),
+        ]
         if product.peak_share is not None:
             parts.append(f"{percent(product.peak_share)} of peak")
         if product.compute_bound is not None:

@@ -1,7 +1,4 @@
-"""Write a report below a TensorBoard log folder: figures, columns of launches, trials, traces.
-
-Only the `tensorboard` package writes; torch is not imported.
-"""
+"""Write a report below a TensorBoard log folder: figures, columns, trials, traces; no torch."""
 
 from __future__ import annotations
 
@@ -212,8 +209,7 @@ def _write_trials(report: Report, folder: Path) -> None:
     together = report.recommendation
     if together.speedup is not None and len(together.fixes) > 1:
         fixes = ", ".join(clean(fix.fix) for fix in together.fixes)
-        trains = training(together.numerics)
-        cells = "all recommended together", fixes, "recommended", trains
+        cells = "all recommended together", fixes, "recommended", training(together.numerics)
         rows.append((cells, together.speedup, together.peak_memory_bytes))
     if report.noise_floor is not None:
         rows.append(((A_A, "", "noise floor", ""), report.noise_floor, None))
