@@ -48,9 +48,7 @@ def ceilings() -> dict[str, CeilingSpec]:
 
 def _load(folder: str, name: str, kind: type[_Spec]) -> dict[str, _Spec]:
     specs = {}
-    for path in sorted((_PACKAGE / folder).glob("*.py")):
-        if path.stem.startswith("_"):
-            continue
+    for path in sorted((_PACKAGE / folder).glob("[!_]*.py")):
         module = importlib.import_module(f"torchdoctor.{folder.replace('/', '.')}.{path.stem}")
         spec = vars(module).get(name)
         if not isinstance(spec, kind):

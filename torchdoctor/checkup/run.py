@@ -61,13 +61,11 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     machine = environment(workload.python)
     with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
         machine = replace(machine, sandbox=sandbox.mode)
-        stdin = keep_stdin(folder)
-        seed, timeout_s = settings.seed, settings.timeout_s
+        stdin, seed, timeout_s = keep_stdin(folder), settings.seed, settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
-        with contextlib.closing(
-            Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
-        ) as recorder:
-            run = _Checkup(
+        recorder = Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
+        with contextlib.closing(recorder):
+            return _Checkup(
                 settings=settings,
                 tell=progress,
                 began_s=began_s,
@@ -77,8 +75,7 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
                 recorder=recorder,
                 recording=Recording(workload=workload, environment=machine, folder=str(folder)),
                 doubts=[*settings.remarks],
-            )
-            return run.report()
+            ).report()
 
 
 @dataclass(kw_only=True)
@@ -194,8 +191,8 @@ class _Checkup(RunResults):
             )
             return None
         longest = max(2 * expected, min(6 * expected + 30, self._left()))
-        message = "The profiler records a few steps, in a launch of its own"
         why = "Its trace says which operators and kernels take the time"
+        message = "The profiler records a few steps, in a launch of its own"
         self._relay(ProgressEvent(phase="profile", message=message, why=why))
         boundary, cold = observation.steps_found.boundary, stays_cold(self.recording)
         forked = not self.recording.has_gpu  # what records kernels was never tried in a fork
