@@ -57,7 +57,7 @@ class Simulated:
     Attributes:
         gains: fix id, or label with settings, to its true speed-up (the label counts first).
         ends: the same to the `ended` of its launches, instead of "measured".
-        launch_s: wall time of one launch of the untouched program.
+        launch_s: wall time of one launch of the untouched program, with steps of `step_s`.
         setup_s: one-time cost by fix id.
         losses: of a launch, from (fixes, seed offset).
         interrupt_at: the launch number that Ctrl-C falls into.
@@ -69,6 +69,7 @@ class Simulated:
     ends: dict[str, str] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     launch_s: float = 5.0
+    step_s: float = 0.1  # of the untouched program
     setup_s: dict[str, float] = field(default_factory=dict)
     losses: Callable[[list[tuple[str, dict[str, Any]]], int], list[float | None]] | None = None
     fingerprints: Callable[[list[tuple[str, dict[str, Any]]], int], list[str]] | None = None
@@ -104,7 +105,7 @@ class Simulated:
                 return LaunchTiming(
                     ended=ended, reason=f"{key}: {ended}.", fixes=self._applied(fixes)
                 )
-        step_s = 0.1 * math.exp(self._log_noise())
+        step_s = self.step_s * math.exp(self._log_noise())
         for (fix, _), name in zip(fixes, names, strict=True):
             step_s /= self.gains.get(name, self.gains.get(fix, 1.0))
         steps = self._steps(step_s, fixes)

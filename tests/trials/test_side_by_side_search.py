@@ -57,6 +57,15 @@ def test_the_best_set_is_found_in_pairs():
     assert row(results, "workers").numerics == "identical"
 
 
+@pytest.mark.parametrize(("step_s", "proven"), [(0.1, ["fused"]), (0.0003, [])])
+def test_a_program_that_trains_for_milliseconds_proves_nothing(step_s, proven):
+    """One pause within a pair of 8 ms looked like 18x, and was recommended."""
+    program = Simulated(gains={"fused": 18.0}, step_s=step_s)
+    results = try_all(program, ["fused", "a"], 60.0, pairs=SimulatedPairs(program))
+    assert recommended(results) == proven
+    assert row(results, "fused").verdict == ("faster" if proven else "unclear")
+
+
 def test_what_cannot_run_beside_itself_is_launched_alone():
     """A fixed port, a lock file: every pair fails, no launch by itself does."""
     program = Simulated(gains={"fused": 1.3})

@@ -185,8 +185,7 @@ class Beliefs:
     def _draw(self, random: np.random.Generator) -> None:
         weights = _normalised(np.exp(self.sigma_log()))
         units = random.random((max(len(self.arms), 1), SAMPLES))
-        strata = (np.arange(SAMPLES) + 0.5) / SAMPLES
-        rows = np.searchsorted(np.cumsum(weights)[:-1], strata)
+        rows = np.searchsorted(np.cumsum(weights)[:-1], (np.arange(SAMPLES) + 0.5) / SAMPLES)
         random.shuffle(rows)
         self.sigma = SIGMAS[rows]
         self.gain_of: dict[str, Floats] = {}
@@ -231,8 +230,7 @@ class Beliefs:
                 left = np.maximum(1.0 - removed[phase] / whole, 0.0)
                 removed[phase] = removed[phase] + part * left
         if removed:
-            gone = np.sum(list(removed.values()), axis=0)
-            total = total - np.log(np.maximum(1.0 - gone, 0.02))
+            total = total - np.log(np.maximum(1.0 - np.sum(list(removed.values()), axis=0), 0.02))
         if len(members) > 1:
             noise = np.random.default_rng(zlib.crc32(" ".join(sorted(members)).encode()))
             error = _SET_ERROR * (len(members) - 1) + _SET_PART * np.abs(total)

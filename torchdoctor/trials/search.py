@@ -116,10 +116,8 @@ class Search:
             self._doubts.append(str(stop))
         if self._patch is not None:
             self._no_patch = self._no_patch or self._ended
-        elif self._no_patch is None:
-            composed = self._compose_patch() is not None
-            if self._no_patch is None and composed:
-                self._no_patch = self._ended or NO_TIME
+        elif self._no_patch is None and self._compose_patch() is not None:
+            self._no_patch = self._no_patch or self._ended or NO_TIME
 
     @property
     def _ended(self) -> str | None:

@@ -87,8 +87,7 @@ def training_window(
     """
     step_s = max(observed.mean_s, 1e-6)
     # If starting takes long, more steps cost little of a launch.
-    free_s = max(left_s / max(launches, 1) - start_s, _STEPS_SHARE * start_s)
-    each_s = min(free_s, MOST_LAUNCH_S)
+    each_s = min(max(left_s / max(launches, 1) - start_s, _STEPS_SHARE * start_s), MOST_LAUNCH_S)
     steps = min(STEPS, max(FEWEST_STEPS, int(each_s / step_s)))
     if observed.program_ended:
         steps = min(steps, observed.total_steps_seen)
