@@ -86,7 +86,7 @@ def test_a_share_that_explains_less_than_was_gained_is_said() -> None:
 def test_a_tiny_gain_gives_way_to_one_that_is_many_times_as_large() -> None:
     found, _ = weigh(gave(LOADER, 1.005, 1.015, "gain"), gave(MODEL, 3.0, 3.4, "gain"))
     assert found.bottleneck == "gpu"
-    assert "1.01x (1.00-1.01) as fast. The limit is forward and backward" in found.sentence
+    assert "1.01x (1.005-1.01) as fast. The limit is forward and backward" in found.sentence
     both, _ = weigh(gave(LOADER, 1.5, 1.6, "gain"), gave(MODEL, 1.7, 2.2, "gain"))
     assert both.bottleneck == "data_loader", "both matter, and the tree's order decides"
     close, _ = weigh(gave(LOADER, 1.005, 1.3, "gain"), gave(MODEL, 1.2, 1.6, "gain"))

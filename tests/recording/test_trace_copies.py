@@ -48,7 +48,7 @@ def test_results_that_are_read_back_are_waits_that_no_pinning_ends(tmp_path: Pat
     found = {f.check: " ".join(f.evidence) for f in report.diagnosis.findings}
     assert report.diagnosis.bottleneck == "memcpy"
     assert "pageable-copies" not in found
-    assert "copies to the host" in found["memcpy-share"]
+    assert "Copies to the host" in found["memcpy-share"]
     assert "1 copy to the host a step" in found["sync-in-step"]
     assert "pin-memory" not in offered(report)
     assert "remove-sync" in offered(report)

@@ -259,14 +259,14 @@ def test_the_terminal_is_the_programs(script: Path, tmp_path: Path) -> None:
     watched = Terminal(command(script, tmp_path / "run", "ask", "long"), tmp_path)
     watched.read_until("name? ")
     watched.write("Ada\n")
-    watched.read_until("trained")
+    watched.read_until("trained\r\n")
     watched.write("\x03")
     watched.read_until("interrupted once")
     assert watched.code() == 7
     plain = Terminal([sys.executable, str(script), "ask", "long"], tmp_path)
     plain.read_until("name? ")
     plain.write("Ada\n")
-    plain.read_until("trained")
+    plain.read_until("trained\r\n")
     plain.write("\x03")
     plain.read_until("interrupted once")
     assert plain.code() == 7
