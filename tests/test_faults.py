@@ -102,6 +102,9 @@ def test_no_time_at_all_is_said_to_be_none(tmp_path: Path) -> None:
     for budget in ("0s", "-2m"):
         result = usage(tmp_path, "run", f"--budget={budget}", script(tmp_path))
         assert "must be longer than 0 s" in says_one_sentence(result, 2)
+    for budget in ("1e9", "9999h", "inf"):
+        result = usage(tmp_path, "run", f"--budget={budget}", script(tmp_path))
+        assert "is no duration of 30 days or less" in says_one_sentence(result, 2)
 
 
 def test_a_script_in_place_of_a_command_is_answered_with_the_command(tmp_path: Path) -> None:

@@ -164,3 +164,8 @@ def test_outside_slurm_it_says_so(tmp_path: Path) -> None:
     command = [*RUN, "--on", "slurm", "train.py"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "srun was not found" in done.stderr
+    for name in ("srun", "sinfo"):  # of a machine without the cluster's settings
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "controller does not answer" in done.stderr

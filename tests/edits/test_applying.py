@@ -200,3 +200,17 @@ def test_a_copy_of_a_project_does_not_change_the_one_that_was_measured(tmp_path)
     result = patch(elsewhere, "--apply", str(elsewhere / run.relative_to(tmp_path)))
     assert result.returncode == 2 and f"measured the files in {tmp_path}" in result.stderr
     assert (tmp_path / "train.py").read_text() == SCRIPT
+
+
+def test_a_patch_that_git_took_away_is_applied_again(tmp_path: Path) -> None:
+    """ "A patch of this run is applied", said --apply, and --undo: "not as the patch left it"."""
+    run, script = measured(tmp_path), tmp_path / "train.py"
+    script.write_text(f"{SCRIPT}# uncommitted\n")
+    assert patch(tmp_path, "--apply", "--force").returncode == 0
+    again = patch(tmp_path, "--apply")
+    assert again.returncode == 2 and f"patch {run.relative_to(tmp_path)} --undo" in again.stderr
+    script.write_text(SCRIPT)  # git checkout train.py
+    undone = patch(tmp_path, "--undo")
+    assert undone.returncode == 2 and "If the patch is gone, --apply makes it" in undone.stderr
+    assert patch(tmp_path, "--apply").returncode == 0 and "num_workers=2" in script.read_text()
+    assert patch(tmp_path, "--undo").returncode == 0 and script.read_text() == SCRIPT

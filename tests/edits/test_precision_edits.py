@@ -44,6 +44,11 @@ def single(line: str, callee: str) -> str | None:
             "torch.set_default_tensor_type('torch.FloatTensor')",
         ),
         ("x = torch.from_numpy(a)", "from_numpy", "x = torch.from_numpy(a).float()"),
+        (
+            "x = torch.from_numpy(a).reshape(-1).to(torch.float32)",  # the edit of `to` made it so
+            "from_numpy",
+            "x = torch.from_numpy(a).reshape(-1).to(torch.float32)",
+        ),
         ("x = torch.tensor(a).to(d)", "tensor", "x = torch.tensor(a).to(d)"),
         ("x = torch.from_numpy(a).double()", "from_numpy", "x = torch.from_numpy(a).double()"),
         (

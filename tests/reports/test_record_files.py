@@ -68,6 +68,7 @@ def test_fields_of_a_later_minor_version_are_passed_over() -> None:
         ('{"traceEvents": []}', "torchdoctor diagnose"),
         ("[1]", "not a file that torchdoctor wrote"),
         ("{}", "not a torchdoctor report"),
+        ('{"schema_version": "1.0", "diagnosis": {}}', "it lacks baseline"),
         ("", "empty"),
         (b"\xff\xfe\x00", "damaged"),
     ],

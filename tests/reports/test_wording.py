@@ -325,3 +325,14 @@ def test_an_interval_that_exists_is_shown_however_wide(interval, pairs, text) ->
 @pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
 def test_every_form_says_that_the_steps_time_is_a_median(form) -> None:
     assert "Median step 412 ms (10 to 90 %" in " ".join(rendered(loader_bound(), form).split())
+
+
+def test_a_speedup_of_one_pair_or_of_a_busy_machine_says_so_beside_it() -> None:
+    whole = loader_bound()
+    assert "from one pair" not in answer(whole) and "busy machine" not in answer(whole)
+    once = replace(whole, recommendation=replace(whole.recommendation, pairs=1))
+    sensors = replace(whole.sensors, other_load_cpus=whole.environment.usable_cpus)
+    shown = answer(replace(once, sensors=sensors))
+    assert ", from one pair, on a busy machine" in shown and "1 pairs" not in rendered(
+        once, "terminal"
+    )

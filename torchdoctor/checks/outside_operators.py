@@ -6,8 +6,7 @@ time is not the model's, and no compiler, optimizer or batch size makes it short
 
 ## What to do
 Do the work of the named function in a thread or process beside the model, every so many steps
-(logging, metrics, checkpoints), or on whole tensors. If none is named, record with
-`with_stack=True`. `torchdoctor run` of the program names the lines by their stacks.
+(logging, metrics, checkpoints), or on whole tensors. If none is named, record `with_stack=True`.
 
 ## How it is measured
 The check adds up stretches of the trace of at least half a millisecond in which no operator, driver

@@ -14,7 +14,7 @@ from torchdoctor.facts.lookup import data_wait_share, long_steps_share
 from torchdoctor.facts.slow_reads import cold_mounts
 from torchdoctor.trials.outcome import TrialResults, disagreement
 from torchdoctor.words import Note, RecommendedFix, Recording
-from torchdoctor.words.figures import ratio, seconds, speedup
+from torchdoctor.words.figures import counted, ratio, seconds, speedup
 from torchdoctor.words.specs import FixSpec
 
 _FEW_STEPS = 12
@@ -80,7 +80,7 @@ def _on_steps(recording: Recording) -> Iterator[Note]:
         )
     if steps.steps < _FEW_STEPS:
         yield _beware(
-            f"Only {steps.steps} steps could be measured: the step time is only a first estimate."
+            f"Only {counted(steps.steps, 'step')} could be measured: the step time is an estimate."
         )
     if cost_us is not None and cost_us * 1e-6 > _COSTLY * steps.median_s:
         yield _beware(

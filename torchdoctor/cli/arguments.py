@@ -66,8 +66,8 @@ def parse_duration(text: str) -> float:
         seconds = float(digits) * (unit or 1.0)
     except ValueError:
         seconds = float("nan")
-    if not 0.0 < seconds < float("inf"):
-        wrong = "must be longer than 0 s" if seconds <= 0 else "is not a duration"
+    if not 0.0 < seconds <= 30 * 86400:
+        wrong = "must be longer than 0 s" if seconds <= 0 else "is no duration of 30 days or less"
         raise UsageError(f"'{text}' {wrong}: write it like 90s, 5m or 1h.")
     return seconds
 

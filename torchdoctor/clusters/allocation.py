@@ -45,9 +45,9 @@ def allocation() -> Allocation | None:
     if job is None:
         return None
     names = os.environ.get("SLURM_JOB_NODELIST", "")
-    nodes = _asked("scontrol", "show", "hostnames", names).split() if names else []
+    nodes = asked("scontrol", "show", "hostnames", names).split() if names else []
     here = os.environ.get("SLURMD_NODENAME")
-    left = _asked("squeue", "--noheader", "--jobs", job, "--format=%L").strip()
+    left = asked("squeue", "--noheader", "--jobs", job, "--format=%L").strip()
     return Allocation(job=job, nodes=nodes or [here or job], here=here, left_s=seconds_of(left))
 
 
@@ -91,7 +91,7 @@ def described() -> list[str]:
         where = given.here or "a login node"
         lines.append(f"Slurm        job {given.job}, nodes {', '.join(given.nodes)}, {left}")
         lines.append(f"             this is {where}, {len(affinity())} CPUs by affinity")
-    elif version := _asked("srun", "--version").strip():
+    elif version := asked("srun", "--version").strip():
         lines.append(f"Slurm        {version}, outside a job (--on slurm)")
     address = os.environ.get("RAY_ADDRESS")
     if address is None and _RAY_NOW.is_file():
@@ -99,7 +99,7 @@ def described() -> list[str]:
     return [*lines, *([f"Ray          a cluster at {address} (--on ray)"] if address else [])]
 
 
-def _asked(*command: str) -> str:
+def asked(*command: str) -> str:
     """Return what a command of Slurm prints; empty where it is not there or fails."""
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchdoctor.clusters.allocation import allocation
+from torchdoctor.clusters.allocation import allocation, asked
 from torchdoctor.clusters.commands import CommandNode
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import counted
@@ -50,8 +50,9 @@ def run_in_a_job(text: str, gpus: int) -> int | None:
     options, given = options_of(text), allocation()
     if given is not None and given.here is not None:
         return None
-    if shutil.which("srun") is None:
-        raise UsageError("Slurm's command srun was not found: run it where Slurm can be reached.")
+    lacks = "command srun was not found" if shutil.which("srun") is None else ""
+    if lacks := lacks or "controller does not answer (sinfo)" * (not asked("sinfo", "--noheader")):
+        raise UsageError(f"Slurm's {lacks}: run it where Slurm can be reached, or without --on.")
     name = f"torchdoctor-{secrets.token_hex(4)}"
     environment = dict(os.environ) if given else {**os.environ, _JOB: name}
     if given is None:
@@ -130,6 +131,4 @@ def _share(options: Sequence[str], gpus: int, in_job: bool = False) -> list[str]
 
 
 def _scancel(*filters: str) -> None:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        command = ["scancel", "--quiet", f"--user={os.getuid()}", *filters]
-        subprocess.run(command, capture_output=True, timeout=30)
+    asked("scancel", "--quiet", f"--user={os.getuid()}", *filters)

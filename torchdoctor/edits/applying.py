@@ -1,11 +1,9 @@
-"""A diff of `edits.diff` applied to the files that it names, and taken back: all of it or nothing.
-
-What the files held before stands beside the report, so that it comes back exactly, without git.
-"""
+"""A diff of `edits.diff` applied to the files that it names, and taken back: all or nothing."""
 
 import ast
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,12 +36,13 @@ Changes = dict[str, FileChange]  # by path
 def changes(diff: str, folder: str, record: Path, force: bool = False) -> Changes:
     """Return what a diff, as `edits.diff` makes it, does to the files in the folder; write nothing.
 
-    `record` of `apply` is there as long as a patch is applied. `force`: also change files with
-    uncommitted changes, or changed since the run, if the lines are there, once.
+    `record` is that of `apply`, if any. `force`: also change files with uncommitted changes, or
+    changed since the run, if the lines are there, once.
     Raise UsageError, which says why, if a file is not to be changed.
     """
-    if record.exists():
-        raise UsageError("A patch of this run is applied: torchdoctor patch --undo takes it back.")
+    if any(_is_patched(path, change) for path, change in _applied(record).items()):
+        undo_it = f"torchdoctor patch {shlex.quote(str(record.parent))} --undo"
+        raise UsageError(f"A patch of this run is applied: {undo_it} takes it back.")
     here, there = Path.cwd().resolve(), Path(folder).resolve()
     if not (force or here.is_relative_to(there) or there.is_relative_to(here)):
         raise UsageError(f"The run measured the files in {folder}: call this there, or --force it.")
@@ -90,34 +89,35 @@ def apply(made: Changes, record: Path) -> None:
 
 def undo(record: Path) -> list[str]:
     """Write what the files held before; return their paths. UsageError: nothing was applied."""
-    try:
-        applied = msgspec.json.decode(record.read_bytes(), type=Changes)
-    except FileNotFoundError as error:
+    if not (applied := _applied(record)):
+        raise UsageError("No patch of this run was applied: name another (report --list).")
+    states = {path: _is_patched(path, change) for path, change in applied.items()}
+    for path in (path for path, state in states.items() if state is None):
         raise UsageError(
-            "No patch of this run was applied with torchdoctor patch --apply. Name the run whose "
-            "patch was: torchdoctor report --list shows them."
-        ) from error
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"Cannot read {record}: {error}. Remove it to go on.") from error
-    patched = [path for path, change in applied.items() if _is_patched(Path(path), change)]
+            f"{path} is not as the patch left it. If the patch is gone, --apply makes it again; "
+            "else take the changes since then back first, or the patch by hand."
+        )
+    patched = [path for path, state in states.items() if state]
     for path in patched:
         write_atomically(path, applied[path].before.encode())
     record.unlink()
     return patched
 
 
-def _is_patched(path: Path, change: FileChange) -> bool:
-    """Return False for a file that holds what it held before. Raises UsageError for any other."""
+def _applied(record: Path) -> Changes:
     try:
-        text = read_source(path) if path.is_file() else None
+        return msgspec.json.decode(record.read_bytes(), type=Changes) if record.exists() else {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"Cannot read {record}: {error}. Remove it to go on.") from error
+
+
+def _is_patched(path: str, change: FileChange) -> bool | None:
+    """Return whether a file is as the patch left it; None: neither so, nor as it was before."""
+    try:
+        text = read_source(Path(path))
     except (OSError, UnicodeDecodeError):
-        text = None
-    if text not in (change.before, change.after):
-        raise UsageError(
-            f"{path} is not as the patch left it: take the change since then back first, or the "
-            "patch by hand."
-        )
-    return text == change.after
+        return None
+    return text == change.after if text in (change.before, change.after) else None
 
 
 def _name(part: str) -> str:

@@ -44,9 +44,11 @@ def _single(program: Program, call: cst.Call, callee: str) -> list[Splice] | Non
     typed = any(a.star or (a.keyword and a.keyword.value == "dtype") for a in call.args)
     if callee not in _MAKERS or typed:
         return None
-    method = program.parents[call]
-    if isinstance(method, cst.Attribute) and method.attr.value in _TYPES:
-        return []  # what follows says the type
+    after: cst.CSTNode = call
+    while isinstance(method := program.parents[after], cst.Attribute):
+        if method.attr.value in _TYPES:
+            return []  # what follows says the type
+        after = program.parents[method]
     end = program.span(call)[1]
     return [(end, end, ".float()")]
 

@@ -26,7 +26,7 @@ from torchdoctor.words.figures import (
 
 A_A = "no change (A/A)"
 _TRIAL_COLUMNS = ["fix", "settings", "speed-up (95 %)", "verdict", "training", "memory", "risk"]
-_CANDIDATE_COLUMNS = ["fix", "expected", "helps", "why it was measured, or was not"]
+_CANDIDATE_COLUMNS = ["fix", "speed-up", "helps", "why it was measured, or was not"]
 _TRAINING_LEGEND = (
     "training: identical = same losses; rounding = same but for rounding; seed noise = no more "
     "than another seed changes; changed = it learns something else"

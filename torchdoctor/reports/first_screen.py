@@ -1,7 +1,4 @@
-"""The first screen of a report: cause and place, what to change, what was tried, what to beware of.
-
-Only what changes a decision stands here, at most 40 lines; everything else is in the details.
-"""
+"""The first screen of a report, at most 40 lines: what changes a decision; all else is details."""
 
 import math
 import re
@@ -9,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from torchdoctor.advice import catalogue
+from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import most_promising, value_of
 from torchdoctor.reports import wording
 from torchdoctor.reports.document import (
@@ -152,7 +150,10 @@ def _recommended(report: Report, folder: str) -> list[Block]:
     interval = recommended.speedup
     title, figure = "RECOMMENDED", "not measured all together"
     if interval is not None and interval.low > 1:
-        figure = _faster(interval, recommended.numerics)
+        how = ", from one pair" * (recommended.pairs == 1)
+        load = load_of([report.sensors], report.environment.usable_cpus)
+        how += ", on a busy machine" * (load is not None)
+        figure = f"{_faster(interval, recommended.numerics)}{how}"
     elif interval is not None:
         title, figure = _UNPROVEN, f"measured {speedup(interval)}"
     return [
@@ -368,7 +369,9 @@ def _step(report: Report) -> list[Block]:
         average = "median" if time.deciding == time.median else "mean"
         title += f": {seconds(time.deciding)}{f' ({average})' * (time.steps > 1)}"
     title += f", {quantity(rate, 'samples/s')}" if rate else ""
-    return [Sentence(title, "soft"), Bars(bars), *sentences(upper_bounds(report), tone="soft")]
+    other = report.steps and time and not 2 / 3 < report.steps.mean_s / time.deciding < 1.5
+    told = sentences(wording.shares_of(report) if other else "", upper_bounds(report), tone="soft")
+    return [Sentence(title, "soft"), Bars(bars), *told]
 
 
 def _beware(report: Report) -> list[Block]:

@@ -1,7 +1,4 @@
-"""A document and its pictures as one HTML file: nothing is loaded from elsewhere.
-
-The style, the script that draws the pictures, and the library that draws curves stand in `page/`.
-"""
+"""A document and its pictures as one HTML file: style and scripts are those in `page/`."""
 
 import json
 from collections.abc import Sequence

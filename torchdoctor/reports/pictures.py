@@ -1,7 +1,4 @@
-"""The pictures of a report's page: what each shows, in one sentence, and the figures in it.
-
-A picture whose figures are missing has the reason instead. `page/page.js` draws them.
-"""
+"""The pictures of a report's page, drawn by `page/page.js`: a caption and figures, or a reason."""
 
 import itertools
 from collections.abc import Iterable

@@ -7,13 +7,13 @@ from torchdoctor.advice import catalogue
 from torchdoctor.reports.document import Document, Row, sections, table
 from torchdoctor.reports.formats import program
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import SHARE_LABELS, clean, percent, speedup
+from torchdoctor.words.figures import SHARE_LABELS, clean, counted, percent, speedup
 from torchdoctor.words.record_files import read_report
 
 
 def document(files: Sequence[Path]) -> Document:
     """Return a table of these reports, in their order; what cannot be read is said to be so."""
-    number = f"{len(files)} run{'s' * (len(files) != 1)}"
+    number = counted(len(files), "run")
     columns = ["folder", "program", "slow because of", "recommended"]
     return Document(
         title="torchdoctor",

@@ -57,13 +57,14 @@ def measured(report: Report) -> list[Trial]:
 
 
 def candidate_rows(report: Report) -> list[list[str]]:
-    """Return fix, expected speed-up, probability that it helps, and why it was measured or not."""
+    """Return fix, speed-up, probability that it helps, and why it was measured or not."""
     believed = [trial for trial in report.trials if trial.p_helps is not None]
     rows = []
     for trial in sorted(believed, key=value_of, reverse=True):
         name, untried = fix_with_settings(trial.fix, trial.settings), trial.speedup is None
         because = f"not measured: {trial.because}" if untried else trial.because or ""
-        rows.append([name, f"{ratio(trial.expected)}x", percent(trial.p_helps), clean(because)])
+        gain = f"{ratio(trial.expected)}x expected" if untried else figures_of(trial)
+        rows.append([name, gain, percent(trial.p_helps), clean(because)])
     return rows
 
 

@@ -111,7 +111,7 @@ def together(report: Report) -> list[str]:
     parts = [f"{speedup(recommended.speedup)} against the untouched program"]
     if recommended.pairs:
         beside = " side by side" * (report.baseline.measured == "side by side")
-        parts.append(f"{recommended.pairs} pairs of launches{beside}")
+        parts.append(f"{counted(recommended.pairs, 'pair')} of launches{beside}")
     parts.append(f"training: {training(recommended.numerics)}")
     if recommended.peak_memory_bytes is not None:
         before = report.baseline.peak_memory_bytes
@@ -128,7 +128,7 @@ def patch(report: Report) -> str:
     if trial.speedup is None:
         return f"Patch not measured: {clean(trial.reason or 'no reason was given').rstrip('.')}."
     parts = [f"Patch measured: {speedup(trial.speedup)}"]
-    parts.append(clean(trial.reason or f"{trial.pairs} pairs of launches"))
+    parts.append(clean(trial.reason or f"{counted(trial.pairs, 'pair')} of launches"))
     if trial.numerics:
         parts.append(f"training: {training(trial.numerics)}")
     if left_out := {fix.fix for fix in recommended.fixes} - set(recommended.patch_fixes):

@@ -76,8 +76,8 @@ def speedup(interval: Interval | None, pairs: int = 0) -> str:
         return MISSING
     estimate, high = f"{ratio(interval.estimate)}x", ratio(interval.high)
     with_interval = f"{estimate} ({ratio(interval.low)}-{high})"
-    counted = f", {pairs} pair{'s' * (pairs != 1)}" if pairs else ""
-    return with_interval if says_something(interval) else f"{with_interval}{counted}"
+    number = f", {counted(pairs, 'pair')}" if pairs else ""
+    return with_interval if says_something(interval) else f"{with_interval}{number}"
 
 
 def seconds(value: float | None) -> str:

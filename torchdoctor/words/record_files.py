@@ -47,8 +47,8 @@ def decode_report(data: bytes | str, name: str = "the file") -> Report:
         raise UsageError(f"{name} holds a recording; give the {REPORT_NAME} beside it.")
     if "traceEvents" in outline:
         raise UsageError(f"{name} is a trace, not a report; read it with `torchdoctor diagnose`.")
-    if "schema_version" not in outline or "diagnosis" not in outline:
-        raise UsageError(f"{name} is not a torchdoctor report.")
+    if lacks := sorted({"schema_version", "diagnosis", "baseline"} - outline.keys()):
+        raise UsageError(f"{name} is not a torchdoctor report: it lacks {', '.join(lacks)}.")
     _check_version(outline["schema_version"], name)
     return _convert(outline, Report, name)
 

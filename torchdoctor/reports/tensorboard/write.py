@@ -174,9 +174,8 @@ def write_tensorboard(report: Report, folder: Path) -> None:
 def _write_traces(report: Report, folder: Path) -> None:
     """Copy each trace to `<folder>/<worker>.<time>.pt.trace.json[.gz]`; its content stays.
 
-    The worker is `<host>_<pid>` for a trace of our own launches. A trace that was given keeps its
-    name where that is such a name, else the worker is `<its name>_<rank>`: the profiler plugin
-    tells a job's ranks by their workers.
+    The worker is `<host>_<pid>` of our own launches. A trace that was given keeps such a name, or
+    is `<its name>_<rank>`: the profiler plugin tells a job's ranks by their workers.
     """
     ranks = {rank.path: rank.rank for rank in report.ranks}
     for number, path in enumerate(trace_files(report)):
