@@ -67,8 +67,8 @@ def diagnose(
     on_gpu = recording.has_gpu or recording.shares.gpu is not None
     detail = detail_of(bottleneck, findings, checks, on_gpu, value or 0.0)
     cause = next((f for f in findings if f.check == detail), None)
-    mostly = cause is not None and (cause.share_of_step or 0) >= (value or 0) / 2
-    if cause is not None and mostly and bottleneck in ("cpu", "other"):
+    half = (value or 0) / 2
+    if cause is not None and bottleneck in ("cpu", "other") and (cause.share_of_step or 0) >= half:
         # What the GPU mostly waits for says what ends the wait.
         for number, f in enumerate(findings):
             if checks[f.check].asks("gpu"):

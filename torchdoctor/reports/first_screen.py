@@ -222,9 +222,8 @@ def _at_most(report: Report, findings: Sequence[Finding]) -> float | None:
     replay = report.trace.what_if if report.trace and replayed_gains(report) else None
     checks, gains = catalogue.checks(), []
     for check, share in ((checks[x.check], x.share_of_step) for x in findings):
-        gain = replay and replay.gain(
-            "cpu" if check.asks("gpu") else check.branch
-        )  # idle: the host
+        branch = "cpu" if check.asks("gpu") else check.branch  # a GPU idles for its host
+        gain = replay and replay.gain(branch)
         by_share = 1 / max(1 - share, 0.01) if share and report.trace else None
         bounds = [bound for bound in (gain, by_share) if bound]
         gains += [min(bounds)] if bounds else []

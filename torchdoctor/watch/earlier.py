@@ -33,22 +33,22 @@ def shortened(
     `observe` takes the seconds of training that are enough, or nothing. The last doubt says what
     comes from the watched run, or what is not as it was then.
     """
-    seen = None if any(_differences(run, program)) else observe(_ENOUGH_S)
-    differs = next(_differences(run, program, seen), None)
-    if seen is None or differs:
+    short = None if any(_differences(run, program)) else observe(_ENOUGH_S)
+    differs = next(_differences(run, program, short), None)
+    if short is None or differs:
         whole = observe()
         doubt = f"The watched run in {run.folder.parent} was not used: {differs}."
         return replace(whole, doubts=[*whole.doubts, doubt])
-    steps = _statistics(comparable(trained(run)[0].steps), seen.steps)
+    steps = _statistics(comparable(trained(run)[0].steps), short.steps)
     doubt = (
         f"The time of a step and its parts are those of {steps.steps:,} steps of the watched run "
-        f"in {run.folder.parent}; {seen.steps.total_steps_seen} were observed anew, for the rest."
+        f"in {run.folder.parent}; {short.steps.total_steps_seen} were observed anew, for the rest."
     )
-    return replace(seen, steps=steps, doubts=[*seen.doubts, doubt])
+    return replace(short, steps=steps, doubts=[*short.doubts, doubt])
 
 
-def _differences(run: WatchedRun, now: Workload, seen: Observation | None = None) -> Iterator[str]:
-    """Yield what is not as it was; `seen`: None before the program is started."""
+def _differences(run: WatchedRun, now: Workload, short: Observation | None = None) -> Iterator[str]:
+    """Yield what is not as it was; `short`: None before the program is started."""
     logs = trained(run)
     steps = comparable(logs[0].steps) if len(logs) == len(run.starts) == 1 else None
     if steps is None or len(steps) < _FEWEST:
@@ -62,8 +62,8 @@ def _differences(run: WatchedRun, now: Workload, seen: Observation | None = None
     for rows in run.machines.values():
         facts += [("CPUs were", float(cpus), usable_cpus()) for cpus in rows["cpus"][-1:]]
     files = [now.script] if now.script is not None else []
-    if seen is not None:
-        main, boundary = seen.processes[0], seen.steps.boundary
+    if short is not None:
+        main, boundary = short.processes[0], short.steps.boundary
         files += main.sources
         facts.append(("torch was", process.torch, main.torch))
         facts.append(("steps were told by the", process.step_kind, boundary.kind))
@@ -75,8 +75,8 @@ def _differences(run: WatchedRun, now: Workload, seen: Observation | None = None
     for path in filter(Path.is_file, map(Path, files)):
         if path.stat().st_mtime_ns > then.start_unix_ns:
             yield f"{path} has changed since"
-    if seen is not None:
-        old_s, new_s = float(np.median(steps.step_s)), seen.steps.median_s
+    if short is not None:
+        old_s, new_s = float(np.median(steps.step_s)), short.steps.median_s
         if not 1 / _OTHER_TIMES <= new_s / old_s <= _OTHER_TIMES:
             yield f"a step took {seconds(old_s)}, now {seconds(new_s)}"
 
