@@ -9,13 +9,17 @@ import psutil
 
 
 def left_in(folder: Path) -> list[list[str]]:
-    """Command lines of processes there that do not go away: one that was killed needs a moment."""
+    """Command lines of processes there that do not go away: one that was killed needs a moment.
+
+    A launch in a file system of its own stands in "/": its plan tells where it belongs.
+    """
     deadline = time.monotonic() + 60
     while True:
         found = [
             p.info["cmdline"]
-            for p in psutil.process_iter(["cwd", "cmdline"])
+            for p in psutil.process_iter(["cwd", "cmdline", "environ"])
             if p.info["cwd"] == str(folder)
+            or Path((p.info["environ"] or {}).get("TORCHDOCTOR_PLAN", "/")).is_relative_to(folder)
         ]
         if not found or time.monotonic() > deadline:
             return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from torchdoctor.launch.launch import Program, RunningLaunch, WarmImage, launch, start_image
@@ -100,6 +103,38 @@ def test_its_processes_are_found_from_the_one_that_was_started(
     finally:
         image.close()
     assert (result.ended, counted[-1]) == ("stopped", 4)
+
+
+def test_a_launch_that_was_ended_before_its_fork_does_not_train_by_itself(
+    program: Program, tmp_path: Path
+) -> None:
+    """As after Ctrl-C on a busy machine, where the image comes late to what it was sent."""
+    script(program, IMPORTS + "import time; time.sleep(60)")
+    image = start_image(program, tmp_path / "image")
+    assert image is not None
+    process = psutil.Process(image.started.popen.pid)
+
+    def sent(running: RunningLaunch) -> bool:
+        unread = fcntl.ioctl(image.link, termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(unread, sys.byteorder) > 0
+
+    def trains(running: RunningLaunch) -> bool:
+        return running.root_pid is not None
+
+    process.suspend()
+    program = replace(program, image=image)
+    result = launch(program, UNTOUCHED, tmp_path / "ended", timeout_s=60, poll=sent)
+    process.resume()
+    try:
+        assert result.ended == "stopped"
+        following = launch(program, UNTOUCHED, tmp_path / "next", timeout_s=60, poll=trains)
+        assert following.ended == "stopped"
+        assert process.children(recursive=True) == []
+    finally:
+        left = process.children(recursive=True)
+        image.close()
+        for child in left:
+            child.kill()
 
 
 def script(program: Program, source: str) -> None:

@@ -1,8 +1,7 @@
 """A warm image: the program, held up where `import torch` ends, from where launches are forked.
 
-It did what each launch would do again: it started an interpreter and began to import. A launch goes
-on from there in namespaces made for it. Where launches may differ before (statements other than
-imports, the user's own modules, output, threads, open files), there is no image.
+A launch goes on from there in namespaces made for it. Where launches may differ before (statements
+other than imports, the user's own modules, output, threads, open files), there is no image.
 """
 
 import ast
@@ -40,11 +39,10 @@ def hold_up(plan_text):
         child = os.fork()
         if not child:
             link.close()
-            launch = json.loads(message)
-            _become(launch, *files)
-            os.environ.clear()
-            os.environ.update({**launch["environment"], **changed})
-            return
+            try:
+                return _become(json.loads(message), changed, *files)
+            except OSError:  # the launch was ended before: by itself it must not train
+                os._exit(1)
         for number in files:
             os.close(number)
         os.waitpid(child, 0)
@@ -88,7 +86,7 @@ def _open_ends(link):
     return "threads were started." if len(os.listdir("/proc/self/task")) > 1 else None
 
 
-def _become(launch, status, stdin, output, parent, *spaces):
+def _become(launch, changed, status, stdin, output, parent, *spaces):
     """Go on as the program of a launch; its parent tells how it ends, as sandbox_entry.py does."""
     libc = ctypes.CDLL(None)
     inside = None if any(libc.setns(space, 0) for space in spaces) else os.fork()
@@ -114,4 +112,6 @@ def _become(launch, status, stdin, output, parent, *spaces):
         os.dup2(source, number)
     for number in (status, stdin, output, *spaces):
         os.close(number)
+    os.environ.clear()
+    os.environ.update({**launch["environment"], **changed})
     os.chdir(launch["cwd"])
