@@ -152,12 +152,15 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
         (TORCHRUN, "The error at train.py:9: [rank0]: ValueError: bad label"),
         ("Traceback:\nmy.lib.OwnError\nwarning: leaked semaphores\n", "The error: my.lib.OwnError"),
         ("epoch 1\nplanned end\n", "Its output ends: planned end"),
-        ("", "the report is of the steps before."),
+        ("", "the report is of the steps before. Mend"),
     ],
 )
 def test_a_failed_program_is_said_with_the_line_that_tells_why(output: str, shown: str) -> None:
     failed = ProgramFailure(exit_code=1, steps=40, output_tail=output)
-    report = replace(loader_bound(), failure=failed)
+    open_trial = replace(loader_bound().trials[0], verdict="unclear")
+    report = replace(loader_bound(), trials=[open_trial], recommendation=Recommendation())
+    assert "More time" in rendered(report, "terminal")
+    report = replace(report, failure=failed)
     for text in (
         rendered(report, "terminal"),
         rendered(report, "markdown"),
@@ -165,6 +168,7 @@ def test_a_failed_program_is_said_with_the_line_that_tells_why(output: str, show
     ):
         top = " ".join(text.partition("Why")[0].split()).replace("\\", "")
         assert shown in top and "failed after 40 training steps (exit code 1)" in top
+        assert "Mend this first, then run again." in top and "More time" not in top
     assert output.strip() in str(program_failed(failed))
 
 

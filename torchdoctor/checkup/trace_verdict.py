@@ -97,8 +97,8 @@ def _of_the_latest(diagnosis: Diagnosis, row: RankTime, ranks: Sequence[RankTime
         return diagnosis
     told = (
         f"The ranks wait for rank {row.rank}, which comes last to {row.last_share or 0.0:.0%} of "
-        f"the collectives: rank {most.rank} waits {seconds(most.wait_s)} of its "
-        f"{seconds(most.step_s)} step. The exchange itself takes {seconds(row.exchange_s or 0.0)}."
+        f"the collectives: rank {most.rank} waits {most.wait_s / most.step_s:.0%} of its step. "
+        f"The exchange itself takes {seconds(row.exchange_s or 0.0)}."
     )
     return replace(diagnosis, sentence=f"{told} On rank {row.rank}: {diagnosis.sentence}")
 

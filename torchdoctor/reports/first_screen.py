@@ -203,18 +203,18 @@ def _not_measured(report: Report) -> list[Block]:
     best, checks = max(gain or 0.0 for gain in gains), catalogue.checks()
     for (name, title, treats), gain in zip(leads, gains, strict=True):
         # What saves nothing by itself stands here only if it treats the cause.
-        if (
-            not gain
-            or gain >= min(best, MATTERS)
-            or cause in {checks[x.check].branch for x in treats}
-        ):
+        treated = cause in {checks[x.check].branch for x in treats}
+        if treated or not gain or gain >= min(best, MATTERS):
             rows.append((name, f"{ratio(gain)}x at most   {title}" if gain else title))
+    bounds = [text.partition(" at most")[0] for _, text in rows[:_MOST_FIXES] if " at most" in text]
+    same = "Fixes with the same bound treat the same cost: together they gain at most that."
     model = "replay of the trace (a model)" if replayed_gains(report) else "share of the step"
     worth = f"{'bounds' if best >= MATTERS else 'hardly any gain,'} by {model}" if best else ""
     rest = len(leads) - len(rows[:_MOST_FIXES])
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
     shown = KeyFigures("WHAT COULD HELP, not measured", worth, rows[:_MOST_FIXES])
-    return [shown, *sentences(more * bool(offered), reason)]
+    same *= len(set(bounds)) < len(bounds)
+    return [shown, *sentences(same, more * bool(offered), reason)]
 
 
 def _at_most(report: Report, findings: Sequence[Finding]) -> float | None:
@@ -268,7 +268,8 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
     open_trials = [trial for trial in measured if verdict_of(trial) == "not decided"]
     ending = report.ending
     longer = f"--budget {math.ceil(ending.budget_s / 30)}m" if ending else "a longer --budget"
-    more = sentences("" if report.interrupted else f"More time decides it: {longer}.")
+    done = report.interrupted or report.failure
+    more = sentences("" if done else f"More time decides it: {longer}.")
     if best is not None:
         looked = f"{ratio(best.expected)}x expected, not measured"
         if best.speedup is not None and best.pairs > 1:

@@ -49,7 +49,8 @@ def failure(report: Report) -> str:
     own = [x for x in _PLACES.findall(failed.output_tail) if "site-packages" not in x[0]]
     where = f" at {':'.join(own[-1])}".replace(f"{report.workload.cwd}/", "") if own else ""
     ends = [f" The error{where}: {line}"] if line else [f" Its output ends: {x}" for x in last]
-    return f"{how_it_failed(failed)}: the report is of the steps before.{''.join(ends)}"
+    before = f"{how_it_failed(failed)}: the report is of the steps before"
+    return f"{before}. Mend this first, then run again.{''.join(ends)}"
 
 
 def program_failed(
