@@ -59,7 +59,10 @@ def test_a_cost_that_gains_nothing_says_why_also_where_nothing_else_gains() -> N
     text = said("memcpy", memcpy=0.098, cpu=0.096)
     assert text.endswith("only 1.02x as fast without copies: other work hides this cost.")
     text = said("memcpy", memcpy=0.098, cpu=0.07, explained_s=0.055)
-    assert "45% of it the device waits for what is not in the trace, as other ranks." in text
+    assert (
+        "The device waits 45% of each step for what is not in the trace, such as other ranks. "
+        in text
+    )
 
 
 @pytest.mark.parametrize(

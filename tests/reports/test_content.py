@@ -47,7 +47,7 @@ def test_what_was_measured_is_ranked_by_what_was_measured() -> None:
     ]
     report = replace(report, trials=trials, recommendation=Recommendation())
     screen = rendered(report, "terminal", full=False)
-    assert "Most promising: cache decoded samples, 5.65x in its one pair" in screen
+    assert "Most promising: cache decoded samples, 5.65x (0.50-60.0) in 1 pair of" in screen
     places = [screen.rindex(x) for x in ("cache decoded samples", "channels-last", "CPU threads")]
     assert places == sorted(places)
     assert "17.9" not in screen.partition("tried")[0]

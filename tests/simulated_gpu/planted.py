@@ -209,11 +209,11 @@ PLANTED = {
         cured={"loader": "pin_memory=True", "copy": _BESIDE},
     ),
     "blocking-copies-of-pinned-memory": Planted(
-        settings="pinned_gbytes_per_s=0.002;" + _BUSY,
+        settings="pinned_gbytes_per_s=0.002;kernel:mm=2000",
         features=2048,
         copy=_COPIED,
-        after="time.sleep(0.05)",  # beside which the device could compute
-        bottleneck=["memcpy", "gpu"],
+        after="time.sleep(0.06)",  # beside which the device could copy
+        bottleneck=["memcpy"],
         finding="copy-without-pinning",
         fix="pin-memory",
         cured={"copy": _BESIDE},

@@ -97,8 +97,7 @@ def _of_the_latest(diagnosis: Diagnosis, row: RankTime, ranks: Sequence[RankTime
         return diagnosis
     told = (
         f"The ranks wait for rank {row.rank}, which comes last to {row.last_share or 0.0:.0%} of "
-        f"the collectives: rank {most.rank} waits {most.wait_s / most.step_s:.0%} of its step. "
-        f"The exchange itself takes {seconds(row.exchange_s or 0.0)}."
+        f"the collectives: rank {most.rank} waits {most.wait_s / most.step_s:.0%} of its step."
     )
     return replace(diagnosis, sentence=f"{told} On rank {row.rank}: {diagnosis.sentence}")
 
@@ -115,7 +114,8 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
         return diagnosis
     shown, why = diagnosis.sentence.replace(": it is the limit.", "."), "other work hides this cost"
     if (unseen := 1.0 - replay.explained_s / replay.replayed_s) >= _MUCH:
-        why = f"{unseen:.0%} of it the device waits for what is not in the trace, as other ranks"
+        unseen_wait = f"The device waits {unseen:.0%} of each step for what is not in the trace"
+        shown, why = f"{unseen_wait}, such as other ranks. {shown}", "that wait stays"
     text = (
         f"By replay of the trace (a model), the step would be only {own:.2f}x as fast without "
         f"{_REPLAYED[diagnosis.bottleneck]}: {why}."

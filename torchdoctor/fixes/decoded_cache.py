@@ -19,8 +19,8 @@ cannot show a gain: there the fix is offered as code.
     def __getitem__(self, index):
         if index not in self.samples:
             self.samples[index] = self.decode(index)
-        return copy.deepcopy(self.samples[index])  # import copy: a fresh one each time
-    # With workers: persistent_workers=True, or each epoch's workers begin with no samples.
+        return copy.deepcopy(self.samples[index])  # import copy
+    # Workers need persistent_workers=True, or begin each epoch with no samples.
 
 ## Sources
 - PyTorch, Map-style datasets: https://docs.pytorch.org/docs/stable/data.html#map-style-datasets
@@ -177,7 +177,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
     cls = loaders[0].dataset_cls.rpartition(".")[2] if loaders else ""
     lines += [
         f"# {f'{where}, ' if where else ''}in {cls or 'the data set'}:",
-        "# self.samples = {} in __init__, and decode() for what __getitem__ does now",
+        "# self.samples = {} in __init__; decode() is __getitem__ as it was",
         FIX.permanent_form,
     ]
     needed = _needed_bytes(loaders[0]) if loaders else None

@@ -27,6 +27,7 @@ from torchdoctor.reports.trial_rows import figures_of, not_tried, training, verd
 from torchdoctor.words import NOT_WORTH_ITS_TIME, Interval, Note, RecommendedFix, Report, Trial
 from torchdoctor.words.figures import (
     clean,
+    counted,
     duration,
     fix_with_settings,
     memory_change,
@@ -41,10 +42,10 @@ from torchdoctor.words.figures import (
 from torchdoctor.words.report import Finding
 from torchdoctor.words.traced import MATTERS
 
-_MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 3, 2
+_MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 8, 2
 _LITTLE, _SMALL = 3, 10  # percent: gains below are nothing; are little
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
-_NAME = 44  # characters of a fix with its settings
+_NAME, _CODE_WIDTH = 44, 76  # characters of a fix with its settings; of code on a narrow screen
 _WHOLE_BUDGET = 0.9
 _PLACE = 44  # characters of a path; its end says most
 _PLACED = re.compile(r"\.py:\d")
@@ -79,9 +80,11 @@ def _cause(report: Report) -> list[Block]:
         proofs = [text for text in map(clean, finding.evidence) if text[:40] not in told]
         # What has no other share than the sentence only repeats it.
         known = set(shares.findall(told))
-        proofs = [text for text in proofs if not {*(shares.findall(text) or ["-"])} <= known]
         placed = [text for text in proofs if _PLACED.search(text)]
+        proofs = [text for text in proofs if not {*(shares.findall(text) or ["-"])} <= known]
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
+    if finding is None and report.steps and not report.trace:
+        proof = "No profiler window fitted into the budget: its operators are not known."
     return [*sentences(f"{first}.", tone="strong"), *sentences(rest, proof, tone="soft")]
 
 
@@ -232,9 +235,8 @@ def _at_most(report: Report, findings: Sequence[Finding]) -> float | None:
 
 def _ending(report: Report) -> list[Block]:
     """Return how much of its time the search took, if it ended by itself."""
-    ending = report.ending
-    believed = any(trial.p_helps is not None for trial in report.trials)
-    if ending is None or not believed or ending.reason in ("interrupted", "failed"):
+    ending, measured = report.ending, any(trial.speedup for trial in report.trials)
+    if ending is None or not measured or ending.reason in ("interrupted", "failed"):
         return []
     times = f"{duration(ending.after_s)}, with a budget of {duration(ending.budget_s)}"
     early = ending.reason == "time" and ending.after_s < _WHOLE_BUDGET * ending.budget_s
@@ -243,8 +245,7 @@ def _ending(report: Report) -> list[Block]:
 
 
 def _ends_without_gain(report: Report) -> bool:
-    without = report.ending is not None and report.ending.reason == "nothing to gain"
-    return without and any(trial.p_helps is not None for trial in report.trials)
+    return report.ending is not None and report.ending.reason == "nothing to gain"
 
 
 def _nothing_to_gain(report: Report) -> list[Block]:
@@ -253,45 +254,46 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     bounds = [max(x.upper_bound or 1.0, x.speedup.high) for x in tried if x.speedup]
     most = max([_LITTLE, *(math.ceil(100 * (bound - 1.0)) for bound in bounds)])
     title, figure = "Nothing to gain.", f"No fix tried gains {most} % or more"
-    if most > _SMALL:
-        title, figure = "No gain was found.", f"So few pairs do not exclude {most} %"
-    title = "No fix that was tried helps." if _by_hand(report) else title
     parts = [f"; the step is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
-    return [KeyFigures(title, f"{figure}{''.join(parts)}.")]
+    if few := most > _SMALL:
+        title, parts = "No gain was found.", []
+        figure = f"So few pairs of launches still leave {ratio(1 + most / 100)}x possible"
+    title = "No fix that was tried helps." if _by_hand(report) else title
+    return [KeyFigures(title, f"{figure}{''.join(parts)}."), *(_next(report) if few else [])]
+
+
+def _next(report: Report) -> list[Block]:
+    """Return what may decide where time was short; after an error it is said beside that."""
+    if report.interrupted or report.failure:
+        return []
+    ending = report.ending
+    longer = f"--budget {math.ceil(ending.budget_s / 30)}m" if ending else "a longer --budget"
+    return sentences(f"Next: the same command with {longer}; more time may decide it.")
 
 
 def _undecided(report: Report, best: Trial | None) -> list[Block]:
     """Return what is known where no fix is proven to be faster."""
-    if _ends_without_gain(report):
-        return _nothing_to_gain(report)
     measured = [trial for trial in report.trials if trial.speedup is not None or trial.pairs]
+    if measured and _ends_without_gain(report):
+        return _nothing_to_gain(report)
     open_trials = [trial for trial in measured if verdict_of(trial) == "not decided"]
-    ending = report.ending
-    longer = f"--budget {math.ceil(ending.budget_s / 30)}m" if ending else "a longer --budget"
-    done = report.interrupted or report.failure
-    more = sentences("" if done else f"More time decides it: {longer}.")
     if best is not None:
         looked = f"{ratio(best.expected)}x expected, not measured"
-        if best.speedup is not None and best.pairs > 1:
-            looked = f"{speedup(best.speedup)} in {best.pairs} pairs of launches"
-        elif best.speedup is not None:
-            looked = f"{ratio(best.speedup.estimate)}x in its one pair of launches"
+        if best.speedup is not None:
+            looked = f"{speedup(best.speedup)} in {counted(best.pairs, 'pair')} of launches"
         if _ONE_LAUNCH in (best.reason or ""):
             looked = f"{speedup(best.speedup)} in blocks of one launch, which pairs have to confirm"
         figure = f"Most promising: {_name(best, _EVIDENCE)}, {looked}."
-        return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
+        return [KeyFigures(f"{_UNPROVEN}.", figure), *_next(report)]
     untried = [trial for trial in report.trials if not_tried(trial)]
     if open_trials or any(trial.because != NOT_WORTH_ITS_TIME for trial in untried):
         ended = "The run was interrupted" if report.interrupted else "The search ended"
         figure = "" if measured else f"{ended} before a fix was measured."
-        return [KeyFigures(f"{_UNPROVEN}.", figure), *more]
+        return [KeyFigures(f"{_UNPROVEN}.", figure), *_next(report)]
     if not measured:
-        return [KeyFigures("No fix could be measured.")]
-    number = len({trial.fix for trial in measured})
-    none = "The fix that was tried is not" if number == 1 else f"Of {number} fixes tried none is"
-    changing = any(verdict_of(trial) == "faster" for trial in measured)
-    but = " without changing training" if changing else ""
-    return [KeyFigures("Nothing to change.", f"{none} faster{but}.")]
+        return [KeyFigures(f"No fix {'was worth measuring' if untried else 'could be measured'}.")]
+    but = " without changing training" * any(verdict_of(x) == "faster" for x in measured)
+    return [KeyFigures("Nothing to change.", f"No fix that was tried is faster{but}.")]
 
 
 def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> list[Block]:
@@ -303,9 +305,10 @@ def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> l
         blocks += sentences(f"See it:     {shown}" if len(shown) < 60 else "", tone="soft")
     for fix in [fix for fix in fixes if not fix.edit and fix.instruction][:1]:
         lines = clean(fix.instruction or "").strip("\n").split("\n")
-        head = Sentence(f"By hand, {clean(catalogue.name(fix.fix))}:")
-        rest = ["# The rest: --details."] if len(lines) > _MOST_CODE else []
-        blocks += [head, Code("\n".join([*lines[:_MOST_CODE], *rest]))]
+        short = len(lines) <= _MOST_CODE and max(map(len, lines)) <= _CODE_WIDTH
+        where = ":" if short else ": its code is in the details."
+        blocks.append(Sentence(f"By hand, {clean(catalogue.name(fix.fix))}{where}"))
+        blocks += [Code("\n".join(lines))] * short
     return blocks
 
 

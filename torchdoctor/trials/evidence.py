@@ -16,7 +16,7 @@ from torchdoctor.words import Block, LaunchTiming, Pair, StepStatistics
 
 _SIZE_ERROR = 0.1  # error of a launch between two untouched launches that followed each other
 _ONE_BLOCK = 0.1  # spread of blocks if each arm had a single block
-_LEAST_S = 0.1  # of steps on each side of a pair: in less, one pause looks like 18x
+_LEAST_S = 0.4  # of steps on a pair's longer side: in less, one pause looks like 18x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class Evidence:
             return []
         how = self.estimator(by or self._by(arm), arm)
         if source == "pairs":
-            long = [x for x in self._log.pairs.get(arm.key, []) if _shorter_s(x) >= _LEAST_S]
+            long = [x for x in self._log.pairs.get(arm.key, []) if _longer_s(x) >= _LEAST_S]
             return [log for log in map(how.difference, long) if log is not None]
         series = self._log.sizes if source == "sizes" else self._log.switched
         return [log for each in series for log in each.differences(arm.key, how)]
@@ -155,9 +155,9 @@ class Evidence:
         return self.decided_by()
 
 
-def _shorter_s(pair: Pair) -> float:
+def _longer_s(pair: Pair) -> float:
     sides = zip(*pair.blocks, strict=True)
-    return min((sum(sum(x.step_s) for x in side) for side in sides), default=0.0)
+    return max((sum(sum(x.step_s) for x in side) for side in sides), default=0.0)
 
 
 def _abba(pairs: Sequence[Pair], first: int) -> list[Block]:

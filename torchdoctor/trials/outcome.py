@@ -249,12 +249,8 @@ class Judgement:
         measured = self.measured[members]
         if measured.arm.timings and measured.arm.facts.risk == 3:
             return "not judged: it may change the batch, and batches have no known size"
-        if ended not in (None, NO_TIME):
-            return f"not tried: {ended}"
-        policy = self.policy
-        if ended == NO_TIME or policy.pair_s(members) > policy.prices.left_s:
-            return f"not tried: {OUT_OF_TIME}"
-        return f"not tried: {NOT_WORTH_ITS_TIME}"
+        why = OUT_OF_TIME if self.policy.lacks_time(members) else NOT_WORTH_ITS_TIME
+        return f"not tried: {why if ended in (None, NO_TIME) else ended}"
 
     def _recommendation(self, rows: Mapping[Members, Trial]) -> Recommendation:
         """Return the best set that was measured as a whole; its edits are left open."""

@@ -195,10 +195,13 @@ class SearchPolicy:
 
     def _why_stop(self) -> str:
         """Return "time" where more of it would be worth having."""
-        worth = self._worth_now(math.inf) - self._claimed
-        cheapest_s = min(map(self.pair_s, self.targets), default=0.0)
-        short = cheapest_s > self._left_s and worth > WORTH
+        short = any(map(self.lacks_time, self.targets))
         return "time" if short else "decided" if self.claims else "nothing to gain"
+
+    def lacks_time(self, members: Members) -> bool:
+        """Return whether pairs of a set would be worth having, and do not fit."""
+        worth = float(self.beliefs.weight @ self.reach(members, math.inf))
+        return self.pair_s(members) > self._left_s and worth > self._claimed + WORTH
 
     def _best_measurement(self) -> Action | None:
         """Return what adds most for each second; None: nothing is worth its time."""
