@@ -251,6 +251,8 @@ PLANTED = {
     "small-batches": Planted(  # a step costs hardly more with a larger batch
         settings="kernel_us=2;launch_us=100",
         step="for _ in range(100): x = x * 1.0001",
+        # Labels that no input tells: gradients are noise, and larger batches waste none of it.
+        sample="return torch.randn(64), torch.randint(4, ()).item()",
         bottleneck=["cpu"],
         finding="batch-too-small",
         fix="larger-batch",
