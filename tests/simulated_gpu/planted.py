@@ -242,7 +242,7 @@ PLANTED = {
         line="loss.detach().cpu()",
     ),
     "launch-bound": Planted(
-        settings="kernel_us=2",
+        settings="kernel_us=8;launch_us=40",
         step="for _ in range(300): x = x * 1.0001",
         bottleneck=["cpu"],
         finding="many-small-kernels",
