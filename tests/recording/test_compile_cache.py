@@ -44,12 +44,13 @@ def test_the_next_run_of_a_program_finds_what_was_compiled(home: Path) -> None:
 
 def test_what_was_used_longest_ago_goes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compile_cache.LIMIT, "0.00001")
-    old, new = recorder(home, script="old.py"), recorder(home, script="new.py")
-    for each in (old, new):
+    old, new, running = (recorder(home, script=f"{x}.py") for x in ("old", "new", "running"))
+    for each in (old, new, running):
         (cache_of(each) / "kernel.so").write_bytes(bytes(6000))
     os.utime(cache_of(old), (1, 1))
     new.close()
     assert cache_of(new).exists() and not cache_of(old).exists()
+    assert cache_of(running).exists(), "another run may still compile into it"
 
 
 @pytest.mark.parametrize("limit", ["0", "off"])

@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 from torchdoctor.machine.environment import versions
@@ -33,12 +34,13 @@ def remove_oldest() -> None:
     """Remove the folders that were used longest ago, until the rest is within the limit."""
     left = _most_bytes()
     try:
-        folders = sorted(_folders().iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        used_s = {path: path.stat().st_mtime for path in _folders().iterdir()}
     except (OSError, RuntimeError):
         return
-    for folder in folders:
+    for folder in sorted(used_s, key=lambda path: used_s[path], reverse=True):
         left -= sum(path.lstat().st_size for path in folder.rglob("*"))
-        if left < 0:
+        # Into one that was taken up within the hour another run may still compile.
+        if left < 0 and used_s[folder] < time.time() - 3600:
             shutil.rmtree(folder, ignore_errors=True)
 
 

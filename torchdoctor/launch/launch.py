@@ -159,8 +159,7 @@ class WindowDone:
 
     def __call__(self, running: RunningLaunch) -> bool:
         """Return whether the launch is over: see `launch`'s `poll`."""
-        done = set(_files_by_pid(running.channel, "done"))
-        if not done:
+        if not (done := set(_files_by_pid(running.channel, "done"))):
             return False
         if self._first_done_s is None:
             self._first_done_s = running.elapsed_s
@@ -254,9 +253,8 @@ class LaunchResult:
     wall_s: float
     channel: Path
     output_tail: str
-    escaped_writes: list[str] = field(
-        default_factory=list
-    )  # the user's files, changed all the same
+    # The user's files, changed all the same.
+    escaped_writes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)  # what could not be ended, a sentence each
     sensors: SensorColumns | None = None
     began_s: float | None = None  # time.monotonic(), which on Linux is the probe's clock too
@@ -280,7 +278,8 @@ def launch(
     """
     cache = program.compile_cache
     channel = folder / "channel"
-    channel.mkdir(parents=True, exist_ok=True)
+    for made in (channel, cache or channel):  # another run may have removed the cache by its limit
+        made.mkdir(parents=True, exist_ok=True)
     scratch = program.sandbox.new_scratch()
     plan = spec.plan_content(program.seed) | {"channel": str(channel.absolute())}
     if program.sandbox.mode == "redirect":

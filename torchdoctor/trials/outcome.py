@@ -43,9 +43,8 @@ class TrialResults:
     noise_floor: Interval | None  # the A/A candidate's interval; None below two rounds
     recommendation: Recommendation  # its fixes without edits
     baselines: list[LaunchTiming] = field(default_factory=list)
-    launches_s: list[float] = field(
-        default_factory=list
-    )  # per sample, or per step, of each baseline
+    # Per sample, or per step, of each baseline.
+    launches_s: list[float] = field(default_factory=list)
     measured: str | None = None  # "side by side" or "in turns", None where no pairs were launched
     decided_by: str = "median"  # "mean" or "median" of the steps
     per_step: bool = False
