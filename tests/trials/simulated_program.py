@@ -235,6 +235,7 @@ class SimulatedPairs:
             "paused": its first one did not, by itself it does. "": of the untouched program too.
         first: whether one that crashes comes as far as that before the other one does.
         blocks: of each side.
+        loads: times as long that each block of the untouched program takes, as beside others.
     """
 
     program: Simulated
@@ -242,6 +243,7 @@ class SimulatedPairs:
     crashes: dict[str, str] = field(default_factory=dict)
     first: bool = False
     blocks: int = 8
+    loads: tuple[float, ...] = ()
     pairs: list[tuple[str, str]] = field(default_factory=list)
 
     def __call__(
@@ -272,6 +274,10 @@ class SimulatedPairs:
             ended = [self._without_blocks(timing) for timing in both]
             return ended[0], ended[1], []
         sides = [[self._block(timing, n) for n in range(self.blocks)] for timing in both]
+        for fixes, blocks in zip((one, other), sides, strict=True):
+            for number, load in enumerate(self.loads if not fixes else ()):
+                slower = [step_s * load for step_s in blocks[number].step_s]
+                blocks[number] = replace(blocks[number], step_s=slower, window_s=sum(slower))
         taken = [self._taken(*side) for side in zip((one, other), both, sides, strict=True)]
         return taken[0], taken[1], list(zip(*sides, strict=True))
 

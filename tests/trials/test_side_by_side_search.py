@@ -69,6 +69,15 @@ def test_a_program_that_trains_for_milliseconds_proves_nothing(step_s, gain, pro
     assert row(results, "fused").verdict == ("faster" if proven else "unclear")
 
 
+@pytest.mark.parametrize(("loads", "gain", "proven"), [((1.7, 3.6), 1.0, []), ((), 2.3, ["fused"])])
+def test_a_pair_that_met_a_change_of_load_proves_nothing(loads, gain, proven):
+    """Others took the cores in blocks of the untouched program alone: 2.32x was recommended."""
+    program = Simulated(gains={"fused": gain})
+    pairs = SimulatedPairs(program, blocks=2, loads=loads)
+    results = try_all(program, ["fused"], 30.0, pairs=pairs)
+    assert recommended(results) == proven and pairs.pairs
+
+
 def test_what_cannot_run_beside_itself_is_launched_alone():
     """A fixed port, a lock file: every pair fails, no launch by itself does."""
     program = Simulated(gains={"fused": 1.3})

@@ -115,7 +115,7 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     shown, why = diagnosis.sentence.replace(": it is the limit.", "."), "other work hides this cost"
     if (unseen := 1.0 - replay.explained_s / replay.replayed_s) >= _MUCH:
         unseen_wait = f"The device waits {unseen:.0%} of each step for what is not in the trace"
-        shown, why = f"{unseen_wait}, such as other ranks. {shown}", "that wait stays"
+        shown, why = f"{unseen_wait}, such as other ranks. {shown}", "it would wait all the same"
     text = (
         f"By replay of the trace (a model), the step would be only {own:.2f}x as fast without "
         f"{_REPLAYED[diagnosis.bottleneck]}: {why}."

@@ -86,6 +86,7 @@ class Results:
 
     # Log speed-ups of each set's pairs against the untouched program, in order.
     pairs: Mapping[Members, Sequence[float]] = field(default_factory=dict)
+    errors: Mapping[Members, float] = field(default_factory=dict)  # of these by their own rounds
     blocks: Mapping[str, BlockGain] = field(default_factory=dict)  # switched within one launch
     failed: frozenset[str] = frozenset()  # arms that failed, were refused, or change training
     failed_sets: Sequence[Members] = ()  # the same of sets, though of no member alone
@@ -151,7 +152,7 @@ class Beliefs:
                 continue
             [name] = members
             for log in logs:
-                yield name, log, 0.0, 1.0
+                yield name, log, self.results.errors.get(members, 0.0), 1.0
                 yield from self._neighbours(name, log, _NEIGHBOUR_ERROR)
         for name, blocks in self.results.blocks.items():
             if name in self.arms:
@@ -199,9 +200,9 @@ class Beliefs:
         for members, logs in self.results.pairs.items():
             if len(members) < 2:
                 continue
-            gain = self.gain(members)
+            gain, error = self.gain(members), max(self.results.errors.get(members, 0.0), 0.01)
             for log in logs:
-                weight = weight * (error_density(log - gain, np.hypot(self.sigma, 0.01)) + 1e-6)
+                weight = weight * (error_density(log - gain, np.hypot(self.sigma, error)) + 1e-6)
         self.weight = _normalised(weight)
 
     def gain(self, members: Members) -> Floats:
@@ -283,8 +284,8 @@ class Beliefs:
 
     def claim(self, members: Members) -> LogInterval | None:
         """Return the interval of a set by pairs of its own; None: it had none."""
-        logs = self.results.pairs.get(members)
-        return claim_interval(logs, self.sigma_log(without=members)) if logs else None
+        logs, error = self.results.pairs.get(members), self.results.errors.get(members, 0.0)
+        return claim_interval(logs, self.sigma_log(without=members), error) if logs else None
 
 
 def _normalised(values: Floats) -> Floats:

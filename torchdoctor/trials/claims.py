@@ -63,25 +63,28 @@ def spread_evidence(logs: Sequence[float]) -> Floats:
     return np.asarray(top + np.log(np.exp(log - top).sum(axis=1)))
 
 
-def claim_interval(logs: Sequence[float], sigma_log: Floats | None = None) -> LogInterval:
+def claim_interval(
+    logs: Sequence[float], sigma_log: Floats | None = None, own_error: float = 0.0
+) -> LogInterval:
     """Return the interval of the true log speed-up of a set, by all pairs of that very set.
 
     `sigma_log`: weight of each of `SIGMAS` from everything but these pairs; None: the prior.
+    `own_error`: of a pair by its own rounds, which comes on top.
     """
     pairs = np.array(logs)
     error_rate = _ERROR_RATE if len(pairs) > 1 else _ERROR_RATE_OF_ONE_PAIR
     span = 4.5 * max(0.05, float(np.ptp(pairs))) + 1.6
     grid = np.linspace(pairs.mean() - span, pairs.mean() + span, _POINTS)
     weight = sigma_prior_log() if sigma_log is None else sigma_log
-    log = weight[:, None] + _log_likelihood(pairs, grid)
+    log = weight[:, None] + _log_likelihood(pairs, grid, own_error)
     mass = np.exp(log - log.max()).sum(axis=0)
     total = np.cumsum(mass) / mass.sum()
     low, middle, high = np.interp([error_rate / 2, 0.5, 1 - error_rate / 2], total, grid)
     return LogInterval(estimate=float(middle), low=float(low), high=float(high))
 
 
-def _log_likelihood(pairs: Floats, grid: Floats) -> Floats:
+def _log_likelihood(pairs: Floats, grid: Floats, own_error: float = 0.0) -> Floats:
     """Return the log likelihood of pairs for each sigma and each mean of a grid."""
     errors = pairs[:, None, None] - grid[None, None, :]
-    density = error_density(errors, SIGMAS[None, :, None])
+    density = error_density(errors, np.hypot(SIGMAS, own_error)[None, :, None])
     return np.asarray(np.log(np.maximum(density, 1e-300)).sum(axis=0))

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean, median
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
 
 from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.pairs.pair_times import TRIMMED, Estimator, untouched_differences
@@ -12,7 +12,7 @@ from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import BlockGain
 from torchdoctor.trials.log import Log
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
-from torchdoctor.words import Block, LaunchTiming, Pair, StepStatistics
+from torchdoctor.words import LaunchTiming, Pair, StepStatistics
 
 _SIZE_ERROR = 0.1  # error of a launch between two untouched launches that followed each other
 _ONE_BLOCK = 0.1  # spread of blocks if each arm had a single block
@@ -63,14 +63,9 @@ class Evidence:
         return Estimator(by=by, trimmed=TRIMMED if by == "median" else 0.0, per_step=per_step)
 
     def noise(self) -> list[float]:
-        """Return the differences of the untouched program with itself, by launches or by blocks."""
-        how = self.estimator(self.decided_by())
-        launched = [_abba(pairs, first) for first, pairs in enumerate(self._log.pairs.values())]
-        for log in (launched, [series.blocks for series in self._log.switched]):
-            noise = [x for blocks in log for x in untouched_differences(blocks, how)]
-            if len(noise) > 1:
-                break
-        return noise
+        """Return the differences of the untouched program with itself, in blocks of one launch."""
+        how, switched = self.estimator(self.decided_by()), self._log.switched
+        return [x for series in switched for x in untouched_differences(series.blocks, how)]
 
     def numerics(self, arm: Arm) -> Numerics:
         """Return the verdict on whether training changed in this arm."""
@@ -103,10 +98,17 @@ class Evidence:
             return []
         how = self.estimator(by or self._by(arm), arm)
         if source == "pairs":
-            long = [x for x in self._log.pairs.get(arm.key, []) if _longer_s(x) >= _LEAST_S]
-            return [log for log in map(how.difference, long) if log is not None]
+            return [log for log in map(how.difference, self._pairs(arm)) if log is not None]
         series = self._log.sizes if source == "sizes" else self._log.switched
         return [log for each in series for log in each.differences(arm.key, how)]
+
+    def _pairs(self, arm: Arm) -> list[Pair]:
+        return [x for x in self._log.pairs.get(arm.key, []) if _longer_s(x) >= _LEAST_S]
+
+    def pair_error(self, arm: Arm) -> float:
+        """Return the usual error of an arm's pairs by their own rounds; 0: there are none."""
+        how = self.estimator(self._by(arm), arm)
+        return median([_own_error(pair, how) for pair in self._pairs(arm)] or [0.0])
 
     def measured_how(self) -> str | None:
         """Return how launches were compared: "side by side" or "in turns"; None: none were."""
@@ -155,22 +157,16 @@ class Evidence:
         return self.decided_by()
 
 
+def _own_error(pair: Pair, how: Estimator) -> float:
+    """Return the error of a difference by the rounds of its pair: a change of load shows."""
+    times = filter(None, (how.times([both]) for both in pair.blocks))
+    logs = [math.log(first / second) for first, second in times]
+    return stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+
+
 def _longer_s(pair: Pair) -> float:
     sides = zip(*pair.blocks, strict=True)
     return max((sum(sum(x.step_s) for x in side) for side in sides), default=0.0)
-
-
-def _abba(pairs: Sequence[Pair], first: int) -> list[Block]:
-    """Return launches that followed each other as blocks; `first`: the number of their round."""
-    blocks: list[Block] = []
-    for number, pair in enumerate(pairs):
-        if not pair.side_by_side:
-            sides = [
-                replace(timing.whole, arm=arm, round=first + number // 2)
-                for arm, timing in enumerate(pair.launches)
-            ]
-            blocks += sides[::-1] if number % 2 else sides
-    return blocks
 
 
 def _spread(groups: Sequence[Sequence[float]]) -> float:

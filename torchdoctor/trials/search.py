@@ -274,6 +274,7 @@ class Search:
         out = {members for members, arm in measured.items() if self._is_out(arm)} - opened
         return Results(
             pairs={members: logs for members, logs in pairs.items() if logs},
+            errors={members: evidence.pair_error(alive[members]) for members in pairs},
             blocks=evidence.block_gains([arm for arm in self._candidates if arm.alive]),
             failed=frozenset(name for members in out if len(members) == 1 for name in members)
             | self._left_out,
