@@ -165,8 +165,7 @@ def _own_error(pair: Pair, how: Estimator) -> float:
 
 
 def _longer_s(pair: Pair) -> float:
-    sides = zip(*pair.blocks, strict=True)
-    return max((sum(sum(x.step_s) for x in side) for side in sides), default=0.0)
+    return max(sum(sum(both[x].step_s) for both in pair.blocks) for x in (0, 1))
 
 
 def _spread(groups: Sequence[Sequence[float]]) -> float:
