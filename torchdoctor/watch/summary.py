@@ -8,7 +8,6 @@ from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from torchdoctor import __version__
 from torchdoctor.advice import catalogue
@@ -317,6 +316,8 @@ def own_cost(steps: Steps) -> Interval | None:
             ratios.append(mean_s / steps.step_s[block])
     if len(ratios) < _FEWEST:
         return None
+    from scipy.stats import binom  # for a second, which each `run` would take too
+
     ratios.sort()
     rank = int(binom.ppf(0.025, len(ratios), 0.5))
     low, high = ratios[max(rank - 1, 0)], ratios[min(len(ratios) - rank, len(ratios) - 1)]
