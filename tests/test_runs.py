@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from left_behind import left_in
 
@@ -104,7 +105,8 @@ def test_kept_graphs_and_copied_arrays_are_named_and_offered_as_edits(tmp_path: 
         "total = 0.0\n"
         "while True:\n    x = torch.tensor(rows)\n" + STEP_BY_HAND + "    total += loss\n"
     )
-    result = run(tmp_path, "--no-fixes", "--budget", "60s", "--output", "out", "train.py")
+    words = ("--no-fixes", "--budget", "60s", "--output", "out", "train.py")
+    result = commands.torchdoctor("run", "--quiet", *words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     report = report_of(tmp_path)
     found = {one["check"]: one for one in report["diagnosis"]["findings"]}
