@@ -6,6 +6,7 @@ computes, the others must give way, or it measures them.
 
 from __future__ import annotations
 
+import compileall
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from flaky import FirstFailures
 
+ROOT = Path(__file__).parent.parent
 _GIVES_WAY = 10  # of niceness
 _AT_START = os.nice(0) if hasattr(os, "nice") else 0
 
@@ -38,8 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the first failure of each test, or compare with those kept."""
+    if hasattr(config, "workerinput"):
+        return
+    # As pip does: else each process of ours compiles our sources where Python may write nothing.
+    compileall.compile_dir(ROOT / "torchdoctor", quiet=2)
     cache = getattr(config, "cache", None)
-    if cache is not None and not hasattr(config, "workerinput"):
+    if cache is not None:
         plugin = FirstFailures(cache, config.getoption("--again"))
         config.pluginmanager.register(plugin, "first-failures")
 

@@ -187,12 +187,22 @@ def _serve() -> dict[str, Any]:
             done, status = os.waitpid(request["pid"], 0 if request["wait"] else os.WNOHANG)
             answer = {"status": os.waitstatus_to_exitcode(status) if done else None}
         else:
+            _import_what_compiling_imports(request)
             pid = os.fork()
             if not pid:
                 return request
             answer = {"pid": pid}
         print(json.dumps(answer), flush=True)
     sys.exit()
+
+
+def _import_what_compiling_imports(request: dict[str, Any]) -> None:
+    """Before the first program that compiles is forked: a second for each of them."""
+    read = [Path(request["cwd"], request["argv"][0]), request["env"].get("TORCHDOCTOR_PLAN")]
+    if any("compile" in Path(path).read_text() for path in read if path):
+        for name in ("torch._dynamo.backends.debugging", "torch._inductor.cudagraph_trees"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
 
 def _become(request: dict[str, Any]) -> types.CodeType:

@@ -18,15 +18,20 @@ LOOP = """
 import sys, time, torch
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+{optimizer}
 for step in range(100000):
     loss = model(torch.randn(4, 8)).square().mean()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    {update}
     time.sleep(0.002)
     {body}
 """
+SGD = (
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
+    "optimizer.step(); optimizer.zero_grad()",
+)
+# An optimizer's import of torch._dynamo is a third of a short launch.
+BY_HAND = ("", "[p.data.sub_(p.grad, alpha=0.01) for p in model.parameters()]; model.zero_grad()")
 
 
 def torchdoctor(folder: Path, *arguments: str, **more) -> subprocess.CompletedProcess:
@@ -43,19 +48,33 @@ def torchdoctor(folder: Path, *arguments: str, **more) -> subprocess.CompletedPr
     )
 
 
-def script(folder: Path, body: str = "pass", source: str | None = None) -> str:
+def script(
+    folder: Path,
+    body: str = "pass",
+    source: str | None = None,
+    updates: tuple[str, str] = BY_HAND,
+) -> str:
+    optimizer, update = updates
+    loop = LOOP.format(body=body, optimizer=optimizer, update=update)
     path = folder / "train.py"
-    path.write_text(source if source is not None else LOOP.replace("{body}", body))
+    path.write_text(loop if source is None else source)
     return path.name
 
 
+OPTIONS = ("--quiet", "--no-fixes", "--budget", "60s", "--output", "out")
+
+
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    options = ("--quiet", "--no-fixes", "--budget", "60s", "--output", "out")
-    return torchdoctor(folder, "run", *options, *arguments)
+    return torchdoctor(folder, "run", *OPTIONS, *arguments)
+
+
+def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """As `run`, without a start of the tool."""
+    return usage(folder, "run", *OPTIONS, *arguments)
 
 
 def usage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """As `torchdoctor`, for what starts no program."""
+    """As `torchdoctor`, in this process."""
     return commands.torchdoctor(*arguments, cwd=folder)
 
 
@@ -147,7 +166,7 @@ def test_isolated_python_is_said(tmp_path: Path) -> None:
 
 
 def test_crash_at_step_four_shows_the_programs_own_traceback(tmp_path: Path) -> None:
-    result = run(tmp_path, script(tmp_path, "if step == 3: raise ValueError('bad label')"))
+    result = run_here(tmp_path, script(tmp_path, "if step == 3: raise ValueError('bad label')"))
     assert result.returncode == 3
     assert "ValueError: bad label" in result.stderr
     assert "train.py" in result.stderr
@@ -185,7 +204,7 @@ def test_a_failure_after_enough_steps_is_not_hidden_by_the_report(
 
 def test_a_program_without_training_steps_says_what_to_do(tmp_path: Path) -> None:
     source = "import torch\nmodel = torch.nn.Linear(2, 2)\nmodel(torch.ones(1, 2))\n"
-    message = says_one_sentence(run(tmp_path, script(tmp_path, source=source)), 4)
+    message = says_one_sentence(run_here(tmp_path, script(tmp_path, source=source)), 4)
     assert "torchdoctor.step()" in message
 
 
@@ -207,7 +226,7 @@ def test_no_path_no_closed_stream_and_no_end_by_os_exit_costs_the_report(tmp_pat
 
 
 def test_a_program_that_ends_in_the_profiler_window_does_not_crash_in_it(tmp_path: Path) -> None:
-    result = run(tmp_path, "--budget", "60s", script(tmp_path, "if step == 5: break"))
+    result = run_here(tmp_path, "--budget", "60s", script(tmp_path, "if step == 5: break"))
     assert result.returncode == 0, result.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert not [doubt for doubt in report["doubts"] if "signal" in doubt], report["doubts"]
@@ -217,20 +236,20 @@ def test_a_program_that_ends_in_the_profiler_window_does_not_crash_in_it(tmp_pat
 
 def test_the_budget_bounds_a_program_without_steps(tmp_path: Path) -> None:
     name = script(tmp_path, source="import time, torch\nwhile True: time.sleep(0.1)\n")
-    result = torchdoctor(tmp_path, "run", "--quiet", "--budget", "6s", "--output", "out", name)
+    result = usage(tmp_path, "run", "--quiet", "--budget", "6s", "--output", "out", name)
     message = says_one_sentence(result, 5)
     assert "--budget" in message and ".)" not in message
 
 
 def test_an_option_after_the_script_is_recognised(tmp_path: Path) -> None:
     source = "import argparse\nargparse.ArgumentParser().parse_args()\n"
-    result = run(tmp_path, script(tmp_path, source=source), "--budget", "60s")
+    result = run_here(tmp_path, script(tmp_path, source=source), "--budget", "60s")
     assert result.returncode == 3
     assert "own options before the script" in result.stderr
 
 
 def test_a_program_that_prints_nothing_is_not_quoted(tmp_path: Path) -> None:
-    result = run(tmp_path, script(tmp_path, source="import sys; sys.exit(7)\n"))
+    result = run_here(tmp_path, script(tmp_path, source="import sys; sys.exit(7)\n"))
     assert result.returncode == 3
     assert "It printed nothing." in result.stderr and "exit code 7" in result.stderr
 
@@ -275,7 +294,7 @@ def test_a_program_that_hangs_times_out_and_is_gone(tmp_path: Path) -> None:
 def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step,loss\n")
     body = "open('log.csv', 'a').write('x'); torch.save(model.state_dict(), 'model.pt')"
-    name = script(tmp_path, body)
+    name = script(tmp_path, body, updates=SGD)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     result = run(tmp_path, name)
     assert result.returncode == 0, result.stderr
@@ -298,7 +317,7 @@ def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_keeps_what_was_measured(tmp_path: Path, sent: signal.Signals) -> None:
-    name = script(tmp_path)
+    name = script(tmp_path, updates=SGD)
     process = subprocess.Popen(
         [sys.executable, "-m", "torchdoctor.cli.front", "run", "--output", "out", name],
         cwd=tmp_path,

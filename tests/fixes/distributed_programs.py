@@ -11,6 +11,8 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+import forked_programs
+
 from torchdoctor.advice import catalogue
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -120,7 +122,9 @@ def losses(printed: str) -> list[float]:
 def alone(folder: Path) -> list[float]:
     """The losses of the same training in one process."""
     (folder / "alone.py").write_text(ALONE)
-    found = losses(shell(f'"{sys.executable}" alone.py', folder, {**os.environ, **ONE_THREAD}))
+    environment = forked_programs.environment(**ONE_THREAD)
+    ran = forked_programs.run(["alone.py"], folder, environment, folder)
+    found = losses(ran.stdout)
     assert len(found) == 4
     assert found[-1] < found[0]
     return found
