@@ -61,7 +61,7 @@ def script(
     return path.name
 
 
-OPTIONS = ("--quiet", "--no-fixes", "--budget", "60s", "--output", "out")
+OPTIONS = ("--quiet", "--no-fixes", "--budget", "5m", "--output", "out")
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:

@@ -71,7 +71,7 @@ def report_of(folder: Path) -> dict:
     return json.loads((folder / "out" / "report.json").read_text())
 
 
-DIAGNOSE = ("--no-fixes", "--budget", "40s", "--output", "out")
+DIAGNOSE = ("--no-fixes", "--budget", "5m", "--output", "out")
 
 
 def test_torchrun_with_a_rank_that_others_wait_for(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_kept_graphs_and_copied_arrays_are_named_and_offered_as_edits(tmp_path: 
         "total = 0.0\n"
         "while True:\n    x = torch.tensor(rows)\n" + STEP_BY_HAND + "    total += loss\n"
     )
-    words = ("--no-fixes", "--budget", "60s", "--output", "out", "train.py")
+    words = ("--no-fixes", "--budget", "5m", "--output", "out", "train.py")
     result = commands.torchdoctor("run", "--quiet", *words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     report = report_of(tmp_path)
@@ -132,7 +132,7 @@ def test_a_package_that_is_run_as_a_module_reads_in_every_launch_what_is_piped_i
         "model = torch.nn.Linear(8, 1)\n"
         "while True:\n    x = batch()\n    time.sleep(0.002)\n" + STEP_BY_HAND
     )
-    words = ("--budget", "60s", "--no-fixes", "--output", "out", "--", sys.executable)
+    words = ("--budget", "5m", "--no-fixes", "--output", "out", "--", sys.executable)
     words = (*words, "-m", "trainer", "--lr", "0.1")
     result = run(tmp_path, *words, input="a\nb\nc\n", stdin=None)
     assert result.returncode == 0, result.stderr
@@ -181,7 +181,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=64k none small && exec "$@"'
     if subprocess.run([*shell, mount, "sh", "true"], cwd=tmp_path, check=False).returncode:
         pytest.skip("no user namespaces here")
-    options = ("--budget", "40s", "--no-fixes", "--output", "small/out")
+    options = ("--budget", "5m", "--no-fixes", "--output", "small/out")
     result = run(tmp_path, *options, "train.py", before=[*shell, mount, "sh"])
     assert "Traceback" not in result.stderr
     assert result.returncode == 2, "the report is kept nowhere"
