@@ -28,6 +28,24 @@ while True:
     weight.data -= 0.1 * weight.grad
     weight.grad = None
 """
+# A loader's worker fetches while the program sleeps: fetching takes most of each step.
+LOADING = """
+import time, torch
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000000
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.ones(4)
+
+weight = torch.zeros(4, requires_grad=True)
+for rows in torch.utils.data.DataLoader(Rows(), batch_size=4):
+    (rows * weight).sum().backward()
+    weight.data -= 0.1 * weight.grad
+    weight.grad = None
+"""
 TURNS = TurnBlocks(
     warmup_steps=2, block_steps=5, discard_steps=1, blocks=2, step_s=0.02, pair_s=60.0
 )

@@ -6,6 +6,7 @@ that it started. Only root can start it, as nodes start jobs as their users.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import psutil
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "scancel", "squeue")
 READY_S = 30.0
@@ -114,6 +117,25 @@ class SlurmCluster:
         """Start the slurmd of a node."""
         self._start(node, ["-D", "-N", node], "slurmd")
 
+    def lose_node(self, node: str) -> None:
+        """Kill all that runs on a node, as its power does, and have the controller notice it."""
+        self.processes[node].kill()
+        self.processes[node].wait()
+        here = {"SLURMD_NODENAME": node, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        jobs = [x for x in psutil.process_iter(["environ"]) if here.items() <= _environ(x).items()]
+        parents = [job.parent() for job in jobs]
+        steps = [x for x in parents if x is not None and x.name() == "slurmstepd"]
+        for process in [*steps, *jobs]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.said("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+
+    def find_node(self, node: str) -> None:
+        """Start a lost node again."""
+        self.start_node(node)
+        self.said("scontrol", "update", f"nodename={node}", "state=resume")
+        _wait(self._all_idle, node)
+
     def said(self, *command: str) -> str:
         """Return what a command of Slurm prints."""
         return subprocess.run(
@@ -141,6 +163,10 @@ class SlurmCluster:
     def _all_idle(self) -> bool:
         states = self.said("sinfo", "--noheader", "--Node", "--format=%T").split()
         return states == ["idle"] * len(self.nodes)
+
+
+def _environ(process: psutil.Process) -> dict[str, str]:
+    return process.info["environ"] or {}
 
 
 def _free_ports(count: int) -> list[int]:

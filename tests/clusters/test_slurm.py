@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_pairs import ended, launches, median_ratio, pair, program, wait_for
+from cluster_pairs import LOADING, ended, launches, median_ratio, pair, program, wait_for
 from slurm_cluster import SlurmCluster, missing
 
 from torchdoctor.clusters import allocation, slurm
@@ -68,7 +68,7 @@ def test_a_job_measures_a_pair_and_a_pre_empted_one_costs_its_pair(
 ALLOCATED = """
 import sys
 from pathlib import Path
-from cluster_pairs import ended, launches, median_ratio, pair, program
+from cluster_pairs import LOADING, ended, launches, median_ratio, pair, program
 from torchdoctor.clusters import slurm
 from torchdoctor.clusters.fleet import Fleet
 
@@ -114,15 +114,46 @@ def test_a_training_that_srun_starts_on_two_nodes_is_seen_and_ended(
     assert "batch" in log.splitlines()[-1] and "node[1-2]" not in log, "no step of srun is left"
 
 
+def begun(cluster: SlurmCluster, folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    """A whole run on two nodes once the second one trains; its task has a folder of its own."""
+    (folder / "train.py").write_text(LOADING)
+    command = [*RUN, "--on", "slurm", "--nodes=2", *options, "--output=out"]
+    command += ["--fixes=loader-workers", "train.py"]
+    environment = {**cluster.environment, "TMPDIR": str(folder)}
+    with (folder / "log").open("wb") as log:
+        run = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+
+    def trains() -> bool:
+        assert run.poll() is None, (folder / "log").read_text()
+        return any(folder.glob("torchdoctor-pair-*/launches/*/channel/*")) and any(
+            "RUNNING" in job and "-pair" in job for job in cluster.jobs()
+        )
+
+    wait_for(trains)
+    return run
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_a_node_ends_with_what_was_measured(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    run = begun(cluster, tmp_path, "--budget=90s")
+    cluster.lose_node("node2")
+    try:
+        assert run.wait(240) == 0, (tmp_path / "log").read_text()
+        wait_for(lambda: not cluster.jobs(), 60)
+    finally:
+        cluster.find_node("node2")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    doubts = report["doubts"]
+    assert any("lost a pair: " in doubt and "node2" in doubt for doubt in doubts), doubts
+    assert "These nodes measured pairs: node1" in str(doubts)
+    assert any(trial["pairs"] for trial in report["trials"]), report["trials"]
+
+
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_job_and_a_report(cluster: SlurmCluster, tmp_path: Path) -> None:
-    program(tmp_path)
-    command = [*RUN, "--on", "slurm", "--nodes=2", "--budget=120s", "--output=out", "train.py"]
-    with (tmp_path / "log").open("wb") as log:
-        run = subprocess.Popen(
-            command, cwd=tmp_path, env=cluster.environment, stdout=log, stderr=log
-        )
-    wait_for(lambda: any(tmp_path.glob("out/launches/*profile*")), 120)
+    run = begun(cluster, tmp_path, "--budget=120s")
     run.send_signal(signal.SIGINT)
     assert run.wait(120) == 130
     wait_for(lambda: not cluster.jobs(), 60)
