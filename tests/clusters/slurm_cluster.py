@@ -11,6 +11,7 @@ import getpass
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -40,7 +41,6 @@ SelectType=select/linear
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=5
 InactiveLimit=60
 MpiDefault=none
 NodeName=node[1-{nodes}] NodeHostname={host} Port=[{first}-{last}] CPUs=2 State=UNKNOWN
@@ -75,7 +75,7 @@ class SlurmCluster:
     def __enter__(self) -> SlurmCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "state").mkdir()
-        ports = _free_ports(2 + len(self.nodes))
+        ports = free_ports(2 + len(self.nodes))
         text = CONFIGURATION.format(
             host=socket.gethostname(),
             folder=self.folder,
@@ -113,9 +113,9 @@ class SlurmCluster:
                 process.kill()
                 process.wait()
 
-    def start_node(self, node: str) -> None:
-        """Start the slurmd of a node."""
-        self._start(node, ["-D", "-N", node], "slurmd")
+    def start_node(self, node: str, without: Path | None = None) -> None:
+        """Start the slurmd of a node; `without`: as `find_node`."""
+        self._start(node, ["-D", "-N", node], "slurmd", without)
 
     def lose_node(self, node: str) -> None:
         """Kill all that runs on a node, as its power does, and have the controller notice it."""
@@ -130,9 +130,9 @@ class SlurmCluster:
                 process.kill()
         self.said("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
 
-    def find_node(self, node: str) -> None:
-        """Start a lost node again."""
-        self.start_node(node)
+    def find_node(self, node: str, without: Path | None = None) -> None:
+        """Start a lost node again; `without`: what does not exist for it."""
+        self.start_node(node, without)
         self.said("scontrol", "update", f"nodename={node}", "state=resume")
         _wait(self._all_idle, node)
 
@@ -146,19 +146,35 @@ class SlurmCluster:
         """Return the jobs that are there, each with its state."""
         return self.said("squeue", "--noheader", "--format=%i %T %j").splitlines()
 
-    def _start(self, name: str, options: list[str], program: str | None = None) -> None:
+    def _start(
+        self,
+        name: str,
+        options: list[str],
+        program: str | None = None,
+        without: Path | None = None,
+    ) -> None:
         log = (self.folder / f"{name}.out").open("ab")
         program = shutil.which(program or name, path=self.environment["PATH"])
         assert program is not None
+        hidden = self._hidden(without) if without is not None else []
         with log:
             self.processes[name] = subprocess.Popen(
-                [program, *options],
+                [*hidden, program, *options],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    def _hidden(self, path: Path) -> list[str]:
+        """Return what starts a command for which a file or folder does not exist."""
+        whiteout, around = self.folder / "whiteout" / path.name, path.parent
+        whiteout.parent.mkdir(exist_ok=True)
+        os.mknod(whiteout, stat.S_IFCHR, 0)  # as an overlay marks what is deleted
+        layers = f"lowerdir={whiteout.parent}:{around}"
+        mount = f'mount -t overlay none -o {layers} {around} && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount, "sh"]
 
     def _all_idle(self) -> bool:
         states = self.said("sinfo", "--noheader", "--Node", "--format=%T").split()
@@ -169,7 +185,7 @@ def _environ(process: psutil.Process) -> dict[str, str]:
     return process.info["environ"] or {}
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports of which all but the first two follow each other."""
     for start in range(17000 + os.getpid() % 2000, 30000, count):
         try:

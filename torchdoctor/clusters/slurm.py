@@ -92,10 +92,9 @@ def nodes(text: str, count: int, gpus: int, folder: Path) -> tuple[list[CommandN
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
         clean |= {k: v for k, v in os.environ.items() if k in ("SLURM_CONF", "SLURM_CLUSTERS")}
         command = [*_srun(name + _PAIR), *_share(options, gpus), *options]
-        numbers = range(2, (count or 2) + 1)
         further = [
             CommandNode(name=f"job-{n}", prefix=command, folder=folder, environment=clean)
-            for n in numbers
+            for n in range(2, (count or 2) + 1)
         ]
         return [here, *further], []
     wanted = [node for node in given.nodes if node != given.here][: count - 1 if count else None]
