@@ -31,6 +31,7 @@ from torchdoctor.clusters.ray_traces import read_there
 from torchdoctor.pairs.failures import Lost
 
 pytest.importorskip("ray", reason="Ray is not installed (pip install 'torchdoctor[ray]')")
+pytestmark = pytest.mark.xdist_group("ray")  # which is started once
 CLUSTER = Path(__file__).with_name("ray_cluster.py")
 
 
@@ -138,12 +139,15 @@ def test_a_run_that_loses_a_node_and_is_interrupted_leaves_no_task(
     def pairs() -> int:
         return (tmp_path / "log").read_text().count("Nodes compare")
 
-    wait_for(second_trains)
-    before = pairs()
-    print("lose a node", file=orders, flush=True)
-    wait_for(lambda: pairs() > before)  # another pair takes the place of the lost one
-    run.send_signal(signal.SIGINT)
-    assert run.wait(120) == 130, (tmp_path / "log").read_text()
+    try:
+        wait_for(second_trains)
+        before = pairs()
+        print("lose a node", file=orders, flush=True)
+        wait_for(lambda: pairs() > before)  # another pair takes the place of the lost one
+        run.send_signal(signal.SIGINT)
+        assert run.wait(120) == 130, (tmp_path / "log").read_text()
+    finally:
+        run.kill()
     wait_for(lambda: not raylets_of(script), 60)
     print("find a node", file=orders, flush=True)
     report = json.loads((tmp_path / "out" / "report.json").read_text())

@@ -239,7 +239,7 @@ def test_a_shared_folder_that_gets_full_ends_the_search_in_a_sentence(
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     try:
-        run = begun(cluster, tmp_path, "90s", "small/out")
+        run = begun(cluster, tmp_path, "small/out")
         with contextlib.suppress(OSError), (small / "full").open("wb", buffering=0) as full:
             while True:
                 full.write(bytes(4096))
@@ -251,12 +251,10 @@ def test_a_shared_folder_that_gets_full_ends_the_search_in_a_sentence(
         subprocess.run(["umount", "--lazy", str(small)], check=True)
 
 
-def begun(
-    cluster: SlurmCluster, folder: Path, budget: str, output: str = "out"
-) -> subprocess.Popen[bytes]:
+def begun(cluster: SlurmCluster, folder: Path, output: str = "out") -> subprocess.Popen[bytes]:
     """A whole run on two nodes once the second one trains; its task has a folder of its own."""
     (folder / "train.py").write_text(LOADING)
-    command = [*RUN, "--on", "slurm", "--nodes=2", f"--budget={budget}", f"--output={output}"]
+    command = [*RUN, "--on", "slurm", "--nodes=2", "--budget=120s", f"--output={output}"]
     command += ["--fixes=loader-workers", "train.py"]
     environment = {**cluster.environment, "TMPDIR": str(folder)}
     with (folder / "log").open("wb") as log:
@@ -276,7 +274,7 @@ def begun(
 def test_a_run_that_loses_a_node_ends_with_what_was_measured(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
-    run = begun(cluster, tmp_path, "90s")
+    run = begun(cluster, tmp_path)
     cluster.lose_node("node2")
     try:
         assert run.wait(240) == 0, (tmp_path / "log").read_text()
@@ -291,13 +289,38 @@ def test_a_run_that_loses_a_node_ends_with_what_was_measured(
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_job_and_a_report(cluster: SlurmCluster, tmp_path: Path) -> None:
-    run = begun(cluster, tmp_path, "120s")
+    run = begun(cluster, tmp_path)
     run.send_signal(signal.SIGINT)
     assert run.wait(120) == 130
     wait_for(lambda: not cluster.jobs(), 60)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["interrupted"] and report["steps"]["steps"] > 0
     assert any("It ran in Slurm's job" in doubt for doubt in report["doubts"])
+
+
+@pytest.mark.slow
+def test_what_slurm_does_not_run_is_no_verdict_of_a_gate(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    """srun ends with 1 for a wrong partition, and with 0 where the node fails."""
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(100)\n")
+    wrong = ["gate", "--against=HEAD", "--on=slurm=--partition=nowhere", "train.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torchdoctor", *wrong],
+        cwd=tmp_path, env=cluster.environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2 and "invalid partition specified: nowhere" in done.stderr
+    assert "Slurm did not run it to its end (srun says above why)." in done.stderr
+    slow = [*RUN, "--on=slurm=--nodelist=node2", "--output=out", "train.py"]
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(slow, cwd=tmp_path, env=cluster.environment, stdout=log, stderr=log)
+    wait_for(lambda: any(tmp_path.glob("out/launches/*")))
+    cluster.lose_node("node2")
+    try:
+        assert run.wait(120) == 2
+    finally:
+        cluster.find_node("node2")
+    assert "did not run it to its end (NODE_FAIL)." in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow
