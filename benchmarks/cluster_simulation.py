@@ -58,15 +58,15 @@ class SearchOnNodes(SimulatedSearch):
             policy = self._policy()
             if policy.claims and outcome.first_s is None:
                 outcome.first_s = world.now
+            if len(self.running) == self.nodes:
+                self._wait()
+                continue
             pending = [pair.members for pair in self.running]
             action = expecting(policy, pending, self.seed).next()
             one_s = policy.pair_s(action.members) if action.kind == "pair" else 0.0
             fits = world.now + one_s <= self.budget_s
-            if self.running and (
-                action.kind != "pair" or len(self.running) == self.nodes or not fits
-            ):
-                world.now = max(world.now, self.running[0].ends_s)
-                self._take()
+            if self.running and (action.kind != "pair" or not fits):
+                self._wait()
                 continue
             if action.kind == "stop" or not fits:
                 outcome.claim = policy.claims[0] if policy.claims else None
@@ -103,6 +103,10 @@ class SearchOnNodes(SimulatedSearch):
         pair = _Pair(began_s + took_s, next(self.begun), node, members, took_s, log)
         heapq.heappush(self.running, pair)
         self.busy_s += took_s
+
+    def _wait(self) -> None:
+        self.world.now = max(self.world.now, self.running[0].ends_s)
+        self._take()
 
     def _take(self) -> None:
         pair = heapq.heappop(self.running)

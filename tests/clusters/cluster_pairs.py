@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +31,64 @@ while True:
     weight.data -= 0.1 * weight.grad
     weight.grad = None
 """
+# A loader's worker fetches while the program sleeps: fetching takes most of each step.
+LOADING = """
+import time, torch
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000000
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.ones(4)
+
+weight = torch.zeros(4, requires_grad=True)
+for rows in torch.utils.data.DataLoader(Rows(), batch_size=4):
+    (rows * weight).sum().backward()
+    weight.data -= 0.1 * weight.grad
+    weight.grad = None
+"""
+# Updated by hand, and slower by what its second version says.
+PACED = "import torch, pace\n" + SCRIPT.replace("import os, time, torch", "import time").replace(
+    'float(os.environ.get("STEP_S", "0.02"))', "pace.STEP_S"
+)
 TURNS = TurnBlocks(
     warmup_steps=2, block_steps=5, discard_steps=1, blocks=2, step_s=0.02, pair_s=60.0
 )
 QUICK = LaunchSpec(name="quick", variables={"STEP_S": "0.002"})
 
 
-def program(folder: Path) -> Workload:
+def program(folder: Path, text: str = SCRIPT) -> Workload:
     """The program, in a folder of its own."""
     script = folder / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     command = [sys.executable, str(script)]
     return Workload(command=command, cwd=str(folder), python=sys.executable, script=str(script))
+
+
+def slower_by_a_commit(folder: Path) -> None:
+    """A repository whose working tree takes twice as long for each step as its commit."""
+    (folder / "train.py").write_text(PACED)
+    (folder / "pace.py").write_text("STEP_S = 0.02\n")
+    git = ["git", "-c", "user.name=me", "-c", "user.email=me@here"]
+    for words in (["init", "-q"], ["add", "train.py", "pace.py"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], cwd=folder, check=True)
+    (folder / "pace.py").write_text("STEP_S = 0.04\n")
+
+
+def gate_of_two_nodes(folder: Path, on: str, environment: Mapping[str, str]) -> list[str]:
+    """The doubts of a gate that finds the slower version."""
+    slower_by_a_commit(folder)
+    command = [sys.executable, "-m", "torchdoctor", "gate", "--quiet", "--on", on, "--nodes=2"]
+    command += ["--against=HEAD", "--steps=10", "--budget=4m", "--json=gate.json", "--output=out"]
+    done = subprocess.run(
+        [*command, "train.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    report = json.loads((folder / "gate.json").read_text())
+    assert report["verdict"] == "slower", report
+    return [str(doubt) for doubt in report["doubts"]]
 
 
 def launches(workload: Workload, **changes: Any) -> Launches:

@@ -1,6 +1,6 @@
 """Start Ray's local cluster of several nodes on this machine: `python ray_cluster.py [NODES]`.
 
-It prints its address, and ends with its standard input.
+It prints its address, heeds "lose a node" and "find a node", and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -19,5 +19,8 @@ if __name__ == "__main__":
     for line in sys.stdin:
         if line.strip() == "lose a node" and nodes:
             cluster.remove_node(nodes.pop(), allow_graceful=False)
-            print("lost", flush=True)
+        else:
+            nodes.append(cluster.add_node(num_cpus=2, **memory))
+            cluster.wait_for_nodes()
+        print("done", flush=True)
     cluster.shutdown()

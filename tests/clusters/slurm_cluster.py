@@ -6,14 +6,18 @@ that it started. Only root can start it, as nodes start jobs as their users.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import psutil
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "scancel", "squeue")
 READY_S = 30.0
@@ -37,7 +41,6 @@ SelectType=select/linear
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=5
 InactiveLimit=60
 MpiDefault=none
 NodeName=node[1-{nodes}] NodeHostname={host} Port=[{first}-{last}] CPUs=2 State=UNKNOWN
@@ -72,7 +75,7 @@ class SlurmCluster:
     def __enter__(self) -> SlurmCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "state").mkdir()
-        ports = _free_ports(2 + len(self.nodes))
+        ports = free_ports(2 + len(self.nodes))
         text = CONFIGURATION.format(
             host=socket.gethostname(),
             folder=self.folder,
@@ -110,9 +113,28 @@ class SlurmCluster:
                 process.kill()
                 process.wait()
 
-    def start_node(self, node: str) -> None:
-        """Start the slurmd of a node."""
-        self._start(node, ["-D", "-N", node], "slurmd")
+    def start_node(self, node: str, without: Path | None = None) -> None:
+        """Start the slurmd of a node; `without`: as `find_node`."""
+        self._start(node, ["-D", "-N", node], "slurmd", without)
+
+    def lose_node(self, node: str) -> None:
+        """Kill all that runs on a node, as its power does, and have the controller notice it."""
+        self.processes[node].kill()
+        self.processes[node].wait()
+        here = {"SLURMD_NODENAME": node, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        jobs = [x for x in psutil.process_iter(["environ"]) if here.items() <= _environ(x).items()]
+        parents = [job.parent() for job in jobs]
+        steps = [x for x in parents if x is not None and x.name() == "slurmstepd"]
+        for process in [*steps, *jobs]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.said("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+
+    def find_node(self, node: str, without: Path | None = None) -> None:
+        """Start a lost node again; `without`: what does not exist for it."""
+        self.start_node(node, without)
+        self.said("scontrol", "update", f"nodename={node}", "state=resume")
+        _wait(self._all_idle, node)
 
     def said(self, *command: str) -> str:
         """Return what a command of Slurm prints."""
@@ -124,13 +146,20 @@ class SlurmCluster:
         """Return the jobs that are there, each with its state."""
         return self.said("squeue", "--noheader", "--format=%i %T %j").splitlines()
 
-    def _start(self, name: str, options: list[str], program: str | None = None) -> None:
+    def _start(
+        self,
+        name: str,
+        options: list[str],
+        program: str | None = None,
+        without: Path | None = None,
+    ) -> None:
         log = (self.folder / f"{name}.out").open("ab")
         program = shutil.which(program or name, path=self.environment["PATH"])
         assert program is not None
+        hidden = self._hidden(without) if without is not None else []
         with log:
             self.processes[name] = subprocess.Popen(
-                [program, *options],
+                [*hidden, program, *options],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -138,12 +167,25 @@ class SlurmCluster:
                 start_new_session=True,
             )
 
+    def _hidden(self, path: Path) -> list[str]:
+        """Return what starts a command for which a file or folder does not exist."""
+        whiteout, around = self.folder / "whiteout" / path.name, path.parent
+        whiteout.parent.mkdir(exist_ok=True)
+        os.mknod(whiteout, stat.S_IFCHR, 0)  # as an overlay marks what is deleted
+        layers = f"lowerdir={whiteout.parent}:{around}"
+        mount = f'mount -t overlay none -o {layers} {around} && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount, "sh"]
+
     def _all_idle(self) -> bool:
         states = self.said("sinfo", "--noheader", "--Node", "--format=%T").split()
         return states == ["idle"] * len(self.nodes)
 
 
-def _free_ports(count: int) -> list[int]:
+def _environ(process: psutil.Process) -> dict[str, str]:
+    return process.info["environ"] or {}
+
+
+def free_ports(count: int) -> list[int]:
     """Return ports of which all but the first two follow each other."""
     for start in range(17000 + os.getpid() % 2000, 30000, count):
         try:

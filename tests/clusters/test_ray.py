@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +13,16 @@ from typing import IO
 
 import psutil
 import pytest
-from cluster_pairs import ended, launches, median_ratio, pair, program, wait_for
+from cluster_pairs import (
+    LOADING,
+    ended,
+    gate_of_two_nodes,
+    launches,
+    median_ratio,
+    pair,
+    program,
+    wait_for,
+)
 from synthetic_traces import BASE, every_branch
 
 from torchdoctor import __version__
@@ -19,6 +31,7 @@ from torchdoctor.clusters.ray_traces import read_there
 from torchdoctor.pairs.failures import Lost
 
 pytest.importorskip("ray", reason="Ray is not installed (pip install 'torchdoctor[ray]')")
+pytestmark = pytest.mark.xdist_group("ray")  # which is started once
 CLUSTER = Path(__file__).with_name("ray_cluster.py")
 
 
@@ -103,3 +116,67 @@ def test_tasks_measure_are_cancelled_and_lost(cluster: tuple[str, IO[str]], tmp_
     print("lose a node", file=orders, flush=True)
     assert isinstance(ended(nodes), Lost) and nodes.count == 1
     wait_for(lambda: not running(), 60)
+    print("find a node", file=orders, flush=True)
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_a_node_and_is_interrupted_leaves_no_task(
+    cluster: tuple[str, IO[str]], tmp_path: Path
+) -> None:
+    address, orders = cluster
+    own = raylet_of_this_node(address)
+    script = tmp_path / "train.py"
+    script.write_text(LOADING)
+    words = [sys.executable, "-m", "torchdoctor", "run", f"--on=ray={address}", "--nodes=2"]
+    words += ["--budget=120s", "--output=out", "--fixes=loader-workers", str(script)]
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log)
+
+    def second_trains() -> bool:
+        assert run.poll() is None, (tmp_path / "log").read_text()
+        return bool(raylets_of(script) - {"", own})
+
+    def pairs() -> int:
+        return (tmp_path / "log").read_text().count("Nodes compare")
+
+    try:
+        wait_for(second_trains)
+        before = pairs()
+        print("lose a node", file=orders, flush=True)
+        wait_for(lambda: pairs() > before)  # another pair takes the place of the lost one
+        run.send_signal(signal.SIGINT)
+        assert run.wait(120) == 130, (tmp_path / "log").read_text()
+    finally:
+        run.kill()
+    wait_for(lambda: not raylets_of(script), 60)
+    print("find a node", file=orders, flush=True)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["interrupted"] and report["steps"]["steps"] > 0
+    assert any(" lost a pair: " in doubt for doubt in report["doubts"]), report["doubts"]
+
+
+def raylet_of_this_node(address: str) -> str:
+    """The node that a run here takes for its own: a task that is bound to it tells."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from torchdoctor.clusters import ray_nodes
+
+    ray = ray_nodes.connected(address)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    task = ray.remote(os.getenv).options(num_cpus=0, scheduling_strategy=here)
+    return str(ray.get(task.remote("RAY_RAYLET_PID")))
+
+
+def raylets_of(script: Path) -> set[str]:
+    """The nodes that run the program; "" for launches of the run itself."""
+    processes = psutil.process_iter(["cmdline", "environ"])
+    running = [x.info for x in processes if str(script) in (x.info["cmdline"] or [])]
+    return {(x["environ"] or {}).get("RAY_RAYLET_PID", "") for x in running}
+
+
+@pytest.mark.slow
+def test_a_gate_on_two_nodes_finds_the_slower_version(
+    cluster: tuple[str, IO[str]], tmp_path: Path
+) -> None:
+    doubts = gate_of_two_nodes(tmp_path, f"ray={cluster[0]}", os.environ)
+    assert any("These nodes measured pairs" in doubt for doubt in doubts), doubts

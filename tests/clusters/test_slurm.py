@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,12 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_pairs import ended, launches, median_ratio, pair, program, wait_for
-from slurm_cluster import SlurmCluster, missing
+from cluster_pairs import (
+    LOADING,
+    SCRIPT,
+    ended,
+    gate_of_two_nodes,
+    launches,
+    median_ratio,
+    pair,
+    program,
+    wait_for,
+)
+from slurm_cluster import SlurmCluster, free_ports, missing
 
 from torchdoctor.clusters import allocation, slurm
 from torchdoctor.clusters.fleet import Fleet
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.pairs.failures import Lost
+from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
 pytestmark = pytest.mark.xdist_group("slurm")  # which is started once
@@ -34,24 +47,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         pytest.skip(f"no Slurm can be started: {error}")
 
 
-def jobs_fleet(cluster: SlurmCluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+def jobs_fleet(
+    cluster: SlurmCluster, workload: Workload, monkeypatch: pytest.MonkeyPatch, options: str = ""
+) -> Fleet:
     """The nodes of a run in a job of its own, without this one."""
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("TORCHDOCTOR_JOB", "torchdoctor-test")
-    tasks = folder / "tasks"
-    tasks.mkdir()
-    nodes, doubts = slurm.nodes("--time=10", 2, 0, tasks)
+    tasks = Path(workload.cwd, "tasks")
+    tasks.mkdir(exist_ok=True)
+    nodes, doubts = slurm.nodes(f"--time=10 {options}", 2, 0, tasks)
     assert [node.name for node in nodes] == ["this node", "job-2"] and not doubts
-    return Fleet(nodes[1:], launches(program(folder)), [])
+    return Fleet(nodes[1:], launches(workload), [])
 
 
 @pytest.mark.slow
 def test_a_job_measures_a_pair_and_a_pre_empted_one_costs_its_pair(
     cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = jobs_fleet(cluster, tmp_path, monkeypatch)
+    nodes = jobs_fleet(cluster, program(tmp_path), monkeypatch)
     nodes.begin(pair())
     wait_for(lambda: any("RUNNING" in job for job in cluster.jobs()))
     cluster.said("scancel", "--name=torchdoctor-test-pair")
@@ -65,10 +80,60 @@ def test_a_job_measures_a_pair_and_a_pre_empted_one_costs_its_pair(
     wait_for(lambda: not cluster.jobs())
 
 
+COMPUTING = """
+import os, torch
+
+weight = torch.zeros(4, requires_grad=True)
+while True:
+    for _ in range(int(os.environ.get("WORK", "400000"))):
+        pass
+    (weight * weight).sum().backward()
+    weight.data -= 0.1 * weight.grad
+    weight.grad = None
+"""
+
+
+@contextlib.contextmanager
+def slowed(pid: int) -> Iterator[Path]:
+    """Half a CPU for a process and what it starts from now on; the statistics of that."""
+    controllers = [line.split(":") for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    own = [path for _, names, path in controllers if "cpu" in names.split(",")]
+    around = Path(f"/sys/fs/cgroup/cpu{own[0] if own else '/nowhere'}")
+    group = around / f"torchdoctor-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_period_us").write_text("4000")
+        (group / "cpu.cfs_quota_us").write_text("2000")
+    except OSError as error:
+        pytest.skip(f"no group of processes with a CPU quota can be made here: {error}")
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+        yield group / "cpu.stat"
+    finally:
+        (around / "cgroup.procs").write_text(str(pid))
+        wait_for(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+@pytest.mark.slow
+def test_the_ratio_of_a_pair_is_the_same_on_a_slower_node(
+    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = program(tmp_path, COMPUTING)
+    less = LaunchSpec(name="less", variables={"WORK": "100000"})
+    with slowed(cluster.processes["node2"].pid) as statistics:
+        for node in cluster.nodes:
+            nodes = jobs_fleet(cluster, workload, monkeypatch, f"--nodelist={node}")
+            nodes.begin(pair(less))
+            assert 2.0 < median_ratio(ended(nodes)) < 8.0
+            assert f"{node} (1)" in " ".join(nodes.doubts)
+        assert "nr_throttled 0" not in statistics.read_text()
+
+
 ALLOCATED = """
 import sys
 from pathlib import Path
-from cluster_pairs import ended, launches, median_ratio, pair, program
+from cluster_pairs import LOADING, ended, launches, median_ratio, pair, program
 from torchdoctor.clusters import slurm
 from torchdoctor.clusters.fleet import Fleet
 
@@ -96,13 +161,22 @@ def test_in_a_job_of_two_nodes_the_other_one_measures(
     assert "--nodes asks for 3, and job" in doubts[1] and "(1)" in doubts[0]
 
 
+GROUP = """
+import torch
+
+torch.distributed.init_process_group("gloo")
+"""
+
+
 @pytest.mark.slow
-def test_a_training_that_srun_starts_on_two_nodes_is_seen_and_ended(
+def test_a_training_that_torchrun_starts_on_two_nodes_is_seen_and_ended(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
-    program(tmp_path)
+    (tmp_path / "train.py").write_text(GROUP + SCRIPT)
     options = "--no-fixes --budget=100s --output=out"
-    trained = f"srun --nodes=2 --ntasks=2 {sys.executable} train.py"
+    agent = "-m torch.distributed.run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost:0"
+    agent = agent.replace(":0", f":{free_ports(1)[0]}")
+    trained = f"srun --nodes=2 --ntasks=2 {sys.executable} {agent} train.py"
     lines = ["#!/bin/sh", f"{' '.join(RUN)} {options} -- {trained}", "squeue --steps --noheader"]
     (tmp_path / "job.sh").write_text("\n".join(lines))
     there = [f"--chdir={tmp_path}", f"--output={tmp_path}/log"]
@@ -110,25 +184,143 @@ def test_a_training_that_srun_starts_on_two_nodes_is_seen_and_ended(
     log = (tmp_path / "log").read_text()
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["steps"]["trainers"] == 2, log
+    assert [rank["rank"] for rank in report["ranks"]] == [0, 1], log
     assert any("outside the scratch layer" in doubt for doubt in report["doubts"])
     assert "batch" in log.splitlines()[-1] and "node[1-2]" not in log, "no step of srun is left"
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_job_and_a_report(cluster: SlurmCluster, tmp_path: Path) -> None:
-    program(tmp_path)
-    command = [*RUN, "--on", "slurm", "--nodes=2", "--budget=120s", "--output=out", "train.py"]
-    with (tmp_path / "log").open("wb") as log:
-        run = subprocess.Popen(
-            command, cwd=tmp_path, env=cluster.environment, stdout=log, stderr=log
+def test_a_job_that_is_requeued_tells_both_times_what_it_measured(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(LOADING)
+    command = f"{' '.join(RUN)} --fixes=loader-workers --output=out train.py"
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{command}\n")
+    there = ["--requeue", "--time=2", f"--chdir={tmp_path}", f"--output={tmp_path}/log"]
+    job = cluster.said("sbatch", "--parsable", *there, str(tmp_path / "job.sh")).strip()
+    wait_for(lambda: any(tmp_path.glob("out/launches/*profile*")))
+    cluster.said("scontrol", "requeue", job)
+    wait_for(lambda: any("PENDING" in line for line in cluster.jobs()))
+    before = tmp_path / "out" / "report.json"
+    wait_for(before.exists, 60)
+    assert json.loads(before.read_text())["interrupted"]
+    cluster.said("scontrol", "update", f"jobid={job}", "starttime=now")
+    wait_for(lambda: not cluster.jobs(), 240)
+    log = (tmp_path / "log").read_text()
+    report = json.loads((tmp_path / "out-1" / "report.json").read_text())
+    assert not report["interrupted"] and "TIME LIMIT" not in log, log
+    doubts = " ".join(report["doubts"])
+    assert "so the budget was" in doubts and "The job was requeued, and out is of" in doubts
+
+
+@pytest.mark.slow
+def test_a_gate_leaves_a_node_without_torch_out(cluster: SlurmCluster, tmp_path: Path) -> None:
+    import torch
+
+    cluster.lose_node("node2")
+    try:
+        cluster.find_node("node2", without=Path(torch.__file__).parent)
+        doubts = gate_of_two_nodes(tmp_path, "slurm", cluster.environment)
+    finally:
+        cluster.lose_node("node2")
+        cluster.find_node("node2")
+    assert any("These nodes measured pairs: node1" in doubt for doubt in doubts), doubts
+    [out] = [doubt for doubt in doubts if "was left out" in doubt]
+    assert "has no torch on node2" in out
+
+
+@pytest.mark.slow
+def test_a_shared_folder_that_gets_full_ends_the_search_in_a_sentence(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "small", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        run = begun(cluster, tmp_path, "small/out")
+        with contextlib.suppress(OSError), (small / "full").open("wb", buffering=0) as full:
+            while True:
+                full.write(bytes(4096))
+        assert run.wait(240) == 2
+        log = " ".join((tmp_path / "log").read_text().split())
+        assert "No space" in log and "Traceback" not in log and "loader workers" in log, log
+        wait_for(lambda: not cluster.jobs(), 60)
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
+def begun(cluster: SlurmCluster, folder: Path, output: str = "out") -> subprocess.Popen[bytes]:
+    """A whole run on two nodes once the second one trains; its task has a folder of its own."""
+    (folder / "train.py").write_text(LOADING)
+    command = [*RUN, "--on", "slurm", "--nodes=2", "--budget=120s", f"--output={output}"]
+    command += ["--fixes=loader-workers", "train.py"]
+    environment = {**cluster.environment, "TMPDIR": str(folder)}
+    with (folder / "log").open("wb") as log:
+        run = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+
+    def trains() -> bool:
+        assert run.poll() is None, (folder / "log").read_text()
+        return any(folder.glob("torchdoctor-pair-*/launches/*/channel/*")) and any(
+            "RUNNING" in job and "-pair" in job for job in cluster.jobs()
         )
-    wait_for(lambda: any(tmp_path.glob("out/launches/*profile*")), 120)
+
+    wait_for(trains)
+    return run
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_a_node_ends_with_what_was_measured(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    run = begun(cluster, tmp_path)
+    cluster.lose_node("node2")
+    try:
+        assert run.wait(240) == 0, (tmp_path / "log").read_text()
+        wait_for(lambda: not cluster.jobs(), 60)
+    finally:
+        cluster.find_node("node2")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    doubts = report["doubts"]
+    assert any("lost a pair: " in doubt and "node2" in doubt for doubt in doubts), doubts
+    assert "These nodes measured pairs: node1" in str(doubts) and not report["interrupted"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_job_and_a_report(cluster: SlurmCluster, tmp_path: Path) -> None:
+    run = begun(cluster, tmp_path)
     run.send_signal(signal.SIGINT)
     assert run.wait(120) == 130
     wait_for(lambda: not cluster.jobs(), 60)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["interrupted"] and report["steps"]["steps"] > 0
     assert any("It ran in Slurm's job" in doubt for doubt in report["doubts"])
+
+
+@pytest.mark.slow
+def test_what_slurm_does_not_run_is_no_verdict_of_a_gate(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    """srun ends with 1 for a wrong partition, and with 0 where the node fails."""
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(100)\n")
+    wrong = ["gate", "--against=HEAD", "--on=slurm=--partition=nowhere", "train.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torchdoctor", *wrong],
+        cwd=tmp_path, env=cluster.environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2 and "invalid partition specified: nowhere" in done.stderr
+    assert "Slurm did not run it to its end (srun says above why)." in done.stderr
+    slow = [*RUN, "--on=slurm=--nodelist=node2", "--output=out", "train.py"]
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(slow, cwd=tmp_path, env=cluster.environment, stdout=log, stderr=log)
+    wait_for(lambda: any(tmp_path.glob("out/launches/*")))
+    cluster.lose_node("node2")
+    try:
+        assert run.wait(120) == 2
+    finally:
+        cluster.find_node("node2")
+    assert "did not run it to its end (NODE_FAIL)." in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow

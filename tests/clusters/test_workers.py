@@ -60,7 +60,7 @@ def test_a_node_without_torch_and_one_without_the_program(tmp_path: Path, folder
     known = program(tmp_path)
     lacking = replace(known, python=_without_torch(tmp_path))
     moved = replace(known, script=str(tmp_path / "gone.py"))
-    for workload, why in ((lacking, "has no torch there"), (moved, "must lie at one path")):
+    for workload, why in ((lacking, "has no torch on"), (moved, "must lie at one path")):
         nodes = Fleet([node(folder)], launches(workload), [])
         nodes.begin(pair())
         lost = ended(nodes)

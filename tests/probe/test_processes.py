@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,30 @@ def test_child_that_does_not_train_leaves_no_events(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert len(run.events) == 1
     assert run.count(step_log.BACKWARD_BEGIN) == 2
+
+
+ALONE = ["unshare", "-Ur", "--pid", "--fork"]  # as in a container: the first process is 1
+NODES = """
+import subprocess, sys
+nodes = [subprocess.Popen([*ALONE, sys.executable, "rank.py"]) for node in range(2)]
+sys.exit(max(node.wait() for node in nodes))
+"""
+RANK = """
+import os, torch
+print(os.getpid())
+weight = torch.ones(2, requires_grad=True)
+for step in range(10):
+    weight.sum().backward()
+"""
+
+
+def test_ranks_of_one_pid_on_two_nodes_keep_their_own_files(tmp_path: Path) -> None:
+    if subprocess.run([*ALONE, "true"], capture_output=True).returncode:
+        pytest.skip("no process namespaces here")
+    write(tmp_path, "nodes.py", NODES.replace("ALONE", repr(ALONE)))
+    write(tmp_path, "rank.py", RANK)
+    run = run_probed([str(tmp_path / "nodes.py")], tmp_path, tmp_path)
+    assert (run.returncode, run.stdout.split()) == (0, ["1", "1"]), run.stderr
+    assert sorted(fact["pid"] for fact in run.facts.values()) == [1, 1]
+    assert [run.count(step_log.BACKWARD_BEGIN, number) for number in run.facts] == [10, 10]
+    assert len(list(run.channel.glob("losses-*.bin") if run.channel else ())) == 2

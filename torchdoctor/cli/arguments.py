@@ -72,14 +72,16 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def place(budget: str, on: str | None, nodes: int, gpus_per_pair: int) -> dict[str, Any]:
+def place(
+    budget: str, on: str | None, nodes: int, gpus_per_pair: int, output: Path | None
+) -> dict[str, Any]:
     """Return the settings of time and place; leave with the exit code of a job that ran it all."""
     budget_s = parse_duration(budget)
     if on is None and not (nodes or gpus_per_pair) and "SLURM_JOB_ID" not in os.environ:
-        return {"budget_s": budget_s}
+        return {"budget_s": budget_s, "output": output}
     from torchdoctor.clusters.cluster import placed
 
-    settings, code = placed(budget_s, on, nodes, gpus_per_pair)
+    settings, code = placed(budget_s, on, nodes, gpus_per_pair, output)
     if code is not None:
         raise typer.Exit(code)
     return settings

@@ -89,9 +89,8 @@ def gate(
             raise UsageError("--on measures pairs, and a gate against a report has none.")
         settings = GateSettings(
             tolerances=tolerances(program_folder(workload), tolerance),
-            **arguments.place(budget, on, nodes, gpus_per_pair),
+            **arguments.place(budget, on, nodes, gpus_per_pair, output),
             timeout_s=parse_duration(timeout),
-            output=output,
             steps=steps,
             warmup=warmup,
             step_on=step_on,

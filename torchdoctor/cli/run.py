@@ -77,9 +77,8 @@ def run(
     from torchdoctor.watch import earlier, recording
 
     settings = RunSettings(
-        **arguments.place(budget, on, nodes, gpus_per_pair),
+        **arguments.place(budget, on, nodes, gpus_per_pair, output),
         timeout_s=parse_duration(timeout),
-        output=output,
         earlier=partial(earlier.shortened, recording.opened(watched)) if watched else None,
         steps=steps,
         warmup=warmup,

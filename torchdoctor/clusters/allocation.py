@@ -83,6 +83,16 @@ def within_job(budget_s: float) -> tuple[float, list[str]]:
     return max(most_s, 1.0), [f"{given.sentence} {shortened}", *outside]
 
 
+def anew(output: Path | None, remarks: list[str]) -> Path | None:
+    """Return the folder asked for; where a requeued job finds its own, another, with a remark."""
+    again = os.environ.get("SLURM_RESTART_COUNT", "0")
+    if output is None or again == "0" or not output.is_dir() or not any(output.iterdir()):
+        return output
+    beside = output.with_name(f"{output.name}-{again}")
+    remarks.append(f"The job was requeued, and {output} is of before: this is {beside}.")
+    return beside
+
+
 def described() -> list[str]:
     """Return what is seen of a scheduler, as lines of `torchdoctor env`."""
     given, lines = allocation(), []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torchdoctor.clusters import slurm
-from torchdoctor.clusters.allocation import within_job
+from torchdoctor.clusters.allocation import anew, within_job
 from torchdoctor.clusters.engine import ClusterEngine
 from torchdoctor.clusters.fleet import Fleet, Node
 from torchdoctor.clusters.search import ClusterSearch
@@ -20,7 +22,7 @@ KINDS = ("ray", "slurm")
 
 
 def placed(
-    budget_s: float, on: str | None, nodes: int, gpus: int
+    budget_s: float, on: str | None, nodes: int, gpus: int, output: Path | None
 ) -> tuple[dict[str, Any], int | None]:
     """Return a run's settings of time and place, and the exit code of a job that ran it instead."""
     cluster = Cluster.of(on, nodes, gpus) if on is not None or nodes or gpus else None
@@ -28,7 +30,9 @@ def placed(
     if code is not None:
         return {}, code
     budget_s, remarks = within_job(budget_s)
-    return {"budget_s": budget_s, "remarks": remarks, "cluster": cluster}, None
+    output = anew(output, remarks)
+    place = {"budget_s": budget_s, "output": output, "remarks": remarks, "cluster": cluster}
+    return place, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +76,14 @@ class Cluster:
     ) -> ClusterEngine:
         """Return the engine that measures pairs of this program there; close it at the end."""
         recorder = launches.recorder
-        nodes: list[Node]
+        nodes: Sequence[Node]
         if self.kind == "slurm":
             folder = recorder.folder / "tasks"
             folder.mkdir(mode=0o700, exist_ok=True)
-            commands, doubts = slurm.nodes(self.options, self.nodes, self.gpus, folder)
-            nodes = [*commands]
+            nodes, doubts = slurm.nodes(self.options, self.nodes, self.gpus, folder)
         else:
             from torchdoctor.clusters import ray_nodes
 
-            bound, doubts = ray_nodes.nodes(self.options, self.nodes, self.gpus)
-            nodes = [*bound]
+            nodes, doubts = ray_nodes.nodes(self.options, self.nodes, self.gpus)
         fleet = Fleet(nodes, Launches.of(launches), doubts)
         return ClusterEngine(launches, chance, fleet=fleet, patience=patience)

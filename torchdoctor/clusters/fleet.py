@@ -54,11 +54,6 @@ class _Place:
     lost: int = 0  # in a row
     out: str | None = None  # why it gets no more pairs
 
-    def begin(self, task: PairTask, data: bytes) -> None:
-        """Hand the task over; raise as `Node.begin` does."""
-        self.running = self.node.begin(data)
-        self.task = task
-
 
 class Fleet:
     """Hands pairs to nodes and takes what comes back; `Engine` calls it. Close it at the end."""
@@ -97,19 +92,16 @@ class Fleet:
 
     def begin(self, task: PairTask) -> None:
         """Hand a pair to the free node that measured fewest; raise TorchdoctorError: none is."""
-        while True:
-            free = [place for place in self._places if place.out is None and place.task is None]
-            if not free:
-                reasons = [f"{x.node.name}: {x.out}" for x in self._places if x.out]
-                raise TorchdoctorError(f"No node is left that measures pairs ({' '.join(reasons)})")
-            place = min(free, key=lambda place: place.measured + place.lost)
-            data = encoded(Task.of(self._launches, task, self._chance.randrange(1 << 30)))
+        free = [place for place in self._places if place.out is None and place.task is None]
+        data = encoded(Task.of(self._launches, task, self._chance.randrange(1 << 30)))
+        for place in sorted(free, key=lambda place: place.measured + place.lost):
             try:
-                place.begin(task, data)
+                place.running, place.task = place.node.begin(data), task
+                return
             except OSError as error:
                 self._leave_out(place, f"{error.strerror or error}.")
-                continue
-            return
+        reasons = [f"{x.node.name}: {x.out}" for x in self._places if x.out]
+        raise TorchdoctorError(f"No node is left that measures pairs ({' '.join(reasons)})")
 
     def end(self, most_s: float) -> tuple[PairTask, PairTimings | Lost] | None:
         """Wait for the first pair that ends; None: none did within `most_s`."""
@@ -176,5 +168,5 @@ def _own_failure(task: PairTask, result: Result) -> str | None:
     for arm, timing in zip(order, result.timings, strict=False):
         ended_by_itself = timing.ended == "failed" and not timing.stopped
         if arm is task.arms[0] and ended_by_itself and not timing.blocks and not usable(timing):
-            return f"the program itself failed there: {timing.reason or 'no reason given.'}"
+            return f"the program itself failed on {result.node}: {timing.reason or 'unknown.'}"
     return None

@@ -59,10 +59,11 @@ class ClusterSearch(Search):
         while True:
             while self._pending and self._take_ended(0.0):
                 pass
-            policy = expecting(self._policy(), self._pending, self._settings.seed)
-            action = policy.next()
-            if not self._pending or (action.kind == "pair" and self._engine.fleet.room):
-                return action
+            if self._engine.fleet.room or not self._pending:
+                policy = expecting(self._policy(), self._pending, self._settings.seed)
+                action = policy.next()
+                if not self._pending or action.kind == "pair":
+                    return action
             if not self._take_ended(max(self._log.budget.left(), 0.0) + _LATE_S):
                 raise BudgetEnded
 

@@ -23,6 +23,7 @@ from torchdoctor.words.figures import counted
 
 _JOB = "TORCHDOCTOR_JOB"  # the name of the job that torchdoctor itself asked for
 _PAIR = "-pair"
+_REFUSED = 255  # how srun ends for what is wrong with its options, or with the job
 _END_S = 90.0  # for a run in a job to end its launches and write its report
 # Options that say themselves how much of a node a pair gets.
 _OWN_SHARE = ("-c", "--cpus", "--exclusive", "--gpus", "-G", "--gres", "--mem")
@@ -54,9 +55,9 @@ def run_in_a_job(text: str, gpus: int) -> int | None:
     if lacks := lacks or "controller does not answer (sinfo)" * (not asked("sinfo", "--noheader")):
         raise UsageError(f"Slurm's {lacks}: run it where Slurm can be reached, or without --on.")
     name = f"torchdoctor-{secrets.token_hex(4)}"
-    environment = dict(os.environ) if given else {**os.environ, _JOB: name}
+    environment = {**os.environ, "SLURM_EXIT_ERROR": str(_REFUSED)}
     if given is None:
-        options = [*_share(options, gpus), *options]
+        environment[_JOB], options = name, [*_share(options, gpus), *options]
     popen = subprocess.Popen(
         [*_srun(name), *options, sys.executable, "-m", "torchdoctor", *sys.argv[1:]],
         env=environment,
@@ -64,7 +65,7 @@ def run_in_a_job(text: str, gpus: int) -> int | None:
         start_new_session=True,  # Ctrl-C of the terminal is for us alone
     )
     try:
-        return popen.wait()
+        code = popen.wait()
     except KeyboardInterrupt:
         _scancel("--signal=INT", "--state=RUNNING", f"--name={name}")
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -74,6 +75,11 @@ def run_in_a_job(text: str, gpus: int) -> int | None:
         popen.terminate()
         _scancel(f"--name={name},{name}{_PAIR}")
         popen.wait()
+    # srun ends with 0 where the node failed.
+    state = asked("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%T").strip()
+    if code == _REFUSED or state in ("NODE_FAIL", "PREEMPTED"):
+        raise UsageError(f"Slurm did not run it to its end ({state or 'srun says above why'}).")
+    return code
 
 
 def nodes(text: str, count: int, gpus: int, folder: Path) -> tuple[list[CommandNode], list[str]]:
@@ -92,10 +98,9 @@ def nodes(text: str, count: int, gpus: int, folder: Path) -> tuple[list[CommandN
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
         clean |= {k: v for k, v in os.environ.items() if k in ("SLURM_CONF", "SLURM_CLUSTERS")}
         command = [*_srun(name + _PAIR), *_share(options, gpus), *options]
-        numbers = range(2, (count or 2) + 1)
         further = [
             CommandNode(name=f"job-{n}", prefix=command, folder=folder, environment=clean)
-            for n in numbers
+            for n in range(2, (count or 2) + 1)
         ]
         return [here, *further], []
     wanted = [node for node in given.nodes if node != given.here][: count - 1 if count else None]
@@ -107,11 +112,9 @@ def nodes(text: str, count: int, gpus: int, folder: Path) -> tuple[list[CommandN
         )
         for node in wanted
     ]  # fmt: skip
-    doubts = []
-    if count > len(given.nodes):
-        has = counted(len(given.nodes), "node")
-        doubts = [f"--nodes asks for {count}, and job {given.job} has {has}: these were used."]
-    return [here, *steps], doubts
+    has = counted(len(given.nodes), "node")
+    few = [f"--nodes asks for {count}, and job {given.job} has {has}: these were used."]
+    return [here, *steps], few if count > len(given.nodes) else []
 
 
 def _srun(name: str) -> list[str]:

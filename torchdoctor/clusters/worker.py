@@ -35,25 +35,25 @@ def result_of(data: bytes, name: str = "the task") -> bytes:
     node = os.environ.get("SLURMD_NODENAME") or platform.node()
     try:
         task = decoded(data, Task, name)
-        problem = _missing(task.launches)
+        problem = _missing(task.launches, node)
         result = Result(node=node, problem=problem) if problem else _measured(task, node)
     except (TorchdoctorError, OSError) as error:
         result = Result(node=node, problem=str(error))
     return encoded(result)
 
 
-def _missing(launches: Launches) -> str | None:
+def _missing(launches: Launches, node: str) -> str | None:
     """Return what this machine lacks of the program, a sentence; None: nothing."""
     workload = launches.workload
     for path in filter(None, [workload.cwd, workload.script]):
         if not Path(path).exists():
-            return f"{path} does not exist there: the program must lie at one path on all nodes."
+            return f"{path} does not exist on {node}: the program must lie at one path everywhere."
     if workload.python is None:
         return None
     if shutil.which(workload.python) is None:
-        return f"The interpreter {workload.python} does not exist there."
+        return f"The interpreter {workload.python} does not exist on {node}."
     if not has_torch(workload.python):
-        return f"The interpreter {workload.python} has no torch there."
+        return f"The interpreter {workload.python} has no torch on {node}."
     return None
 
 
@@ -68,7 +68,7 @@ def _measured(task: Task, node: str) -> Result:
         mode = "auto" if wanted.sandbox else "none"
         with Sandbox.choose(mode, folder, wanted.workload) as sandbox:
             if sandbox.mode != "overlay" and any(arm.contents or arm.links for arm in task.arms):
-                problem = f"Changed files need the overlay sandbox there: {sandbox.reason}"
+                problem = f"Changed files need the overlay sandbox on {node}: {sandbox.reason}"
                 return Result(node=node, problem=problem)
             seed, timeout_s, forks = wanted.seed, wanted.timeout_s, wanted.forks
             recorder = Recorder(wanted.workload, folder, sandbox, seed, stdin, timeout_s, forks)

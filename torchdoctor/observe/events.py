@@ -1,6 +1,6 @@
 """The event columns that the probe wrote, read back, and which stretches are evaluation.
 
-`events-<pid>.bin` holds little-endian int64 rows of four (code, ident, t_ns, value); the codes
+`events-<number>.bin` holds little-endian int64 rows of four (code, ident, t_ns, value); the codes
 are those of `probe.step_log`.
 """
 
@@ -128,7 +128,7 @@ def from_rows(rows: np.ndarray) -> Events:
 
 
 def read_events(path: Path) -> Events:
-    """Read one `events-<pid>.bin`; a last row that was cut off by a kill is dropped."""
+    """Read one `events-<number>.bin`; a last row that was cut off by a kill is dropped."""
     return from_rows(_whole_numbers(path, "<i8", _ROW_BYTES).astype(np.int64).reshape(-1, 4))
 
 
@@ -146,7 +146,7 @@ def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFact
 
 
 def read_losses(path: Path) -> np.ndarray:
-    """Read one `losses-<pid>.bin`: float64, one per backward in order."""
+    """Read one `losses-<number>.bin`: float64, one per backward in order."""
     return _whole_numbers(path, "<f8", 8).astype(np.float64)
 
 

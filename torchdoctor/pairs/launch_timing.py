@@ -71,7 +71,7 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
         window_s=sum(steps),
         blocks=blocks,
         iterations=len(marks) if blocks else len(marks) - 1,
-        losses=_losses(channel, fact.pid),
+        losses=_losses(channel, main),
         fingerprints=_fingerprints(fact, boundary),
         peak_memory_bytes=gpu if gpu is not None else fact.peak_memory_bytes,
         gpu_memory=gpu is not None,
@@ -154,9 +154,9 @@ def _total(parts: list[float | None]) -> float | None:
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
-def _losses(channel: Path, pid: int) -> list[float | None]:
+def _losses(channel: Path, number: int) -> list[float | None]:
     """Return losses; +inf marks a backward without a scalar loss, NaN that training broke."""
-    values = read_losses(channel / f"losses-{pid}.bin")
+    values = read_losses(channel / f"losses-{number}.bin")
     return [None if math.isinf(x) and x > 0 else float(x) for x in values]
 
 

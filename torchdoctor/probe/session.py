@@ -46,11 +46,11 @@ class Session:
         self.when_device_rests = []  # called where the device has been waited for anyway
         self.accelerator = Accelerator(torch)
         self.synchronise = self.accelerator.wait
-        where = self.channel, os.getpid(), self._flush_due
+        self._start()
+        where = self.channel, self.number, self._flush_due
         sampled = plan.get("sample_stacks")
         self.log = stacks.MarkedLog(*where, self) if sampled else step_log.EventLog(*where)
         self.started_unix_s = _STARTED_UNIX_S
-        self._start()
         self.window = Window(self)
         self.models = model_hooks.Models(self)
         self.loaders = loader_hooks.Loaders(self)
@@ -63,6 +63,8 @@ class Session:
 
     def _start(self):
         self.pid = os.getpid()
+        # In names of files, before the pid: a container on another node may have the same pids.
+        self.number = int.from_bytes(os.urandom(4), "big") * 10**7 + self.pid
         self.on = True
         self.learned = 0  # backwards and optimizer steps so far
         self.batches = 0
@@ -98,7 +100,7 @@ class Session:
     def after_fork(self):
         """Begin anew in a forked child: it logs to files of its own, a loader worker nothing."""
         self._start()
-        self.log.restart(self.pid)
+        self.log.restart(self.number)
         for function in self.forget:
             function()
 
@@ -187,7 +189,7 @@ class Session:
         self.write_facts()
 
     def write_facts(self):
-        """Rewrite `process-<pid>.json` atomically."""
+        """Rewrite `process-<number>.json` atomically."""
         if self._may_write():
             self.facts_due_ns = time.perf_counter_ns() + _FACTS_EVERY_NS
             self.guarded(facts.write)(self)

@@ -56,19 +56,19 @@ def open_to_append(path):
 
 
 class EventLog:
-    """Buffers rows and appends them to `events-<pid>.bin` in the channel folder.
+    """Buffers rows and appends them to `events-<number>.bin` in the channel folder.
 
     A SIGKILL skips exit handlers, so rows go to disk four times a second, by `on_due` or a flush.
     """
 
-    def __init__(self, folder, pid, on_due=None):
+    def __init__(self, folder, number, on_due=None):
         self._folder = folder
         self._on_due = on_due or self.flush
-        self.restart(pid)
+        self.restart(number)
 
-    def restart(self, pid):
+    def restart(self, number):
         """Begin an empty log of another process; what was not written is its parent's."""
-        self._path = os.path.join(self._folder, "events-%d.bin" % pid)
+        self._path = os.path.join(self._folder, "events-%d.bin" % number)
         self._rows = array("q")
         self._append = self._rows.frombytes
         self._file = None
@@ -123,11 +123,11 @@ class DeviceLog(EventLog):
     The device's events are recorded into the current stream, and asked for later without waiting.
     """
 
-    def __init__(self, folder, pid, on_due, accelerator):
+    def __init__(self, folder, number, on_due, accelerator):
         self._accelerator, self._main = accelerator, main_thread().ident
         self._waiting, self._last = deque(), None  # (host ns, event); the last that was reached
         self._elapsed_ns = 0.0  # of that one, since the first
-        super().__init__(folder, pid, on_due)
+        super().__init__(folder, number, on_due)
 
     def add(self, code, ident=0, value=0):
         """Append one event, as `EventLog.add`."""

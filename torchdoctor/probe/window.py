@@ -109,7 +109,7 @@ class Window:
         session = self._session
         session.device_rests()
         session.flush()
-        facts.write_json("%s/done-%d.json" % (session.channel, session.pid), {"reason": reason})
+        facts.write_json("%s/done-%d.json" % (session.channel, session.number), {"reason": reason})
         if session.plan.get("after") == "continue":
             session.on = False
             return
@@ -173,8 +173,7 @@ class Window:
 
     def _keep(self, profiler):
         session = self._session
-        path = os.path.join(session.channel, "trace-%d.json.gz" % session.pid)
-        part = os.path.join(session.channel, "part-%d.json.gz" % session.pid)
+        path, part = (f"{session.channel}/{x}-{session.number}.json.gz" for x in ("trace", "part"))
         try:
             profiler.export_chrome_trace(part)
             os.replace(part, path)

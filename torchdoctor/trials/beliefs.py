@@ -180,7 +180,7 @@ class Beliefs:
                 log = log + evidence
         for members, logs in self.results.pairs.items():
             if len(members) > 1 and members != without and len(logs) > 1:
-                log = log + claims.spread_evidence(logs)
+                log = log + claims.spread_evidence(tuple(logs))
         return np.asarray(log - log.max())
 
     def _draw(self, random: np.random.Generator) -> None:

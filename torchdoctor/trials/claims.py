@@ -6,6 +6,7 @@ times as wide, but no wider than any was. A prior knows other machines; each pai
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,8 @@ def error_density(error: Floats, sigma: Floats | float) -> Floats:
     return np.asarray(near + far)
 
 
-def spread_evidence(logs: Sequence[float]) -> Floats:
+@lru_cache(1024)
+def spread_evidence(logs: tuple[float, ...]) -> Floats:
     """Return the log evidence for each of `SIGMAS` from the log speed-ups of one set's pairs."""
     pairs = np.array(logs)
     grid = np.linspace(pairs.min() - 0.3, pairs.max() + 0.3, 121)

@@ -112,15 +112,13 @@ class SearchPolicy:
         claims = []
         for members, logs in self.results.pairs.items():
             opened = members in self.results.open_training and self.results.seeds_done
-            if not self._may_run(members) or opened:
+            if not self._may_run(members) or opened or not self._is_earned(members):
                 continue
             interval = self.beliefs.claim(members)
             if interval is None or interval.low <= 0 or interval.estimate <= WORTH:
                 continue
             gain = min(max(self.beliefs.mean_gain(members), interval.low), interval.high)
-            claim = Claim(members=members, interval=interval, pairs=len(logs), gain=gain)
-            if self._is_earned(members):
-                claims.append(claim)
+            claims.append(Claim(members=members, interval=interval, pairs=len(logs), gain=gain))
         claims.sort(key=lambda claim: -claim.gain)
         alike = [claim for claim in claims if claim.gain >= claims[0].gain - ALIKE]
         arms = self.beliefs.arms

@@ -1,6 +1,6 @@
 """What the probe saw inside one process of the user's program.
 
-The probe writes these types as JSON (`process-<pid>.json` in the channel folder of a launch), so
+The probe writes these types as JSON (`process-<number>.json` in the channel folder of a launch), so
 every field has a default and unknown fields are ignored.
 """
 

@@ -77,8 +77,7 @@ class Turns:
         self._turn += 1
         turn = {"turn": self._turn, "pid": session.pid}
         facts.write_json(os.path.join(session.channel, "turn.json"), turn)
-        go = os.path.join(session.channel, "go-%d" % self._turn)
-        while not os.path.exists(go):
+        while not os.path.exists(f"{session.channel}/go-{self._turn}"):
             time.sleep(_LOOK_S)
         if session.first_step_s is None:
             session.stood_still_s += time.perf_counter() - began_s

@@ -63,7 +63,7 @@ class Analysis:
 
 
 class MemorySnapshot:
-    """Every allocation on a CUDA device, as torch's `memory-<pid>.pickle` for its memory_viz."""
+    """Every allocation on a CUDA device, as torch's `memory-<number>.pickle` for its memory_viz."""
 
     def __init__(self, session):
         self._session, self._torch = session, session.torch
@@ -82,7 +82,7 @@ class MemorySnapshot:
             return
         self.on = False
         session, memory = self._session, self._torch.cuda.memory
-        path = os.path.join(session.channel, "memory-%d.pickle" % session.pid)
+        path = os.path.join(session.channel, "memory-%d.pickle" % session.number)
         try:
             memory._dump_snapshot(path + ".part")
             os.replace(path + ".part", path)

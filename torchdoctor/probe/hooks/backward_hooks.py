@@ -59,13 +59,13 @@ class Losses:
             self._values[index] = float(tensor.float().item())
 
     def _write(self):
-        """Append to `losses-<pid>.bin` what is known: the losses before the first unread one."""
+        """Append to `losses-<number>.bin` what is known: the losses before the first unread one."""
         known = self._device[0][0] if self._device else len(self._values)
         new = self._values[self._written : known]
         if not new:
             return
         self._written = known
-        path = os.path.join(self._session.channel, "losses-%d.bin" % self._session.pid)
+        path = os.path.join(self._session.channel, "losses-%d.bin" % self._session.number)
         with open(path, "ab") as file:
             new.tofile(file)
 

@@ -1,4 +1,4 @@
-"""Writes `process-<pid>.json`, `words.ProcessFacts` as plain data, and other small files."""
+"""Writes `process-<number>.json`, `words.ProcessFacts` as plain data, and other small files."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def write_json(path: str, content: object) -> None:
 
 
 def write(session):
-    """Rewrite `process-<pid>.json` with everything that is known now."""
+    """Rewrite `process-<number>.json` with everything that is known now."""
     collected = _of_process(session)
     for registry in session.registries:
         try:
@@ -34,7 +34,7 @@ def write(session):
         except Exception as error:  # one part that cannot tell costs no other its facts
             session.fail(type(registry).__name__, error)
     collected["probe_errors"] = list(session.errors)
-    write_json("%s/process-%d.json" % (session.channel, session.pid), collected)
+    write_json("%s/process-%d.json" % (session.channel, session.number), collected)
 
 
 def _of_process(session):
@@ -88,7 +88,7 @@ def _cost(session):
     if not iterations:
         return None
     if not hasattr(session, "event_cost_s"):
-        log = EventLog(session.channel, session.pid, lambda: None)
+        log = EventLog(session.channel, session.number, lambda: None)
         began = time.perf_counter()
         for _ in range(_CALIBRATION_EVENTS):
             log.add(0)
