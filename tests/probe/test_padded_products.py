@@ -85,7 +85,7 @@ class _Memory:
 def _session(folder: Path, memory: _Memory, **c: Any) -> Any:
     cuda = SimpleNamespace(is_initialized=lambda: True, memory=memory)
     return SimpleNamespace(
-        torch=SimpleNamespace(cuda=cuda, _C=SimpleNamespace(**c)), channel=str(folder), pid=7
+        torch=SimpleNamespace(cuda=cuda, _C=SimpleNamespace(**c)), channel=str(folder), number=7
     )
 
 
