@@ -63,7 +63,7 @@ DIAGNOSIS = Diagnosis(
     findings=[
         Finding(check="data-wait", share_of_step=0.6),
         Finding(check="compute", share_of_step=0.3),
-        Finding(check="too-many-threads"),
+        Finding(check="too-many-threads", severity="high"),
     ],
 )
 
@@ -100,7 +100,7 @@ def test_ceilings_are_those_of_amdahl():
 def test_what_treats_a_setting_that_is_the_bottleneck_could_remove_its_whole_branch():
     """With the ceiling of an unknown fix, others with less promise came before the cure."""
     found, _ = candidates(recording(), replace(DIAGNOSIS, detail="too-many-threads"), CATALOGUE)
-    assert (found[0].fix, found[0].main) == ("threads", True)
+    assert (found[0].fix, found[0].named) == ("threads", "setting")
     assert found[0].ceiling == pytest.approx(1 / (1 - 0.6))
 
 

@@ -452,7 +452,7 @@ def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
 
 def test_a_gain_beyond_what_the_fixes_work_on_is_said() -> None:
     program = Simulated(gains={"a": 1.5, "b": 1.3})
-    candidates = [Candidate(fix=fix, ceiling=2.0, bound=1.25, main=True) for fix in "ab"]
+    candidates = [Candidate(fix=fix, ceiling=2.0, bound=1.25, named="cost") for fix in "ab"]
     results = try_all(program, [], tried=candidates, facts=LIKELY)
     assert {fix for fix, _ in recommended(results)} == {"a", "b"}
     assert results.recommendation.at_most == pytest.approx(1 / 0.6)

@@ -30,6 +30,7 @@ class _Prospect:
     share: float | None
     reason: str
     bound: float | None = None  # share of the step that it works on: it cannot remove more
+    named: str = ""  # `Candidate.named`
 
 
 def candidates(
@@ -50,15 +51,13 @@ def candidates(
         included = [catalogue[other] for other in fix.includes(recording)]
         treats = {*fix.treats, *(check for other in included for check in other.treats)}
         prospect = _prospect(fix, treats, recording, diagnosis)
-        offered = fix.offered_as_code(recording)
-        reason = fix.refusal(recording)
+        offered, reason = fix.offered_as_code(recording), fix.refusal(recording)
         # What is shown and never run is for the user to decide.
         runs = fix.training is not None or not offered
         changes = runs and fix.keeps_results == "changes training" and not allow_training_changes
         if reason is None and changes:
             reason = "It changes training: needs --allow-training-changes."
-        if ident in skip:
-            reason = "left out by --skip"
+        reason = "left out by --skip" if ident in skip else reason
         share = prospect.share
         if reason is None and fixes is None and share is not None and share < LEAST_SHARE:
             most = f"{100 * share:.1f} % at most"
@@ -84,7 +83,7 @@ def candidates(
                 # A fix that goes with it works elsewhere in the step.
                 bound=None if also else _bound(prospect, fix, settings, recording),
                 reason=prospect.reason,
-                main=prospect.tier == 0,
+                named=prospect.named,
             )
             # A second setting waits until the next tier's first ones had their turn.
             ranked.append(((tier + number, *order, len(ranked)), candidate))
@@ -134,7 +133,7 @@ def _prospect(
         tier, reason = 3, "no finding points to it, but it may help"
         shares = [_most_share(check, recording) for check in map(catalogue.checks().get, treats)]
         share = None if None in shares else max((x for x in shares if x is not None), default=None)
-    if diagnosis.detail in {f.check for f in treated}:
+    if named := [f for f in treated if f.check == diagnosis.detail]:
         tier = 0
         # Of a setting only the branch is known; what treats the branch itself may end all of it.
         whole = any(each and each.question for each in map(catalogue.checks().get, treats))
@@ -145,7 +144,9 @@ def _prospect(
     if most is not None and (share is None or share > most):
         share = most
         tier = tier if most >= _MAIN_SHARE else max(tier, 1)
-    return _Prospect(tier=tier, share=share, reason=reason, bound=most)
+    setting = named and named[0].severity == "high" and named[0].share_of_step is None
+    kind = "" if tier else "setting" if setting else "cost"
+    return _Prospect(tier=tier, share=share, reason=reason, bound=most, named=kind)
 
 
 def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:

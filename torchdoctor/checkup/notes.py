@@ -146,9 +146,9 @@ def _on_launches(recording: Recording, trials: TrialResults) -> Iterator[Note]:
 def _on_noise(trials: TrialResults) -> Iterator[Note]:
     """Yield a note where the untouched program against itself is far from 1, or open."""
     noise, (low, high) = trials.noise_floor, _UNLIKE_ITSELF
-    if noise is None or noise.low > 1 or noise.high < 1:
-        return  # that it excludes 1 is a doubt of the trials
-    if not low <= noise.estimate <= high:
+    if noise is None:
+        return
+    if noise.low > 1 or noise.high < 1 or not low <= noise.estimate <= high:
         yield _beware(
             f"The untouched program differed from itself by {ratio(noise.estimate)}x: smaller "
             "differences cannot be seen here."

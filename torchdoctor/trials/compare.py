@@ -106,8 +106,3 @@ def delta(noise_floor: Interval | None) -> float:
 def reach(interval: Interval) -> float:
     """Return how far an interval goes from 1, as a ratio minus 1."""
     return math.expm1(max(abs(math.log(interval.low)), abs(math.log(interval.high))))
-
-
-def excludes_one(interval: Interval) -> bool:
-    """Return True if the interval lies on one side of 1."""
-    return interval.low > 1 or interval.high < 1

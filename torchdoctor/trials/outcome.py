@@ -272,13 +272,7 @@ class Judgement:
 
     def _doubts(self) -> list[str]:
         """Return what weakens the verdicts and the recommendation, one sentence each."""
-        doubts, noise = [], self.noise_floor
-        if noise is not None and compare.excludes_one(noise):
-            doubts.append(
-                f"The untouched program against itself came out at {noise.estimate:.3f}x "
-                f"({noise.low:.3f}-{noise.high:.3f}), which should hold 1: the machine was too "
-                f"noisy to trust differences below {100 * compare.reach(noise):.1f} %."
-            )
+        doubts = list[str]()
         members = self.recommended()
         if members is None:
             return doubts

@@ -25,6 +25,7 @@ from torchdoctor.words.figures import ratio, speedup
 
 # Times the probability of the fix's file, if it does not treat the named bottleneck.
 _BESIDE_THE_BOTTLENECK, _LOWER_PRECISION = 0.6, 0.4
+_SETTING_SEEN = 0.7  # a wrong setting that the diagnosis names gained in each of 3 programs
 _FURTHER_SETTING = 0.8  # times the probability: a value that the fix does not name
 _UNKNOWN_CEILING = 1.5  # speed-up at most, where no share of the step is known
 _PHASES = (
@@ -398,7 +399,9 @@ def _believed_arm(
     assert arm.candidate is not None
     facts, candidate = arm.facts, arm.candidate
     p_helps = facts.p_helps
-    if not candidate.main:
+    if candidate.named == "setting":
+        p_helps = max(p_helps, _SETTING_SEEN)
+    elif not candidate.named:
         p_helps *= _LOWER_PRECISION if facts.risk >= 2 else _BESIDE_THE_BOTTLENECK
     setting = facts.ladder.setting if facts.ladder is not None else None
     value = arm.fixes[0][1].get(setting) if setting is not None else None

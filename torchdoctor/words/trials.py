@@ -27,17 +27,17 @@ class Candidate:
     """A fix with the settings to try, in the order of what it could gain.
 
     also: fixes by id, with their settings, without which it may help nobody (loader workers, and
-    fewer threads that would fight with them for the cores). main: it treats what was diagnosed.
+    fewer threads that would fight with them for the cores). named: what was diagnosed is a "cost"
+    or a "setting" that it treats; "": neither.
     """
 
     fix: str
     settings: dict[str, Any] = field(default_factory=dict)
     also: dict[str, dict[str, Any]] = field(default_factory=dict)
     ceiling: float | None = None  # most that it can gain by Amdahl, as a speed-up
-    # What the time of the step that it works on allows; the ceiling may be a finding's share.
-    bound: float | None = None
+    bound: float | None = None  # by what it works on; the ceiling may be by a finding's share
     reason: str = ""  # why it is tried
-    main: bool = False
+    named: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
