@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import recorded_traces
@@ -10,6 +11,7 @@ from partial_recordings import merged, recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.checkup.run import _Checkup
 from torchdoctor.observe.shares import shares, with_inline_preparation
 from torchdoctor.words import BRANCHES, Diagnosis, Environment, Recording, Shares, Workload
 
@@ -315,3 +317,21 @@ def test_a_line_that_waits_for_the_gpu_is_no_work_of_the_program():
     assert found(tensor_calls=[wait]) == []
     assert found("site-packages/torch/_tensor_str.py _str", tensor_calls=[wait]) == []
     assert found("sklearn/metrics/_ranking.py auc", tensor_calls=[wait])
+
+
+def test_without_a_profiler_window_the_rank_that_waits_longest_for_data_is_told() -> None:
+    """Of two ranks, one slept in its loader; told was the other one's wait for it, as computing."""
+
+    def observed(rank: int) -> SimpleNamespace:
+        order = [SimpleNamespace(rank=rank), SimpleNamespace(rank=1 - rank)]
+        steps = SimpleNamespace(trainers=2, data_wait_s=[0.0007, 0.071][rank])
+        return SimpleNamespace(processes=order, steps=steps)
+
+    taken: list[SimpleNamespace] = []
+    checkup = SimpleNamespace(
+        recorder=SimpleNamespace(observed_on=observed), _take=taken.append, doubts=[]
+    )
+    chosen = _Checkup._take_slowest(checkup, observed(0))  # type: ignore[arg-type]
+    assert chosen is taken[0] and chosen.processes[0].rank == 1 and "rank 1" in checkup.doubts[0]
+    alone = SimpleNamespace(processes=[SimpleNamespace(rank=None)], steps=observed(0).steps)
+    assert _Checkup._take_slowest(checkup, alone) is alone and len(taken) == 1  # type: ignore

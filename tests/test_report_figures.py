@@ -79,7 +79,6 @@ def test_samples_per_second_is_the_batch_over_the_step_time(
     [
         ((0.48, 0.10, 2.3), "differed from itself by 0.48x: smaller differences cannot be"),
         ((1.31, 0.90, 1.91), "differed from itself by 1.31x"),
-        ((1.05, 0.4, 2.76), "is not known well (1.05x (0.40-2.76)): small differences"),
         ((1.05, 0.95, 1.16), ""),
     ],
 )

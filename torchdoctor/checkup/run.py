@@ -141,7 +141,8 @@ class _Checkup(RunResults):
         self._take(observation)
         if not observation.interrupted and too_short(self.recording) is None:
             profiled = self._profile(observation)
-            observation = self._take_traces(observation, profiled) if profiled else observation
+            traced = self._take_traces(observation, profiled) if profiled else None
+            observation = traced or self._take_slowest(observation)
         self._share_out()
         self.doubts += share_doubts(self.recording.steps, self.recording.trace)
         try:
@@ -219,6 +220,15 @@ class _Checkup(RunResults):
         processes = profiled.added_to(self.recording.processes, trace.path)
         self.recording = replace(self.recording, trace=trace, processes=processes, ranks=ranks)
         return observation
+
+    def _take_slowest(self, lowest: Observation) -> Observation:
+        """Return what was observed on the rank that waits longest for data: no trace tells more."""
+        ranks = [x.rank for x in lowest.processes[: lowest.steps.trainers] if x.rank is not None]
+        if len(ranks) > 1:
+            lowest = max(map(self.recorder.observed_on, ranks), key=lambda x: x.steps.data_wait_s)
+            self._take(lowest)
+            self.doubts.append(f"All is told of rank {lowest.processes[0].rank}: it waits longest.")
+        return lowest
 
     def _share_out(self) -> None:
         """Set where the step's time goes, by all that was recorded."""
