@@ -287,8 +287,8 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
         return [KeyFigures(f"{_UNPROVEN}.", figure), *_next(report)]
     untried = [trial for trial in report.trials if not_tried(trial)]
     if open_trials or any(trial.because != NOT_WORTH_ITS_TIME for trial in untried):
-        ended = "The run was interrupted" if report.interrupted else "The search ended"
-        figure = "" if measured else f"{ended} before a fix was measured."
+        why = "The run was interrupted" if report.interrupted else "Too little time was left"
+        figure = "" if measured else f"{why}: no fix was measured."
         return [KeyFigures(f"{_UNPROVEN}.", figure), *_next(report)]
     if not measured:
         return [KeyFigures(f"No fix {'was worth measuring' if untried else 'could be measured'}.")]
