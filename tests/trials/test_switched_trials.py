@@ -25,7 +25,7 @@ from torchdoctor.words import Environment, Recording, SwitchedLaunch
 
 pytestmark = pytest.mark.slow
 
-# Accumulates over 4 batches, and has 10 ms more where gradients are filled with zeros.
+# Accumulates over 4 batches, and has 50 ms more where gradients are filled with zeros.
 SCRIPT = """
 import time, torch
 torch.manual_seed(0)
@@ -35,7 +35,7 @@ loader = torch.utils.data.DataLoader(
     torch.utils.data.TensorDataset(torch.randn(20000, 8)), batch_size=16)
 for number, (x,) in enumerate(loader):
     slow = model.bias.grad is not None and not number % 4
-    time.sleep(0.014 if slow else 0.004)
+    time.sleep(0.054 if slow else 0.004)
     model(x).square().mean().backward()
     if number % 4 == 3:
         optimizer.step()
@@ -93,8 +93,8 @@ def test_blocks_of_a_real_program_show_the_gain(tmp_path: Path) -> None:
     assert all(len(block.step_s) % 4 == 0 for block in found.blocks), "whole cycles"
     assert all(block.samples == 16 * len(block.step_s) for block in found.blocks)
     gains = switched_differences(found.blocks, 1, Estimator(by="mean"))
-    # 26 ms a cycle with zeros, 16 ms without, and what the steps themselves take.
-    assert len(gains) >= 3 and math.exp(sum(gains) / len(gains)) > 1.15
+    # 66 ms a cycle with zeros, 16 ms without, and what the steps themselves take.
+    assert len(gains) >= 3 and math.exp(sum(gains) / len(gains)) > 1.3
 
 
 def test_a_crash_under_a_fix_leaves_what_was_measured_and_says_why(tmp_path: Path) -> None:
