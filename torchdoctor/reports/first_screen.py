@@ -176,11 +176,11 @@ def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     """Return the best fix that is faster by itself, where no set could be recommended."""
     unknown = best.numerics == "not-comparable"
     title = "Faster, but not recommended" if unknown else "FASTER, measured by itself"
-    more = "More time may tell whether training stays the same (--budget)." * unknown
     offered = [fix for fix in _offered(report) if fix.fix == best.fix]
     return [
         KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best), "")]),
-        *sentences(wording.at_most(best), more),
+        *sentences(wording.at_most(best)),
+        *_next(report),
         *_commands(report, offered, folder),
     ]
 
