@@ -48,7 +48,7 @@ def workload(a: Side, b: Side) -> list[Difference]:
     if a.is_trace or b.is_trace:
         return []
     differences = []
-    commands = [shlex.join(side.report.workload.command) for side in (a, b)]
+    commands = [shlex.join(side.report.workload.command) or "none" for side in (a, b)]
     if commands[0] != commands[1]:
         differences.append(Difference(name="command", a=commands[0], b=commands[1]))
     old, new = (side.report.workload.script_sha256 for side in (a, b))
