@@ -150,7 +150,7 @@ def test_frames_have_the_trials_and_the_steps(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas") as lacking:
         report.trials_frame()
-    assert lacking.value.__suppress_context__, "one traceback is enough"
+    assert lacking.value.__suppress_context__ and lacking.value.__cause__ is None, "one traceback"
 
 
 def test_a_stored_report_is_read(tmp_path, monkeypatch) -> None:
