@@ -1,10 +1,16 @@
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from made_specs import made_fix
 
 from torchdoctor.advice.candidates import candidates
+from torchdoctor.checkup.run import _Checkup
 from torchdoctor.checkup.run_settings import RunSettings
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.observe.observation import Observation
+from torchdoctor.pairs.record import Recorder
 from torchdoctor.words import (
     Boundary,
     Candidate,
@@ -18,6 +24,7 @@ from torchdoctor.words import (
     SensorStatistics,
     Shares,
     StepStatistics,
+    TraceStatistics,
     Workload,
 )
 from torchdoctor.words.errors import UsageError
@@ -336,6 +343,31 @@ def test_company_is_looked_at_first_and_only_where_it_may_be_tried():
     assert tried(skip=["precision"]) == [("layout", {})]
     assert tried(fixes=["layout"]) == [("layout", {})], "nothing that was not asked for"
     assert ("layout", company) in tried(fixes=["layout", "precision"])
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "profiled", "left", "enough"),
+    [(10, True, "left 10 s of the budget of 20 s", 32), (10, False, "left 10 s", 51),
+     (25, True, "left 0 s", 55)],
+)  # fmt: skip
+def test_what_is_left_of_the_budget_is_said_and_how_much_would_do(
+    elapsed_s, profiled, left, enough, monkeypatch, tmp_path
+) -> None:
+    """ "The budget was used up", with half of it left."""
+    monkeypatch.setattr(_Checkup, "_elapsed", lambda run: elapsed_s)
+    trace = TraceStatistics(path="trace.json.gz", steps=1, step_s=0.01) if profiled else None
+    run = _Checkup(
+        recording=replace(recording(), trace=trace),
+        settings=RunSettings(budget_s=20, fixes=[]),
+        tell=lambda event: None,
+        began_s=0.0,
+        folder=tmp_path,
+        sandbox=cast(Sandbox, None),
+        recorder=cast(Recorder, None),
+    )
+    run._try_fixes(cast(Observation, SimpleNamespace(start_s=12.0)))
+    assert run.no_trials_reason is not None and left in run.no_trials_reason
+    assert f"too little for a pair of launches: --budget {enough}s" in run.no_trials_reason
 
 
 def test_a_mistyped_fix_is_answered_with_the_one_that_may_be_meant() -> None:

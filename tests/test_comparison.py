@@ -208,6 +208,8 @@ def test_other_software_or_another_script_has_no_ratio() -> None:
     moved = ["python", "/elsewhere/train.py", "--workers", "4"]
     found = compare(before, run_with(0.5, workload=replace(before.workload, command=moved)))
     assert found.verdict == "faster"
+    unknown = compare(before, run_with(0.5, workload=replace(before.workload, command=[])))
+    assert unknown.verdict == "faster" and unknown.workload[0].b == "none"
 
 
 def test_other_batches_are_compared_per_sample_alone() -> None:

@@ -162,13 +162,14 @@ def test_without_a_patch_nothing_is_changed_and_that_is_said(tmp_path) -> None:
     )
     write_record(report, run / "report.json")
     result = patch(tmp_path, "--apply")
-    assert (result.returncode, result.stdout) == (0, "")
+    assert (result.returncode, result.stdout) == (2, "")
     assert "nothing to apply" in result.stderr and "git" not in result.stderr
     assert patch(tmp_path, "--apply", "--undo").returncode == 2
     measured(tmp_path)
     (tmp_path / "train.py").unlink()
     result = patch(tmp_path, "--apply")
-    assert result.returncode == 2 and "Cannot patch" in result.stderr
+    assert result.returncode == 2 and "put back what was measured" in result.stderr
+    assert result.stderr.count(str(tmp_path / "train.py")) == 1
 
 
 def test_permissions_stay_and_a_file_that_cannot_be_written_leaves_all_as_it_was(tmp_path) -> None:
@@ -211,6 +212,11 @@ def test_a_patch_that_git_took_away_is_applied_again(tmp_path: Path) -> None:
     assert again.returncode == 2 and f"patch {run.relative_to(tmp_path)} --undo" in again.stderr
     script.write_text(SCRIPT)  # git checkout train.py
     undone = patch(tmp_path, "--undo")
-    assert undone.returncode == 2 and "If the patch is gone, --apply makes it" in undone.stderr
+    assert undone.returncode == 2 and "if the patch is gone, --apply makes it" in undone.stderr
     assert patch(tmp_path, "--apply").returncode == 0 and "num_workers=2" in script.read_text()
+    script.unlink()
+    undone = patch(tmp_path, "--undo")
+    assert undone.returncode == 2 and "If it is gone, put it back" in undone.stderr
+    script.write_text(SCRIPT)
+    assert patch(tmp_path, "--apply").returncode == 0
     assert patch(tmp_path, "--undo").returncode == 0 and script.read_text() == SCRIPT

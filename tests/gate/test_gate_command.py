@@ -123,7 +123,8 @@ def test_bad_input_is_one_sentence(project: Path, tmp_path: Path) -> None:
     outside = tmp_path / "elsewhere"
     outside.mkdir()
     (outside / "train.py").write_text(TRAIN)
-    assert "git rev-parse failed" in bad(usage(outside, "--against", "HEAD", "train.py"))
+    lost = bad(usage(outside, "--against", "HEAD", "train.py"))
+    assert "not a git repository" in lost and "or compare with a report: --baseline." in lost
     assert "no file" in bad(usage(project, "--baseline", "no.json", "train.py"))
 
 

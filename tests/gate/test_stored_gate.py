@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from torchdoctor.gate.stored import not_comparable, read_stored
+from torchdoctor.gate.settings import GateSettings
+from torchdoctor.gate.stored import gate_against_report, not_comparable, read_stored
 from torchdoctor.machine.environment import environment
 from torchdoctor.words import (
     Baseline,
@@ -26,6 +27,7 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
+from torchdoctor.words.errors import Inconclusive
 from torchdoctor.words.record_files import write_record
 
 ROOT = Path(__file__).parent.parent.parent
@@ -104,13 +106,21 @@ def test_more_time_and_more_memory_than_stored_fail(project: Path, tmp_path: Pat
     assert rows["step_time"]["ratio"]["estimate"] > 3.0
 
 
+def test_another_command_is_said_before_anything_is_launched(tmp_path: Path) -> None:
+    path = stored(tmp_path, [0.0025] * 3, 10**9)
+    workload = Workload(command=["python3", "other.py", "--lr", "1"], cwd=str(tmp_path))
+    settings = GateSettings(tolerances={})
+    with pytest.raises(Inconclusive, match=r"another command \(train.py then, other.py --lr 1 now"):
+        gate_against_report(workload, read_stored(path), "a.json", settings, lambda event: None)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_another_machine_or_time_per_sample_is_not_comparable(tmp_path: Path) -> None:
     report = read_stored(stored(tmp_path, [0.0025] * 3, 10**9, samples=4.0))
     steps = replace(report.steps, samples_per_step=None)
-    workload = Workload(command=report.workload.command, cwd=str(tmp_path))
-    said = not_comparable(workload, report.environment, steps, report)
+    said = not_comparable(report.environment, steps, report)
     assert said == "the size of a batch is known in one of them only"
-    assert not_comparable(workload, report.environment, report.steps, report) is None
+    assert not_comparable(report.environment, report.steps, report) is None
     elsewhere = replace(report, environment=replace(report.environment, cpu="another processor"))
-    said = not_comparable(workload, report.environment, report.steps, elsewhere)
+    said = not_comparable(report.environment, report.steps, elsewhere)
     assert said is not None and said.startswith("another processor (another processor then")

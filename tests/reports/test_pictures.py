@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from run_folders import OBSERVED_MS, OBSERVED_STEPS, report_with_run
@@ -47,6 +49,18 @@ def test_each_picture_has_a_caption_or_a_reason(name) -> None:
     for picture in pictures(SAMPLES[name]()):
         text = picture.missing if picture.drawn is None else picture.caption
         assert text.endswith("."), picture.key
+
+
+def test_ranks_without_a_profiler_window_are_no_single_process() -> None:
+    report = SAMPLES["loader_bound"]()
+    assert report.steps is not None
+    for trainers, reason in (
+        (1, "One process trained"),
+        (2, "not compared: that needs"),
+    ):
+        told = replace(report, steps=replace(report.steps, trainers=trainers), ranks=[])
+        (missing,) = (picture.missing for picture in pictures(told) if picture.key == "ranks")
+        assert reason in missing
 
 
 def test_a_page_is_small_and_loads_nothing() -> None:

@@ -89,7 +89,7 @@ def test_what_ends_the_command_is_raised(measured, tmp_path, monkeypatch) -> Non
     assert interrupted.value.exit_code == 130
     failure = ProgramFailure(steps=12, exit_code=1, output_tail="ValueError: no")
     measured["report"] = replace(whole, failure=failure)
-    with pytest.raises(ProgramFailed, match="failed after 12 training steps"):
+    with pytest.raises(ProgramFailed, match="failed after at least 12 training steps"):
         torchdoctor.run("train.py", quiet=True)
     with pytest.raises(UsageError, match="There is no run"):
         torchdoctor.report()
@@ -148,8 +148,9 @@ def test_frames_have_the_trials_and_the_steps(tmp_path, monkeypatch) -> None:
         trials.columns
     )
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pip install pandas"):
+    with pytest.raises(ImportError, match="pip install pandas") as lacking:
         report.trials_frame()
+    assert lacking.value.__suppress_context__ and lacking.value.__cause__ is None, "one traceback"
 
 
 def test_a_stored_report_is_read(tmp_path, monkeypatch) -> None:

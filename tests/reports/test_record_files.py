@@ -26,6 +26,7 @@ from torchdoctor.words.record_files import (
     write_record,
     write_recording,
 )
+from torchdoctor.words.trials import LossComparison, TrainingTrial
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -81,15 +82,26 @@ def test_what_is_no_report_is_said_in_one_sentence(data, words) -> None:
 @pytest.mark.parametrize(
     ("where", "value"),
     [("step_time_s.mean", 0), ("step_time_s.median", 1e308), ("speedup.low", -1.0),
-     ("speedup.estimate", 0.0), ("peak_memory_bytes", 1e300)],
+     ("speedup.low", 9.0), ("speedup.estimate", 0), ("speedup.estimate", 9.0),
+     ("speedup.high", 1e300), ("peak_memory_bytes", 1e300)],
 )  # fmt: skip
 def test_a_figure_that_nobody_measured_is_said(where, value) -> None:
     outline = json.loads(encode(SAMPLES["loader_bound"]()))
     part, _, name = where.rpartition(".")
     outer = outline["baseline"] if part != "speedup" else outline["recommendation"]
     (outer[part] if part else outer)[name] = value
-    with pytest.raises(UsageError, match=f"{where} cannot be"):
+    with pytest.raises(UsageError, match=f"is damaged: .*{part}.* cannot be"):
         decode_report(json.dumps(outline))
+
+
+def test_a_loss_that_falls_further_with_a_fix_is_read_back() -> None:
+    """The difference of losses has an interval too, which may lie below 0."""
+    lower = LossComparison(steps=9, pairs=2, difference=-0.2, low=-0.3, high=-0.1)
+    trial = TrainingTrial(
+        fix="amp", kind="loss", verdict="better", sentence="Lower.", comparison=lower
+    )
+    report = dataclasses.replace(loader_bound(), training_trials=[trial])
+    assert decode_report(encode(report)) == report
 
 
 @pytest.mark.parametrize("format", FORMATS)

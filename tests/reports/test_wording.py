@@ -169,7 +169,7 @@ def test_a_failed_program_is_said_with_the_line_that_tells_why(output: str, show
         rendered(report, "html"),
     ):
         top = " ".join(text.partition("Why")[0].split()).replace("\\", "")
-        assert shown in top and "failed after 40 training steps (exit code 1)" in top
+        assert shown in top and "failed after at least 40 training steps (exit code 1)" in top
         assert "Mend this first, then run again." in top and "more time may" not in top
     assert output.strip() in str(program_failed(failed))
 
@@ -305,7 +305,7 @@ def test_one_pair_is_said_to_be_one() -> None:
 def test_a_budget_that_was_used_up_is_the_reason_and_not_the_refusals() -> None:
     """The headline was "43 refused", where nothing that may be tried had any time."""
     refused = Trial(fix="pin-memory", verdict="refused", reason="No GPU.", numerics="identical")
-    reason = "The budget of 120 s was used up by observing the program."
+    reason = "Observing left 2 s of the budget of 120 s, too little for a pair of launches."
     report = replace(nothing_found(), trials=[refused])
     assert "No fix could be measured. Not measured: 1 do not apply" in first_screen(report)
     assert reason in answer(replace(report, no_trials_reason=reason))

@@ -186,13 +186,12 @@ def _noted(
 
 def _overhead(recording: Recording) -> Overhead:
     cost, steps, trace = recording.main.probe_cost_us_per_step, recording.steps, recording.trace
-    known = cost is not None and steps is not None and steps.mean_s > 0
     window = trace and (
         f"The profiler window of {trace.steps} steps ran in its own launch, so its cost is in no "
         "timing."
     )
     return Overhead(
         probe_us_per_step=cost,
-        probe_share=cost / 1e6 / steps.mean_s if known and cost and steps else None,
+        probe_share=cost / 1e6 / steps.mean_s if cost and steps and steps.mean_s > 0 else None,
         profiler_window=window or None,
     )

@@ -41,7 +41,7 @@ from torchdoctor.words import Ending, ProgressEvent, Recording, Report, Workload
 from torchdoctor.words.errors import ProgramFailed, UsageError
 from torchdoctor.words.record_files import write_record, write_recording
 
-_OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
+_OBSERVE_SHARE, _OBSERVE_MOST = 0.06, 0.35  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
 _LEAST_TRIALS_S = 5.0
@@ -58,9 +58,8 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     settings.check()
     began_s, created = time.monotonic(), datetime.now(timezone.utc)
     folder = new_run_folder(settings.output, workload.cwd, created)
-    machine = environment(workload.python)
     with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
-        machine = replace(machine, sandbox=sandbox.mode)
+        machine = replace(environment(workload.python), sandbox=sandbox.mode)
         stdin, seed, timeout_s = keep_stdin(folder), settings.seed, settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
         recorder = Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
@@ -130,7 +129,7 @@ class _Checkup(RunResults):
         self._relay(ProgressEvent(phase="observe", message=message, why=why))
         budget = self.settings.budget_s
         enough = min(max(budget * _OBSERVE_SHARE, _OBSERVE_LEAST_S), _OBSERVE_MOST_S)
-        most = max(0.35 * budget, enough)
+        most = max(_OBSERVE_MOST * budget, enough)
 
         def observe(enough_s: float = enough) -> Observation:
             return self.recorder.observe(self.settings.step_on, enough_s, most, self._left())
@@ -253,10 +252,14 @@ class _Checkup(RunResults):
             skip=wanted.skip,
             allow_training_changes=wanted.allow_training_changes,
         )
-        if self._left() < _LEAST_TRIALS_S + observation.start_s:
+        left_s, least_s = self._left(), _LEAST_TRIALS_S + observation.start_s
+        if left_s < least_s:
+            # Of more time, shares go to observing and, where it is still to come, to profiling.
+            free = 1 - _OBSERVE_MOST - _PROFILE_SHARE * (self.recording.trace is None)
+            enough_s = ((1 - _OBSERVE_MOST) * wanted.budget_s + least_s - left_s) / free
             self.no_trials_reason = (
-                f"The budget of {wanted.budget_s:.0f} s was used up by observing the program: give "
-                "more time with --budget."
+                f"Observing left {max(left_s, 0):.0f} s of the budget of {wanted.budget_s:.0f} s, "
+                f"too little for a pair of launches: --budget {enough_s + 1:.0f}s would do."
             )
             return
         window = choose_window(observation.steps, self._left(), self.recording.main.loaders)
@@ -320,10 +323,8 @@ class _Checkup(RunResults):
         self.training, self.interrupted = advice.trials, advice.interrupted
 
     def _assemble(self) -> Report:
-        doubts = [*self.doubts, *self.recorder.doubts]
+        doubts = [*self.doubts, *self.recorder.doubts, *filter(None, [self.sandbox.doubt])]
         doubts += escape_doubt(self.recorder.escaped, self.sandbox.mode)
-        if self.sandbox.doubt:
-            doubts.append(self.sandbox.doubt)
         on_gpu = self.recording.has_gpu or self.recording.shares.gpu is not None
         tried = self.trials.ceilings if self.trials else []
         checks = catalogue.checks()

@@ -35,7 +35,6 @@ HELP = (
 )
 _EXIT = {"not slower": 0, "slower": 1, "inconclusive": 6}
 
-
 _Against = Annotated[str | None, typer.Option(help="The commit, branch or tag to compare with.")]
 _Baseline = Annotated[Path | None, typer.Option(help="A stored report.json of torchdoctor run.")]
 _Tolerance = Annotated[

@@ -164,8 +164,7 @@ def patch(
             typer.echo(f"{path} is as it was before the patch.")
         return
     read = read_report(file)
-    words = [word.strip() for given in fix or [] for word in given.split(",")]
-    asked = list(dict.fromkeys(word for word in words if word))
+    asked = list(dict.fromkeys(filter(None, map(str.strip, ",".join(fix or []).split(",")))))
     if fix and not asked:
         raise UsageError("--fix names no fix.")
     if not asked:
@@ -182,6 +181,8 @@ def patch(
         lines = [*(f"Changed {path}, as above." for path in made), _TAKE_BACK, *lines]
     for line in lines:
         typer.echo(line, err=True)
+    if apply and not made:
+        raise typer.Exit(UsageError.exit_code)
 
 
 def _of_fixes(

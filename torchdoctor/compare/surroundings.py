@@ -48,7 +48,7 @@ def workload(a: Side, b: Side) -> list[Difference]:
     if a.is_trace or b.is_trace:
         return []
     differences = []
-    commands = [shlex.join(side.report.workload.command) for side in (a, b)]
+    commands = [shlex.join(side.report.workload.command) or "none" for side in (a, b)]
     if commands[0] != commands[1]:
         differences.append(Difference(name="command", a=commands[0], b=commands[1]))
     old, new = (side.report.workload.script_sha256 for side in (a, b))
@@ -66,7 +66,7 @@ def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> lis
     old, new = (side.report.workload for side in (a, b))
     names = script_name(old.command), script_name(new.command)
     same_file = old.script_sha256 and old.script_sha256 == new.script_sha256
-    if runs and names[0] != names[1] and not same_file:
+    if runs and all(names) and names[0] != names[1] and not same_file:
         reasons.append(f"another script ({names[0]} -> {names[1]})")
     reasons += [f"another {x.name} ({x.a} -> {x.b})" for x in differences]
     trainers = [x.report.steps.trainers if x.report.steps is not None else 1 for x in (a, b)]
@@ -80,7 +80,7 @@ def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> lis
 
 def script_name(command: Sequence[str]) -> str:
     """Return the script's file name or the module; the program where there is none."""
-    for word, following in zip(command, [*command[1:], ""], strict=True):
+    for word, following in zip(command, [*command[1:], ""], strict=False):
         if word == "-m" and following and following.partition(".")[0] not in _LAUNCHERS:
             return following
         if word.endswith(".py"):

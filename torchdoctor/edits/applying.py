@@ -52,7 +52,8 @@ def changes(diff: str, folder: str, record: Path, force: bool = False) -> Change
         try:
             before = read_source(path)
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"Cannot patch {path}: {error}.") from error
+            why = getattr(error, "strerror", error)
+            raise UsageError(f"Cannot patch {path} ({why}): put back what was measured.") from error
         same = ids is not None and ids[1] == blob_id(before)
         for refused, why in (
             (not same, "was changed since the run: measure it again"),
@@ -94,8 +95,8 @@ def undo(record: Path) -> list[str]:
     states = {path: _is_patched(path, change) for path, change in applied.items()}
     for path in (path for path, state in states.items() if state is None):
         raise UsageError(
-            f"{path} is not as the patch left it. If the patch is gone, --apply makes it again; "
-            "else take the changes since then back first, or the patch by hand."
+            f"{path} is not as the patch left it. If it is gone, put it back; if the patch is "
+            "gone, --apply makes it again; else take back the changes since, or the patch by hand."
         )
     patched = [path for path, state in states.items() if state]
     for path in patched:

@@ -103,8 +103,7 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
     after = dict(before)
     for edit in sorted(edits, key=_order):
         path = paths[edit.file]
-        changed = edited(after[path], edit)
-        if changed is None:
+        if (changed := edited(after[path], edit)) is None:
             return None
         after[path] = changed
     return {path: (before[path], after[path]) for path in before}

@@ -50,7 +50,7 @@ def _divides_batches(recording: Recording) -> bool:
 
 def refuses(recording: Recording) -> str | None:
     if is_replicated(recording):
-        return "The program trains with a process for each GPU already."
+        return "The program trains with a process for each rank already."
     if _divides_batches(recording) or (recording.has_gpu and len(recording.main.devices) > 1):
         return None
     return "The program sees fewer than two GPUs."
@@ -78,6 +78,6 @@ FIX = FixSpec(
     ],
     refusals=[
         ({}, "fewer than two"),
-        (process(models=[{**_WRAPPED, "data_parallel": "FSDP"}]), "already"),
+        (process(models=[{**_WRAPPED, "data_parallel": "FSDP"}]), "each rank already"),
     ],
 )

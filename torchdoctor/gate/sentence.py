@@ -51,12 +51,8 @@ def _passed(time: GateMetric, verdict: str, reference: str, so_far: str, basis: 
     unseen = blind_spot(time.ratio) or 0.0
     if by_itself == "perhaps slower":
         proof = f" (p = {basis.p:.2g}, and a gate fails below {FAIL_FINAL:g})" if basis.p else ""
-        measured = so_far or "The step time is above that"
-        told = [
-            f"{measured} of {reference}, which is not proven{proof}.",
-            long_steps,
-            basis.decides,
-        ]
+        first = so_far or "The step time is above that"
+        told = [f"{first} of {reference}, which is not proven{proof}.", long_steps, basis.decides]
     elif long_steps:
         typical = f"No slow-down of the typical step against {reference} is proven{figures}."
         told = [typical, long_steps]

@@ -1,6 +1,7 @@
 """A gate against a stored report: fresh launches of now against its launches, where comparable."""
 
 import random
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,10 +60,13 @@ def gate_against_report(
             f"{name} holds {len(launches)} launches of the untouched program, and "
             f"{FEWEST_STORED} are needed: make it with torchdoctor run, fixes included."
         )
+    then, now = (shlex.join(x.command[1:]) for x in (stored.workload, workload))
+    if then != now:
+        raise Inconclusive(f"{name} is not comparable: another command ({then} then, {now} now).")
     with GateSession(workload, settings, progress) as session:
         observed = [session.observe(UNTOUCHED, "the program")]
         machine = session.environment(observed[0])
-        if reason := not_comparable(workload, machine, observed[0].steps, stored):
+        if reason := not_comparable(machine, observed[0].steps, stored):
             raise Inconclusive(f"{name} is not comparable: {reason}.")
         if settings.tolerances.get("data_loader_share") is not None:
             # The first launch reads from a cold disk.
@@ -180,13 +184,9 @@ def read_stored(path: Path) -> Report:
     return report
 
 
-def not_comparable(
-    workload: Workload, now: Environment, steps: StepStatistics, stored: Report
-) -> str | None:
+def not_comparable(now: Environment, steps: StepStatistics, stored: Report) -> str | None:
     """Return what differs between the stored run and the program and machine of now, or None."""
     before = stored.environment
-    if stored.workload.command[1:] != workload.command[1:]:
-        return "it is of another command"
     if stored.steps and (stored.steps.samples_per_step is None) != (steps.samples_per_step is None):
         return "the size of a batch is known in one of them only"
     for name, old, new in (

@@ -47,10 +47,13 @@ class Reference:
         self.workload, self.ref = workload, ref
         if shutil.which("git") is None:
             raise UsageError("--against needs git, which is not installed here.")
-        self.root = Path(self.git("rev-parse", "--show-toplevel", folder=workload.cwd).strip())
         try:
-            name = f"{ref}^{{commit}}"
-            self.commit = self.git("rev-parse", "--verify", "--quiet", name).strip()
+            self.root = Path(self.git("rev-parse", "--show-toplevel", folder=workload.cwd).strip())
+        except UsageError as error:
+            todo = "Call it in the program's repository, or compare with a report: --baseline."
+            raise UsageError(f"--against needs a git repository. {error} {todo}") from None
+        try:
+            self.commit = self.git("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").strip()
         except UsageError:
             raise UsageError(
                 f"There is no commit '{ref}' in {self.root}: name a branch, tag or commit that was "

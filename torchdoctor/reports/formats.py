@@ -188,6 +188,6 @@ def in_python(report: Report) -> PythonReport:
 def _pandas() -> Any:
     try:
         import pandas
-    except ImportError as error:
-        raise ImportError("Frames of a report need pandas: pip install pandas") from error
+    except ImportError:
+        raise ImportError("Frames of a report need pandas: pip install pandas") from None
     return pandas

@@ -55,8 +55,7 @@ class Picture:
 
 def pictures(report: Report) -> list[Picture]:
     """Return the pictures of a report, in the order of the page."""
-    columns = read_measured(report)
-    trace = report.trace
+    columns, trace = read_measured(report), report.trace
     return [
         _time(report),
         _trials(report),
@@ -97,8 +96,7 @@ def _time(report: Report) -> Picture:
         ends = {"low": step_s / together.high, "high": step_s / together.low}
         label = "with the recommended fixes"
         rows.append({"label": label, "s": step_s / together.estimate, "good": True, **ends})
-    first = bars[0]
-    caption = f"The largest part of the step is {first.label} with {first.text}."
+    caption = f"The largest part of the step is {bars[0].label} with {bars[0].text}."
     if len(rows) > 1 + (together is not None):
         caption += f" The other bars show the step without one of its costs, {how}."
     return Picture(key="time", title=title, caption=caption, drawn={"rows": rows})
@@ -320,6 +318,8 @@ def _ranks(report: Report) -> Picture:
     key, title = "ranks", "Who waits for whom: the ranks"
     if not report.ranks:
         reason = "One process trained, so there are no ranks to compare."
+        if report.steps is not None and report.steps.trainers > 1:
+            reason = "The ranks were not compared: that needs profiler windows of the same steps."
         return Picture(key=key, title=title, missing=reason)
     latest = max(report.ranks, key=lambda rank: rank.last_share or 0.0)
     waiting = max(report.ranks, key=lambda rank: rank.wait_s or 0.0)

@@ -73,10 +73,10 @@ def _lines(output: str) -> list[str]:
 
 
 def how_it_failed(failed: ProgramFailure) -> str:
-    """Return after how many steps the program failed, and how; no full stop at the end."""
-    code = failed.exit_code
+    """Return after how many steps it failed, of which the last may be unseen; no full stop."""
+    code, steps = failed.exit_code, counted(failed.steps, "training step")
     how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
-    return f"The program itself failed after {counted(failed.steps, 'training step')} ({how})"
+    return f"The program itself failed after at least {steps} ({how})"
 
 
 def at_most(result: Trial | Recommendation) -> str:

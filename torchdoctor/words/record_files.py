@@ -24,7 +24,7 @@ RECORDING_NAME = "recording.json"
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _STREAMS = {"stdout": 1, "stderr": 2}
 _LARGEST = 1e60  # a figure beyond is nobody's measurement
-_ABOVE_ZERO = (".low", ".estimate", ".high", "step_time_s.mean", "step_time_s.median")
+_ABOVE_ZERO = "step_time_s.mean", "step_time_s.median"
 _Record = TypeVar("_Record", Report, Recording)
 
 
@@ -68,11 +68,10 @@ def read_report(path: str | Path) -> Report:
     report = decode_report(_read(path), str(path))
     before, now = report.run_folder, str(path.parent.resolve())
     if before and not Path(before).is_dir() and (path.parent / RECORDING_NAME).is_file():
-        report = dataclasses.replace(report, run_folder=now)
-        if report.trace is not None:
-            trace_path = report.trace.path.replace(before, now, 1)
-            trace = dataclasses.replace(report.trace, path=trace_path)
-            report = dataclasses.replace(report, trace=trace)
+        trace = report.trace
+        if trace is not None:
+            trace = dataclasses.replace(trace, path=trace.path.replace(before, now, 1))
+        report = dataclasses.replace(report, run_folder=now, trace=trace)
     return report
 
 
@@ -169,8 +168,7 @@ def _outline(data: bytes | str, name: str) -> dict[str, Any]:
 
 
 def _check_version(version: object, name: str) -> None:
-    ours = int(SCHEMA_VERSION.split(".")[0])
-    major = str(version).split(".")[0]
+    ours, major = int(SCHEMA_VERSION.split(".")[0]), str(version).split(".")[0]
     if not major.isdigit():
         raise UsageError(f"{name} has no schema version that torchdoctor knows: {version!r}.")
     if int(major) > ours:
@@ -193,13 +191,16 @@ def _check_figures(value: Any, where: str = "") -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             _check_figures(inner, f"{where}.{key}" if where else key)
+        ends: list[Any] = [value.get(name) for name in ("low", "estimate", "high")]
+        if all(isinstance(x, (int, float)) for x in ends) and not 0 < ends[0] <= ends[1] <= ends[2]:
+            raise ValueError(f"{where} cannot be {ends[1]:g} from {ends[0]:g} to {ends[2]:g}")
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             _check_figures(inner, f"{where}[{number}]")
-    elif isinstance(value, (int, float)):
-        ratio_or_time = where.endswith(_ABOVE_ZERO)
-        if abs(value) > _LARGEST or (ratio_or_time and value <= 0):
-            raise ValueError(f"{where} cannot be {value:g}")
+    elif isinstance(value, (int, float)) and (
+        abs(value) > _LARGEST or (where.endswith(_ABOVE_ZERO) and value <= 0)
+    ):
+        raise ValueError(f"{where} cannot be {value:g}")
 
 
 def _encode(record: Any) -> bytes:
@@ -254,5 +255,4 @@ BrokenToml = tomllib.TOMLDecodeError
 
 def parsed_toml(text: str) -> dict[str, Any]:
     """Return the table that a text holds; raise BrokenToml if it is none."""
-    table: dict[str, Any] = tomllib.loads(text)
-    return table
+    return dict(tomllib.loads(text))
