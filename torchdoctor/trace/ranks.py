@@ -190,6 +190,7 @@ class RankTrace:
     start_us: float = 0.0  # where the timeline's times begin, as the trace counts
     collectives: Collectives
     annotated: bool = False  # a copy with tracks of torchdoctor's own
+    cut_off: bool = False
     timeline: Timeline | None = None  # where it was asked for
 
 
@@ -198,11 +199,12 @@ Reader = Callable[[list[Path], bool], list[RankTrace | NoTrace]]  # as `read_ran
 
 def read_ranks(
     sources: Sequence[str], timelines: bool = False, reader: Reader | None = None
-) -> tuple[list[RankTrace], list[str]]:
-    """Return the traces, those that name a rank in its order, and a sentence on each not read.
+) -> tuple[list[RankTrace], dict[str, str]]:
+    """Return the traces in order of rank, and by its name a sentence on each file left out.
 
-    Several are read at once where there are cores, or by `reader`. Timelines are kept to draw them.
-    Raise UsageError if a source does not exist or is given twice, or none is a trace.
+    Left out is what cannot be read or would spoil the comparison of the others. Several are read at
+    once where there are cores, or by `reader`; `timelines` are kept to draw them. Raise UsageError
+    if a source does not exist or is given twice, or none is a trace.
     """
     if not sources:
         raise UsageError("Name at least one trace: a .json, a .json.gz, a folder of them, or -.")
@@ -211,21 +213,28 @@ def read_ranks(
     if STDIN in sources and sys.stdin is None:
         raise UsageError("The standard input is closed: pipe a trace into it, or name a file.")
     paths = _paths([source for source in sources if source != STDIN])
-    tried = [read_rank(STDIN, timelines)] if STDIN in sources else []
-    tried += (reader or _in_parallel)(paths, timelines)
-    traces = [trace for trace in tried if isinstance(trace, RankTrace)]
-    unread = [trace for trace in tried if isinstance(trace, NoTrace)]
+    tried = {"standard input": read_rank(STDIN, timelines)} if STDIN in sources else {}
+    tried |= zip(map(str, paths), (reader or _in_parallel)(paths, timelines), strict=True)
+    traces = [trace for trace in tried.values() if isinstance(trace, RankTrace)]
+    unread = {name: error for name, error in tried.items() if isinstance(error, NoTrace)}
     if not traces:
-        if len(unread) == 1:
-            raise unread[0]
-        raise UsageError(f"None of {len(unread)} files is a trace that can be read: {unread[0]}")
-    passed_over = [trace.what for trace in unread]
-    if not all(trace.annotated for trace in traces):
-        copies = [trace.statistics.path for trace in traces if trace.annotated]
-        passed_over += [f"{path} is an annotated copy of a trace" for path in copies]
-        traces = [trace for trace in traces if not trace.annotated]
-    doubts = [f"{reason}; it was passed over." for reason in passed_over]
-    return sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)), doubts
+        first = next(iter(unread.values()))
+        many = f"None of {len(unread)} files is a trace that can be read: {first}"
+        raise first if len(unread) == 1 else UsageError(many)
+    reasons = {name: error.what for name, error in unread.items()}
+    best = max(traces, key=lambda x: (not x.annotated, not x.cut_off, x.statistics.steps))
+    flaws: dict[str, Callable[[RankTrace], bool]] = {
+        "is an annotated copy of a trace": lambda x: x.annotated,
+        "is cut off": lambda x: x.cut_off and x is not best,
+        "names no rank, and others do": lambda x: x.rank is None,
+    }
+    for flaw, has_flaw in flaws.items():
+        flawed = [x.statistics.path for x in traces if has_flaw(x)]
+        if len(flawed) < len(traces):
+            reasons |= {path: f"{path} {flaw}" for path in flawed}
+            traces = [x for x in traces if x.statistics.path not in flawed]
+    doubts = {name: f"{reason}; it was passed over." for name, reason in reasons.items()}
+    return sorted(traces, key=lambda trace: trace.rank or 0), doubts
 
 
 def _paths(sources: Sequence[str]) -> list[Path]:
@@ -276,5 +285,6 @@ def read_rank(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
         start_us=trace.base_us,
         collectives=collectives(trace, timeline),
         annotated=trace.annotated,
+        cut_off=trace.cut_off,
         timeline=timeline if timelines else None,
     )

@@ -343,25 +343,17 @@ def _earlier_work(trace: Trace, steps: Intervals) -> tuple[int, str]:
     return int(idle[0]), trace.names[table.name[row]]
 
 
+_HELD = ("blocking_copy_s", "blocking_copy_exposed_s", "d2h_wait_s", "pageable_wait_s", "sync_s")
+
+
 def usual_part(recording: Recording, trace: TraceStatistics) -> Recording:
     """Return the recording without the driver calls of its unusual part."""
     lost_s = trace.unusual_s
     if not lost_s or not trace.step_s:
         return recording
     rest_s = max(trace.step_s - lost_s, 1e-9)
-
-    def left(held_s: float | None) -> float | None:
-        return held_s and max(held_s - lost_s, 0.0)
-
-    rest = replace(
-        trace,
-        step_s=rest_s,
-        blocking_copy_s=left(trace.blocking_copy_s),
-        blocking_copy_exposed_s=left(trace.blocking_copy_exposed_s),
-        d2h_wait_s=left(trace.d2h_wait_s),
-        pageable_wait_s=left(trace.pageable_wait_s),
-        sync_s=left(trace.sync_s),
-    )
+    left_s = {name: (s := getattr(trace, name)) and max(s - lost_s, 0.0) for name in _HELD}
+    rest = replace(trace, step_s=rest_s, **left_s)
     scale = trace.step_s / rest_s
     driver = max((trace.shares.runtime or 0.0) - lost_s / trace.step_s, 0.0)
     shares = asdict(replace(trace.shares, runtime=driver))
