@@ -258,7 +258,54 @@ def test_a_broken_rank_among_large_ones_is_told_by_the_other_process(
     (tmp_path / "rank1.json").write_bytes(b"")
     traces, doubts = read_ranks([str(tmp_path)])
     assert [one.rank for one in traces] == [0]
-    assert "rank1.json is empty" in doubts[0]
+    assert "rank1.json is empty" in doubts[str(tmp_path / "rank1.json")]
+
+
+def beware(folder: Path) -> str:
+    [told] = [x for x in trace_checkup([str(folder)]).beware if "left out" in x]
+    return told
+
+
+def test_a_cut_trace_is_no_rank_that_others_wait_for(tmp_path: Path) -> None:
+    """Of 8 equal ranks the one whose file was cut "works 28.1 ms of each step, the mean 7.9"."""
+    trace = synthetic.TraceBuilder()
+    for number in range(4):
+        at = 1000.0 * number
+        trace.step(number, at, at + 1000)
+        launch = trace.call("cudaLaunchKernel", at, at + 10)
+        trace.kernel("ampere_sgemm_128x64_nn", at + 10, at + 300, launch)
+        reduce = trace.call("cudaLaunchKernel", at + 12, at + 20)
+        trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 300, at + 990, reduce)
+    # The profiler writes the device's events last: the cut one has lost its collectives.
+    trace.events.sort(key=lambda event: "nccl" in event["name"])
+    for rank in range(4):
+        information = {"backend": "nccl", "rank": rank, "world_size": 4}
+        path = write(tmp_path, f"rank{rank}.json", trace, distributedInfo=information)
+        if rank != 2:
+            continue
+        document = json.loads(path.read_text())
+        text = json.dumps({**information, "distributedInfo": information, **document})
+        path.write_text(text[: text.index("ncclDevKernel")])
+    report = trace_checkup([str(tmp_path)])
+    assert [row.rank for row in report.ranks] == [0, 1, 3]
+    assert report.trace is not None and not report.trace.path.endswith("rank2.json")
+    assert "rank-imbalance" not in [finding.check for finding in report.diagnosis.findings]
+    assert any("rank2.json is cut off" in doubt for doubt in report.doubts)
+    (tmp_path / "rank1.json").write_text("")
+    assert beware(tmp_path).endswith("left out: rank1.json, rank2.json.")
+    assert "rank1.json, rank2.json" in diagnose(str(tmp_path)).stdout.decode()
+    for rank in (0, 3):  # no whole one is there: the shares are of what was read furthest
+        (tmp_path / f"rank{rank}.json").write_bytes((tmp_path / "rank2.json").read_bytes()[:-900])
+    report = trace_checkup([str(tmp_path)])
+    assert report.ranks == []
+    assert report.trace is not None and report.trace.path.endswith("rank2.json")
+
+
+def test_a_trace_without_a_rank_gets_none_that_another_has(tmp_path: Path) -> None:
+    for name, information in (("a", {"rank": 1}), ("b", {"rank": 2}), ("c", {})):
+        write(tmp_path, f"{name}.json", distributedInfo=information)
+    assert [row.rank for row in trace_checkup([str(tmp_path)]).ranks] == [1, 2]
+    assert beware(tmp_path).endswith("left out: c.json.")
 
 
 def test_a_folder_without_a_single_trace_is_one_sentence(tmp_path: Path) -> None:

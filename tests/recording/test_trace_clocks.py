@@ -100,6 +100,45 @@ def test_waits_are_aligned_in_all_to_all_as_well(kernel: str) -> None:
     assert found.last_share == [0, 1]
 
 
+@pytest.mark.parametrize("kernel", [REDUCE, "gloo:all_reduce"])
+def test_collectives_that_overlap_are_waited_in_once(kernel: str) -> None:
+    """A step of 106 ms "waits for others 154 ms": the waits of three buckets were added up."""
+    traces = []
+    for late in (0.0, 500.0):
+        trace = TraceBuilder()
+        for number in range(4):
+            at = STEP * number
+            trace.step(number, at, at + STEP)
+            trace.operator("aten::mm", at, at + 90)
+            for bucket in range(3):
+                start, end = at + 100 + 10 * bucket + late, at + 800 + 50 * bucket
+                if kernel == REDUCE:
+                    call = trace.call("cudaLaunchKernel", at + 80 + bucket, at + 81 + bucket)
+                    trace.kernel(kernel, start, end, call, stream=20 + bucket)
+                else:
+                    trace.slice("user_annotation", kernel, start, end, tid=77 + bucket)
+        traces.append(trace)
+    found = aligned(*traces)
+    assert found is not None and found.collectives == 12
+    assert found.wait_s == pytest.approx([520e-6, 0], abs=1e-6)
+    assert found.exchange_s == pytest.approx(300e-6, abs=1e-6)
+
+
+def test_a_wait_ends_with_its_collective() -> None:
+    """Where a collective had ended before another rank came, more was waited than it took."""
+    traces = []
+    for late in (0.0, 500.0):
+        trace = rank_trace(0)
+        for number in range(4):
+            start, end = STEP * number + late + 10, STEP * number + late + 30
+            call = trace.call("cudaLaunchKernel", STEP * number, STEP * number + 5)
+            trace.kernel("ncclDevKernel_AllGather_RING_LL(x)", start, end, call, stream=21)
+        traces.append(trace)
+    found = aligned(*traces)
+    assert found is not None and found.collectives == 12
+    assert found.wait_s == pytest.approx([20e-6, 0], abs=1e-6)
+
+
 def test_groups_that_not_all_ranks_are_in_are_not_compared() -> None:
     traces = [rank_trace(0), rank_trace(100)]
     for rank, trace in enumerate(traces):

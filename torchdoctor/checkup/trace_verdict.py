@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 
 from torchdoctor.advice import catalogue
-from torchdoctor.words import Diagnosis, RankTime, TraceStatistics
+from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.trace.timeline import usual_part
+from torchdoctor.words import Diagnosis, RankTime, Recording, TraceStatistics
 from torchdoctor.words.figures import seconds
 from torchdoctor.words.traced import MATTERS
 
@@ -26,6 +28,17 @@ _REPLAYED = {
 _MOSTLY = 0.5  # of the exposed time in collectives
 _RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
 _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
+
+
+def diagnosed(recording: Recording, trace: TraceStatistics) -> Diagnosis:
+    """Return the diagnosis as far as the trace goes, without what is no part of a usual step."""
+    usual = usual_part(recording, trace)
+    diagnosis = as_far_as_recorded(diagnose(usual, catalogue.checks(), catalogue.fixes()), trace)
+    if trace.unusual:
+        diagnosis = of_the_rest(diagnosis, trace.unusual, (trace.step_s or 0.0) - trace.unusual_s)
+    else:
+        diagnosis = with_replay(with_waits(diagnosis, trace, recording.ranks), trace)
+    return in_its_words(diagnosis, trace)
 
 
 def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -10,20 +9,13 @@ from pathlib import Path
 
 from torchdoctor import __version__
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.diagnosis import diagnose
 from torchdoctor.advice.wording import wording_for_trace
-from torchdoctor.checkup.trace_verdict import (
-    as_far_as_recorded,
-    in_its_words,
-    of_the_rest,
-    with_replay,
-    with_waits,
-)
+from torchdoctor.checkup.trace_verdict import diagnosed
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
 from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, align, read_ranks
-from torchdoctor.trace.timeline import STARTS_UP, annotate, usual_part
+from torchdoctor.trace.timeline import STARTS_UP, annotate
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
@@ -38,7 +30,7 @@ from torchdoctor.words import (
     WorkloadRecord,
 )
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import seconds
+from torchdoctor.words.figures import counted, seconds
 from torchdoctor.words.traced import MATTERS
 
 NOT_MEASURED = "No fix was tried, because a trace cannot be run."
@@ -63,7 +55,7 @@ def trace_checkup(
         from torchdoctor.clusters.ray_traces import reader_on
 
         reader = reader_on(on)
-    ranks, unread = read_ranks(sources, annotated is not None, reader)
+    ranks, left_out = read_ranks(sources, annotated is not None, reader)
     # The only copy of a trace, which a folder named, must not be written over.
     copies = {os.path.realpath(rank.statistics.path) for rank in ranks}
     if annotated is not None and os.path.realpath(annotated) in copies:
@@ -76,9 +68,8 @@ def trace_checkup(
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
     command, cwd = ["torchdoctor", "diagnose", *named], str(Path.cwd())
     # The GPUs of all ranks, of each rank once.
-    once = {
-        x.statistics.path if x.rank is None else x.rank: x for x in (ranks if rows else [chosen])
-    }
+    shown = ranks if rows else [chosen]
+    once = {x.statistics.path if x.rank is None else x.rank: x for x in shown}
     used = [gpu for rank in once.values() for gpu in rank.environment.gpus]
     recording = Recording(
         workload=Workload(command=command, cwd=cwd),
@@ -87,7 +78,7 @@ def trace_checkup(
         shares=trace.shares,
         ranks=rows,
     )
-    diagnosis = _diagnosis(recording, trace)
+    diagnosis = diagnosed(recording, trace)
     step_time = StepTime.of(trace.step_times_s) if trace.steps and trace.step_times_s else None
     offered, unworded = _offered(diagnosis, recording, trace)
     if annotated is not None and chosen.timeline is not None:
@@ -105,21 +96,10 @@ def trace_checkup(
         trace=trace,
         ranks=recording.ranks,
         scaling=scaling(recording),
-        doubts=[*unread, *_doubts(ranks, chosen, aligned), *unworded],
-        beware=_too_little(ranks, chosen),
+        doubts=[*left_out.values(), *_doubts(ranks, chosen, aligned), *unworded],
+        beware=[*_left_out(left_out), *_too_little(ranks, chosen)],
         reproduce=[shlex.join(command)],
     )
-
-
-def _diagnosis(recording: Recording, trace: TraceStatistics) -> Diagnosis:
-    """Return the diagnosis as far as the trace goes, without what is no part of a usual step."""
-    usual = usual_part(recording, trace)
-    diagnosis = as_far_as_recorded(diagnose(usual, catalogue.checks(), catalogue.fixes()), trace)
-    if trace.unusual:
-        diagnosis = of_the_rest(diagnosis, trace.unusual, (trace.step_s or 0.0) - trace.unusual_s)
-    else:
-        diagnosis = with_replay(with_waits(diagnosis, trace, recording.ranks), trace)
-    return in_its_words(diagnosis, trace)
 
 
 def compared(ranks: Sequence[RankTrace]) -> tuple[list[RankTime], RankTrace, Alignment | Unaligned]:
@@ -127,12 +107,11 @@ def compared(ranks: Sequence[RankTrace]) -> tuple[list[RankTime], RankTrace, Ali
     longest_s = max(rank.statistics.step_s or 0.0 for rank in ranks)
     aligned = align([rank.collectives for rank in ranks], longest_s)
     rows = _rank_times(ranks, aligned)
+    if rows:
+        return rows, ranks[rows.index(latest(rows))], aligned
     figures = [rank.statistics for rank in ranks]
     own_s = [(x.step_s or 0.0) - (x.communication_exposed_s or 0.0) for x in figures]
-    slowest = own_s.index(max(own_s))  # of several jobs, the one that works longest
-    if rows:
-        slowest = [figure.path for figure in figures].index(latest(rows).path)
-    return rows, ranks[slowest], aligned
+    return rows, ranks[own_s.index(max(own_s))], aligned  # of several jobs: it works longest
 
 
 def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
@@ -146,8 +125,8 @@ def _rank_times(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> l
         return []
     clocks = aligned if isinstance(aligned, Alignment) else None
     return [
-        RankTime(
-            rank=rank.rank if rank.rank is not None else number,
+        RankTime(  # either all of them name their rank, or none
+            rank=number if rank.rank is None else rank.rank,
             path=(figures := rank.statistics).path,
             step_s=(step_s := figures.step_s or 0.0),
             kernel_s=step_s * (figures.shares.gpu or 0.0),
@@ -210,6 +189,13 @@ def _worth(
     return (own > 0 and (replay.gain(diagnosis.bottleneck) or MATTERS) >= MATTERS, saved, *treats)
 
 
+def _left_out(doubts: Mapping[str, str]) -> list[str]:
+    """Return a sentence on the files that were left out, but for copies that we made."""
+    files = [Path(path).name for path, why in doubts.items() if "is an annotated copy" not in why]
+    told = "Files that are cut off, cannot be read or name no rank were left out: "
+    return [f"{told}{', '.join(files)}."] if files else []
+
+
 def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     """Return what is missing for a firm answer: steps, or ranks."""
     steps, world = chosen.statistics.steps, chosen.world_size
@@ -218,8 +204,8 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     if not chosen.statistics.has_device and chosen.statistics.device_missing is None:
         sentences.append("The trace holds no event of a GPU.")
     if 0 < steps < _FEW_STEPS:
-        counted = "one step" if steps == 1 else f"{steps} steps"
-        sentences.append(f"The trace holds {counted}: too few to tell usual from unusual steps.")
+        few = counted(steps, "step")
+        sentences.append(f"The trace holds {few}: too few to tell usual from unusual steps.")
     if world and world > len(ranks):
         sentences.append(
             f"Traces of {len(ranks)} of {world} ranks are here, so the others may be slower: name "
@@ -259,8 +245,8 @@ def _whose(
         ]
     rank = name if chosen.rank is None else chosen.rank
     doubts = [f"The shares are of rank {rank}, which the others wait for."]
-    counts = Counter(trace.rank for trace in ranks if trace.rank is not None)
-    repeated = sorted(number for number, count in counts.items() if count > 1)
+    numbers = [trace.rank for trace in ranks if trace.rank is not None]
+    repeated = sorted({number for number in numbers if numbers.count(number) > 1})
     if repeated:
         doubts.append(
             f"Several traces are of rank {', '.join(map(str, repeated))} (windows of one run, or "

@@ -116,7 +116,7 @@ def backend_of(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     world_size = whole_number(information.get("world_size")) or 0
     fields: dict[str, Any] = {"backend": text(information.get("backend"))}
     fields["world_size"] = world_size if world_size > 0 else None
-    on_host = host_collectives(trace)
+    on_host = host_collectives(trace).spans()
     if trace.has_device and len(on_host):
         steps = timeline.steps
         not_hidden = subtract(on_host, timeline.branches["gpu"])

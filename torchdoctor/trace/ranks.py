@@ -18,9 +18,10 @@ from torchdoctor.trace.files import trace_paths
 from torchdoctor.trace.program import dictionary, gpus, text, whole_number
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.trace.timeline import HOST_COMMUNICATION, Timeline, build_timeline
+from torchdoctor.trace.timeline import Timeline, build_timeline, host_collectives
 from torchdoctor.words import Environment, TraceStatistics
 from torchdoctor.words.errors import NoTrace, UsageError
+from torchdoctor.words.intervals import union
 
 # Broadcasts and point-to-point calls may end on one rank long before they do on another: they
 # count where their ends turn out to lie together.
@@ -74,24 +75,20 @@ def collectives(trace: Trace, timeline: Timeline) -> Collectives:
         of = [trace.names[group] if group >= 0 else "" for group in table["group"].tolist()]
         kinds = [f"{kind} {group} " for kind, group in zip(calls.kind, of, strict=True)]
     else:
-        table = trace.annotations
-        on_host = np.flatnonzero(
-            named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION))
-        )
-        table = table.where(on_host[np.argsort(table.start[on_host], kind="stable")])
+        table = host_collectives(trace)
+        table = table.where(np.argsort(table.start, kind="stable"))
         kinds = [""] * len(table)
     kernels = [trace.names[name].partition("(")[0] for name in table.name]
     index = timeline.steps.index(table.start)
     rows = np.flatnonzero(index >= 0) if len(number) else np.zeros(0, dtype=np.int64)
     index = index[rows]
-    epoch_ns = trace.metadata.get("baseTimeNanoseconds")
-    epoch_us = epoch_ns / 1000 if isinstance(epoch_ns, int) else 0.0
+    epoch_ns = whole_number(trace.metadata.get("baseTimeNanoseconds")) or 0
     return Collectives(
         step=number[index] if len(index) else index,
         name=[kinds[row] + kernels[row] for row in rows],
         start=table.start[rows],
         end=table.end[rows],
-        base_us=trace.base_us + epoch_us,
+        base_us=trace.base_us + epoch_ns / 1000,
         on_device=trace.has_device,
     )
 
@@ -127,11 +124,11 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
         anchors = sure | np.array([_OFTEN.search(name) is not None for name in names])
     if anchors.sum() < _FEWEST:
         return Unaligned.TOO_FEW
-    base_ns = np.array([(rank.base_us - ranks[0].base_us) * 1000 for rank in ranks])[:, None]
+    base_ns = np.array([[int(1000 * (rank.base_us - ranks[0].base_us))] for rank in ranks])
     start = np.array([rank.start[row] for rank, row in zip(ranks, rows, strict=True)]) + base_ns
     end = np.array([rank.end[row] for rank, row in zip(ranks, rows, strict=True)]) + base_ns
     apart = end - end[0]
-    offset = np.median(apart[:, anchors], axis=1)
+    offset = np.median(apart[:, anchors], axis=1).astype(np.int64)
     off = np.abs(apart - offset[:, None])
     scatter = np.median(off[:, anchors], axis=1).max()
     on_device, step_ns = all(rank.on_device for rank in ranks), step_s * 1e9
@@ -142,16 +139,19 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
         return Unaligned.DIFFERENT_RUNS if sure.sum() >= _FEWEST else Unaligned.TOO_FEW
     kept = sure | (off.max(axis=0) <= most)
     start, end, rows = start[:, kept], end[:, kept], rows[:, kept]
-    arrived = start - offset[:, None]
-    wait = arrived.max(axis=0) - arrived
+    arrived, ended = start - offset[:, None], end - offset[:, None]
+    came = arrived.max(axis=0)
+    # Collectives may overlap in time: a moment in several of them counts once.
+    waits = [union(x, np.minimum(came, y)).total for x, y in zip(arrived, ended, strict=True)]
+    exchange = union(came, came + (end - start).min(axis=0)).total
     steps = len(np.unique(ranks[0].step[rows[0]]))
     last = np.bincount(arrived.argmax(axis=0), minlength=len(ranks))
     return Alignment(
         offset_s=(offset / 1e9).tolist(),
-        wait_s=(wait.sum(axis=1) / steps / 1e9).tolist(),
+        wait_s=[wait / steps / 1e9 for wait in waits],
         last_share=(last / rows.shape[1]).tolist(),
         collectives=rows.shape[1],
-        exchange_s=float((end - start).min(axis=0).sum()) / steps / 1e9,
+        exchange_s=exchange / steps / 1e9,
         scatter_s=float(scatter) / 1e9,
         on_device=on_device,
     )
@@ -190,6 +190,7 @@ class RankTrace:
     start_us: float = 0.0  # where the timeline's times begin, as the trace counts
     collectives: Collectives
     annotated: bool = False  # a copy with tracks of torchdoctor's own
+    cut_off: bool = False
     timeline: Timeline | None = None  # where it was asked for
 
 
@@ -198,11 +199,12 @@ Reader = Callable[[list[Path], bool], list[RankTrace | NoTrace]]  # as `read_ran
 
 def read_ranks(
     sources: Sequence[str], timelines: bool = False, reader: Reader | None = None
-) -> tuple[list[RankTrace], list[str]]:
-    """Return the traces, those that name a rank in its order, and a sentence on each not read.
+) -> tuple[list[RankTrace], dict[str, str]]:
+    """Return the traces in order of rank, and by its name a sentence on each file left out.
 
-    Several are read at once where there are cores, or by `reader`. Timelines are kept to draw them.
-    Raise UsageError if a source does not exist or is given twice, or none is a trace.
+    Left out is what cannot be read or would spoil the comparison of the others. Several are read at
+    once where there are cores, or by `reader`; `timelines` are kept to draw them. Raise UsageError
+    if a source does not exist or is given twice, or none is a trace.
     """
     if not sources:
         raise UsageError("Name at least one trace: a .json, a .json.gz, a folder of them, or -.")
@@ -211,21 +213,28 @@ def read_ranks(
     if STDIN in sources and sys.stdin is None:
         raise UsageError("The standard input is closed: pipe a trace into it, or name a file.")
     paths = _paths([source for source in sources if source != STDIN])
-    tried = [read_rank(STDIN, timelines)] if STDIN in sources else []
-    tried += (reader or _in_parallel)(paths, timelines)
-    traces = [trace for trace in tried if isinstance(trace, RankTrace)]
-    unread = [trace for trace in tried if isinstance(trace, NoTrace)]
+    tried = {"standard input": read_rank(STDIN, timelines)} if STDIN in sources else {}
+    tried |= zip(map(str, paths), (reader or _in_parallel)(paths, timelines), strict=True)
+    traces = [trace for trace in tried.values() if isinstance(trace, RankTrace)]
+    unread = {name: error for name, error in tried.items() if isinstance(error, NoTrace)}
     if not traces:
-        if len(unread) == 1:
-            raise unread[0]
-        raise UsageError(f"None of {len(unread)} files is a trace that can be read: {unread[0]}")
-    passed_over = [trace.what for trace in unread]
-    if not all(trace.annotated for trace in traces):
-        copies = [trace.statistics.path for trace in traces if trace.annotated]
-        passed_over += [f"{path} is an annotated copy of a trace" for path in copies]
-        traces = [trace for trace in traces if not trace.annotated]
-    doubts = [f"{reason}; it was passed over." for reason in passed_over]
-    return sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)), doubts
+        first = next(iter(unread.values()))
+        many = f"None of {len(unread)} files is a trace that can be read: {first}"
+        raise first if len(unread) == 1 else UsageError(many)
+    reasons = {name: error.what for name, error in unread.items()}
+    best = max(traces, key=lambda x: (not x.annotated, not x.cut_off, x.statistics.steps))
+    flaws: dict[str, Callable[[RankTrace], bool]] = {
+        "is an annotated copy of a trace": lambda x: x.annotated,
+        "is cut off": lambda x: x.cut_off and x is not best,
+        "names no rank, and others do": lambda x: x.rank is None,
+    }
+    for flaw, has_flaw in flaws.items():
+        flawed = [x.statistics.path for x in traces if has_flaw(x)]
+        if len(flawed) < len(traces):
+            reasons |= {path: f"{path} {flaw}" for path in flawed}
+            traces = [x for x in traces if x.statistics.path not in flawed]
+    doubts = {name: f"{reason}; it was passed over." for name, reason in reasons.items()}
+    return sorted(traces, key=lambda trace: trace.rank or 0), doubts
 
 
 def _paths(sources: Sequence[str]) -> list[Path]:
@@ -276,5 +285,6 @@ def read_rank(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
         start_us=trace.base_us,
         collectives=collectives(trace, timeline),
         annotated=trace.annotated,
+        cut_off=trace.cut_off,
         timeline=timeline if timelines else None,
     )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -229,7 +229,7 @@ def build_timeline(trace: Trace) -> Timeline:
         "data_loader": join(*loader),
         "cpu": join(*work),
     }
-    on_device, on_host = branches["communication"], host_collectives(trace)
+    on_device, on_host = branches["communication"], host_collectives(trace).spans()
     collectives = on_device if len(on_device) else on_host
     if len(on_host):
         computing = trace.operators.spans(operator_nesting(trace).leaves)
@@ -245,10 +245,10 @@ def build_timeline(trace: Trace) -> Timeline:
     return Timeline(steps, branches, exposed, collectives)
 
 
-def host_collectives(trace: Trace) -> Intervals:
+def host_collectives(trace: Trace) -> Table:
     """Return the collectives that run on the host (gloo): without a GPU these are all."""
     table = trace.annotations
-    return table.spans(named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION)))
+    return table.where(named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION)))
 
 
 STARTS_UP = "the GPU's start-up"
@@ -343,25 +343,17 @@ def _earlier_work(trace: Trace, steps: Intervals) -> tuple[int, str]:
     return int(idle[0]), trace.names[table.name[row]]
 
 
+_HELD = ("blocking_copy_s", "blocking_copy_exposed_s", "d2h_wait_s", "pageable_wait_s", "sync_s")
+
+
 def usual_part(recording: Recording, trace: TraceStatistics) -> Recording:
     """Return the recording without the driver calls of its unusual part."""
     lost_s = trace.unusual_s
     if not lost_s or not trace.step_s:
         return recording
     rest_s = max(trace.step_s - lost_s, 1e-9)
-
-    def left(held_s: float | None) -> float | None:
-        return held_s and max(held_s - lost_s, 0.0)
-
-    rest = replace(
-        trace,
-        step_s=rest_s,
-        blocking_copy_s=left(trace.blocking_copy_s),
-        blocking_copy_exposed_s=left(trace.blocking_copy_exposed_s),
-        d2h_wait_s=left(trace.d2h_wait_s),
-        pageable_wait_s=left(trace.pageable_wait_s),
-        sync_s=left(trace.sync_s),
-    )
+    left_s = {name: (s := getattr(trace, name)) and max(s - lost_s, 0.0) for name in _HELD}
+    rest = replace(trace, step_s=rest_s, **left_s)
     scale = trace.step_s / rest_s
     driver = max((trace.shares.runtime or 0.0) - lost_s / trace.step_s, 0.0)
     shares = asdict(replace(trace.shares, runtime=driver))
@@ -391,13 +383,11 @@ def annotate(
         raise UsageError(f"{target} is the trace itself: name another file to annotate it into.")
     try:
         with source.open("rb") as stream, replacing(target) as file:
-            trace = TraceFile(stream, str(source))
-            with contextlib.ExitStack() as stack:
-                out: IO[bytes] = file
-                if target.name.endswith(".gz"):
-                    packed = gzip.GzipFile("", "wb", compresslevel=1, fileobj=file)
-                    out = cast(BinaryIO, stack.enter_context(packed))
-                _copy(trace, ours, out)
+            out: Any = contextlib.nullcontext(file)
+            if target.name.endswith(".gz"):
+                out = gzip.GzipFile("", "wb", compresslevel=1, fileobj=file)
+            with out as written:
+                _copy(TraceFile(stream, str(source)), ours, written)
     except OSError as error:
         raise UsageError(
             f"Cannot write {target} ({error.strerror or error}): free space or name another file."
