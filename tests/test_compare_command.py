@@ -93,6 +93,22 @@ def test_what_is_neither_is_one_sentence(kind: str, tmp_path: Path) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+def test_a_cut_trace_is_told_and_both_are_called_alike(tmp_path: Path) -> None:
+    """It said "1.94x the time" of a file that ends in the middle, which was called "cut"."""
+    whole, cut = tmp_path / "ok.json", tmp_path / "cut.json.gz"
+    text = trace_of().text()
+    whole.write_bytes(text)
+    cut.write_bytes(gzip.compress(text[: int(0.7 * len(text))]))
+    result = command(whole, cut)
+    assert result.returncode == 0, result.stderr
+    head, _, rest = result.stdout.partition("\n\n")
+    assert "/ok.json · B:" in head and head.endswith("/cut.json.gz")
+    rest = " ".join(rest.split())
+    assert "Beware: B:" in rest and "is cut off in the middle" in rest
+    details = command(cut, whole, "--details").stdout
+    assert "A: " in details and "is cut off in the middle" in " ".join(details.split())
+
+
 def test_a_trace_without_steps_is_exit_code_6(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_bytes(trace_of().text())

@@ -94,6 +94,7 @@ def doubts(a: Side, b: Side, interval: Interval | None) -> Iterator[str]:
     for label, side in both:
         if side.report.interrupted:
             yield f"{label} was interrupted: the measurements after that are missing."
+        yield from (f"{label}: {x}" for x in side.report.beware if "cut off" in x)
     versions = a.report.torchdoctor_version, b.report.torchdoctor_version
     if all(versions) and versions[0] != versions[1]:
         yield (

@@ -82,7 +82,7 @@ def document(comparison: Comparison) -> Document:
 
 def named(name: str, width: int) -> str:
     """Return the name of a side, in at most so many characters."""
-    return shorten_left(clean(name).removesuffix(".json.gz"), width)
+    return shorten_left(clean(name), width)
 
 
 def _differences(conditions: list[Difference]) -> list[Block]:
