@@ -103,7 +103,8 @@ def test_a_cut_trace_is_told_and_both_are_called_alike(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     head, _, rest = result.stdout.partition("\n\n")
     assert "/ok.json · B:" in head and head.endswith("/cut.json.gz")
-    assert "Beware: B: " in rest and "is cut off in the middle" in " ".join(rest.split())
+    rest = " ".join(rest.split())
+    assert "Beware: B:" in rest and "is cut off in the middle" in rest
     details = command(cut, whole, "--details").stdout
     assert "A: " in details and "is cut off in the middle" in " ".join(details.split())
 
