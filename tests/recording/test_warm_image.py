@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import signal
 import sys
 import termios
 from collections.abc import Iterator
@@ -141,10 +142,12 @@ def script(program: Program, source: str) -> None:
     Path(program.workload.script or "").write_text(source)
 
 
-@pytest.mark.parametrize("userns", [False, True])
+@pytest.mark.parametrize(("userns", "nohup"), [(False, False), (True, False), (False, True)])
 def test_a_forked_launch_has_the_surroundings_of_a_fresh_interpreter(
-    program: Program, tmp_path: Path, userns: bool
+    program: Program, tmp_path: Path, userns: bool, nohup: bool, request: pytest.FixtureRequest
 ) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
     program = replace(program, sandbox=replace(program.sandbox, userns=userns))
     if userns:  # a folder of root's cannot be written there
         script(program, SURROUNDINGS.replace('open("made", "w")', "sys.stdout"))

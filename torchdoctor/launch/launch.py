@@ -140,6 +140,7 @@ def no_interrupts() -> Iterator[None]:
     before = {
         number: signal.signal(number, lambda number, frame: came.append(number))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN  # as under nohup, and for what it starts
     }
     try:
         yield
