@@ -74,6 +74,18 @@ def program(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return Program(workload=workload, sandbox=sandbox, stdin_file=tmp_path / "typed")
 
 
+def script(program: Program, source: str) -> None:
+    Path(program.workload.script or "").write_text(source)
+
+
+def image_of(program: Program, folder: Path, source: str) -> WarmImage:
+    """The image of a script with this text, which has one."""
+    script(program, source)
+    image = start_image(program, folder / "image")
+    assert image is not None
+    return image
+
+
 def ran(program: Program, folder: Path, image: WarmImage | None) -> tuple[int | None, str]:
     folder.mkdir()
     program = replace(program, image=image)
@@ -86,9 +98,11 @@ def test_its_processes_are_found_from_the_one_that_was_started(
     program: Program, tmp_path: Path
 ) -> None:
     """Whoever lets the loader's workers of a launch go on, or ends it, looks for them there."""
-    script(program, IMPORTS + "import time; os.fork(); print('two', flush=True); time.sleep(60)")
-    image = start_image(program, tmp_path / "image")
-    assert image is not None
+    image = image_of(
+        program,
+        tmp_path,
+        IMPORTS + "import time; os.fork(); print('two', flush=True); time.sleep(60)",
+    )
     counted = []
 
     def poll(running: RunningLaunch) -> bool:
@@ -110,9 +124,7 @@ def test_a_launch_that_was_ended_before_its_fork_does_not_train_by_itself(
     program: Program, tmp_path: Path
 ) -> None:
     """As after Ctrl-C on a busy machine, where the image comes late to what it was sent."""
-    script(program, IMPORTS + "import time; time.sleep(60)")
-    image = start_image(program, tmp_path / "image")
-    assert image is not None
+    image = image_of(program, tmp_path, IMPORTS + "import time; time.sleep(60)")
     process = psutil.Process(image.started.popen.pid)
 
     def sent(running: RunningLaunch) -> bool:
@@ -138,10 +150,6 @@ def test_a_launch_that_was_ended_before_its_fork_does_not_train_by_itself(
             child.kill()
 
 
-def script(program: Program, source: str) -> None:
-    Path(program.workload.script or "").write_text(source)
-
-
 @pytest.mark.parametrize(("userns", "nohup"), [(False, False), (True, False), (False, True)])
 def test_a_forked_launch_has_the_surroundings_of_a_fresh_interpreter(
     program: Program, tmp_path: Path, userns: bool, nohup: bool, request: pytest.FixtureRequest
@@ -149,10 +157,9 @@ def test_a_forked_launch_has_the_surroundings_of_a_fresh_interpreter(
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
     request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
     program = replace(program, sandbox=replace(program.sandbox, userns=userns))
-    if userns:  # a folder of root's cannot be written there
-        script(program, SURROUNDINGS.replace('open("made", "w")', "sys.stdout"))
-    image = start_image(program, tmp_path / "image")
-    assert image is not None
+    # A folder of root's cannot be written there.
+    unwritten = SURROUNDINGS.replace('open("made", "w")', "sys.stdout")
+    image = image_of(program, tmp_path, unwritten if userns else SURROUNDINGS)
     try:
         fresh = ran(program, tmp_path / "fresh", None)
         assert ran(program, tmp_path / "first", image) == fresh
@@ -176,9 +183,7 @@ def test_a_forked_launch_has_the_surroundings_of_a_fresh_interpreter(
 def test_its_end_is_the_programs_own(
     program: Program, tmp_path: Path, source: str, code: int
 ) -> None:
-    script(program, IMPORTS + source)
-    image = start_image(program, tmp_path / "image")
-    assert image is not None
+    image = image_of(program, tmp_path, IMPORTS + source)
     fresh, forked = ran(program, tmp_path / "fresh", None), ran(program, tmp_path / "warm", image)
     image.close()
     assert forked == fresh and forked[0] == code
@@ -230,9 +235,7 @@ def test_what_the_first_optimizer_imports_is_there_unless_the_program_sets_what_
     program: Program, tmp_path: Path, sets: str
 ) -> None:
     made = "print('torch._dynamo' in sys.modules)\nfrom torch._dynamo import read\nprint(read)\n"
-    script(program, IMPORTS + sets + made)
-    image = start_image(program, tmp_path / "image")
-    assert image is not None
+    image = image_of(program, tmp_path, IMPORTS + sets + made)
     fresh, forked = ran(program, tmp_path / "fresh", None), ran(program, tmp_path / "warm", image)
     image.close()
     assert fresh == (0, "False\noff\n" if sets else "False\nNone\n")

@@ -223,11 +223,14 @@ class _Checkup(RunResults):
     def _take_slowest(self, lowest: Observation) -> Observation:
         """Return what was observed on the rank that waits longest for data: no trace tells more."""
         ranks = [x.rank for x in lowest.processes[: lowest.steps.trainers] if x.rank is not None]
-        if len(ranks) > 1:
-            lowest = max(map(self.recorder.observed_on, ranks), key=lambda x: x.steps.data_wait_s)
-            self._take(lowest)
-            self.doubts.append(f"All is told of rank {lowest.processes[0].rank}: it waits longest.")
-        return lowest
+        if len(ranks) < 2:
+            return lowest
+        observed = [lowest, *map(self.recorder.observed_on, ranks[1:])]
+        last = max(observed, key=lambda x: x.steps.data_wait_s)
+        if last is not lowest:
+            self._take(last)
+        self.doubts.append(f"All is told of rank {last.processes[0].rank}: it waits longest.")
+        return last
 
     def _share_out(self) -> None:
         """Set where the step's time goes, by all that was recorded."""

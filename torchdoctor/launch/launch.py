@@ -279,8 +279,8 @@ def launch(
     """
     cache = program.compile_cache
     channel = folder / "channel"
-    for made in (channel, cache or channel):  # another run may have removed the cache by its limit
-        made.mkdir(parents=True, exist_ok=True)
+    for needed in filter(None, (channel, cache)):  # another run may have removed the cache
+        needed.mkdir(parents=True, exist_ok=True)
     scratch = program.sandbox.new_scratch()
     plan = spec.plan_content(program.seed) | {"channel": str(channel.absolute())}
     if program.sandbox.mode == "redirect":

@@ -208,16 +208,17 @@ def _not_measured(report: Report) -> list[Block]:
         # What saves nothing by itself stands here only if it treats the cause.
         treated = cause in {checks[x.check].branch for x in treats}
         if treated or not gain or gain >= min(best, MATTERS):
-            rows.append((name, f"{ratio(gain)}x at most   {title}" if gain else title))
-    bounds = [text.partition(" at most")[0] for _, text in rows[:_MOST_FIXES] if " at most" in text]
+            rows.append((gain, (name, f"{ratio(gain)}x at most   {title}" if gain else title)))
+    bounds = [ratio(gain) for gain, _ in rows[:_MOST_FIXES] if gain]
     same = "Fixes with the same bound treat the same cost: together they gain at most that."
     model = "replay of the trace (a model)" if replayed_gains(report) else "share of the step"
     worth = f"{'bounds' if best >= MATTERS else 'hardly any gain,'} by {model}" if best else ""
     rest = len(leads) - len(rows[:_MOST_FIXES])
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
-    shown = KeyFigures("WHAT COULD HELP, not measured", worth, rows[:_MOST_FIXES])
-    same *= len(set(bounds)) < len(bounds)
-    return [shown, *sentences(same, more * bool(offered), reason)]
+    best_rows = [row for _, row in rows[:_MOST_FIXES]]
+    shown = KeyFigures("WHAT COULD HELP, not measured", worth, best_rows)
+    shared = same if len(set(bounds)) < len(bounds) else ""
+    return [shown, *sentences(shared, more * bool(offered), reason)]
 
 
 def _at_most(report: Report, findings: Sequence[Finding]) -> float | None:
