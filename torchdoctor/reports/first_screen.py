@@ -127,18 +127,18 @@ def _promising(report: Report) -> Trial | None:
 
 
 def _by_hand(report: Report) -> list[Block]:
-    """Return what only the user can change, where a finding of high severity calls for it."""
-    findings = [finding for finding in report.diagnosis.findings if finding.severity == "high"]
+    """Return what only the user can change, where the cause or a severe finding calls for it."""
+    told = report.diagnosis
+    findings = [x for x in told.findings if x.severity == "high" or x.check == told.detail]
     rows = []
     for fix in _offered(report):
         shares = [x.share_of_step for x in findings if fix.fix in x.fixes and x.share_of_step]
         if fix.standing == "offered" and shares:
             where = place(fix.location, report.workload.cwd, _PLACE)
             about = f"{where}   it is about {percent(max(shares))} of the step"
-            rows.append((max(shares), (_name(fix), about)))
-    rows.sort(key=lambda row: row[0], reverse=True)
-    title = "TO CHANGE BY HAND, not measured"
-    return [KeyFigures(title, "", [row for _, row in rows[:_MOST_FIXES]])] if rows else []
+            rows.append((-max(shares), (_name(fix), about)))
+    shown = [row for _, row in sorted(rows)[:_MOST_FIXES]]
+    return [KeyFigures("TO CHANGE BY HAND, not measured", "", shown)] if rows else []
 
 
 def _recommended(report: Report, folder: str) -> list[Block]:

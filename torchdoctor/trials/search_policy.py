@@ -322,14 +322,15 @@ class SearchPolicy:
         if (members, paid) not in self._plans:
             self._plans[members, paid] = self._plan(members, paid)
         values, averages = self._plans[members, paid]
-        costs_s = self._costs_s(members)
+        costs_s = self._costs_s(members, paid)
         affordable = sum(cost_s <= left_s for cost_s in costs_s)
         return np.asarray(values[int(np.argmax(averages[:affordable]))])
 
-    def _costs_s(self, members: Members) -> list[float]:
-        """Return the seconds of 0, 1, 2, ... more pairs."""
+    def _costs_s(self, members: Members, paid: int) -> list[float]:
+        """Return the seconds of 0, 1, 2, ... more pairs; only the first of all costs more."""
         once_s, two_s = self.pair_s(members), self.pair_s(members, 2)
-        more = [once_s + number * (two_s - once_s) for number in range(MOST_PAIRS)]
+        each_s = two_s - once_s
+        more = [(each_s if paid else once_s) + number * each_s for number in range(MOST_PAIRS)]
         return [0.0, *more]
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
@@ -342,7 +343,7 @@ class SearchPolicy:
         mean = fresh * (gain[:, None] + error) + len(logs) * middle
         wide = self._widths[:, pairs.clip(max=MOST_PAIRS)]
         shown = (mean / pairs.clip(min=1) > wide) & (pairs > 0)
-        late = 1.0 - _HURRY * np.array(self._costs_s(members)) / self.prices.budget_s
+        late = 1.0 - _HURRY * np.array(self._costs_s(members, paid)) / self.prices.budget_s
         worth = (gain - WORTH * len(members))[:, None] * late
         values = np.where(shown, worth, 0.0).T
         averages = values @ self.beliefs.weight
