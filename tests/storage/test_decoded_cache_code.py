@@ -6,9 +6,11 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import pytest
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
+from torchdoctor.edits.diff import edited_files
 
 FIX = catalogue.fixes()["decoded-cache"]
 
@@ -19,10 +21,9 @@ def _data_set(code: str) -> Any:
 
     class Images:
         def __init__(self) -> None:
-            self.samples: dict[int, list[int]] = {}
             self.decoded = 0
 
-        def decode(self, index: int) -> list[int]:
+        def _make_sample(self, index: int) -> list[int]:
             self.decoded += 1
             return [index]
 
@@ -70,12 +71,82 @@ def test_it_is_placed_where_samples_are_made(tmp_path: Path) -> None:
         }
     )
     assert FIX.location(seen).line == 2
-    assert "# train.py:2, in Images" in FIX.instruction({}, seen)
+    assert "# In Images:" in FIX.instruction({}, seen)
+
+
+IMAGES = """from torch.utils.data import DataLoader, Dataset
+
+
+class Images(Dataset):
+    # Read anew each time.
+    def __getitem__(self, number: int) -> list[int]:
+        self.made = getattr(self, "made", 0) + 1
+        return [number]
+"""
+
+
+def _edits_of(tmp_path: Path, module: str = "__main__", **facts: Any) -> list[Any]:
+    loader = {"ident": 0, "batches": 9, "dataset_cls": f"{module}.Images", **facts}
+    script = {"command": [], "cwd": str(tmp_path), "script": str(tmp_path / "train.py")}
+    seen = recording({"workload": script, "processes": [{"pid": 1, "loaders": [loader]}]})
+    return FIX.edits({"limit_bytes": 4000}, seen)
+
+
+SMALL = {"dataset_length": 100, "batch_size": 4, "batch_shapes": ["4x5 float32"]}  # 2,000 bytes
+
+
+@pytest.mark.parametrize("module", ["__main__", "data.images"])
+def test_the_edited_class_makes_each_sample_once(tmp_path: Path, module: str) -> None:
+    """The strongest fix for a slow loader had no patch: its code was left to the user."""
+    file = tmp_path / ("train.py" if module == "__main__" else "data/images.py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(IMAGES)
+    edits = _edits_of(tmp_path, module, **SMALL)
+    [(before, after)] = (edited_files(edits) or {}).values()
+    assert (
+        before == IMAGES
+        and "# Read anew each time.\n    def __getitem__(self, number: int)" in after
+    )
+    names: dict[str, Any] = {}
+    exec(
+        after.replace("from torch.utils.data", "from types").replace(
+            "DataLoader, Dataset", "ModuleType as Dataset"
+        ),
+        names,
+    )
+    images = names["Images"]("images")
+    images[3].append("augmented in place")
+    assert images[3] == [3] and images[4] == [4] and images.made == 2
+    file.write_text(after)
+    again = _edits_of(tmp_path, module, **SMALL)
+    assert (edited_files(again) or {})[str(file)][1] == after
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("number: int", "number: int, size: int = 3"),
+        ("number: int", "number: int, *more"),
+        ("    def __getitem__", "    @property\n    def __getitem__"),
+        ("    # Read", "    __slots__ = ()\n    # Read"),
+        ("from torch", "from copy import copy\nfrom torch"),
+        ("return [number]\n", "return [number]\n\n\nclass Pairs(Images):\n    pass\n"),
+    ],
+)
+def test_a_class_that_may_need_more_is_left_alone(tmp_path: Path, old: str, new: str) -> None:
+    (tmp_path / "train.py").write_text(IMAGES.replace(old, new))
+    assert edited_files(_edits_of(tmp_path, **SMALL)) is None
+
+
+def test_no_edit_keeps_more_than_fits_into_memory(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IMAGES)
+    assert _edits_of(tmp_path) == []
+    assert _edits_of(tmp_path, **SMALL, num_workers=3, persistent_workers=True) == []
 
 
 def test_the_page_offers_the_same_and_says_when_the_cache_is_lost() -> None:
     page = " ".join(catalogue.explain("decoded-cache").split())
-    assert "return copy.deepcopy(self.samples[index])" in page
+    assert "return copy.deepcopy(samples[index])" in page
     assert "they end with each epoch, and the cache with them" in page
 
 

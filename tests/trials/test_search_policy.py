@@ -256,6 +256,24 @@ def test_a_set_waits_for_a_pair_of_some_of_it() -> None:
     assert then.members == {"threads", "autocast"}
 
 
+def test_sets_far_below_their_promise_leave_what_is_known_of_their_members() -> None:
+    """27x and 6x let expect 160x of both. 31x came, in three pairs of two sets: nothing seemed to
+    help any more, and nothing was recommended.
+    """
+    threads, products = (an_arm(x, p_helps=0.5, ceiling=40.0, risk=1) for x in ("a", "b"))
+    third = an_arm("c", p_helps=0.2, ceiling=1.05)
+    pairs = {
+        a_set("a"): logs(27.0),
+        a_set("a", "b"): logs(34.6),
+        a_set("a", "b", "c"): logs(30.7, 32.7),
+    }
+    blocks = {x: BlockGain(gain=math.log(y), error=0.04) for x, y in (("a", 28.0), ("b", 6.2))}
+    search = policy([threads, products, third], Results(pairs=pairs, blocks=blocks))
+    assert search.beliefs.p_helps("a") > 0.9
+    assert {"a"} <= best(search).members < {"a", "b", "c"}
+    assert 25.0 < math.exp(search.beliefs.mean_gain(a_set("a", "b", "c"))) < 40.0
+
+
 def test_the_same_seed_gives_the_same_actions() -> None:
     runs = [SimulatedSearch(World(7, "hard"), 100.0).run().actions for _ in range(2)]
     assert runs[0] == runs[1]

@@ -152,3 +152,7 @@ class BatchCastEdit(LineEdit, frozen=True, kw_only=True):
     """`x, y = x.float(), y.float()` as the first statement of the loop that begins at `line`."""
 
     names: tuple[str, ...]
+
+
+class KeptSamplesEdit(LineEdit, frozen=True, kw_only=True):
+    """The method at `line`, which makes a sample of an index, makes each of them once."""

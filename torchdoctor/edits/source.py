@@ -6,7 +6,7 @@ from typing import Any
 import libcst as cst
 
 from torchdoctor import edits
-from torchdoctor.edits import blocks, decorators, keywords, precision, statements, tensors
+from torchdoctor.edits import blocks, caching, decorators, keywords, precision, statements, tensors
 from torchdoctor.edits.syntax import Program
 
 _BY_KIND: dict[type[edits.Edit], Callable[[Program, Any], cst.Module | None]] = {
@@ -25,6 +25,7 @@ _BY_KIND: dict[type[edits.Edit], Callable[[Program, Any], cst.Module | None]] = 
     edits.NonBlockingEdit: tensors.non_blocking,
     edits.SinglePrecisionEdit: precision.single_precision,
     edits.BatchCastEdit: precision.cast_batch,
+    edits.KeptSamplesEdit: caching.with_kept_samples,
 }
 _MARK = "\ufeff"  # of a file's byte order; LibCST drops it
 

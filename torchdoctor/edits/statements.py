@@ -23,24 +23,26 @@ def with_statement(program: Program, edit: StatementEdit) -> cst.Module | None:
     own += [x for x in program.calls() if program.full_name(x.func) in wanted]
     if len(own) < 2 and any(same_statement(line, added) for line in body):
         return program.module
-    made = re.match(r"\w+ = ", edit.statement)  # otherwise the owner of what is set comes first
+    made = re.match(r"\w+ = |import .*", edit.statement)  # else the owner of what is set is first
     name = edit.statement[made.end() if made else 0 :].split(".", 1)[0]
+    if not name and program.imports(edit.statement.removeprefix("import ")):
+        return program.module
     after = _head(body, name)
     if after is None:
         return None
     if own:
         return _own_changed(program, own, setting, added)
-    added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+    added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)] if name else [])
     return program.with_body(program.module, [*body[: after + 1], added, *body[after + 1 :]])
 
 
 def _head(body: Sequence[cst.CSTNode], name: str) -> int | None:
-    """Return the index of the last import among those with `import name`, above any loop."""
+    """Return the index of the last import among those with `import name` (any), above any loop."""
     head = None
     for number, line in enumerate(body):
         if isinstance(line, (cst.For, cst.While, cst.FunctionDef, cst.ClassDef)):
             break
-        if _imports_only(line) and (head is not None or imports([line], name)):
+        if _imports_only(line) and (head is not None or not name or imports([line], name)):
             head = number
         elif head is not None:
             break

@@ -16,10 +16,11 @@ augmentation gains nothing: cache before the augmentation. A launch that ends wi
 cannot show a gain: there the fix is offered as code.
 
 ## Make it permanent
-    def __getitem__(self, index):
-        if index not in self.samples:
-            self.samples[index] = self.decode(index)
-        return copy.deepcopy(self.samples[index])  # import copy
+    def __getitem__(self, index):  # _make_sample is __getitem__ as it was
+        samples = vars(self).setdefault("_samples", {})
+        if index not in samples:
+            samples[index] = self._make_sample(index)
+        return copy.deepcopy(samples[index])  # import copy
     # Workers need persistent_workers=True, or begin each epoch with no samples.
 
 ## Sources
@@ -29,11 +30,13 @@ cannot show a gain: there the fix is offered as code.
 import math
 import re
 import weakref
+from pathlib import Path
 from typing import Any
 
+from torchdoctor.edits import Edit, KeptSamplesEdit, StatementEdit
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.edits.reading import method_of_class
-from torchdoctor.facts.lookup import loader_target, place, training_loaders
+from torchdoctor.facts.lookup import loader_target, training_loaders
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.words import Example, FixSpec, LoaderFacts, Location, Recording, Settings
 from torchdoctor.words.figures import memory
@@ -161,8 +164,23 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 def _makes_samples(recording: Recording) -> Location | None:
     loaders, script = training_loaders(recording), recording.workload.script
     module, _, cls = (loaders[0].dataset_cls if loaders else "").rpartition(".")
-    line = method_of_class(script, cls, "__getitem__") if script and module == "__main__" else None
-    return Location(file=script or "", line=line) if line is not None else None
+    file = script or ""
+    if module not in ("", "__main__"):
+        file = str(Path(file).parent.joinpath(*module.split(".")).with_suffix(".py"))
+    line = method_of_class(file, cls, "__getitem__")
+    return Location(file=file, line=line) if line is not None else None
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    """Return how the class keeps its samples, where they all fit into memory, in each worker."""
+    loaders, made = training_loaders(recording), _makes_samples(recording)
+    needed = _needed_bytes(loaders[0]) if loaders else None
+    if made is None or made.line is None or needed is None:
+        return []
+    if needed * max(loaders[0].num_workers, 1) > int(settings["limit_bytes"]):
+        return []
+    kept = KeptSamplesEdit(file=made.file, line=made.line)
+    return [kept, StatementEdit(file=made.file, statement="import copy")]
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -173,13 +191,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
             "# Not measured: a launch ends within the first epoch, and this helps from the second",
             f"# on. {check.samples} samples were made twice and were equal byte by byte.",
         ]
-    where = place(recording, _makes_samples(recording), "")
     cls = loaders[0].dataset_cls.rpartition(".")[2] if loaders else ""
-    lines += [
-        f"# {f'{where}, ' if where else ''}in {cls or 'the data set'}:",
-        "# self.samples = {} in __init__; decode() is __getitem__ as it was",
-        FIX.permanent_form,
-    ]
+    lines += [f"# In {cls or 'the data set'}:", FIX.permanent_form]
     needed = _needed_bytes(loaders[0]) if loaders else None
     if loaders and needed is None:
         lines.append("# It has no limit: all decoded samples must fit into memory.")
@@ -208,6 +221,7 @@ FIX = FixSpec(
     apply=apply,
     location=lambda recording: _makes_samples(recording) or loader_location(recording),
     instruction=instruction,
+    edits=edits,
     example=Example(
         code="""
 from torch.utils.data import DataLoader, Dataset

@@ -33,7 +33,8 @@ _LEAST_SPREAD = 0.01
 _NEIGHBOUR_ERROR, _NEIGHBOUR_PART = 0.05, 0.25
 # The gain of a set differs from the promise of its members.
 _SET_ERROR, _SET_PART = 0.02, 0.05
-_FIGHTS, _FIGHT_ERROR = 0.05, 0.4  # how often members hinder each other, and by how much
+# Samples in which members hinder each other, and by what part of a large gain.
+_FIGHTING, _FIGHT_ERROR = np.arange(SAMPLES) % 20 == 0, 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,22 +197,39 @@ class Beliefs:
             total /= total[:, -1:]
             column = (total[rows] < unit[:, None]).sum(axis=1).clip(0, len(GRID) - 1)
             self.gain_of[name] = GRID[column]
-        weight = np.ones(SAMPLES)
+        log = np.zeros(SAMPLES)
         for members, logs in self.results.pairs.items():
-            if len(members) < 2:
-                continue
-            gain, error = self.gain(members), max(self.results.errors.get(members, 0.0), 0.01)
-            for log in logs:
-                weight = weight * (error_density(log - gain, np.hypot(self.sigma, error)) + 1e-6)
-        self.weight = _normalised(weight)
+            if len(members) > 1:
+                total, error = self._promise(members)
+                error = np.hypot(error, self._pairs_error(members))
+                log = log + np.log(error_density(np.median(logs) - total, error) + 1e-6)
+        self.weight = _normalised(np.exp(log - log.max()))
+
+    def _pairs_error(self, members: Members) -> Floats:
+        """Return samples of the standard deviation of the middle of a set's pairs."""
+        own = max(self.results.errors.get(members, 0.0), 0.01)
+        return np.asarray(np.hypot(self.sigma, own) / math.sqrt(len(self.results.pairs[members])))
 
     def gain(self, members: Members) -> Floats:
-        """Return samples of a set's log speed-up: shares of the step add up, rivals do not."""
+        """Return samples of a set's log speed-up: its promise, and what its pairs make of it."""
         if members not in self._gains:
-            self._gains[members] = self._set_gain(members)
+            total, error = self._promise(members)
+            logs = self.results.pairs.get(members, ()) if len(members) > 1 else ()
+            if logs:
+                measured = self._pairs_error(members)
+                known = error**2 / (error**2 + measured**2)
+                total = total + known * (np.median(logs) - total)
+                error = error * np.sqrt(1 - known)
+            chance = np.random.default_rng(zlib.crc32(" ".join(sorted(members)).encode()))
+            noise = chance.normal(0, 1, SAMPLES)
+            self._gains[members] = total + error * (noise - noise.mean())
         return self._gains[members]
 
-    def _set_gain(self, members: Members) -> Floats:
+    def _promise(self, members: Members) -> tuple[Floats, Floats]:
+        """Return what the members' gains let expect of a set, and the error of that.
+
+        Shares of the step add up, rivals do not.
+        """
         total = np.zeros(SAMPLES)
         removed: dict[str, Floats] = {}
         for name in sorted(members):
@@ -232,13 +250,10 @@ class Beliefs:
                 removed[phase] = removed[phase] + part * left
         if removed:
             total = total - np.log(np.maximum(1.0 - np.sum(list(removed.values()), axis=0), 0.02))
-        if len(members) > 1:
-            noise = np.random.default_rng(zlib.crc32(" ".join(sorted(members)).encode()))
-            error = _SET_ERROR * (len(members) - 1) + _SET_PART * np.abs(total)
-            fights = noise.random(SAMPLES) < _FIGHTS
-            error = np.where(fights, _FIGHT_ERROR, error)
-            total = total + error * noise.normal(0, 1, SAMPLES)
-        return total
+        if len(members) < 2:
+            return total, np.zeros(SAMPLES)
+        error = _SET_ERROR * (len(members) - 1) + _SET_PART * np.abs(total)
+        return total, np.where(_FIGHTING, _FIGHT_ERROR * np.maximum(np.abs(total), 1.0), error)
 
     def mean_gain(self, members: Members) -> float:
         """Return the expected log speed-up of a set."""
@@ -250,7 +265,13 @@ class Beliefs:
         for rival in members - {name}:
             if self.compete(rival, name):
                 best = np.maximum(best, self.gain_of[rival])
-        return np.asarray(self.gain_of[name] > best + LEAST_GAIN)
+        adds = self.gain_of[name] > best + LEAST_GAIN
+        if members in self.results.pairs and len(members) > 1:
+            # Where members hinder each other, what one gains alone says little of the set.
+            others = [self.gain(x) for x in self.results.pairs if x <= members - {name}]
+            most = np.max([np.zeros(SAMPLES), *others], axis=0)
+            adds = np.where(_FIGHTING, self.gain(members) > most + LEAST_GAIN, adds)
+        return np.asarray(adds)
 
     def p_adds(self, members: Members, name: str) -> float:
         """Return the probability that an arm adds to a set."""
