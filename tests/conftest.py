@@ -114,10 +114,10 @@ def _starts_python(word: str) -> bool:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: a quick run waits for no program, and a worker imports for 8 seconds."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return (cores or 1) + 2
+    return (cores or 1) + (0 if config.getoption("--quick") else 2)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
