@@ -7,7 +7,9 @@ computes, the others must give way, or it measures them.
 from __future__ import annotations
 
 import compileall
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
 from flaky import FirstFailures
 
 ROOT = Path(__file__).parent.parent
@@ -44,10 +47,31 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     # As pip does: else each process of ours compiles our sources where Python may write nothing.
     compileall.compile_dir(ROOT / "torchdoctor", quiet=2)
+    compileall.compile_dir(ROOT / "tests", rx=re.compile(r"/(test_\w+|conftest)\.py$"), quiet=2)
+    if config.getoption("numprocesses", None) and hasattr(os, "fork"):
+        _rewrite_assertions(config)
     cache = getattr(config, "cache", None)
     if cache is not None:
         plugin = FirstFailures(cache, config.getoption("--again"))
         config.pluginmanager.register(plugin, "first-failures")
+
+
+def _rewrite_assertions(config: pytest.Config) -> None:
+    """Store each test as pytest rewrites it: else every worker rewrites them all, for 7 seconds."""
+    tests = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "tests").rglob("conftest.py")]
+    child = os.fork()
+    try:
+        for path in tests[::2] if child else tests[1::2]:
+            with contextlib.suppress(AttributeError):  # of another pytest, which does without it
+                stored = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
+                stored.parent.mkdir(exist_ok=True)
+                if rewrite._read_pyc(path, stored) is None:
+                    stat, code = rewrite._rewrite_test(path, config)
+                    rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, stat, stored)
+    finally:
+        if not child:
+            os._exit(0)
+    os.waitpid(child, 0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -90,10 +114,10 @@ def _starts_python(word: str) -> bool:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: a quick run waits for no program, and a worker imports for 8 seconds."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return (cores or 1) + 2
+    return (cores or 1) + (0 if config.getoption("--quick") else 2)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

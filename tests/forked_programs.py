@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import importlib.util
 import json
 import os
@@ -24,6 +25,7 @@ import threading
 import time
 import traceback
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,16 +200,34 @@ def _serve() -> dict[str, Any]:
 
 def _import_what_compiling_imports(request: dict[str, Any]) -> None:
     """Before the first program that compiles is forked: a second for each of them."""
-    read = [Path(request["cwd"], request["argv"][0]), request["env"].get("TORCHDOCTOR_PLAN")]
-    if any("compile" in Path(path).read_text() for path in read if path):
+    if any("compile" in text for text in _texts(request)):
         for name in ("torch._dynamo.backends.debugging", "torch._inductor.cudagraph_trees"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        _keep_what_was_imported()
+
+
+def _keep_what_was_imported() -> None:
+    """No program collects it or takes it apart at its end: memory that is shared would be copied.
+
+    To a program that names gc it is given back, which then sees what a process of its own would.
+    """
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    gc.freeze()
+
+
+def _texts(request: dict[str, Any]) -> list[str]:
+    """The program and its plan."""
+    read = [Path(request["cwd"], request["argv"][0]), request["env"].get("TORCHDOCTOR_PLAN")]
+    return [Path(path).read_text() for path in read if path]
 
 
 def _become(request: dict[str, Any]) -> types.CodeType:
     """This process is the program from here, whose code is returned."""
     os.setsid()
+    if any("gc" in text for text in _texts(request)):
+        gc.unfreeze()
     modes = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2)
     for number, (path, mode) in enumerate(zip(request["streams"], modes, strict=True)):
         opened = os.open(path, mode, 0o644)
@@ -274,4 +294,5 @@ if __name__ == "__main__":
     import torch
     import torch._dynamo  # by the first step of an optimizer  # noqa: F401
 
+    _keep_what_was_imported()
     _run(_become(_serve()), os._exit)

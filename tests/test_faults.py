@@ -12,14 +12,17 @@ import commands
 import jsonschema
 import pytest
 from left_behind import left_in
+from slow_loader import SLOW_LOADER
 
 ROOT = Path(__file__).parent.parent
+# Where its budget is minutes, observing goes on for 15 s: the program ends that launch by itself.
 LOOP = """
-import sys, time, torch
+import os, sys, time, torch
+torch._lazy_modules.discard("_inductor")  # a profiler asks for it, and so imports torch._dynamo
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 {optimizer}
-for step in range(100000):
+for step in range(500 if "-observe" in os.environ["TORCHDOCTOR_PLAN"] else 100000):
     loss = model(torch.randn(4, 8)).square().mean()
     loss.backward()
     {update}
@@ -32,20 +35,6 @@ SGD = (
 )
 # An optimizer's import of torch._dynamo is a third of a short launch.
 BY_HAND = ("", "[p.data.sub_(p.grad, alpha=0.01) for p in model.parameters()]; model.zero_grad()")
-
-
-def torchdoctor(folder: Path, *arguments: str, **more) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli.front", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=600,
-        **more,
-    )
 
 
 def script(
@@ -65,16 +54,11 @@ OPTIONS = ("--quiet", "--no-fixes", "--budget", "5m", "--output", "out")
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return torchdoctor(folder, "run", *OPTIONS, *arguments)
-
-
-def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """As `run`, without a start of the tool."""
     return usage(folder, "run", *OPTIONS, *arguments)
 
 
 def usage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """As `torchdoctor`, in this process."""
+    """`torchdoctor` in this process."""
     return commands.torchdoctor(*arguments, cwd=folder)
 
 
@@ -166,7 +150,7 @@ def test_isolated_python_is_said(tmp_path: Path) -> None:
 
 
 def test_crash_at_step_four_shows_the_programs_own_traceback(tmp_path: Path) -> None:
-    result = run_here(tmp_path, script(tmp_path, "if step == 3: raise ValueError('bad label')"))
+    result = run(tmp_path, script(tmp_path, "if step == 3: raise ValueError('bad label')"))
     assert result.returncode == 3
     assert "ValueError: bad label" in result.stderr
     assert "train.py" in result.stderr
@@ -204,7 +188,7 @@ def test_a_failure_after_enough_steps_is_not_hidden_by_the_report(
 
 def test_a_program_without_training_steps_says_what_to_do(tmp_path: Path) -> None:
     source = "import torch\nmodel = torch.nn.Linear(2, 2)\nmodel(torch.ones(1, 2))\n"
-    message = says_one_sentence(run_here(tmp_path, script(tmp_path, source=source)), 4)
+    message = says_one_sentence(run(tmp_path, script(tmp_path, source=source)), 4)
     assert "torchdoctor.step()" in message
 
 
@@ -226,7 +210,7 @@ def test_no_path_no_closed_stream_and_no_end_by_os_exit_costs_the_report(tmp_pat
 
 
 def test_a_program_that_ends_in_the_profiler_window_does_not_crash_in_it(tmp_path: Path) -> None:
-    result = run_here(tmp_path, "--budget", "60s", script(tmp_path, "if step == 5: break"))
+    result = run(tmp_path, "--budget", "60s", script(tmp_path, "if step == 5: break"))
     assert result.returncode == 0, result.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert not [doubt for doubt in report["doubts"] if "signal" in doubt], report["doubts"]
@@ -243,13 +227,13 @@ def test_the_budget_bounds_a_program_without_steps(tmp_path: Path) -> None:
 
 def test_an_option_after_the_script_is_recognised(tmp_path: Path) -> None:
     source = "import argparse\nargparse.ArgumentParser().parse_args()\n"
-    result = run_here(tmp_path, script(tmp_path, source=source), "--budget", "60s")
+    result = run(tmp_path, script(tmp_path, source=source), "--budget", "60s")
     assert result.returncode == 3
     assert "own options before the script" in result.stderr
 
 
 def test_a_program_that_prints_nothing_is_not_quoted(tmp_path: Path) -> None:
-    result = run_here(tmp_path, script(tmp_path, source="import sys; sys.exit(7)\n"))
+    result = run(tmp_path, script(tmp_path, source="import sys; sys.exit(7)\n"))
     assert result.returncode == 3
     assert "It printed nothing." in result.stderr and "exit code 7" in result.stderr
 
@@ -317,9 +301,11 @@ def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_keeps_what_was_measured(tmp_path: Path, sent: signal.Signals) -> None:
-    name = script(tmp_path, updates=SGD)
+    rows = '800 if "-observe" in __import__("os").environ["TORCHDOCTOR_PLAN"] else 100000'
+    name = script(tmp_path, source=SLOW_LOADER.replace("100000", rows))
+    words = [sys.executable, "-m", "torchdoctor.cli.front", "run", "--fixes", "loader-workers"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "torchdoctor.cli.front", "run", "--output", "out", name],
+        [*words, "--output", "out", name],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,

@@ -106,12 +106,33 @@ def shell(command: str, folder: Path, environment: Mapping[str, str]) -> str:
     return ran.stdout
 
 
+def two_ranks(folder: Path) -> str:
+    """What train.py prints in two processes, given what torchrun gives, and forked with torch."""
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    started = []
+    for rank in ("0", "1"):
+        (folder / rank).mkdir()
+        given = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2", **place, **ONE_THREAD}
+        surroundings = forked_programs.environment(**given)
+        streams = forked_programs.streams_in(folder / rank)
+        process = forked_programs.start(["train.py"], folder, surroundings, streams)
+        started.append((process, streams))
+    for process, (_, _, errors) in started:
+        assert process.wait() == 0, errors.read_text()
+    return "".join(printed.read_text() for _, (_, printed, _) in started)
+
+
 def at_free_port(command: str) -> str:
     """Not at the port that the page names: another run of these tests would take a place there."""
     assert ":29500" in command
+    return command.replace(":29500", f":{free_port()}")
+
+
+def free_port() -> int:
+    """A port where nobody listens."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        return command.replace(":29500", f":{free.getsockname()[1]}")
+        return int(free.getsockname()[1])
 
 
 def losses(printed: str) -> list[float]:

@@ -19,6 +19,7 @@ from distributed_programs import (
     permanent,
     shell,
     torchrun_on_path,
+    two_ranks,
 )
 from partial_recordings import recording
 
@@ -35,6 +36,7 @@ from torchdoctor.facts.torchrun_commands import (
 _RESNET = "train.py -m resnet"
 _GPUS = {"environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}}
 _FULL = {**_GPUS, "sensors": {"gpu_memory_peak_bytes": 95}}
+_PARALLEL = {"data_parallel": "DataParallel"}
 _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "repeated_block": "Block"}
 
 
@@ -53,6 +55,12 @@ def instruction(fix: str, over: dict[str, Any], gpus: int = 2, **model: Any) -> 
 def started_by(lines: str) -> str:
     """The command that the comment above the lines of a script names."""
     return lines[lines.index("torchrun") :].splitlines()[0]
+
+
+def started_like_ddp(lines: str, folder: Path) -> str:
+    """What the program prints where its command is the one that a test below gives to a shell."""
+    assert started_by(lines) == started_by(instruction("ddp", {}, **_PARALLEL))
+    return two_ranks(folder)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +98,7 @@ def test_the_line_keeps_the_script_and_leaves_out_what_started_it(command: str, 
 def test_the_lines_for_one_process_a_gpu_train_as_one_process_does(
     tmp_path: Path, of_one_process: list[float]
 ) -> None:
-    lines = instruction("ddp", {}, data_parallel="DataParallel")
+    lines = instruction("ddp", {}, **_PARALLEL)
     (tmp_path / "train.py").write_text(BEFORE + lines + AFTER)
     printed = shell(started_by(lines), tmp_path, torchrun_on_path(tmp_path))
     assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
@@ -108,7 +116,7 @@ print('sharded', type(model).__name__, type(blocks[0]).__name__, flush=True)
 print('seen as', describe(model)['data_parallel'], flush=True)
 """
     (tmp_path / "train.py").write_text(BEFORE + lines + told + AFTER)
-    printed = shell(started_by(lines), tmp_path, torchrun_on_path(tmp_path))
+    printed = started_like_ddp(lines, tmp_path)
     # Not merely wrapped in nothing: the model, and each block by itself, are divided.
     assert "sharded FSDPSequential FSDPBlock" in printed
     assert "seen as FSDP" in printed
@@ -135,7 +143,7 @@ loader = [(torch.stack(dataset), torch.ones(64, 1))] * 4
         "    if losses:\n        print('loss', torch.stack(losses).mean().item(), flush=True)\n"
     )
     (tmp_path / "train.py").write_text(BEFORE + given + lines + "\n" + printing + AT_THE_END)
-    printed = shell(started_by(lines), tmp_path, torchrun_on_path(tmp_path))
+    printed = started_like_ddp(lines, tmp_path)
     assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
 
 

@@ -20,7 +20,7 @@ def test_all_that_a_lent_gpu_is_for_works_at_the_first_call(tmp_path: Path) -> N
     short = {"SIMULATED": "1", "SHORT": "1", "LIMIT_S": "600", "PYTHON": sys.executable}
     short |= {"SAMPLES": "gpu_copies_and_syncs", "HEADLINES": "multiples-of-8"}
     # It ends as soon as it knows enough. Threads that wait for each other would burn both cores.
-    short |= {"BUDGET_S": "180", "OMP_NUM_THREADS": "1"}
+    short |= {"BUDGET_S": "100", "OMP_NUM_THREADS": "1"}
     (tmp_path / "nvml").write_text("devices=1\n", encoding="utf-8")
     nvml = {"SIMULATED_NVML": str(tmp_path / "nvml"), "LD_LIBRARY_PATH": devices.nvml_folder()}
     ended = subprocess.run(

@@ -110,7 +110,7 @@ def _source(name, module):
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py"):
         return None
-    path = os.path.realpath(file)
     if not set(_INSTALLED).isdisjoint(file.split(os.sep)):
-        return None if "." in name else path
+        return None if "." in name else os.path.realpath(file)
+    path = os.path.realpath(file)  # dear: asked for a library's thousand modules it delays a step
     return None if path.startswith(_LIBRARY) else path
