@@ -95,13 +95,10 @@ class Alerts:
         followed = self.followed.setdefault(stem, Followed(stem))
         followed.see(log)
         alerts = [*self._events(followed, log)]
-        if not len(log.steps):
-            return alerts
-        ends = tables.end_ns(log.steps)
         plain = np.flatnonzero(log.steps.plain)
         if not len(plain):
             return alerts
-        steps = tables.comparable(log.steps)
+        steps, ends = tables.comparable(log.steps), tables.end_ns(log.steps)
         machine = self._machine(log.process.host, float(log.steps.start_ns[0]))
         begins = tables.stretches(steps)
         if len(machine) and ends[-1] - machine["t_ns"][-1] < 3e10:
@@ -114,7 +111,7 @@ class Alerts:
             alerts += self._mean(followed, row)
         if len(begins) > 1:
             last = begins[-1]
-            followed.skip(int(plain[last]) if last < len(plain) else len(log.steps))
+            followed.read += int(plain[last]) if last < len(plain) else len(log.steps)
         return alerts
 
     def _mean(self, followed: Followed, row: Rows) -> Iterator[Alert]:

@@ -59,10 +59,6 @@ class Followed:
         """Return the last means."""
         return np.array(list(self.means), MEANS)
 
-    def skip(self, rows: int) -> None:
-        """Read on after so many more rows of the step log."""
-        self.read += rows
-
     def see(self, log: ProcessLog) -> None:
         """Take what the process said last of itself and of its steps."""
         self.process, steps = log.process, log.steps
