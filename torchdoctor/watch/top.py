@@ -105,14 +105,13 @@ def _progress(log: ProcessLog, width: int) -> list[Block]:
     speed += f"{per_s:,.3g} steps/s   a step takes {seconds(1 / per_s)}"
     done = int(log.steps.step[-1])
     rows = [("speed", speed), ("of 10 minutes", _trend(trend, min(_TREND, width - 24)))]
-    step, epoch = f"Step {done:,}", _epoch(log.steps)
+    part, epoch = "", _epoch(log.steps)
     if epoch is not None and epoch[0] <= done <= sum(epoch):
         since, length = done - epoch[0], epoch[1]
-        step += (
-            f", {since:,} of {length:,} in this epoch, {duration((length - since) / per_s)} left"
-        )
+        left = duration((length - since) / per_s)
+        part = f"{since:,} of {length:,} in this epoch, {left} until its end"
     phases = dict(zip(PHASES, recent.spent_s.sum(axis=0), strict=True))
-    return [KeyFigures(step, "", rows), *phase_bars(phases)]
+    return [KeyFigures(f"Step {done:,}", part, rows), *phase_bars(phases)]
 
 
 def _epoch(steps: Steps) -> tuple[int, int] | None:
