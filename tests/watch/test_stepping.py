@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
 from torchdoctor.probe import step_log
-from torchdoctor.watch.inside import layout, stepping
+from torchdoctor.watch.inside import hooks, layout, stepping
 from torchdoctor.watch.inside.stepping import CHECKPOINT_BEGIN, CHECKPOINT_END, StepLog
 from torchdoctor.watch.recording import PHASES, Steps
 
@@ -168,6 +169,14 @@ def test_evaluation_over_another_loader_is_told_apart(program: Program) -> None:
     assert np.flatnonzero(evaluation).tolist() == [39, 79, 119]
     assert np.allclose(evaluation[evaluation > 0], 0.040, atol=0.002)
     assert program.told.count("evaluation") == 3
+
+
+def test_loaders_of_a_line_are_the_same_where_they_shuffle_alike() -> None:
+    loaders, line = hooks.Loaders(None), {"file": "data.py", "line": 7}
+    dataset = torch.arange(4)
+    made = [torch.utils.data.DataLoader(dataset, shuffle=x) for x in (True, False, True)]
+    train, evaluation, again = (loaders.place_of(loaders.made(x, line)) for x in made)
+    assert train == again != evaluation
 
 
 def test_evaluation_without_a_loader_is_told_by_the_mode(program: Program) -> None:

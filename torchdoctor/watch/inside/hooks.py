@@ -34,15 +34,17 @@ class Loaders:
     def made(self, loader, location):
         """Note a new loader; return its number."""
         number = self._numbers[loader] = len(self.rows)
-        place = (location["file"], location["line"]) if location else number
-        sampler = getattr(loader, "batch_sampler", None)
-        size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+        sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+        # One function often makes both loaders: that of an evaluation does not shuffle.
+        order = type(sampler), getattr(sampler, "shuffle", None)
+        place = (location["file"], location["line"], *order) if location else number
+        size = getattr(loader, "batch_size", None) or getattr(batches, "batch_size", None)
         workers = getattr(loader, "num_workers", None)
         self.rows.append([place, location, BatchSizes(size), _LEARNT_SIZES, workers, size, True])
         return number
 
     def place_of(self, number):
-        """Return where a loader was made: what is made there again and again is one loader."""
+        """Return where and how a loader was made: made like that again and again, it is one."""
         return self.rows[number][0]
 
     def install(self):
