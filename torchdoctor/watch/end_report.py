@@ -32,11 +32,8 @@ _MOST_RANKS = 32
 
 def write_end_report(folder: Path) -> None:
     """Write report.json, .txt and .html into the run's folder; `folder`: its `watch`."""
-    for format, name in (
-        ("json", REPORT_NAME),
-        ("terminal", "report.txt"),
-        ("html", doc.PAGE_NAME),
-    ):
+    names = {"json": REPORT_NAME, "terminal": "report.txt", "html": doc.PAGE_NAME}
+    for format, name in names.items():
         write_text(rendered(folder.parent, format), folder.parent / name)
 
 

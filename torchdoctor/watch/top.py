@@ -15,8 +15,8 @@ from torchdoctor.reports import terminal
 from torchdoctor.reports.document import Block, Document, KeyFigures, notes, sections, sentences
 from torchdoctor.reports.formats import program
 from torchdoctor.watch import means as tables
-from torchdoctor.watch.alerts import read_alerts
 from torchdoctor.watch.end_report import phase_bars
+from torchdoctor.watch.followed import read_alerts
 from torchdoctor.watch.inside.layout import PASS_BEGAN
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun, opened

@@ -58,7 +58,11 @@ class Loaders:
         made = self._watch.guarded(lambda loader: self.made(loader, places.made_here(loader)))
 
         def __init__(loader, *args, **kwargs):
-            old(loader, *args, **kwargs)
+            try:
+                old(loader, *args, **kwargs)
+            except BaseException as error:
+                self._watch.hide_frames(error)
+                raise
             if self._watch.on or self._watch.resting:
                 made(loader)
 
@@ -266,7 +270,11 @@ class Exchanges:
             if compiling() or not watch.on:
                 return old(*args, **kwargs)
             entry_ns = perf_counter_ns()
-            work = old(*args, **kwargs)
+            try:
+                work = old(*args, **kwargs)
+            except BaseException as error:
+                watch.hide_frames(error)
+                raise
             watch.log.exchanged(entry_ns, False, not kwargs.get("async_op"))
             return work
 
@@ -336,6 +344,9 @@ def install_checkpoints(watch, importing):
                 began = watch.log.add(CHECKPOINT_BEGIN)
                 try:
                     return old(*args, **kwargs)
+                except BaseException as error:
+                    watch.hide_frames(error)
+                    raise
                 finally:
                     took_ns = watch.log.add(CHECKPOINT_END) - began
                     watch.event("checkpoint", "", took_ns / 1e9)
