@@ -161,6 +161,8 @@ def test_evaluation_over_another_loader_is_told_apart(program: Program) -> None:
         for _ in range(10):
             program.fetch(loader=1)
             program.forward(EVAL)
+        program.does(step_log.FETCH_BEGIN, 1)
+        program.does(step_log.FETCH_END, 1, step_log.EXHAUSTED)
     program.train(40)
     steps = program.steps()
     assert len(steps) == 160

@@ -348,6 +348,7 @@ class StepLog:
             self._tell_value(code, ident, now, value)
         if code == step_log.FETCH_END:
             if value == step_log.EXHAUSTED:
+                del self._recent[-1:]  # which gave nothing to learn from
                 self._evaluates(0, now)
         elif code == step_log.FETCH_BEGIN:
             place = self._place_of(ident)
