@@ -181,7 +181,10 @@ def test_the_time_left_is_that_of_an_epoch_like_those_before(tmp_path: Path) -> 
     lines = frame(read_run(tmp_path), 0, 80, 24, None)
     assert any("Step 250 " in line and " 50 of 100 in this epoch, " in line for line in lines)
     assert max(map(len, lines)) <= 80
-    rows["flags"][199], rows["flags"][209] = 0, layout.PASS_BEGAN
+    rows["flags"][199], rows["flags"][200] = 0, layout.PASS_BEGAN  # or with the next step
+    watched_folders.write_process(folder, Process(host="a", pid=1), rows)
+    assert " 49 of 101 in this epoch" in "\n".join(frame(read_run(tmp_path), 0, 80, 24, None))
+    rows["flags"][200], rows["flags"][209] = 0, layout.PASS_BEGAN
     watched_folders.write_process(folder, Process(host="a", pid=1), rows)
     assert "epoch" not in "\n".join(frame(read_run(tmp_path), 0, 80, 24, None))
 

@@ -118,8 +118,8 @@ def _epoch(steps: Steps) -> tuple[int, int] | None:
     """Return the steps before this pass over the data, and those of a pass; None: they differ."""
     begun = steps.step[steps.has(PASS_BEGAN)].tolist()[-3:]
     begun = [0 if step == 1 else int(step) for step in begun]  # with the first or the last step
-    lengths = set(np.diff(begun).tolist())
-    return (begun[-1], lengths.pop()) if len(lengths) == 1 else None
+    lengths = np.diff(begun)
+    return (begun[-1], int(lengths[-1])) if len(lengths) and np.ptp(lengths) <= 1 else None
 
 
 def _trend(steps: Steps, columns: int) -> str:
