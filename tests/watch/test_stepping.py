@@ -246,6 +246,22 @@ def test_steps_without_hooks_become_one_row(program: Program) -> None:
     assert steps.step[-1] == 39 + 100 + 40
 
 
+def test_an_evaluation_after_steps_without_hooks_is_no_part_of_them(program: Program) -> None:
+    program.train(40)
+    program.fetch()
+    program.now += 600 * MS
+    program.log.rested(6, program.now, at_loader=True)
+    program.evaluate()
+    program.does(step_log.FETCH_BEGIN, 1)
+    program.does(step_log.FETCH_END, 1, step_log.EXHAUSTED)
+    program.train(40)
+    steps = program.steps()
+    (off,) = np.flatnonzero(steps.has(layout.PROBE_OFF))
+    assert steps.steps[off] == 6 and np.isclose(steps.total_s[off], 0.6, atol=0.005)
+    assert np.flatnonzero(steps.phases_s[:, layout.EVALUATION]).tolist() == [off + 1]
+    assert steps.step[-1] == 40 + 6 + 40
+
+
 def test_far_steps_share_rows_and_slow_ones_keep_theirs(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

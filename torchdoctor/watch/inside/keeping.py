@@ -100,10 +100,6 @@ class Keeper:
         row = {"t_ns": t_ns, "step": self._watch.log.step, "kind": kind, "text": text}
         self._events.add(json.dumps({**row, "seconds": seconds}).encode() + b"\n")
 
-    def note(self, reason):
-        """Note a failure that the probe lives on with."""
-        self.event(perf_counter_ns(), "failed", reason)
-
     def failed(self, reason):
         """Note why the probe removed itself."""
         self._facts["probe_failed"] = reason
