@@ -2,12 +2,14 @@
 
     python benchmarks/watch_overhead.py blocks [--step-ms 1 5 50] [--loop plain lightning trainer]
     python benchmarks/watch_overhead.py launches [--rival traceml] [--pairs 5]
+    python benchmarks/watch_overhead.py memory [--steps 1000000]
 
 `blocks`: one process, hooks on and off in ABBA order in blocks of steps. A block's figure is the
 processor time of the training thread a step (wall time on a machine that does nothing else:
 `--wall`); the median of the pairs counts, with the interval of its order statistics.
 `launches`: the script as it is, under watch, and under the rival, in turns; each prints its own
 median step, and the ratios to the plain launch of the same turn are compared.
+`memory`: the resident memory of very short steps, plain and under watch, and the log's size.
 
 `--python` names an interpreter that has torch and the loop's framework.
 """
@@ -105,14 +107,32 @@ if block:
     result["blocks"] = [statistics.mean(sorted(b[3:])[: -max(1, block // 10)]) for b in blocks]
 open(os.path.join(sys.argv[6], "result.json"), "w").write(json.dumps(result))
 """
+SHORT_STEPS = r"""
+import json, os, sys
+import torch
+torch.set_num_threads(1)
+steps, model = int(sys.argv[1]), torch.nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+def resident(name):
+    return int(open("/proc/self/status").read().partition(name + ":")[2].split()[0]) / 1e3
+result = {}
+for step, x in enumerate(torch.utils.data.DataLoader(range(steps)), 1):
+    optimizer.zero_grad()
+    model(x.float().expand(16)).square().sum().backward()
+    optimizer.step()
+    if step in (1000, 10_000, 100_000, 300_000, steps):
+        result[f"{step:,}"] = resident("VmRSS")
+result["peak"] = resident("VmHWM")
+open(os.path.join(sys.argv[2], "result.json"), "w").write(json.dumps(result))
+"""
 
 
 def launch(
-    python: str, words: list[str], folder: Path, how: str = "probe"
+    python: str, words: list[str], folder: Path, how: str = "probe", text: str = SCRIPT
 ) -> dict[str, float | list[float]]:
     """Run the script once; `how`: "plain", "probe" (in it alone), "watch", or the rival's."""
     script = folder / "loop.py"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     arguments = [*words, str(folder)]
     environment = dict(os.environ)
     command = [python, str(script), *arguments]
@@ -192,21 +212,38 @@ def launches(options: argparse.Namespace) -> None:
                 print(f"| {loop}, {kind} | {step_ms:g} ms | {median(more[kind])} |", flush=True)
 
 
+def memory(options: argparse.Namespace) -> None:
+    """Print the resident memory after so many steps, and what the log takes of the disk."""
+    used = {}
+    for kind in ("plain", "watch"):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+            folder, words = Path(name), [str(options.steps)]
+            used[kind] = launch(options.python, words, folder, kind, SHORT_STEPS)
+            logs = [path.stat().st_size for path in (folder / "run").rglob("*") if path.is_file()]
+            time.sleep(5)  # what stays beside the program ends
+    print("| MB after steps | plain | watch | more |\n| --- | --- | --- | --- |")
+    for point in used["plain"]:
+        plain, watched = (float(str(used[kind][point])) for kind in ("plain", "watch"))
+        print(f"| {point} | {plain:.1f} | {watched:.1f} | {watched - plain:+.1f} |")
+    print(f"The log has {sum(logs) / options.steps:.1f} bytes a step.")
+
+
 def main() -> None:
     """Measure as asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("kind", choices=["blocks", "launches"])
+    parser.add_argument("kind", choices=["blocks", "launches", "memory"])
     parser.add_argument("--loop", nargs="+", default=["plain"])
     parser.add_argument("--step-ms", nargs="+", type=float, default=[1, 5, 50])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--figure", default="median_s", choices=["median_s", "mean_s"])
     parser.add_argument("--rival")
     parser.add_argument("--wall", action="store_true")
     parser.add_argument("--python", default=sys.executable)
     options = parser.parse_args()
-    {"blocks": blocks, "launches": launches}[options.kind](options)
+    {"blocks": blocks, "launches": launches, "memory": memory}[options.kind](options)
 
 
 if __name__ == "__main__":

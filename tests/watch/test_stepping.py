@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
 from torchdoctor.probe import step_log
-from torchdoctor.watch.inside import layout, stepping
+from torchdoctor.watch.inside import hooks, layout, stepping
 from torchdoctor.watch.inside.stepping import CHECKPOINT_BEGIN, CHECKPOINT_END, StepLog
 from torchdoctor.watch.recording import PHASES, Steps
 
@@ -160,6 +161,8 @@ def test_evaluation_over_another_loader_is_told_apart(program: Program) -> None:
         for _ in range(10):
             program.fetch(loader=1)
             program.forward(EVAL)
+        program.does(step_log.FETCH_BEGIN, 1)
+        program.does(step_log.FETCH_END, 1, step_log.EXHAUSTED)
     program.train(40)
     steps = program.steps()
     assert len(steps) == 160
@@ -168,6 +171,14 @@ def test_evaluation_over_another_loader_is_told_apart(program: Program) -> None:
     assert np.flatnonzero(evaluation).tolist() == [39, 79, 119]
     assert np.allclose(evaluation[evaluation > 0], 0.040, atol=0.002)
     assert program.told.count("evaluation") == 3
+
+
+def test_loaders_of_a_line_are_the_same_where_they_shuffle_alike() -> None:
+    loaders, line = hooks.Loaders(None), {"file": "data.py", "line": 7}
+    dataset = torch.arange(4)
+    made = [torch.utils.data.DataLoader(dataset, shuffle=x) for x in (True, False, True)]
+    train, evaluation, again = (loaders.place_of(loaders.made(x, line)) for x in made)
+    assert train == again != evaluation
 
 
 def test_evaluation_without_a_loader_is_told_by_the_mode(program: Program) -> None:
@@ -233,6 +244,22 @@ def test_steps_without_hooks_become_one_row(program: Program) -> None:
     assert steps.steps[off] == 100 and not steps.plain[off]
     assert np.isclose(steps.phases_s[off].sum(), steps.phases_s[off, layout.OTHER])
     assert steps.step[-1] == 39 + 100 + 40
+
+
+def test_an_evaluation_after_steps_without_hooks_is_no_part_of_them(program: Program) -> None:
+    program.train(40)
+    program.fetch()
+    program.now += 600 * MS
+    program.log.rested(6, program.now, at_loader=True)
+    program.evaluate()
+    program.does(step_log.FETCH_BEGIN, 1)
+    program.does(step_log.FETCH_END, 1, step_log.EXHAUSTED)
+    program.train(40)
+    steps = program.steps()
+    (off,) = np.flatnonzero(steps.has(layout.PROBE_OFF))
+    assert steps.steps[off] == 6 and np.isclose(steps.total_s[off], 0.6, atol=0.005)
+    assert np.flatnonzero(steps.phases_s[:, layout.EVALUATION]).tolist() == [off + 1]
+    assert steps.step[-1] == 40 + 6 + 40
 
 
 def test_far_steps_share_rows_and_slow_ones_keep_theirs(

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from torchdoctor.watch import end_report
 from torchdoctor.watch.recording import ProcessLog, WatchedRun, read_run
 
 pytestmark = pytest.mark.slow
@@ -54,6 +55,16 @@ except KeyboardInterrupt:
     sys.exit(7)
 print("steps", steps, "loss", model.weight.sum().item(), file=sys.stderr)
 sys.exit(3)
+"""
+
+
+WRONG = """
+for call in (lambda: torch.utils.data.DataLoader([0], num_workers=-1), torch.distributed.barrier):
+    try:
+        call()
+    except ValueError:
+        traceback.print_exc()
+torch.save(1, "nowhere/x")
 """
 
 
@@ -146,6 +157,28 @@ def test_a_signal_ends_it_as_it_would_without_us(
     assert program.returncode == (7 if number == signal.SIGINT else -number)
     steps = over.processes[0].steps.step
     assert steps.tolist() == list(range(1, len(steps) + 1))
+
+
+@pytest.mark.parametrize(
+    ("work", "end"),
+    [
+        ("", "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"),
+        ("model(torch.ones(4)).sum().backward()", "os.kill(os.getpid(), signal.SIGINT)"),
+        ("model(torch.ones(4)).sum().backward()", WRONG),
+    ],
+)
+def test_an_end_before_the_first_step_is_told(tmp_path: Path, work: str, end: str) -> None:
+    script, run = tmp_path / "train.py", tmp_path / "run"
+    script.write_text(
+        f"import os, signal, time, torch, traceback\nmodel = torch.nn.Linear(4, 2)\n{work}\n{end}\n"
+    )
+    plain = subprocess.run([sys.executable, script], capture_output=True, cwd=tmp_path)
+    watched = subprocess.run(command(script, run), capture_output=True, cwd=tmp_path)
+    assert (plain.returncode, plain.stderr) == (watched.returncode, watched.stderr)
+    ended(run)
+    text = end_report.rendered(run, "terminal", details=False)
+    assert text.count("A signal or a crash ended the program") == 1
+    assert text.count("No training step") == 1
 
 
 def test_the_program_goes_on_when_we_are_killed(script: Path, tmp_path: Path) -> None:

@@ -105,8 +105,15 @@ def test_it_says_whether_the_run_runs_ended_or_was_killed(recorded: Path, tmp_pa
 
 def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
     watched_folders.write_start(tmp_path / "watch", START)
-    assert "No training step" in end_report.rendered(tmp_path, "terminal")
+    assert end_report.rendered(tmp_path, "terminal").count("No training step") == 1
     assert "No step has ended yet" in "\n".join(frame(read_run(tmp_path), NOW_S, 80, 24, None))
+
+
+@pytest.mark.parametrize(("count", "begin"), [(5_000, "5,000 steps "), (6_000, "At the median of")])
+def test_a_short_run_is_compared_with_no_best_part(tmp_path: Path, count: int, begin: str) -> None:
+    watched_folders.write_process(tmp_path / "watch", Process(host="a", pid=1), steps(count))
+    lines = end_report.rendered(tmp_path, "terminal", details=False).splitlines()
+    assert lines[3].startswith(f"  {begin}") and "median 5.00 ms" in "".join(lines[3:5])
 
 
 def test_every_format_is_written_and_the_page_has_its_curves(
@@ -171,8 +178,13 @@ def test_the_time_left_is_that_of_an_epoch_like_those_before(tmp_path: Path) -> 
         rows["flags"][step - 1] = layout.PASS_BEGAN
     folder = tmp_path / "watch"
     watched_folders.write_process(folder, Process(host="a", pid=1), rows)
-    assert ", 50 of 100 in this epoch, " in "\n".join(frame(read_run(tmp_path), 0, 80, 24, None))
-    rows["flags"][199], rows["flags"][209] = 0, layout.PASS_BEGAN
+    lines = frame(read_run(tmp_path), 0, 80, 24, None)
+    assert any("Step 250 " in line and " 50 of 100 in this epoch, " in line for line in lines)
+    assert max(map(len, lines)) <= 80
+    rows["flags"][199], rows["flags"][200] = 0, layout.PASS_BEGAN  # or with the next step
+    watched_folders.write_process(folder, Process(host="a", pid=1), rows)
+    assert " 49 of 101 in this epoch" in "\n".join(frame(read_run(tmp_path), 0, 80, 24, None))
+    rows["flags"][200], rows["flags"][209] = 0, layout.PASS_BEGAN
     watched_folders.write_process(folder, Process(host="a", pid=1), rows)
     assert "epoch" not in "\n".join(frame(read_run(tmp_path), 0, 80, 24, None))
 

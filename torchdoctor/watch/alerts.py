@@ -13,18 +13,9 @@ from torchdoctor.watch.changes import MEAN_S, RECENT, begins_at
 from torchdoctor.watch.followed import ENOUGH, Alert, Followed
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.rank_alerts import rank_alerts
-from torchdoctor.watch.recording import (
-    Event,
-    ProcessLog,
-    Rows,
-    Steps,
-    read_lines,
-    read_process,
-    read_table,
-)
+from torchdoctor.watch.recording import Event, ProcessLog, Rows, Steps, read_process, read_table
 from torchdoctor.words.figures import duration, memory, percent, ratio, seconds
 
-_FILES = "alerts*.jsonl"  # one of each host
 _STARVED = 0.4  # of a step
 _TOGETHER_S = 60.0  # ranks become slower together
 _LONGEST = 3  # means that one step counts for
@@ -36,15 +27,6 @@ _LOOKED_AT, _RISEN = 11, 8  # values, and rises among them
 _LEAST_RISE = 32e6  # bytes
 _MOST_USED, _FORGOTTEN = 60_000, 12_000  # means that are kept, and forgotten at once
 _EARLIER, _MORE = 360, 1.3  # values that a rise is compared with, and how much larger it must be
-
-
-def read_alerts(folder: Path) -> list[Alert]:
-    """Return the alerts of a `watch` folder as they were told; each once, of several hosts too."""
-    alerts: dict[tuple[object, ...], Alert] = {}
-    for path in sorted(folder.glob(_FILES)):
-        for alert in read_lines(path, Alert):
-            alerts.setdefault((alert.kind, alert.cause, alert.rank, alert.step), alert)
-    return sorted(alerts.values(), key=lambda alert: alert.t_unix_s)
 
 
 class Alerts:
@@ -95,13 +77,10 @@ class Alerts:
         followed = self.followed.setdefault(stem, Followed(stem))
         followed.see(log)
         alerts = [*self._events(followed, log)]
-        if not len(log.steps):
-            return alerts
-        ends = tables.end_ns(log.steps)
         plain = np.flatnonzero(log.steps.plain)
         if not len(plain):
             return alerts
-        steps = tables.comparable(log.steps)
+        steps, ends = tables.comparable(log.steps), tables.end_ns(log.steps)
         machine = self._machine(log.process.host, float(log.steps.start_ns[0]))
         begins = tables.stretches(steps)
         if len(machine) and ends[-1] - machine["t_ns"][-1] < 3e10:
@@ -114,7 +93,7 @@ class Alerts:
             alerts += self._mean(followed, row)
         if len(begins) > 1:
             last = begins[-1]
-            followed.skip(int(plain[last]) if last < len(plain) else len(log.steps))
+            followed.read += int(plain[last]) if last < len(plain) else len(log.steps)
         return alerts
 
     def _mean(self, followed: Followed, row: Rows) -> Iterator[Alert]:

@@ -14,6 +14,7 @@ from torchdoctor.reports.formats import program
 from torchdoctor.reports.pictures import Picture, rounded, thinned, times_drawn
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import PHASE_COLOURS, PHASE_NAMES
+from torchdoctor.watch.changes import MEAN_S
 from torchdoctor.watch.followed import clock
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, WatchedRun, opened
@@ -31,11 +32,8 @@ _MOST_RANKS = 32
 
 def write_end_report(folder: Path) -> None:
     """Write report.json, .txt and .html into the run's folder; `folder`: its `watch`."""
-    for format, name in (
-        ("json", REPORT_NAME),
-        ("terminal", "report.txt"),
-        ("html", doc.PAGE_NAME),
-    ):
+    names = {"json": REPORT_NAME, "terminal": "report.txt", "html": doc.PAGE_NAME}
+    for format, name in names.items():
         write_text(rendered(folder.parent, format), folder.parent / name)
 
 
@@ -76,7 +74,7 @@ def document(summary: Summary) -> doc.Document:
             ("Slowest steps", _slowest(summary)),
             ("", _costs(summary)),
             ("What happened", doc.notes(told[:_MOST_ALERTS])),
-            ("", sentences(summary.ending, tone="soft")),
+            ("", sentences("" if summary.median_step_s is None else summary.ending, tone="soft")),
         ),
         details=_details(summary, told),
         hint=f"details: torchdoctor report {summary.folder} --details",
@@ -87,13 +85,16 @@ def _answer(summary: Summary) -> list[Block]:
     if summary.median_step_s is None or summary.best_step_s is None:
         return [doc.Sentence(summary.ending, "strong")]
     blocks: list[Block] = [doc.Sentence(summary.cause, "strong")]
-    at_best = summary.best_step_s * summary.steps
-    rows = [("steps", f"{summary.steps:,}, median {seconds(summary.median_step_s)}")]
-    best = f"{duration(at_best)} in place of {duration(summary.training_s)} of training"
-    hour = "hour" if summary.best_of_s >= 3600 else duration(summary.best_of_s)
-    gain = summary.training_s / at_best if at_best > 0 else 1.0
-    title = f"At the median of its best {hour}"
-    figure = f"{best} ({ratio(gain)}x)" if gain >= _WORTH else "the run was as fast all the time"
+    steps, median = f"{summary.steps:,}", f"median {seconds(summary.median_step_s)}"
+    title, figure, rows = f"{steps} steps", median, []
+    if summary.best_of_s >= MEAN_S:  # of a shorter run the best part is noise
+        hour = "hour" if summary.best_of_s >= 3600 else duration(summary.best_of_s)
+        title, figure = f"At the median of its best {hour}", "the run was as fast all the time"
+        at_best_s = summary.best_step_s * summary.steps
+        if (gain := summary.training_s / max(at_best_s, 1e-9)) >= _WORTH:
+            best = f"{duration(at_best_s)} in place of {duration(summary.training_s)} of training"
+            figure = f"{best} ({ratio(gain)}x)"
+        rows.append(("steps", f"{steps}, {median}"))
     if summary.drift is not None:
         text = f"{ratio(summary.drift)}x the time of a step in the first quarter"
         why = f": {summary.drift_cause}" if summary.drift_cause else ""

@@ -3,12 +3,13 @@
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from torchdoctor.watch.changes import Level
 from torchdoctor.watch.means import MEANS, end_ns
-from torchdoctor.watch.recording import Event, Process, ProcessLog, Rows
+from torchdoctor.watch.recording import Event, Process, ProcessLog, Rows, read_lines
 
 ENOUGH = 12  # means that a judgement of the first minute needs
 KEPT = 80  # means of a process: those around a change, and those before it
@@ -28,6 +29,15 @@ class Alert:
     sentence: str
     rank: int | None = None
     cause: str = ""
+
+
+def read_alerts(folder: Path) -> list[Alert]:
+    """Return the alerts of a `watch` folder as they were told; each once, of several hosts too."""
+    alerts: dict[tuple[object, ...], Alert] = {}
+    for path in sorted(folder.glob("alerts*.jsonl")):  # one of each host
+        for alert in read_lines(path, Alert):
+            alerts.setdefault((alert.kind, alert.cause, alert.rank, alert.step), alert)
+    return sorted(alerts.values(), key=lambda alert: alert.t_unix_s)
 
 
 def clock(unix_s: float) -> str:
@@ -58,10 +68,6 @@ class Followed:
     def table(self) -> Rows:
         """Return the last means."""
         return np.array(list(self.means), MEANS)
-
-    def skip(self, rows: int) -> None:
-        """Read on after so many more rows of the step log."""
-        self.read += rows
 
     def see(self, log: ProcessLog) -> None:
         """Take what the process said last of itself and of its steps."""

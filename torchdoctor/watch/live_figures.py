@@ -18,9 +18,8 @@ class LiveFigures:
 
     def __init__(self, folder: Path, metrics: Path | None, tensorboard: Path | None) -> None:
         self._folder, self._metrics = folder, metrics
-        self._scalars = None
-        if tensorboard is not None:
-            self._scalars = EventFile(tensorboard / folder.parent.name / "watch")
+        run = folder.parent.name
+        self._scalars = EventFile(tensorboard / run / "watch") if tensorboard is not None else None
         self._last: dict[str, int] = {}  # by process: the step that was written last
 
     def write(self, machine: dict[str, float]) -> None:

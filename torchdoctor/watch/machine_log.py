@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import statistics
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,6 @@ from torchdoctor.machine.sensors import ProcessSensors, busy_s
 from torchdoctor.watch.inside import layout
 
 _PRESSURE = Path("/proc/pressure")
-_KINDS = ("cpu", "memory", "io")
 
 
 class MachineLog:
@@ -46,8 +46,7 @@ class MachineLog:
             "swap_in_bytes": psutil.swap_memory().sin,
             "own_cpu_s": sum(os.times()[:2]),
         }
-        for kind in _KINDS:
-            row[f"{kind}_pressure_s"] = _pressure_s(kind)
+        row |= {f"{kind}_pressure_s": _pressure_s(kind) for kind in ("cpu", "memory", "io")}
         tree = self._tree.read() if self._tree is not None else None
         if tree is not None and self._tree is not None:
             # A process that ended and was not yet waited for is in no counter for a moment.
@@ -85,7 +84,7 @@ def _of_gpus(gpus: nvml.Nvml | None, ours: Iterable[int]) -> dict[str, float]:
         bits |= int(value)
     limits = [gpu.memory_bytes or math.nan for gpu in gpus.describe()]
     return {
-        "gpu_utilization": _mean(values["utilization"]),
+        "gpu_utilization": statistics.fmean(values["utilization"] or [math.nan]),
         "gpu_memory_bytes": max(values["memory_bytes"], default=math.nan),
         "gpu_memory_limit_bytes": min((limits[n] for n in used), default=math.nan),
         "gpu_power_w": sum(values["power_w"]) if values["power_w"] else math.nan,
@@ -96,10 +95,6 @@ def _of_gpus(gpus: nvml.Nvml | None, ours: Iterable[int]) -> dict[str, float]:
             len(running[n] - set(ours)) if running[n] & set(ours) else 0 for n in used
         ),
     }
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
 
 
 def _mhz() -> float:

@@ -39,7 +39,7 @@ class Start:
     start_ns: int = 0  # of the host's monotonic clock
     start_unix_ns: int = 0
     end_unix_ns: int | None = None  # None: it runs, or torchdoctor was killed beside it
-    exited: bool | None = None  # False: no exit handler ran (a signal or a crash ended it)
+    exited: bool | None = None  # False: a signal, a crash or an uncaught exception ended it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Process:
     batch_size: int | None = None
     num_workers: int | None = None
     probe_failed: str | None = None  # why the probe removed itself
-    exited: bool = False  # its exit handlers ran
+    exited: bool = False  # by itself: its exit handlers ran, and no exception was left
 
 
 @dataclass(frozen=True, kw_only=True)

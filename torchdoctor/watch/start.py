@@ -59,6 +59,7 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
     )
     plan = {
         "watch": {"log_to_tracker": settings.log_to_tracker},
+        "pid": start.pid,
         "channel": str(folder / FOLDER),
         "step_on": settings.step_on,
         "profile": settings.profile,

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torchdoctor import __version__
 from torchdoctor.advice import catalogue
 from torchdoctor.watch import means as tables
-from torchdoctor.watch.alerts import read_alerts
 from torchdoctor.watch.causes import PHASE_NAMES, Change, cause_of
 from torchdoctor.watch.changes import MEAN_S
-from torchdoctor.watch.followed import Alert
+from torchdoctor.watch.followed import Alert, read_alerts
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.ranks import Ranks, ranks_of, trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun

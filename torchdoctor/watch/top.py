@@ -15,8 +15,8 @@ from torchdoctor.reports import terminal
 from torchdoctor.reports.document import Block, Document, KeyFigures, notes, sections, sentences
 from torchdoctor.reports.formats import program
 from torchdoctor.watch import means as tables
-from torchdoctor.watch.alerts import read_alerts
 from torchdoctor.watch.end_report import phase_bars
+from torchdoctor.watch.followed import read_alerts
 from torchdoctor.watch.inside.layout import PASS_BEGAN
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun, opened
@@ -105,22 +105,21 @@ def _progress(log: ProcessLog, width: int) -> list[Block]:
     speed += f"{per_s:,.3g} steps/s   a step takes {seconds(1 / per_s)}"
     done = int(log.steps.step[-1])
     rows = [("speed", speed), ("of 10 minutes", _trend(trend, min(_TREND, width - 24)))]
-    step, epoch = f"Step {done:,}", _epoch(log.steps)
+    part, epoch = "", _epoch(log.steps)
     if epoch is not None and epoch[0] <= done <= sum(epoch):
         since, length = done - epoch[0], epoch[1]
-        step += (
-            f", {since:,} of {length:,} in this epoch, {duration((length - since) / per_s)} left"
-        )
+        left = duration((length - since) / per_s)
+        part = f"{since:,} of {length:,} in this epoch, {left} until its end"
     phases = dict(zip(PHASES, recent.spent_s.sum(axis=0), strict=True))
-    return [KeyFigures(step, "", rows), *phase_bars(phases)]
+    return [KeyFigures(f"Step {done:,}", part, rows), *phase_bars(phases)]
 
 
 def _epoch(steps: Steps) -> tuple[int, int] | None:
     """Return the steps before this pass over the data, and those of a pass; None: they differ."""
     begun = steps.step[steps.has(PASS_BEGAN)].tolist()[-3:]
     begun = [0 if step == 1 else int(step) for step in begun]  # with the first or the last step
-    lengths = set(np.diff(begun).tolist())
-    return (begun[-1], lengths.pop()) if len(lengths) == 1 else None
+    lengths = np.diff(begun)
+    return (begun[-1], int(lengths[-1])) if len(lengths) and np.ptp(lengths) <= 1 else None
 
 
 def _trend(steps: Steps, columns: int) -> str:

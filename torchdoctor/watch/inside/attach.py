@@ -64,7 +64,7 @@ class Watch:
             try:
                 install()
             except Exception as error:  # another torch: what it has no place for is not seen
-                self.keeper.note("%s: %s: %s" % (name, type(error).__name__, error))
+                self.event("failed", "%s: %s: %s" % (name, type(error).__name__, error))
 
     def tell(self, event, *args):
         """Let a new model be watched for exchanges."""
@@ -92,7 +92,7 @@ class Watch:
         self._failures += 1
         reason = "%s: %s: %s" % (where, type(error).__name__, error)
         if self._failures < _ALLOWED_FAILURES:
-            self.keeper.note(reason)
+            self.event("failed", reason)
         elif not self._removed:
             self._removed, self.on, self.resting = True, False, False
             self.keeper.failed(reason)
@@ -119,7 +119,7 @@ class Watch:
 
     def wake(self):
         """End a stretch without hooks."""
-        self.guarded(self.rests.end)()
+        self.guarded(self.rests.end)(True)
 
     def after_fork(self):
         """Begin anew in a forked child; a loader worker never learns, and so writes nothing."""

@@ -34,15 +34,17 @@ class Loaders:
     def made(self, loader, location):
         """Note a new loader; return its number."""
         number = self._numbers[loader] = len(self.rows)
-        place = (location["file"], location["line"]) if location else number
-        sampler = getattr(loader, "batch_sampler", None)
-        size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+        sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+        # One function often makes both loaders: that of an evaluation does not shuffle.
+        order = type(sampler), getattr(sampler, "shuffle", None)
+        place = (location["file"], location["line"], *order) if location else number
+        size = getattr(loader, "batch_size", None) or getattr(batches, "batch_size", None)
         workers = getattr(loader, "num_workers", None)
         self.rows.append([place, location, BatchSizes(size), _LEARNT_SIZES, workers, size, True])
         return number
 
     def place_of(self, number):
-        """Return where a loader was made: what is made there again and again is one loader."""
+        """Return where and how a loader was made: made like that again and again, it is one."""
         return self.rows[number][0]
 
     def install(self):
@@ -56,7 +58,11 @@ class Loaders:
         made = self._watch.guarded(lambda loader: self.made(loader, places.made_here(loader)))
 
         def __init__(loader, *args, **kwargs):
-            old(loader, *args, **kwargs)
+            try:
+                old(loader, *args, **kwargs)
+            except BaseException as error:
+                self._watch.hide_frames(error)
+                raise
             if self._watch.on or self._watch.resting:
                 made(loader)
 
@@ -264,7 +270,11 @@ class Exchanges:
             if compiling() or not watch.on:
                 return old(*args, **kwargs)
             entry_ns = perf_counter_ns()
-            work = old(*args, **kwargs)
+            try:
+                work = old(*args, **kwargs)
+            except BaseException as error:
+                watch.hide_frames(error)
+                raise
             watch.log.exchanged(entry_ns, False, not kwargs.get("async_op"))
             return work
 
@@ -334,6 +344,9 @@ def install_checkpoints(watch, importing):
                 began = watch.log.add(CHECKPOINT_BEGIN)
                 try:
                     return old(*args, **kwargs)
+                except BaseException as error:
+                    watch.hide_frames(error)
+                    raise
                 finally:
                     took_ns = watch.log.add(CHECKPOINT_END) - began
                     watch.event("checkpoint", "", took_ns / 1e9)

@@ -68,7 +68,8 @@ class Keeper:
         self._early = []
         self._group, self._first_look = {}, True
         self._write_facts()
-        start_new_thread(self._run, ())
+        if not self._ended:
+            start_new_thread(self._run, ())
 
     def row(self, row):
         """Keep a row of the step log."""
@@ -98,10 +99,6 @@ class Keeper:
         self._total_events += 1
         row = {"t_ns": t_ns, "step": self._watch.log.step, "kind": kind, "text": text}
         self._events.add(json.dumps({**row, "seconds": seconds}).encode() + b"\n")
-
-    def note(self, reason):
-        """Note a failure that the probe lives on with."""
-        self.event(perf_counter_ns(), "failed", reason)
 
     def failed(self, reason):
         """Note why the probe removed itself."""
@@ -175,11 +172,16 @@ class Keeper:
 
     def end(self):
         """Write what is left at the exit of the process."""
-        if self._rows is None or self._ended:
+        failed = getattr(sys, "last_type", None) is not None  # KeyboardInterrupt, too
+        if self._ended:
             return
-        self._facts["exited"] = True
-        self._sample()
         self._ended = True
+        if failed and self._watch.plan.get("pid") == os.getpid():
+            self.start()  # also a run without a step tells how it ended
+        if self._rows is None:
+            return
+        self._facts["exited"] = not failed
+        self._sample()
         self.flush()
         self._write_facts()
 

@@ -53,11 +53,11 @@ class Rests:
         if self._update_steps >= self._wanted:
             self.end()
 
-    def end(self):
-        """End the block; the steps in it become one row at the next boundary."""
+    def end(self, at_loader=False):
+        """End the block; the steps in it become one row, at the next boundary or at a loader."""
         watch, log = self._watch, self._watch.log
         watch.on, watch.resting = True, False
         steps = round(self._update_steps * self._per_update)
         if steps > 0:
-            log.rested(steps, perf_counter_ns())
+            log.rested(steps, perf_counter_ns(), at_loader)
         self._counted = None

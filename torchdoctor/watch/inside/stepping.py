@@ -142,15 +142,18 @@ class StepLog:
         """Let the step that is under way have a flag."""
         self._append(_pack(get_ident(), FLAG, bit, perf_counter_ns(), 0))
 
-    def rested(self, steps, now):
-        """Note that so many steps ended while nothing was hooked; a boundary follows."""
+    def rested(self, steps, now, at_loader=False):
+        """Note that so many steps ended without hooks; a boundary follows, or a loader begins."""
         self.work()
         self.flags |= layout.PROBE_OFF
         self.off_steps, self._evaluating = steps, 0
         self._open, self.phase, self.phase_ns = [0] * len(self._open), layout.OTHER, now
         self._boundary = array("q")
-        self._candidates.learn()  # so that the next fetch is a boundary
         self.due_ns = 0
+        if at_loader and self.kind == "loader":
+            self._end_step(now)  # it may be that of an evaluation
+        else:
+            self._candidates.learn()  # so that the next fetch is a boundary
 
     def work(self):
         """Take in what came since: all at once, as that costs a fraction of each by itself."""
@@ -348,6 +351,7 @@ class StepLog:
             self._tell_value(code, ident, now, value)
         if code == step_log.FETCH_END:
             if value == step_log.EXHAUSTED:
+                del self._recent[-1:]  # which gave nothing to learn from
                 self._evaluates(0, now)
         elif code == step_log.FETCH_BEGIN:
             place = self._place_of(ident)
