@@ -12,12 +12,13 @@ from functools import cache, cached_property
 import numpy as np
 
 from torchdoctor.pairs.engine import CACHED
-from torchdoctor.trials.beliefs import SAMPLES, Beliefs, Members
+from torchdoctor.trials.beliefs import LEAST_GAIN, SAMPLES, Beliefs, Members
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, Floats, LogInterval, error_density
 from torchdoctor.trials.log import SEED_LAUNCHES
 
 WORTH = 0.01  # log speed-up that one more edit has to gain
 LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
+SURE = 0.025  # probability of less, where a gain is called sure
 ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller one is recommended
 ADDS = 0.9  # probability that a member adds, if the set without it was measured
 # The same while it is only planned: averages over parts of the samples are less sure than pairs.
@@ -133,10 +134,15 @@ class SearchPolicy:
     def _is_earned(self, members: Members) -> bool:
         """Return whether each member gains something that is worth its edit and its risk."""
         for name in members:
-            if self.beliefs.p_adds(members, name) < self._needed(members, name):
-                return False
             alone, arm = frozenset([name]), self.beliefs.arms[name]
-            if arm.risk >= 2 and self.beliefs.quantile(alone, 0.025, arm.plain) < LEAST_OF_RISKY:
+            least = LEAST_OF_RISKY if arm.risk >= 2 else 0.0
+            own = self.beliefs.p_adds(members, name) >= self._needed(members, name)
+            if own and not (least and self.beliefs.quantile(alone, SURE, arm.plain) < least):
+                continue
+            # Of what another member left it may gain more than of the whole step.
+            without = members - alone | arm.plain
+            measured = without in self.results.pairs
+            if not measured or self.beliefs.quantile(members, SURE, without) <= least + LEAST_GAIN:
                 return False
         return True
 
