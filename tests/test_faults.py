@@ -18,7 +18,6 @@ ROOT = Path(__file__).parent.parent
 # Where its budget is minutes, observing goes on for 15 s: the program ends that launch by itself.
 LOOP = """
 import os, sys, time, torch
-torch._lazy_modules.discard("_inductor")  # a profiler asks for it, and so imports torch._dynamo
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 {optimizer}
@@ -33,8 +32,12 @@ SGD = (
     "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
     "optimizer.step(); optimizer.zero_grad()",
 )
-# An optimizer's import of torch._dynamo is a third of a short launch.
-BY_HAND = ("", "[p.data.sub_(p.grad, alpha=0.01) for p in model.parameters()]; model.zero_grad()")
+# The import of torch._dynamo is a third of a short launch: an optimizer imports it, and a profiler,
+# which asks torch for this part.
+BY_HAND = (
+    "torch._lazy_modules.discard('_inductor')",
+    "[p.data.sub_(p.grad, alpha=0.01) for p in model.parameters()]; model.zero_grad()",
+)
 
 
 def script(
