@@ -176,8 +176,9 @@ class Keeper:
         if self._ended:
             return
         self._ended = True
-        if failed and self._watch.plan.get("pid") == os.getpid():
-            self.start()  # also a run without a step tells how it ended
+        others = any(name.endswith(".steps") for name in os.listdir(self.folder))
+        if failed and not others and self._watch.plan.get("pid") == os.getpid():
+            self.start()  # also a run in which nobody trained tells how it ended
         if self._rows is None:
             return
         self._facts["exited"] = not failed
