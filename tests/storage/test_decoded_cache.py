@@ -335,9 +335,10 @@ def test_the_instruction_names_the_programs_own_method(tmp_path):
     script.write_text("class Faces:\n    size = 3\n\n    def __getitem__(self, index): ...\n")
     seen = _seen(dataset_cls="__main__.Faces")
     seen = replace(seen, workload=replace(seen.workload, script=str(script), cwd=str(tmp_path)))
-    assert FIX.instruction({}, seen).startswith("# train.py:4, in Faces:\n")
+    assert FIX.instruction({}, seen).startswith("# In Faces:\n")
+    assert FIX.location(seen).line == 4
     script.write_text("from faces import Faces\n")
-    assert FIX.instruction({}, seen).startswith("# in Faces:\n")
+    assert FIX.edits({"limit_bytes": 2**32}, seen) == []
 
 
 @pytest.mark.parametrize(

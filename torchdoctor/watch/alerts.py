@@ -93,7 +93,7 @@ class Alerts:
             alerts += self._mean(followed, row)
         if len(begins) > 1:
             last = begins[-1]
-            followed.read += int(plain[last]) if last < len(plain) else len(log.steps)
+            followed.skip(int(plain[last]) if last < len(plain) else len(log.steps))
         return alerts
 
     def _mean(self, followed: Followed, row: Rows) -> Iterator[Alert]:

@@ -69,6 +69,10 @@ class Followed:
         """Return the last means."""
         return np.array(list(self.means), MEANS)
 
+    def skip(self, rows: int) -> None:
+        """Read on after so many more rows of the step log."""
+        self.read += rows
+
     def see(self, log: ProcessLog) -> None:
         """Take what the process said last of itself and of its steps."""
         self.process, steps = log.process, log.steps
@@ -86,11 +90,6 @@ class Followed:
     def alert(self, kind: str, text: str, t_ns: float, step: float = -1, cause: str = "") -> Alert:
         """Return an alert; "{since}" in its text becomes the step and the moment."""
         unix_s, step = self.unix_s(t_ns), int(step if step >= 0 else self.last_step)
-        return Alert(
-            t_unix_s=unix_s,
-            step=step,
-            kind=kind,
-            sentence=text.replace("{since}", f"step {step:,} ({clock(unix_s)})"),
-            rank=self.process.rank,
-            cause=cause,
-        )
+        told = text.replace("{since}", f"step {step:,} ({clock(unix_s)})")
+        rank = self.process.rank
+        return Alert(t_unix_s=unix_s, step=step, kind=kind, sentence=told, rank=rank, cause=cause)
