@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -117,6 +118,7 @@ def test_the_edited_class_makes_each_sample_once(tmp_path: Path, module: str) ->
     images = names["Images"]("images")
     images[3].append("augmented in place")
     assert images[3] == [3] and images[4] == [4] and images.made == 2
+    assert images[torch.tensor(4)] == [4] and images.made == 2, "as a Subset of a tensor asks"
     file.write_text(after)
     again = _edits_of(tmp_path, module, **SMALL)
     assert (edited_files(again) or {})[str(file)][1] == after
@@ -146,7 +148,7 @@ def test_no_edit_keeps_more_than_fits_into_memory(tmp_path: Path) -> None:
 
 def test_the_page_offers_the_same_and_says_when_the_cache_is_lost() -> None:
     page = " ".join(catalogue.explain("decoded-cache").split())
-    assert "return copy.deepcopy(samples[index])" in page
+    assert "return copy.deepcopy(samples[key])" in page
     assert "they end with each epoch, and the cache with them" in page
 
 

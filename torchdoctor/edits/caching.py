@@ -10,10 +10,10 @@ from torchdoctor.edits.syntax import Program, last_name, source_of
 _OWN = re.compile(r"\b(_samples|_make_sample|__slots__)\b")
 _KEPT = """
 def {0}({1}, {2}):
-    samples = vars({1}).setdefault("_samples", {{}})
-    if {2} not in samples:
-        samples[{2}] = {1}._make_sample({2})
-    return copy.deepcopy(samples[{2}])
+    samples, key = vars({1}).setdefault("_samples", {{}}), int({2})
+    if key not in samples:
+        samples[key] = {1}._make_sample({2})
+    return copy.deepcopy(samples[key])
 """
 
 

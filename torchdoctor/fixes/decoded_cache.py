@@ -17,10 +17,10 @@ cannot show a gain: there the fix is offered as code.
 
 ## Make it permanent
     def __getitem__(self, index):  # _make_sample is __getitem__ as it was
-        samples = vars(self).setdefault("_samples", {})
-        if index not in samples:
-            samples[index] = self._make_sample(index)
-        return copy.deepcopy(samples[index])  # import copy
+        samples, key = vars(self).setdefault("_samples", {}), int(index)
+        if key not in samples:
+            samples[key] = self._make_sample(index)
+        return copy.deepcopy(samples[key])  # import copy
     # Workers need persistent_workers=True, or begin each epoch with no samples.
 
 ## Sources
