@@ -140,6 +140,17 @@ def test_a_class_that_may_need_more_is_left_alone(tmp_path: Path, old: str, new:
     assert edited_files(_edits_of(tmp_path, **SMALL)) is None
 
 
+def test_without_a_script_no_file_of_this_folder_is_taken_for_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "images.py").write_text(IMAGES)
+    monkeypatch.chdir(tmp_path)
+    loader = {"ident": 0, "batches": 9, "dataset_cls": "images.Images", **SMALL}
+    command = {"command": ["python", "-c", "..."], "cwd": str(tmp_path), "script": None}
+    seen = recording({"workload": command, "processes": [{"pid": 1, "loaders": [loader]}]})
+    assert FIX.edits({"limit_bytes": 4000}, seen) == []
+
+
 def test_no_edit_keeps_more_than_fits_into_memory(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(IMAGES)
     assert _edits_of(tmp_path) == []

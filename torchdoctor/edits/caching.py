@@ -18,9 +18,7 @@ def {0}({1}, {2}):
 
 
 def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | None:
-    """Answer later calls of the method at the line with a copy; None if it takes more than an
-    index, or another class extends its own.
-    """
+    """Let the method answer later calls with a copy; None if it takes more than an index."""
     method = program.innermost(program.of(cst.FunctionDef), edit.line)
     classes = program.of(cst.ClassDef)
     owner = next((x for x in classes if method in x.body.body), None)

@@ -23,8 +23,9 @@ def with_statement(program: Program, edit: StatementEdit) -> cst.Module | None:
     own += [x for x in program.calls() if program.full_name(x.func) in wanted]
     if len(own) < 2 and any(same_statement(line, added) for line in body):
         return program.module
-    made = re.match(r"\w+ = |import .*", edit.statement)  # else the owner of what is set is first
-    name = edit.statement[made.end() if made else 0 :].split(".", 1)[0]
+    made = re.match(r"\w+ = ", edit.statement)  # otherwise the owner of what is set comes first
+    owner = edit.statement[made.end() if made else 0 :].split(".", 1)[0]
+    name = "" if _imports_only(added) else owner
     if not name and program.imports(edit.statement.removeprefix("import ")):
         return program.module
     after = _head(body, name)

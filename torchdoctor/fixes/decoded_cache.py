@@ -165,7 +165,7 @@ def _makes_samples(recording: Recording) -> Location | None:
     loaders, script = training_loaders(recording), recording.workload.script
     module, _, cls = (loaders[0].dataset_cls if loaders else "").rpartition(".")
     file = script or ""
-    if module not in ("", "__main__"):
+    if script and module not in ("", "__main__"):
         file = str(Path(file).parent.joinpath(*module.split(".")).with_suffix(".py"))
     line = method_of_class(file, cls, "__getitem__")
     return Location(file=file, line=line) if line is not None else None

@@ -136,8 +136,8 @@ def _by_hand(report: Report) -> list[Block]:
         if fix.standing == "offered" and shares:
             where = place(fix.location, report.workload.cwd, _PLACE)
             about = f"{where}   it is about {percent(max(shares))} of the step"
-            rows.append((-max(shares), (_name(fix), about)))
-    shown = [row for _, row in sorted(rows)[:_MOST_FIXES]]
+            rows.append((max(shares), (_name(fix), about)))
+    shown = [row for _, row in sorted(rows, key=lambda row: -row[0])[:_MOST_FIXES]]
     return [KeyFigures("TO CHANGE BY HAND, not measured", "", shown)] if rows else []
 
 

@@ -211,25 +211,26 @@ class Beliefs:
         return np.asarray(np.hypot(self.sigma, own) / math.sqrt(len(self.results.pairs[members])))
 
     def gain(self, members: Members) -> Floats:
-        """Return samples of a set's log speed-up: its promise, and what its pairs make of it."""
+        """Return samples of the log speed-up of an arm, or of a set."""
         if members not in self._gains:
-            total, error = self._promise(members)
-            logs = self.results.pairs.get(members, ()) if len(members) > 1 else ()
-            if logs:
-                measured = self._pairs_error(members)
-                known = error**2 / (error**2 + measured**2)
-                total = total + known * (np.median(logs) - total)
-                error = error * np.sqrt(1 - known)
-            chance = np.random.default_rng(zlib.crc32(" ".join(sorted(members)).encode()))
-            noise = chance.normal(0, 1, SAMPLES)
-            self._gains[members] = total + error * (noise - noise.mean())
+            several = len(members) > 1
+            self._gains[members] = self._set_gain(members) if several else self._promise(members)[0]
         return self._gains[members]
 
-    def _promise(self, members: Members) -> tuple[Floats, Floats]:
-        """Return what the members' gains let expect of a set, and the error of that.
+    def _set_gain(self, members: Members) -> Floats:
+        """Return samples of a set's promise, and what its pairs make of it."""
+        total, error = self._promise(members)
+        if logs := self.results.pairs.get(members):
+            measured = self._pairs_error(members)
+            known = error**2 / (error**2 + measured**2)
+            total = total + known * (np.median(logs) - total)
+            error = error * np.sqrt(1 - known)
+        chance = np.random.default_rng(zlib.crc32(" ".join(sorted(members)).encode()))
+        noise = chance.normal(0, 1, SAMPLES)
+        return np.asarray(total + error * (noise - noise.mean()))
 
-        Shares of the step add up, rivals do not.
-        """
+    def _promise(self, members: Members) -> tuple[Floats, Floats]:
+        """Return the sum of the members' gains and a set's error: shares add up, rivals do not."""
         total = np.zeros(SAMPLES)
         removed: dict[str, Floats] = {}
         for name in sorted(members):
@@ -250,8 +251,6 @@ class Beliefs:
                 removed[phase] = removed[phase] + part * left
         if removed:
             total = total - np.log(np.maximum(1.0 - np.sum(list(removed.values()), axis=0), 0.02))
-        if len(members) < 2:
-            return total, np.zeros(SAMPLES)
         error = _SET_ERROR * (len(members) - 1) + _SET_PART * np.abs(total)
         return total, np.where(_FIGHTING, _FIGHT_ERROR * np.maximum(np.abs(total), 1.0), error)
 

@@ -176,8 +176,8 @@ class Keeper:
         if self._ended:
             return
         self._ended = True
-        others = any(name.endswith(".steps") for name in os.listdir(self.folder))
-        if failed and not others and self._watch.plan.get("pid") == os.getpid():
+        first = failed and self._watch.plan.get("pid") == os.getpid()
+        if first and not any(name.endswith(".steps") for name in os.listdir(self.folder)):
             self.start()  # also a run in which nobody trained tells how it ended
         if self._rows is None:
             return
