@@ -540,6 +540,8 @@ def test_threads_are_tried_from_the_cores_down() -> None:
     assert threads(recording(cpus=8, flags={"num_threads": 8})) == [4, 1]
     busy = recording(cpus=8, loader={"num_workers": 2}, flags={"num_threads": 8})
     assert threads(busy) == [6, 4, 1]
+    loaded = recording(cpus=8, flags={"num_threads": 8}, sensors={"other_load_cpus": 3.1})
+    assert threads(loaded)[0] == 5  # the other three are busy
     one = recording(cpus=1, flags={"num_threads": 1})
     assert "one usable CPU" in refused("cpu-threads", one)
     assert "GPU" in refused("cpu-threads", recording(model={}, gpu=AMPERE))

@@ -249,6 +249,27 @@ def test_another_setting_of_the_same_fix_is_believed_to_do_as_well() -> None:
     assert beliefs.exclude("workers 2", "workers 4")
 
 
+def test_what_other_settings_gain_says_nothing_of_one_that_was_measured() -> None:
+    """One thread had gained 31x in blocks of one launch, two 1.7x: 1.3x was expected of one."""
+    one, two = (
+        replace(THREADS, name=f"threads {n}", family="threads", setting=float(n), ceiling=90.0)
+        for n in (1, 2)
+    )
+    blocks = {"threads 1": BlockGain(gain=math.log(30.8), error=0.04)}
+    results = Results(blocks=blocks, pairs={a_set("threads 2"): logs(1.87, 1.52)})
+    beliefs = Beliefs([one, two], WAITS, results, seed=1)
+    assert 28.0 < math.exp(beliefs.mean_gain(a_set("threads 1"))) < 33.0
+
+
+def test_what_computes_faster_leaves_the_waits_to_another_fix() -> None:
+    """4/5 of a step and 9 % of it end: 11 % are left, not 18 %."""
+    arms = [replace(THREADS, ceiling=9.0), WORKERS]
+    pairs = {a_set("threads"): logs(5.0, 5.02, 4.98), a_set("workers"): logs(1.1, 1.1, 1.1)}
+    waits = Step(shares={"data": 0.18, "compute": 0.8}, competing=frozenset(["data"]))
+    beliefs = Beliefs(arms, waits, Results(pairs=pairs), seed=1)
+    assert 8.0 < math.exp(beliefs.mean_gain(a_set("threads", "workers"))) < 11.0
+
+
 def test_arms_that_can_be_switched_are_measured_in_one_launch_if_that_is_cheap() -> None:
     arms = [an_arm(name, p_helps=0.4, ceiling=2.0, switches=True) for name in "abcde"]
     search = policy(arms, Results(), switch_s=lambda names, rounds: 5.0 + rounds * len(names) / 2)

@@ -69,13 +69,8 @@ def _cost(recording: Recording) -> str:
     )
 
 
-_DOUBLE = {
-    "ident": 0,
-    "cls": "__main__.Net",
-    "elements": 1000,
-    "float64_elements": 1000,
-    "forwards": 9,
-}
+_NET = {"ident": 0, "cls": "__main__.Net", "elements": 1000, "forwards": 9}
+_DOUBLE = {**_NET, "float64_elements": 1000}
 _MADE = {"kind": "model", "name": "double", "location": {"file": "/w/train.py", "line": 9}}
 _V100 = on_gpu("Tesla V100-SXM2-16GB", compute_capability="7.0")
 CHECK = CheckSpec(

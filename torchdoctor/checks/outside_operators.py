@@ -49,9 +49,7 @@ def _examine(recording: Recording) -> Symptoms:
     places = [place for place in ranked if place.other_s >= _LITTLE * traced.step_s][:_NAMED]
     evidence, location = [f"{share:.0%} of the step lies in no operator."], None
     if sum(place.other_s for place in places) >= _EXPLAINED * share * traced.step_s:
-        named = ", ".join(
-            f"{_name(place)} ({place.other_s / traced.step_s:.0%})" for place in places
-        )
+        named = ", ".join(f"{_name(x)} ({x.other_s / traced.step_s:.0%})" for x in places)
         evidence.append(f"It passes in {named}, what is called from there included.")
         if traced.has_device and working_python_s(traced) >= _MOSTLY * share * traced.step_s:
             calls = (f"{_name(x)} ({x.host_s / traced.step_s:.0%})" for x in places[0].calls)

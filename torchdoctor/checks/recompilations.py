@@ -53,9 +53,7 @@ def _examine(recording: Recording) -> Symptoms:
             f"first training step: {compiled.later_s:.3g} s of the {compiled.watched_s:.3g} s "
             "since then."
         )
-    evidence += [
-        f"{place_before(recording, why.location)}{why.reason}." for why in reasons[:_NAMED]
-    ]
+    evidence += [f"{place_before(recording, x.location)}{x.reason}." for x in reasons[:_NAMED]]
     evidence += [
         f"torch has given {lost.function} up, which runs as if it was not compiled: {lost.reason}."
         for lost in gave_up[:_NAMED]
@@ -76,7 +74,8 @@ def _of_trace(recording: Recording) -> Symptoms:
         f"torch.compile is at work in {compiled.steps_with} of the {traced.steps} steps, on "
         f"{often}: {share:.0%} of the mean step."
     ]
-    if compiled.again == 0:
+    all_new = compiled.again == 0
+    if all_new:
         evidence.append(
             "All of them are compiled for the first time: the trace begins too early to show "
             "training; torch.profiler.schedule(wait=10, ...) leaves these steps out."
@@ -85,9 +84,7 @@ def _of_trace(recording: Recording) -> Symptoms:
         if compiled.again:
             evidence.append(f"{compiled.again} of them are further versions: a guard has failed.")
         evidence.append(_ADVICE)
-    yield Symptom(
-        share=share, evidence=evidence, severity="advice" if compiled.again == 0 else None
-    )
+    yield Symptom(share=share, evidence=evidence, severity="advice" if all_new else None)
 
 
 _SIZES = {"reason": "tensor 'x' size mismatch at index 0. expected 4, actual 5"}

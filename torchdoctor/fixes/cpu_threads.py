@@ -3,11 +3,11 @@
 ## What it does
 Sets the number of threads of an operator (`torch.set_num_threads`) once training begins, and
 ignores what the program sets afterwards. Several numbers are tried: all usable cores, those that
-the loader's workers leave, half, and one.
+other programs or the loader's workers leave, half, and one.
 
 ## Why it helps
-By default PyTorch uses as many threads as the *machine* has cores. If the job or loader workers
-leave it fewer, threads wait for each other. Small operators are fastest on one thread.
+By default PyTorch uses as many threads as the *machine* has cores. If the job, other programs or
+workers leave it fewer, threads wait for each other. Small operators are fastest on one thread.
 
 ## Risks
 Sums are split among threads, so another number of threads rounds differently. The best number
@@ -26,6 +26,7 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits, on_top
+from torchdoctor.facts.hardware import much_load
 from torchdoctor.facts.lookup import place, training_loaders
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
@@ -42,10 +43,11 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    """Return all usable cores, what loader workers leave, half, one; without today's number."""
+    """Return the free cores, all, those that workers leave, half, one; without today's number."""
     cores, today = _cores(recording), recording.main.flags.num_threads
     workers = max((x.num_workers for x in training_loaders(recording)), default=0)
-    numbers = [cores, max(cores - workers, 1), max(cores // 2, 1), 1]
+    free = round(cores - (much_load(recording.sensors.other_load_cpus, cores) or 0))
+    numbers = [max(free, 1), cores, max(cores - workers, 1), max(cores // 2, 1), 1]
     return [{"num_threads": n} for n in dict.fromkeys(numbers) if n != today]
 
 

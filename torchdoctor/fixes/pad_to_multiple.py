@@ -69,10 +69,8 @@ def advice(recording: Recording) -> str:
     changed = "the model" if recording.trace and recording.trace.trains is False else "training"
     lines = [f"# It changes {changed} where it gives layers other shapes."]
     for (dimension, size, multiple), operator in list(advice_by_size.items())[:_NAMED]:
-        padded = multiple * -(-size // multiple)
-        lines.append(
-            f"# {operator}, {dimension}: {size} -> {padded}. {_origin(operator, dimension)}"
-        )
+        full = multiple * -(-size // multiple)
+        lines.append(f"# {operator}, {dimension}: {size} -> {full}. {_origin(operator, dimension)}")
         lines.append(f"size = {multiple} * -(-size // {multiple})")
     return "\n".join(lines)
 

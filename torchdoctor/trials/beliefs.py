@@ -98,6 +98,10 @@ class Results:
     patch_pairs: int = 0  # pairs of the patched program
     side_by_side: bool = True  # both launches of a pair meet the same load
 
+    def measured(self, name: str) -> bool:
+        """Return whether an arm was measured by itself."""
+        return name in self.blocks or frozenset([name]) in self.pairs
+
 
 def prior_mass(arm: Arm) -> Floats:
     """Return the probability of each value of `GRID` before anything was measured."""
@@ -164,10 +168,10 @@ class Beliefs:
     def _neighbours(
         self, name: str, gain: float, error: float
     ) -> Iterator[tuple[str, float, float, float]]:
-        """Yield what a measured setting says of other settings of the same fix."""
+        """Yield what a measured setting says of those of the same fix that were not measured."""
         arm = self.arms[name]
         for other in self.arms.values():
-            if other is arm or not arm.family or other.family != arm.family:
+            if self.results.measured(other.name) or not arm.family or other.family != arm.family:
                 continue
             doublings = abs(math.log2(((other.setting or 0) + 0.5) / ((arm.setting or 0) + 0.5)))
             more = _NEIGHBOUR_PART * doublings * max(abs(gain), 0.1)
@@ -231,15 +235,15 @@ class Beliefs:
 
     def _promise(self, members: Members) -> tuple[Floats, Floats]:
         """Return the sum of the members' gains and a set's error: shares add up, rivals do not."""
-        total = np.zeros(SAMPLES)
+        total, anywhere = np.zeros(SAMPLES), []
         removed: dict[str, Floats] = {}
         for name in sorted(members):
             gain, phases = self.gain_of[name], self.arms[name].phases
-            if not phases:
-                total = total + gain
-                continue
             total = total + np.minimum(gain, 0.0)
             part = 1.0 - np.exp(-np.maximum(gain, 0.0))
+            if not phases:
+                anywhere.append(part)
+                continue
             phase = max(sorted(phases), key=lambda each: self.step.shares.get(each, 0.0))
             if phase not in removed:
                 removed[phase] = part
@@ -249,8 +253,15 @@ class Beliefs:
                 whole = max(sum(self.step.shares.get(each, 0.3) for each in phases), 0.02)
                 left = np.maximum(1.0 - removed[phase] / whole, 0.0)
                 removed[phase] = removed[phase] + part * left
-        if removed:
-            total = total - np.log(np.maximum(1.0 - np.sum(list(removed.values()), axis=0), 0.02))
+        waits = sum(self.step.shares.get(phase, 0.0) for phase in self.step.competing)
+        waited = waits - sum(removed.get(phase, 0.0) for phase in self.step.competing)
+        left = np.maximum(1.0 - sum(removed.values(), np.zeros(SAMPLES)), 0.02)
+        waited = np.clip(waited, 0.0, left)
+        rest = left - waited
+        for part in anywhere:  # it shortens what is no wait, and waits only if it gains still more
+            rest = rest * (1.0 - np.minimum(part / (1.0 - waits + 1e-9), 1.0))
+            waited = waited * (1.0 - np.maximum(part - 1.0 + waits, 0.0) / (waits + 1e-9))
+        total = total - np.log(np.maximum(waited + rest, 0.01))
         error = _SET_ERROR * (len(members) - 1) + _SET_PART * np.abs(total)
         return total, np.where(_FIGHTING, _FIGHT_ERROR * np.maximum(np.abs(total), 1.0), error)
 

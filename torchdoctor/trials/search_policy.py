@@ -239,10 +239,8 @@ class SearchPolicy:
             best = max(
                 options, key=lambda x: (round(x.worth, 4), reached.get(x.action.members, 0.0))
             )
-        gained = best.worth + self._luck - self._claimed
-        share = best.cost_s / self.prices.budget_s
-        enough = gained >= max(_PRICE * share, _FLOOR + self._luck)
-        return best.action if enough else None
+        least = max(_PRICE * best.cost_s / self.prices.budget_s, _FLOOR + self._luck)
+        return best.action if best.worth + self._luck - self._claimed >= least else None
 
     @property
     def _claimed(self) -> float:
@@ -334,10 +332,10 @@ class SearchPolicy:
 
     def _costs_s(self, members: Members, paid: int) -> list[float]:
         """Return the seconds of 0, 1, 2, ... more pairs; only the first of all costs more."""
-        once_s, two_s = self.pair_s(members), self.pair_s(members, 2)
-        each_s = two_s - once_s
-        more = [(each_s if paid else once_s) + number * each_s for number in range(MOST_PAIRS)]
-        return [0.0, *more]
+        once_s = self.pair_s(members)
+        each_s = self.pair_s(members, 2) - once_s
+        first_s = each_s if paid else once_s
+        return [0.0, *(first_s + number * each_s for number in range(MOST_PAIRS))]
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
         """Return what 0, 1, 2, ... more pairs are worth, for each sample and on average."""
@@ -417,11 +415,8 @@ class SearchPolicy:
 
     @cached_property
     def _adding(self) -> dict[Members, Floats]:
-        return {
-            members: np.array([self.beliefs.adding(members, name) for name in sorted(members)])
-            * 1.0
-            for members in self.targets
-        }
+        adding = self.beliefs.adding
+        return {x: np.array([adding(x, name) for name in sorted(x)], float) for x in self.targets}
 
     def _pair_options(self, pairs: int) -> Iterator[_Option]:
         for members in self.targets:
@@ -442,13 +437,7 @@ class SearchPolicy:
     def _switch_options(self) -> Iterator[_Option]:
         """Yield launches in which all arms take turns that can and were not measured."""
         arms = self.beliefs.arms
-        names = [
-            name
-            for name in self._alive
-            if arms[name].switches
-            and name not in self.results.blocks
-            and frozenset([name]) not in self.results.pairs
-        ]
+        names = [x for x in self._alive if arms[x].switches and not self.results.measured(x)]
         price = self.prices.switch_s
         if not names or price is None or self.results.switch_launches >= _SWITCH_LAUNCHES:
             return
