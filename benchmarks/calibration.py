@@ -46,7 +46,7 @@ HOW = ("launches", "side-by-side")
 BOUNDARY = Boundary(kind="optimizer")
 WINDOW = Window(warmup_steps=15, measure_steps=100, max_window_s=3.0)
 TURNS = TurnBlocks(
-    warmup_steps=15, block_steps=40, discard_steps=8, blocks=6, step_s=0.006, pair_s=7.0
+    warmup_steps=15, block_steps=40, discard_steps=8, blocks=6, step_s=0.006, setup_s=3.2
 )
 TIMEOUT_S = 120.0
 PLANTED_BY = "processor time"

@@ -54,7 +54,7 @@ PACED = "import torch, pace\n" + SCRIPT.replace("import os, time, torch", "impor
     'float(os.environ.get("STEP_S", "0.02"))', "pace.STEP_S"
 )
 TURNS = TurnBlocks(
-    warmup_steps=2, block_steps=5, discard_steps=1, blocks=2, step_s=0.02, pair_s=60.0
+    warmup_steps=2, block_steps=5, discard_steps=1, blocks=2, step_s=0.02, setup_s=59.4
 )
 QUICK = LaunchSpec(name="quick", variables={"STEP_S": "0.002"})
 

@@ -31,13 +31,15 @@ _MEMORY_TO_SPARE = 1.1
 _LONGEST_S = 600.0  # a launch that switches
 
 
-def _block_steps(steps: StepStatistics, fewest: int) -> int | None:
-    """Return iterations of a block, whole cycles where they fit.
+def _block_steps(steps: StepStatistics, fewest: int, parts: bool) -> int | None:
+    """Return iterations of a block, whole cycles where they fit; `parts`: if steps are not even.
 
     None: steps come in two kinds, and the long ones would be in one block of many, or in none.
     """
     step_s, cycle = max(steps.mean_s, 1e-6), steps.cycle_steps or 1
     cycles = math.ceil(fewest / cycle) * cycle
+    if parts and not steps.two_modes and cycles >= _MUCH_LONGER * fewest:
+        return fewest
     if cycles * step_s <= max(MOST_BLOCK_S, FEWEST_STEPS * step_s):
         return cycles
     return None if steps.two_modes else fewest
@@ -53,14 +55,16 @@ def _fewest_steps(step_s: float) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnBlocks:
-    """Iterations of a turn, and how many turns each version gets; `pair_s`: of both together."""
+    """Iterations of a turn, and how many turns each version gets once both warmed up."""
 
     warmup_steps: int
     block_steps: int
     discard_steps: int
     blocks: int
     step_s: float
-    pair_s: float
+    setup_s: float
+    least_s: float = 0.0  # of a block: a faster version makes as many more iterations
+    in_epochs: "TurnBlocks | None" = None  # the same, for workers that each epoch starts
 
     @property
     def turn_s(self) -> float:
@@ -68,33 +72,21 @@ class TurnBlocks:
         return (self.block_steps + self.discard_steps) * self.step_s + _HANDOVER_S
 
     @property
-    def most_turn_s(self) -> float:
-        """Return what a turn may take where starting is charged to the turns."""
-        return self.pair_s / (2 * self.blocks)
-
-    @property
     def measured_steps(self) -> int:
         """Return the iterations of one version after its warm-up."""
         return self.blocks * (self.block_steps + self.discard_steps)
 
-    def shortened(self, blocks: int) -> "TurnBlocks":
-        """Return at most so many of each side: what a pair saves goes into other pairs."""
-        fewer = max(self.blocks - blocks, 0)
-        left_s = self.pair_s - 2 * fewer * self.turn_s
-        return replace(self, blocks=self.blocks - fewer, pair_s=left_s)
-
-    def discarding(self, steps: int) -> "TurnBlocks":
-        """Return the same that discards at least so many iterations of each turn."""
-        more = max(steps - self.discard_steps, 0)
-        pair_s = self.pair_s + 2 * self.blocks * more * self.step_s
-        return replace(self, discard_steps=self.discard_steps + more, pair_s=pair_s)
+    @property
+    def pair_s(self) -> float:
+        """Return seconds of both versions together."""
+        return self.setup_s + 2 * self.blocks * self.turn_s
 
     def warmed_up(self, steps: int) -> "TurnBlocks":
         """Return the same with so long a warm-up, where that at most doubles what a pair takes."""
-        more_s = 2 * max(steps - self.warmup_steps, 0) * self.step_s
+        more_s = max(steps - self.warmup_steps, 0) * self.step_s  # of one version alone
         if not 0 < more_s <= self.pair_s:
             return self
-        return replace(self, warmup_steps=steps, pair_s=self.pair_s + more_s)
+        return replace(self, warmup_steps=steps, setup_s=self.setup_s + more_s)
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -104,6 +96,7 @@ class TurnBlocks:
                 "warmup_steps": self.warmup_steps,
                 "block_steps": self.block_steps,
                 "discard_steps": self.discard_steps,
+                "block_least_s": self.least_s,
                 "block_most_s": _SLOW * self.block_steps * self.step_s,
             },
             "fingerprint_batches": min(self.warmup_steps, 10),
@@ -111,12 +104,18 @@ class TurnBlocks:
 
 
 def choose_turns(
-    slower: StepStatistics, window: Window, start_s: float, most_s: float, steps: int | None = None
+    slower: StepStatistics,
+    window: Window,
+    start_s: float,
+    most_s: float,
+    steps: int | None = None,
+    parts: bool = False,
 ) -> TurnBlocks | None:
     """Choose 6 to 16 blocks of each version: twice the time that starting them takes.
 
     `slower`: steps of the slower version; `most_s`: for one pair; `steps`: measured iterations of
-    each version, by the user's word. None for the reasons that `why_in_turns` gives.
+    each version, by the user's word; `parts`: of even steps a part of a long cycle will do. None
+    for the reasons that `why_in_turns` gives.
     """
     if slower.trainers > 1:
         return None
@@ -124,7 +123,7 @@ def choose_turns(
     fewest, discard = _fewest_steps(step_s)
     if steps is not None:
         fewest = min(fewest, max(steps // 2, 1))
-    size = _block_steps(slower, fewest)
+    size = _block_steps(slower, fewest, parts)
     if size is None:
         return None
     block_s = (size + discard) * step_s + _HANDOVER_S
@@ -146,7 +145,8 @@ def choose_turns(
         discard_steps=discard,
         blocks=even,
         step_s=step_s,
-        pair_s=setup_s + 2 * even * block_s,
+        least_s=0.0 if steps is not None or slower.program_ended else BLOCK_S / 2,
+        setup_s=setup_s,
     )
 
 
@@ -275,11 +275,9 @@ def choose_switch_blocks(
         return None
     step_s = max(observed.mean_s, 1e-6)
     fewest, discarded = _fewest_steps(step_s)
-    steps = _block_steps(observed, fewest)
+    steps = _block_steps(observed, fewest, parts=True)
     if steps is None or (observed.two_modes and observed.cycle_steps is None):
         return None
-    if not observed.two_modes and steps >= _MUCH_LONGER * fewest:
-        steps = fewest  # of even steps a part of a long cycle will do
     cycle = observed.cycle_steps or 1
     left = observed.total_steps_seen - window.warmup_steps
     return SwitchBlocks(

@@ -173,8 +173,8 @@ class Failures:
         history.hung += 1
         # Once, after pairs that ran, it may be the machine: what hangs will do so again.
         if not history.usable or history.hung > 1:
-            stage = stage[0].upper() + stage[1:]
-            return self._broke_down(arm, f"{stage} did not end, so it was given up.", timing)
+            reason = f"{stage.capitalize()} did not end, so it was given up."
+            return self._broke_down(arm, reason, timing)
         self.broke_down[arm.name].append(f"{stage} did not end once")
         return Lost(reason=f"{stage} did not end")
 
@@ -186,9 +186,7 @@ class Failures:
             self.broke_down[arm.name].append(reason)
         return self._out(arm, reason, timing, is_final=is_final)
 
-    def _out(
-        self, arm: LaunchSpec, reason: str, timing: LaunchTiming, *, is_final: bool
-    ) -> Outcome:
+    def _out(self, arm: LaunchSpec, reason: str, timing: LaunchTiming, is_final: bool) -> Outcome:
         if not is_final:
             return Lost(reason=reason)
         self._known[arm.name].out = True

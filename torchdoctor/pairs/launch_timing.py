@@ -47,9 +47,8 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
     blocks = _measured_blocks(in_blocks[main], boundary) if main in in_blocks else []
     if main is None or not (blocks or windows):
         trained = [pid for pid, fact in facts.items() if fact.fixes and not fact.is_loader_worker]
-        return LaunchTiming(
-            ended="failed", fixes=list(facts[min(trained)].fixes) if trained else []
-        )
+        fixes = list(facts[min(trained)].fixes) if trained else []
+        return LaunchTiming(ended="failed", fixes=fixes)
     log, fact = events[main], facts.get(main, ProcessFacts(pid=main))
     is_whole, marks = len(log.at(step_log.WINDOW_END)) > 0, log.at(step_log.BOUNDARY)
     if blocks:

@@ -132,18 +132,22 @@ class ProgramLaunches:
         assert self.turns is not None
         turns = self._turns_of(self.turns, arms)
         timeout_s = _timeout_s(turns.pair_s + self.pace.start_s, most_s)
-        plan = {**turns.plan, "phases": self.pace.logs_phases}
+        phases = {"phases": self.pace.logs_phases}
+        warmups = [self.warmup_steps(arm, beside=True) for arm in arms]
+        plans = [replace(turns, warmup_steps=steps).plan | phases for steps in warmups]
 
         # Only the plan is read after the fork, and one pair does not pay for an image.
         differ = any(x.variables or x.workload or (x.contents and not self.images) for x in arms)
         forked = not differ and None not in [self.recorder.image(arm) for arm in arms]
-        specs = [replace(self._with(arm, plan), forked=forked) for arm in arms]
+        both = zip(arms, plans, strict=True)
+        specs = [replace(self._with(arm, plan), forked=forked) for arm, plan in both]
         starts = [partial(self.recorder.time, spec, timeout_s) for spec in specs]
         until_s = time.monotonic() + max(most_s - turns.turn_s, 0.0)
+        most_turn_s = turns.pair_s / (2 * turns.blocks)  # starting is charged to the turns
         # The first to warm up waits longer for its first block, so that goes by lot too.
         places = chance.sample([0, 1], 2)
         shuffled = starts[places[0]], starts[places[1]]
-        timings = take_turns(shuffled, abba(turns.blocks, chance), turns.most_turn_s, until_s)
+        timings = take_turns(shuffled, abba(turns.blocks, chance), most_turn_s, until_s)
         return timings[places[0]], timings[places[1]]  # swapping twice is nothing
 
     def switch(
@@ -168,10 +172,12 @@ class ProgramLaunches:
         return self.window.warmed_up(settled, self.pace.step_s, self.pace.start_s)
 
     def _turns_of(self, turns: TurnBlocks, arms: Sequence[LaunchSpec]) -> TurnBlocks:
-        turns = turns.warmed_up(max(self._settled_after(x, turns.measured_steps) for x in arms))
         # What a worker waited for came while it stood still: a batch of each may lie ready.
         ready = max(arm.switching.workers if arm.switching else 0 for arm in arms)
-        return turns.discarding(ready) if self.pace.steps_in_all is None else turns
+        turns = (turns.in_epochs if ready else None) or turns
+        turns = turns.warmed_up(max(self._settled_after(x, turns.measured_steps) for x in arms))
+        discarded = ready if self.pace.steps_in_all is None else 0
+        return replace(turns, discard_steps=max(discarded, turns.discard_steps))
 
     def _with(self, arm: LaunchSpec, plan: Mapping[str, object]) -> LaunchSpec:
         return replace(arm, plan=plan, boundary=arm.boundary or self.pace.boundary)
@@ -208,19 +214,22 @@ def turns_of_trials(
         return "without the sandbox both would write to the same files"
     if too_large([observed, observed], _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE) is not None:
         return "memory for both at the same time, and for what a fix may need, is not sure"
-    most_s = 2 * Pace.of(observed).launch_s(window)
-    cycle = observed.steps.cycle_steps or 1
-    for dearer in (1.0, _DEARER):
-        turns = choose_turns(observed.steps, window, observed.start_s, dearer * most_s, steps)
-        if turns is None:
-            return why_in_turns(observed.steps)
-        if turns.pair_s > _DEARER * most_s:
-            return _TOO_LONG
-        # The end of an epoch may cost a single fix time (workers that start again).
-        whole = turns.block_steps % cycle == 0
-        if not whole and window.measure_steps % cycle == 0:
-            return "an epoch is too long for a block of steps"
-        if turns.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1):
-            short = steps is None and left_s < _MANY_PAIRS * turns.pair_s
-            return turns.shortened(_FEWEST_BLOCKS) if short else turns
-    return _TOO_LONG
+    most_s = _DEARER * 2 * Pace.of(observed).launch_s(window)
+    cycle, start_s = observed.steps.cycle_steps or 1, observed.start_s
+    turns, parts = (
+        choose_turns(observed.steps, window, start_s, most_s, steps, parts)
+        for parts in (False, True)
+    )
+    if turns is None or parts is None:
+        return why_in_turns(observed.steps)
+    # The end of an epoch may cost a single fix time (workers that start again).
+    whole = turns.block_steps % cycle == 0
+    if not whole and window.measure_steps % cycle == 0:
+        return "an epoch is too long for a block of steps"
+    enough = turns.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1)
+    if turns.pair_s > most_s or not enough:
+        return _TOO_LONG
+    short = steps is None and left_s < _MANY_PAIRS * parts.pair_s
+    if short:  # what a pair saves goes into other pairs
+        turns, parts = (replace(x, blocks=min(x.blocks, _FEWEST_BLOCKS)) for x in (turns, parts))
+    return replace(parts, in_epochs=turns)

@@ -65,18 +65,13 @@ class Recorder:
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
         self._observation: Callable[[int | None], Observation] | None = None  # given a rank
-        kept = compile_cache.kept_folder(workload)
-        self._compile_cache = kept or folder / "compile-cache"
+        kept = compile_cache.kept_folder(workload) or folder / "compile-cache"
         with writing(folder):
-            self._compile_cache.mkdir(parents=True, exist_ok=True)
-            if any(self._compile_cache.iterdir()):
+            kept.mkdir(parents=True, exist_ok=True)
+            if any(kept.iterdir()):
                 self.doubts.append(_COMPILED_BEFORE)
         self._program = Program(
-            workload=workload,
-            sandbox=sandbox,
-            seed=seed,
-            stdin_file=stdin_file,
-            compile_cache=self._compile_cache,
+            workload=workload, sandbox=sandbox, seed=seed, stdin_file=stdin_file, compile_cache=kept
         )
 
     def close(self) -> None:

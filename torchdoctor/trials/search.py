@@ -130,7 +130,8 @@ class Search:
             self._try_ceilings_alone()
         while True:
             action = self._next()
-            if action.kind == "stop" and self._try_ceilings_alone():
+            claimed = bool(self._policy().claims)
+            if action.kind == "stop" and not claimed and self._try_ceilings_alone():
                 action = self._policy().next()  # what they bound may be worth more, or less
             if action.kind == "stop":
                 self._stopped = action.reason

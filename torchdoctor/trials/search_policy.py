@@ -191,9 +191,8 @@ class SearchPolicy:
         action = self._best_measurement()
         if action is not None:
             return action
-        patch_s = _PAIR * self.prices.launch_s
         patched = self.results.patch_pairs >= PATCH_PAIRS or not self.prices.patch
-        if claim is not None and not patched and patch_s <= self.prices.left_s:
+        if claim and not patched and self.pair_s(claim.members) <= self.prices.left_s:
             return Action(kind="patch", members=claim.members)
         return Action(kind="stop", reason=self._why_stop())
 

@@ -19,8 +19,9 @@ class Turns:
     """When this process stands still, and which of its iterations are a block.
 
     The plan's "turns": `warmup_steps` (of the first turn, which measures nothing), `block_steps`,
-    `discard_steps` (after each wait: caches and thread pools are the other's), `block_most_s` (a
-    block that takes longer is cut short, but for its first two iterations).
+    `discard_steps` (after each wait: caches and thread pools are the other's), `block_least_s` (a
+    block has these steps again and again until then), `block_most_s` (a block that takes longer is
+    cut short, but for its first two iterations).
     """
 
     def __init__(self, session):
@@ -29,6 +30,7 @@ class Turns:
         self._warmup = int(wanted["warmup_steps"])
         self._steps = int(wanted["block_steps"])
         self._discard = max(int(wanted["discard_steps"]), 1)
+        self._block_least_s = float(wanted.get("block_least_s", 0.0))
         self._block_most_s = float(wanted["block_most_s"])
         self._turn = -1  # 0: the warm-up
         self._count = 0  # iterations since the turn, or since its block began
@@ -38,13 +40,9 @@ class Turns:
     def boundary(self, number):
         """Note that an iteration begins; return once it may."""
         log = self._session.log
-        if self._turn < 0:
-            self._wait_for_turn()
-            log.add(step_log.BOUNDARY, 0, number)
-            return
         self._count += 1
-        if self._turn == 0:
-            if self._count >= self._warmup:
+        if self._turn < 1:
+            if self._turn < 0 or self._count >= self._warmup:
                 self._wait_for_turn()
         elif self._in_block:
             if self._is_block_over():
@@ -63,9 +61,10 @@ class Turns:
         log.add(step_log.BOUNDARY, 0, number)
 
     def _is_block_over(self):
-        if self._count >= self._steps:
+        spent_s = time.perf_counter() - self._block_began_s
+        if self._count % self._steps == 0 and spent_s >= self._block_least_s:
             return True
-        return self._count > 1 and time.perf_counter() - self._block_began_s > self._block_most_s
+        return self._count > 1 and spent_s > self._block_most_s
 
     def _wait_for_turn(self):
         session = self._session
