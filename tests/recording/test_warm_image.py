@@ -18,6 +18,7 @@ from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.machine import processes
+from torchdoctor.pairs.record import Recorder
 from torchdoctor.words.errors import UsageError
 
 IMPORTS = '"""A script."""\nfrom __future__ import annotations\nimport os, sys\nimport torch\n'
@@ -256,3 +257,23 @@ def test_a_version_with_files_of_its_own_has_an_image_of_its_own(
     image.close()
     assert (result.exit_code, result.output_tail) == (0, "old\n")
     assert Path(program.workload.script or "").read_text().endswith("print('new')")
+
+
+@pytest.mark.slow
+def test_the_observed_launch_is_forked_as_those_after_it_are(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """It imported torch by itself, and the image once more: three seconds of a minute."""
+    (tmp_path / "train.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(4, 1)\n"
+        "data = torch.utils.data.TensorDataset(torch.zeros(40000, 4))\n"
+        "for x, in torch.utils.data.DataLoader(data, batch_size=2):\n"
+        "    model(x).sum().backward()\n"
+    )
+    workload = workload_of(["train.py"], python=sys.executable, cwd=str(tmp_path))
+    recorder = Recorder(workload, tmp_path / "out", sandbox, 0, None, 60.0, forks=True)
+    observed = recorder.observe(None, 0.2, 5.0)
+    recorder.close()
+    assert observed.steps.steps > 10
+    images = [x.name for x in (tmp_path / "out").iterdir() if x.name.startswith("image")]
+    assert images == ["image-0"]

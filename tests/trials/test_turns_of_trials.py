@@ -222,7 +222,7 @@ def test_each_side_of_a_pair_warms_up_and_waits_as_its_arm_needs(
         return sorted(of_each)
 
     least = turns.block_steps
-    assert told() == [(10, least, 2), (10, least, 2)]
-    assert told(settled_after=40) == [(10, least, 2), (40, least, 2)]
+    assert told() == [(10, least, 1), (10, least, 1)]
+    assert told(settled_after=40) == [(10, least, 1), (40, least, 1)]
     # What its workers had waited for is used up before a block begins, and an epoch starts them.
     assert told(switching=Switching(workers=8)) == [(10, 20, 8), (10, 20, 8)]

@@ -48,7 +48,7 @@ def _block_steps(steps: StepStatistics, fewest: int, parts: bool) -> int | None:
 def _fewest_steps(step_s: float) -> tuple[int, int]:
     """Return the iterations of a block and of what is discarded before it, at least."""
     # Of long steps one or two make a block, and one is enough for the machine to settle.
-    enough = min(FEWEST_STEPS, math.ceil(2 * BLOCK_S / step_s))
+    enough = min(FEWEST_STEPS, math.ceil(1.2 * BLOCK_S / step_s))
     discarded = max(FEWEST_DISCARDED, math.ceil(DISCARDED_S / step_s)) if step_s < BLOCK_S else 1
     return max(enough, math.ceil(BLOCK_S / step_s)), discarded
 
@@ -121,6 +121,7 @@ def choose_turns(
         return None
     step_s = max(slower.mean_s, 1e-6)
     fewest, discard = _fewest_steps(step_s)
+    discard = discard if step_s < DISCARDED_S else 1  # that wakes up: nothing was switched
     if steps is not None:
         fewest = min(fewest, max(steps // 2, 1))
     size = _block_steps(slower, fewest, parts)

@@ -95,16 +95,13 @@ class Recorder:
         most `most_s`; `budget_s`: longest wait for the first steps; `spec`: another version of the
         program. Raise ProgramFailed, NoStepFound or TimedOut with a sentence that says what to do.
         """
-        plan = {
-            "purpose": "observe",
-            "sample_stacks": True,
-            "watch_files": True,
-            "batches_learn": step_on == "loader",  # the user says that batches are steps
-        }
+        plan = {"purpose": "observe", "sample_stacks": True, "watch_files": True}
+        plan["batches_learn"] = step_on == "loader"  # the user says that batches are steps
         wait_s = min(self.timeout_s, budget_s)
         watch = ObservationWatch(step_on, enough_s, most_s, wait_s)
         sensors = Sensors()
-        result = self._launch(replace(spec, plan=plan), wait_s + most_s, watch, sensors)
+        forked = replace(spec, plan=plan, forked=True)
+        result = self._launch(forked, wait_s + most_s, watch, sensors)
         if watch.gave_up:
             result = replace(result, ended="timed-out")
         self._observed = result.channel
