@@ -38,7 +38,7 @@ from scipy.stats import binom
 from torchdoctor.probe import step_log
 
 PROBE = Path(step_log.__file__).parent
-WARM = 200  # steps of a training that do not count, or a third of it
+WARM = 200  # steps of a training that do not count, at most
 EACH = r"""
 import time
 import torch
@@ -156,7 +156,8 @@ def launch(
 ) -> Any:
     """Return what the script wrote; `how`: "plain", "probe" (in it alone), "watch", or a rival."""
     script = folder / "loop.py"
-    if how not in ("plain", "probe", "watch") and words[0] == "plain":
+    is_rival = how not in ("plain", "probe", "watch")
+    if is_rival and words[0] == "plain":
         for old, new in RIVAL_LINES:
             text = text.replace(old, new)
     script.write_text(text)
@@ -172,19 +173,21 @@ def launch(
     elif how == "watch":
         run = str(folder / "run")
         command = [sys.executable, "-m", "torchdoctor", "watch", "--output", run, "--", *command]
-    elif how != "plain":
+    elif is_rival:
         rival, *flags = how.split()
         with socket.socket() as free:  # its own port may be held by one that was left behind
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         command = [str(Path(python).parent / rival), "run", *flags, "--logs-dir", str(folder)]
         command += ["--aggregator-port", port, str(script), "--args", *arguments]
-    output = folder / "output.txt"
-    with output.open("wb") as file:
-        code = subprocess.run(command, env=environment, cwd=folder, stdout=file, stderr=file)
-    result = folder / "result.json"
-    if not result.is_file():
-        raise SystemExit(f"{how}: exit code {code.returncode}\n{output.read_text()[-2000:]}")
+    output, result = folder / "output.txt", folder / "result.json"
+    for _ in range(3 if is_rival else 1):  # what it starts beside the program may come too late
+        with output.open("wb") as file:
+            done = subprocess.run(command, env=environment, cwd=folder, stdout=file, stderr=file)
+        if result.is_file():
+            break
+    else:
+        raise SystemExit(f"{how}: exit code {done.returncode}\n{output.read_text()[-2000:]}")
     return json.loads(result.read_text())
 
 
@@ -206,9 +209,10 @@ def blocks(options: argparse.Namespace) -> None:
     print("| loop | step | hooks cost us a step | outside its products | of the step |")
     print("| --- | --- | --- | --- | --- |")
     sizes = [max(20, min(100, int(250 / step_ms))) for step_ms in options.step_ms]
+    warms = [min(WARM, 4 * size) for size in sizes]
     parts = [
-        (repeats, WARM + size * 4 * options.rounds, WARM, size)
-        for repeats, size in zip(repeats_of(options), sizes, strict=True)
+        (repeats, warm + size * 4 * options.rounds, warm, size)
+        for repeats, size, warm in zip(repeats_of(options), sizes, warms, strict=True)
     ]
     for loop in options.loop:
         words = [loop, str(int(options.wall)), json.dumps(parts)]
