@@ -1,11 +1,15 @@
 """A program under `watch` and without it: the same output, terminal, signals and end."""
 
 import contextlib
+import dataclasses
+import gzip
+import json
 import os
 import pty
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +20,8 @@ import psutil
 import pytest
 
 from torchdoctor.watch import end_report
+from torchdoctor.watch.followed import Alert
+from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import ProcessLog, WatchedRun, read_run
 
 pytestmark = pytest.mark.slow
@@ -258,6 +264,56 @@ def test_a_step_costs_few_calls_and_no_more_for_a_deep_model(tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
     shallow, deep = (float(line) for line in done.stdout.split())
     assert 8 <= shallow <= 24 and abs(deep - shallow) < 1
+
+
+ASKED = """
+import math, os, sys, time, torch
+profiling = sys.modules["_torchdoctor_probe_attach"]._watch.profiling
+profiling._began_s -= 10_000  # as after hours, when no window is due
+profiling._last_s = math.inf
+model = torch.nn.Linear(4, 2)
+while not os.path.exists("stop"):
+    for x in torch.utils.data.DataLoader(torch.ones(40, 4), batch_size=4):
+        model(x).sum().backward()
+        time.sleep(0.005)
+    if profiling._bytes:
+        profiling._began_s = time.monotonic()  # the window has taken all that it may
+"""
+
+
+def test_a_slower_training_is_profiled_at_once_within_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "asked.py").write_text(ASKED)
+    run, watch = tmp_path / "run", command(tmp_path / "asked.py", tmp_path / "run")
+    program = subprocess.Popen([*watch[:4], "--profiler", *watch[4:]], cwd=tmp_path)
+
+    def tell(kind: str) -> None:
+        alert = Alert(t_unix_s=time.time(), step=1, kind=kind, sentence="It did.")
+        with (run / "watch" / f"alerts-{socket.gethostname()}.jsonl").open("a") as file:
+            file.write(json.dumps(dataclasses.asdict(alert)) + "\n")
+
+    def windows() -> list[Path]:
+        return [run / "watch" / e.text for e in training(run).events if e.kind == "profile"]
+
+    def look_again() -> None:
+        before = len(training(run).sensors)
+        until(lambda: len(training(run).sensors) > before + 3, "signs of life")
+
+    until(lambda: run.is_dir() and bool(read_run(run).processes), "a log")
+    try:
+        tell("memory")
+        look_again()
+        assert windows() == []
+        tell("slower")
+        until(lambda: len(windows()) == 1, "a window")
+        look_again()
+        tell("slower")
+        look_again()
+        (window,) = windows()
+        assert b'"traceEvents"' in gzip.decompress(window.read_bytes())
+    finally:
+        (tmp_path / "stop").touch()
+    assert program.wait(60) == 0
+    assert (training(run).steps.rows["flags"] & layout.PROFILED > 0).sum() == 4
 
 
 class Terminal:

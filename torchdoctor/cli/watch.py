@@ -22,8 +22,8 @@ _Profiler = Annotated[
     bool,
     typer.Option(
         "--profiler",
-        help="Now and then profile a few steps, in 0.5 % of the time at most. torch says so on "
-        "stderr, and keeps more memory.",
+        help="Profile a few steps now and then and when training became slower, in 0.5 % of the "
+        "time at most. torch says so on stderr, and keeps more memory.",
     ),
 ]
 _ToTracker = Annotated[

@@ -1,4 +1,4 @@
-"""Opens torch's profiler for a few steps now and then, at most 0.5 % of the run's time."""
+"""Profiles a few steps now and then and when they became slower, in 0.5 % of the run's time."""
 
 import os
 import time
@@ -20,10 +20,10 @@ class Profiling:
         self.forget()
         self._began_s, self._last_s = time.monotonic(), 0.0
         self._cost_s, self._bytes = _FIRST_GUESS_S, 0
-        self._left = 0
-        self.spent_s = 0.0
+        self._left, self._spent_s = 0, 0.0
+        self.told = self._answered = 0  # changes: so far, and at the last window
         local = os.environ.get("LOCAL_RANK", "0")
-        self._wanted = bool(watch.plan.get("profile")) and local == "0"
+        self.wanted = bool(watch.plan.get("profile")) and local == "0"
 
     def forget(self):
         """Leave a window to the parent, in a forked child."""
@@ -32,25 +32,24 @@ class Profiling:
     def boundary(self, now, step):
         """Open or close a window between two steps."""
         if self.profiler is not None:
-            self._watch.log.flags |= layout.PROFILED
+            self._watch.log.flags |= layout.PROFILED  # also the step after it
             self._watch.log.due_ns = 0  # each boundary counts now
             self._left -= 1
             if self._left <= 0:
                 self._close(step)
-        elif self._wanted:
+        elif self.wanted:
             self._open_if_due()
 
     def _open_if_due(self):
         now_s = time.monotonic()
-        allowed_s = _SHARE * (now_s - self._began_s)
-        if self.spent_s + self._cost_s > allowed_s or now_s - self._last_s < _LEAST_GAP_S:
+        is_asked = self.told > self._answered or now_s - self._last_s >= _LEAST_GAP_S
+        if not is_asked or self._spent_s + self._cost_s > _SHARE * (now_s - self._began_s):
             return
-        torch, self._last_s = self._watch.torch, now_s
+        torch, self._last_s, self._answered = self._watch.torch, now_s, self.told
         if torch.autograd._profiler_enabled():
             return  # the program has a profiler of its own
-        device = self._watch.accelerator
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if device.is_used():
+        if self._watch.accelerator.is_used():
             activities = list(torch.profiler.supported_activities())
         self.profiler = torch.profiler.profile(activities=activities)
         self.profiler.start()
@@ -60,19 +59,17 @@ class Profiling:
     def _close(self, step):
         profiler, self.profiler = self.profiler, None
         profiler.stop()
-        name = self._watch.keeper.stem + "-%d.json.gz" % step
-        folder = os.path.join(self._watch.keeper.folder, "traces")
-        os.makedirs(folder, exist_ok=True)
-        profiler.export_chrome_trace(os.path.join(folder, name))
-        size = os.path.getsize(os.path.join(folder, name))
+        name = os.path.join("traces", self._watch.keeper.stem + "-%d.json.gz" % step)
+        path = os.path.join(self._watch.keeper.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        profiler.export_chrome_trace(path)
+        size = os.path.getsize(path)
         self._bytes += size
         took_s = time.monotonic() - self._last_s
-        self.spent_s += took_s
+        self._spent_s += took_s
         self._cost_s = max(self._cost_s, took_s)
-        self._wanted = self._bytes + size < _MOST_BYTES
-        # The file was written between the steps: the next one is not like the others either.
-        self._watch.log.flags |= layout.PROFILED
-        self._watch.event("profile", os.path.join("traces", name), took_s)
+        self.wanted = self._bytes + size < _MOST_BYTES
+        self._watch.event("profile", name, took_s)
 
     def at_exit(self):
         """Close what is open: a running profiler would crash a program that ends."""
