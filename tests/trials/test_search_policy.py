@@ -261,6 +261,17 @@ def test_what_other_settings_gain_says_nothing_of_one_that_was_measured() -> Non
     assert 28.0 < math.exp(beliefs.mean_gain(a_set("threads 1"))) < 33.0
 
 
+def test_the_nearest_settings_that_were_measured_say_most_of_another() -> None:
+    """One worker had gained 1.2x, two 2.5x: as 1.2x seemed likely of four, they were not tried."""
+    workers = [
+        replace(WORKERS, name=f"workers {n}", family="workers", setting=float(n), ceiling=4.3)
+        for n in (1, 2, 4)
+    ]
+    pairs = {a_set("workers 2"): logs(2.53, 2.54), a_set("workers 1"): logs(1.23)}
+    beliefs = Beliefs(workers, WAITS, Results(pairs=pairs), seed=1)
+    assert 2.3 < math.exp(beliefs.mean_gain(a_set("workers 4"))) < 2.8
+
+
 def test_what_computes_faster_leaves_the_waits_to_another_fix() -> None:
     """4/5 of a step and 9 % of it end: 11 % are left, not 18 %."""
     arms = [replace(THREADS, ceiling=9.0), WORKERS]

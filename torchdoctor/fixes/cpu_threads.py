@@ -96,15 +96,13 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 def instruction(settings: Settings, recording: Recording) -> str:
     call = f"torch.set_num_threads({settings['num_threads']})"
-    location = recording.main.flags.num_threads_location
-    if location is not None:
+    if (location := recording.main.flags.num_threads_location) is not None:
         return f"{place(recording, location, '')}  {call}"
     return f"{call}  # after the imports; or OMP_NUM_THREADS={settings['num_threads']}"
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    location = recording.main.flags.num_threads_location
-    if location is not None:
+    if (location := recording.main.flags.num_threads_location) is not None:
         return call_edits(recording, location, "set_num_threads", dict(settings))
     return on_top(recording, f"torch.set_num_threads({settings['num_threads']})")
 

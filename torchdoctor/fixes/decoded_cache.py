@@ -215,9 +215,7 @@ FIX = FixSpec(
     settings=settings,
     by_hand=by_hand,
     suits=lambda trace: False,
-    doubt=lambda recording: changed_itself(
-        recording, "a sample that comes from a cache would not do it."
-    ),
+    doubt=lambda recording: changed_itself(recording, "a sample from a cache would not do it."),
     apply=apply,
     location=lambda recording: _makes_samples(recording) or loader_location(recording),
     instruction=instruction,

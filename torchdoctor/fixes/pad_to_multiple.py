@@ -92,9 +92,7 @@ FIX = FixSpec(
     name="sizes in multiples of 8",
     treats=("odd-sizes", "sizes-not-multiples"),
     keeps_results="changes training",
-    untried=(
-        "it gives the model other shapes, which only its source can: its products are timed alone."
-    ),
+    untried="only its source can give it other shapes: its products are timed alone.",
     refuses=refuses,
     platforms=("cuda",),
     advice=advice,

@@ -44,7 +44,7 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import before_training
-from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.lookup import product_share, training_models
 from torchdoctor.words import Example, FixSpec, Recording, Settings, TraceStatistics
 
 _INFERENCE = """\
@@ -54,6 +54,7 @@ with torch.inference_mode():
     output = model(x)"""
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
 _FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
+_PRODUCTS = 0.8  # of their time, which stays as it is
 _MANY_SIZES = 3  # two are often those of training and of evaluation, or of the last batch
 _MATRIX_SHARE = 0.3  # of the step, from which on kernels of products are worth timing
 
@@ -66,9 +67,8 @@ def refuses(recording: Recording) -> str | None:
         return "The model is already compiled."
     if any(m.data_parallel == "DataParallel" for m in models):
         return "The model is wrapped in DataParallel, which copies it at each step."
-    if models and all(
-        m.recurrent and not m.conv2d and not m.attention and m.linear <= 2 for m in models
-    ):
+    left_as_is = (m.recurrent and not (m.conv2d or m.attention or m.linear > 2) for m in models)
+    if models and all(left_as_is):
         return "The model is recurrent, and torch.compile leaves nn.RNN, nn.LSTM and nn.GRU as is."
     named = os.environ.get("CXX")
     if not (recording.has_gpu or any(map(shutil.which, [named] if named else _COMPILERS))):
@@ -77,8 +77,8 @@ def refuses(recording: Recording) -> str | None:
 
 
 def suits(trace: TraceStatistics) -> bool:
-    names = [operator.name for operator in trace.operators]
-    compiled = any("triton" in x.lower() or "CompiledFunction" in x for x in names)
+    names = " ".join(x.name for x in trace.operators)
+    compiled = "triton" in names.lower() or "CompiledFunction" in names
     # An engine compiles its model by itself.
     return not (compiled or trace.compilation or trace.has_engine)
 
@@ -102,6 +102,12 @@ def settings(recording: Recording) -> list[Settings]:
     if recording.has_gpu and _matrix_share(recording) >= _MATRIX_SHARE:
         variants.append({"mode": "max-autotune-no-cudagraphs"})
     return variants
+
+
+def works_on_s(recording: Recording) -> float | None:
+    """Return the time of no matrix product, and some of theirs for what is fused with them."""
+    share, steps = product_share(recording), recording.steps
+    return None if share is None or steps is None else (1.0 - _PRODUCTS * share) * steps.mean_s
 
 
 def _matrix_share(recording: Recording) -> float:
@@ -169,8 +175,7 @@ def _compile_in_place(torch: Any, module: Any, options: dict[str, Any]) -> None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    asked = trainer_call(recording, {"compile": True})
-    if asked is not None:
+    if (asked := trainer_call(recording, {"compile": True})) is not None:
         return asked
     where = "  # before the training loop, after moving the model to its device"
     first, *rest = _statement(settings, recording, "model", "block").splitlines()
@@ -216,6 +221,7 @@ FIX = FixSpec(
     p_helps=0.5,  # gained in 4 of 7 programs of benchmarks/logs
     setup_s=18.0,  # of 100 to 5,200 operators a step, on two cores, compiling took 20 to 62 s
     operator_s=0.0085,
+    works_on_s=works_on_s,
     refuses=refuses,
     settings=settings,
     suits=suits,

@@ -152,12 +152,10 @@ class Beliefs:
 
     def _observations(self) -> Iterator[tuple[str, float, float, float]]:
         """Yield arm, gain, error and part of sigma of all that was measured of single arms."""
-        for members, logs in self.results.pairs.items():
-            if len(members) != 1:
-                continue
-            [name] = members
+        pairs = self.results.pairs.items()
+        for name, logs in ((name, logs) for x, logs in pairs for name in x if len(x) == 1):
             for log in logs:
-                yield name, log, self.results.errors.get(members, 0.0), 1.0
+                yield name, log, self.results.errors.get(frozenset([name]), 0.0), 1.0
                 yield from self._neighbours(name, log, _NEIGHBOUR_ERROR)
         for name, blocks in self.results.blocks.items():
             if name in self.arms:
@@ -168,10 +166,13 @@ class Beliefs:
     def _neighbours(
         self, name: str, gain: float, error: float
     ) -> Iterator[tuple[str, float, float, float]]:
-        """Yield what a measured setting says of those of the same fix that were not measured."""
+        """Yield what a measured setting says of others of its fix, as far as the next measured."""
         arm = self.arms[name]
-        for other in self.arms.values():
-            if self.results.measured(other.name) or not arm.family or other.family != arm.family:
+        family = [x for x in self.arms.values() if arm.family and x.family == arm.family]
+        known = [x.setting or 0 for x in family if x is not arm and self.results.measured(x.name)]
+        for other in family:
+            low, high = sorted((arm.setting or 0, other.setting or 0))
+            if other is arm or any(low <= value <= high for value in known):
                 continue
             doublings = abs(math.log2(((other.setting or 0) + 0.5) / ((arm.setting or 0) + 0.5)))
             more = _NEIGHBOUR_PART * doublings * max(abs(gain), 0.1)
