@@ -12,7 +12,7 @@ from simulated_program import observed
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_during_trials
-from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec, Switching
+from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import Window, choose_window
 from torchdoctor.pairs import measurement
 from torchdoctor.pairs.engine import Engine
@@ -225,4 +225,4 @@ def test_each_side_of_a_pair_warms_up_and_waits_as_its_arm_needs(
     assert told() == [(10, least, 1), (10, least, 1)]
     assert told(settled_after=40) == [(10, least, 1), (40, least, 1)]
     # What its workers had waited for is used up before a block begins, and an epoch starts them.
-    assert told(switching=Switching(workers=8)) == [(10, 20, 8), (10, 20, 8)]
+    assert told(workers=8) == [(10, 20, 8), (10, 20, 8)]

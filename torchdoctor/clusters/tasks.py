@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchdoctor import __version__
-from torchdoctor.launch.launch_spec import FixFile, LaunchSpec, Switching
+from torchdoctor.launch.launch_spec import FixFile, LaunchSpec
 from torchdoctor.observe.window import Window
 from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import PairTask, PairTimings
@@ -34,7 +34,7 @@ class SentSpec:
     boundary: Boundary | None
     setup_s: float
     settled_after: int
-    switching: Switching | None
+    workers: int
 
     @classmethod
     def of(cls, spec: LaunchSpec) -> "SentSpec":
@@ -51,7 +51,7 @@ class SentSpec:
             boundary=spec.boundary,
             setup_s=spec.setup_s,
             settled_after=spec.settled_after,
-            switching=spec.switching,
+            workers=spec.workers,
         )
 
     def spec(self) -> LaunchSpec:
@@ -67,7 +67,7 @@ class SentSpec:
             boundary=self.boundary,
             setup_s=self.setup_s,
             settled_after=self.settled_after,
-            switching=self.switching,
+            workers=self.workers,
         )
 
 

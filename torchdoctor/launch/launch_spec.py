@@ -43,6 +43,7 @@ class LaunchSpec:
     plan: Mapping[str, Any] = field(default_factory=dict)  # what else the probe is told
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched (compiling)
     settled_after: int = 0  # iterations after which its fixes work as they go on working
+    workers: int = 0  # that its fixes give the loader
     switching: Switching | None = None  # None: it cannot be switched within one launch
     forked: bool = False  # from the warm image, where there is one
 
@@ -53,14 +54,9 @@ class LaunchSpec:
 
     def plan_content(self, seed: int) -> dict[str, Any]:
         """Return the content of the plan file; `seed` is given to a program that sets none."""
-        return {
-            "purpose": "time",
-            "boundary": None if self.boundary is None else asdict(self.boundary),
-            "fixes": plan_entries(self.fixes),
-            "seed": seed,
-            "seed_offset": self.seed_offset,
-            **self.plan,
-        }
+        boundary = None if self.boundary is None else asdict(self.boundary)
+        known = {"purpose": "time", "boundary": boundary, "fixes": plan_entries(self.fixes)}
+        return {**known, "seed": seed, "seed_offset": self.seed_offset, **self.plan}
 
 
 UNTOUCHED = LaunchSpec(name=BASELINE)

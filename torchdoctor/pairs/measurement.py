@@ -173,7 +173,7 @@ class ProgramLaunches:
 
     def _turns_of(self, turns: TurnBlocks, arms: Sequence[LaunchSpec]) -> TurnBlocks:
         # What a worker waited for came while it stood still: a batch of each may lie ready.
-        ready = max(arm.switching.workers if arm.switching else 0 for arm in arms)
+        ready = max(arm.workers for arm in arms)
         turns = (turns.in_epochs if ready else None) or turns
         turns = turns.warmed_up(max(self._settled_after(x, turns.measured_steps) for x in arms))
         discarded = ready if self.pace.steps_in_all is None else 0

@@ -51,15 +51,16 @@ class ArmSpecs:
             variables=variables,
             setup_s=sum(spec.setup_s + spec.operator_s * self._calls for spec, _ in known),
             settled_after=self._settled_after(fixes),
+            workers=_workers(fixes),
             switching=self._switching(fixes),
         )
 
     def patched(self, patch: SourcePatch, fixes: Fixes) -> LaunchSpec:
         """Return the program with the patch, which makes these fixes permanent."""
         permanent = [fix for fix in fixes if fix[0] in patch.fixes]
-        return LaunchSpec(
-            name=PATCH, contents=patch.contents(), settled_after=self._settled_after(permanent)
-        )
+        settled, workers = self._settled_after(permanent), _workers(permanent)
+        contents = patch.contents()
+        return LaunchSpec(name=PATCH, contents=contents, settled_after=settled, workers=workers)
 
     def patch(self, fixes: Fixes) -> tuple[SourcePatch | None, str | None]:
         """Return the patch that makes these fixes permanent, and why it cannot be launched."""
@@ -133,3 +134,7 @@ class ArmSpecs:
         if spec.when != "between steps":
             return False
         return not spec.by_second_loader or allows_second_loader(self._recording)
+
+
+def _workers(fixes: Fixes) -> int:
+    return max((int(settings.get("num_workers", 0)) for _, settings in fixes), default=0)

@@ -254,13 +254,13 @@ class Beliefs:
                 whole = max(sum(self.step.shares.get(each, 0.3) for each in phases), 0.02)
                 left = np.maximum(1.0 - removed[phase] / whole, 0.0)
                 removed[phase] = removed[phase] + part * left
-        waits = sum(self.step.shares.get(phase, 0.0) for phase in self.step.competing)
+        waits = min(sum(self.step.shares.get(x, 0.0) for x in self.step.competing), 0.98)
         waited = waits - sum(removed.get(phase, 0.0) for phase in self.step.competing)
         left = np.maximum(1.0 - sum(removed.values(), np.zeros(SAMPLES)), 0.02)
         waited = np.clip(waited, 0.0, left)
         rest = left - waited
         for part in anywhere:  # it shortens what is no wait, and waits only if it gains still more
-            rest = rest * (1.0 - np.minimum(part / (1.0 - waits + 1e-9), 1.0))
+            rest = rest * (1.0 - np.minimum(part / (1.0 - waits), 1.0))
             waited = waited * (1.0 - np.maximum(part - 1.0 + waits, 0.0) / (waits + 1e-9))
         total = total - np.log(np.maximum(waited + rest, 0.01))
         error = _SET_ERROR * (len(members) - 1) + _SET_PART * np.abs(total)

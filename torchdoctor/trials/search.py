@@ -130,8 +130,7 @@ class Search:
             self._try_ceilings_alone()
         while True:
             action = self._next()
-            claimed = bool(self._policy().claims)
-            if action.kind == "stop" and not claimed and self._try_ceilings_alone():
+            if action.kind == "stop" and not self._policy().claims and self._try_ceilings_alone():
                 action = self._policy().next()  # what they bound may be worth more, or less
             if action.kind == "stop":
                 self._stopped = action.reason

@@ -235,9 +235,8 @@ class SearchPolicy:
         best = options[int(np.argmax(rates))]
         if max(rates) <= _NO_RATE:  # no measurement is worth its time: take the claim in reach
             reached = self._reached(self._left_s)
-            best = max(
-                options, key=lambda x: (round(x.worth, 4), reached.get(x.action.members, 0.0))
-            )
+            nearly = {x: round(x.worth, 4) for x in options}
+            best = max(options, key=lambda x: (nearly[x], reached.get(x.action.members, 0.0)))
         least = max(_PRICE * best.cost_s / self.prices.budget_s, _FLOOR + self._luck)
         return best.action if best.worth + self._luck - self._claimed >= least else None
 

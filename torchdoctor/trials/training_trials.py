@@ -285,11 +285,8 @@ def _details(fix: str, timings: Sequence[LaunchTiming]) -> dict[str, Any]:
     """Return the details that a fix noted last, without its columns."""
     noted = [x.details for timing in timings for x in timing.fixes if x.fix == fix]
     last = noted[-1] if noted else {}
-    return {
-        name: value
-        for name, value in last.items()
-        if isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))
-    }
+    finite = {x: y for x, y in last.items() if not isinstance(y, float) or math.isfinite(y)}
+    return {name: value for name, value in finite.items() if isinstance(value, (int, str, float))}
 
 
 def _whole(text: str) -> str:
