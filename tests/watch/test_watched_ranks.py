@@ -66,7 +66,6 @@ def train(config):
         model(x).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    time.sleep(3)  # what is logged is on disk after a second
 
 ray.init(num_cpus=4, object_store_memory=80 << 20, include_dashboard=False)
 scaling, backend = ScalingConfig(num_workers=2), TorchConfig(backend="gloo")

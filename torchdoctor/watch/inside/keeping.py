@@ -162,13 +162,17 @@ class Keeper:
         if not self._lock.acquire(timeout=_PATIENCE_S):
             return  # the other thread waits for a disk that hangs: the program's end does not
         try:
-            for file in (self._rows, self._events, self._sensors):
-                if file is not None:
-                    file.flush()
-                    if sync:
-                        file.sync()
+            for file in filter(None, (self._rows, self._events, self._sensors)):
+                file.flush()
+                if sync:
+                    file.sync()
         finally:
             self._lock.release()
+
+    def leaves(self):
+        """Write what is known as a rank leaves its group."""
+        self._watch.log.work()
+        self.flush()
 
     def end(self):
         """Write what is left at the exit of the process."""
