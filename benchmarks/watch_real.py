@@ -197,7 +197,7 @@ def measure(kind: str) -> str:
         (folder / "data.new").symlink_to("slow")
         (folder / "data.new").replace(folder / "data")
     if kind in ("memory", "swap"):
-        _limit(groups[0], 330 << 20 if kind == "memory" else 520 << 20)
+        _limit(groups[0], 330 << 20 if kind == "memory" else 400 << 20)
     if kind == "quota":
         (groups[0] / "cpu.cfs_quota_us").write_text("20000")
     if kind == "core":
