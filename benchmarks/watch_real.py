@@ -3,7 +3,8 @@
     python benchmarks/watch_real.py [KIND ...]
 
 Prints the rows of a table for docs/watch.md. A step is light: it sleeps as a device would work, so
-that several run side by side. Needs root (control groups of version 1), bindfs and g++.
+that several run side by side. Needs root (control groups of version 1), bindfs and g++; "swap" a
+swap file of 1 GB or more.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Data(Dataset):
         if kind == "storage":
             with open(folder + "/data/%d" % (i % 64), "rb", buffering=0) as file:
                 file.read(8192)
-        if kind == "memory":
+        if kind in ("memory", "swap"):
             at = np.random.randint(0, pages, 200) * 4096
             return torch.from_numpy(np.repeat(mapped[at] / 255.0, 3)[:512].astype(np.float32))
         size = 512 * 3 if kind == "sequences" and now else 512
@@ -57,6 +58,9 @@ if kind == "memory":
     with open(folder + "/mapped", "wb") as file:  # so that its pages are of this control group
         for _ in range(400): file.write(os.urandom(1 << 20))
     mapped = np.memmap(folder + "/mapped", dtype=np.uint8, mode="r")
+if kind == "swap":
+    mapped = np.random.randint(0, 255, 400 << 20, dtype=np.uint8)
+if kind in ("memory", "swap"):
     pages = len(mapped) // 4096
 rank = 0
 if "RANK" in os.environ:
@@ -122,6 +126,7 @@ EXPECTED = {
     "core": "other program",
     "leak": "leak",
     "memory": "memory",
+    "swap": "swapping",
     "quota": "quota",
     "storage": "storage",
     "gc": "gc",
@@ -140,6 +145,16 @@ def _group(controller: str, name: str) -> Path:
     return folder
 
 
+def _limit(group: Path, size: int) -> None:
+    """Lower the limit of a memory group; the kernel refuses until enough of it is in swap."""
+    for _ in range(60):
+        try:
+            (group / "memory.limit_in_bytes").write_text(str(size))
+            return
+        except OSError:
+            time.sleep(0.5)
+
+
 def measure(kind: str) -> str:
     folder = Path(tempfile.mkdtemp(prefix=f"watch-{kind}-"))
     (folder / "train.py").write_text(TRAIN)
@@ -154,7 +169,7 @@ def measure(kind: str) -> str:
             subprocess.run(["bindfs", *mount], check=True)
             ending.append(["fusermount", "-u", "-z", str(folder / name)])
         (folder / "data").symlink_to("fast")
-    if kind in ("leak", "memory"):
+    if kind in ("leak", "memory", "swap"):
         groups.append(_group("memory", f"watch-{kind}"))
         limit = (2 << 30) if kind == "leak" else (1 << 30)
         (groups[0] / "memory.limit_in_bytes").write_text(str(limit))
@@ -181,8 +196,8 @@ def measure(kind: str) -> str:
     if kind == "storage":
         (folder / "data.new").symlink_to("slow")
         (folder / "data.new").replace(folder / "data")
-    if kind == "memory":
-        (groups[0] / "memory.limit_in_bytes").write_text(str(330 << 20))
+    if kind in ("memory", "swap"):
+        _limit(groups[0], 330 << 20 if kind == "memory" else 400 << 20)
     if kind == "quota":
         (groups[0] / "cpu.cfs_quota_us").write_text("20000")
     if kind == "core":

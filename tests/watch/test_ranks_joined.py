@@ -52,7 +52,9 @@ def signs(until_s: float, phase: int) -> np.ndarray:
     return rows
 
 
-def write_rank(folder: Path, rank: int, until_s: float, phase: int, late_s: float = 0.0) -> None:
+def write_rank(
+    folder: Path, rank: int, until_s: float, phase: int, late_s: float = 0.0, pid: int = 50
+) -> None:
     """Write a rank that makes steps of 0.1 s for half a minute, and lives for `until_s`."""
     steps = watched_folders.empty_rows(300, layout.STEP_COLUMNS)
     steps["step"], steps["steps"] = np.arange(1, 301), 1
@@ -60,7 +62,7 @@ def write_rank(folder: Path, rank: int, until_s: float, phase: int, late_s: floa
     steps["start_ns"] = simulation.START_NS + (np.arange(300) * 1e8).astype(np.int64)
     process = Process(
         host="a",
-        pid=50 + rank,
+        pid=pid + rank,
         rank=rank,
         world_size=4,
         start_ns=simulation.START_NS + int(late_s * 1e9),
@@ -116,3 +118,10 @@ def test_a_run_that_ended_has_no_dead_ranks(tmp_path: Path) -> None:
     for rank in range(4):
         write_rank(tmp_path, rank, 30, layout.BACKWARD)
     assert not told(tmp_path, 500)
+
+
+def test_ranks_that_are_started_again_are_neither_late_nor_dead(tmp_path: Path) -> None:
+    for rank in range(4):
+        write_rank(tmp_path, rank, 30, layout.BACKWARD)
+        write_rank(tmp_path, rank, 70, layout.BACKWARD, late_s=35, pid=90)
+    assert not told(tmp_path, 70)

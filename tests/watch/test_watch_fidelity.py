@@ -65,7 +65,12 @@ sys.exit(3)
 
 
 WRONG = """
-for call in (lambda: torch.utils.data.DataLoader([0], num_workers=-1), torch.distributed.barrier):
+import torch.distributed as dist
+for call in (
+    lambda: torch.utils.data.DataLoader([0], num_workers=-1),
+    dist.barrier,
+    lambda: dist.init_process_group("gloo"),
+):
     try:
         call()
     except ValueError:

@@ -18,8 +18,7 @@ _verdicts: dict = {}
 
 def is_users(filename):
     """Return whether a code's file is the user's: no library's, Python's, or torchdoctor's."""
-    verdict = _verdicts.get(filename)
-    if verdict is None:
+    if (verdict := _verdicts.get(filename)) is None:
         path = os.path.realpath(filename) if filename else ""
         foreign = not path or filename.startswith("<") or path.startswith((_OWN, *_STANDARD))
         verdict = not foreign and not any(folder in path for folder in _FOREIGN)

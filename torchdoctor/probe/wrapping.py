@@ -22,16 +22,17 @@ def wrap(owner, name, make):
 
 
 def before(session, owner, name, look):
-    """Call look(*args, **kwargs) before owner.name; its failure never reaches the program."""
+    """Call look() before owner.name; its failure never reaches the program."""
 
     def make(old):
         def function(*args, **kwargs):
+            if session.on:
+                session.guarded(look)()
             try:
-                if session.on:
-                    look(*args, **kwargs)
-            except Exception as error:
-                session.fail(name, error)
-            return old(*args, **kwargs)
+                return old(*args, **kwargs)
+            except BaseException as error:
+                session.hide_frames(error)
+                raise
 
         return function
 

@@ -85,10 +85,11 @@ class Beside:
 
     def _end(self) -> None:
         logs = read_run(self._folder).processes
-        here = [log.process.exited for log in logs if log.process.host == self._start.host]
-        ended = dataclasses.replace(
-            self._start, end_unix_ns=time.time_ns(), exited=all(here) if here else None
-        )
+        here = [log.process for log in logs if log.process.host == self._start.host]
+        # Some end their workers by force when all is done, as Ray does: the first process counts.
+        told = [x.exited for x in here if x.pid == self._start.pid] or [x.exited for x in here]
+        exited = all(told) if told else None
+        ended = dataclasses.replace(self._start, end_unix_ns=time.time_ns(), exited=exited)
         write_start(self._folder, ended)
         self._figures.close()
         from torchdoctor.watch.end_report import write_end_report  # not while the program runs

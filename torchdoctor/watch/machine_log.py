@@ -107,8 +107,7 @@ def _mhz() -> float:
 def _pressure_s(kind: str) -> float:
     """Return seconds since boot for which some task waited for CPU, memory or storage."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        some = (_PRESSURE / kind).read_text().splitlines()[0]
-        return int(some.rpartition("total=")[2]) / 1e6
+        return int((_PRESSURE / kind).read_text().splitlines()[0].rpartition("total=")[2]) / 1e6
     return math.nan
 
 

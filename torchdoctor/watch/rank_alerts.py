@@ -19,13 +19,16 @@ _LAG = 0.15  # of a step
 
 def rank_alerts(processes: Sequence[Followed], now_s: float) -> list[Alert]:
     """Return what is to be told of the ranks now; the same at each call while it lasts."""
-    running = [x for x in processes if not x.process.exited and x.sign is not None]
+    # A program may start a rank again, after a crash or for its next training.
+    last = {x.stem if x.process.rank is None else x.process.rank: x for x in processes}.values()
+    first = {x.process.rank: x for x in processes[::-1] if x.process.rank is not None}.values()
+    running = [x for x in last if not x.process.exited and x.sign is not None]
     alive = [x for x in running if now_s - _sign_s(x) < _QUIET_S]
     if not alive:  # the whole run has ended, or is read from a copy
         return []
     ranks = [x for x in running if x.process.rank is not None and (x.process.world_size or 1) > 1]
     return [
-        *_late([x for x in processes if x.process.rank is not None], now_s),
+        *_late([*first][::-1], now_s),
         *(_dead(x, alive) for x in ranks if x not in alive),
         *_hangs([x for x in alive if x.last_step], now_s),
         *_lags([x for x in alive if x in ranks]),

@@ -155,8 +155,7 @@ class Steps:
 
     def _moment(self, name: str) -> Column:
         codes = self.rows[name].astype(np.float64)
-        moments = self.last_start_ns + layout.decoded(codes) * 1e9
-        return np.where(codes > 0, moments, np.nan)
+        return np.where(codes > 0, self.last_start_ns + layout.decoded(codes) * 1e9, np.nan)
 
     def has(self, flag: int) -> NDArray[np.bool_]:
         """Return whether each row has a flag of `layout`."""

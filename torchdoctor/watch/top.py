@@ -77,8 +77,7 @@ def frame(run: WatchedRun, now_s: float, width: int, height: int, colours: str |
         details=[],
         hint="",
     )
-    lines = terminal.render(document, width, False, colours).splitlines()
-    return lines[: height - 1]
+    return terminal.render(document, width, False, colours).splitlines()[: height - 1]
 
 
 def _waiting(logs: list[ProcessLog], passed_s: float) -> list[Block]:

@@ -76,8 +76,7 @@ class Loaders:
                 watch.wake()  # what begins while nothing is hooked would never be seen
             if not watch.on:
                 return old(loader)
-            number = self._numbers.get(loader)
-            number = self.made(loader, None) if number is None else number
+            number = self._numbers[loader] if loader in self._numbers else self.made(loader, None)
             add(step_log.LOADER_START_BEGIN, number)
             try:
                 iterator = old(loader)
@@ -254,13 +253,14 @@ class Exchanges:
 
     def install(self):
         """Wrap the collectives of `torch.distributed` that a program calls itself."""
-        distributed = self._watch.torch.distributed
+        watch, distributed = self._watch, self._watch.torch.distributed
         if distributed.is_available():
             for name in _COLLECTIVES:
                 wrapping.wrap(distributed, name, self._around)
             # A rank that never comes to its first step is missed all the same.
-            start = self._watch.keeper.start
-            wrapping.before(self._watch, distributed, "init_process_group", start)
+            wrapping.before(watch, distributed, "init_process_group", watch.keeper.start)
+            # Ray kills its workers right after it.
+            wrapping.before(watch, distributed, "destroy_process_group", watch.keeper.leaves)
 
     def _around(self, old):
         watch, compiling = self._watch, self._watch.torch.compiler.is_dynamo_compiling
@@ -348,8 +348,7 @@ def install_checkpoints(watch, importing):
                     watch.hide_frames(error)
                     raise
                 finally:
-                    took_ns = watch.log.add(CHECKPOINT_END) - began
-                    watch.event("checkpoint", "", took_ns / 1e9)
+                    watch.event("checkpoint", "", (watch.log.add(CHECKPOINT_END) - began) / 1e9)
 
             return save
 

@@ -165,26 +165,28 @@ class Keeper:
         if not self._lock.acquire(timeout=_PATIENCE_S):
             return  # the other thread waits for a disk that hangs: the program's end does not
         try:
-            for file in (self._rows, self._events, self._sensors):
-                if file is not None:
-                    file.flush()
-                    if sync:
-                        file.sync()
+            for file in filter(None, (self._rows, self._events, self._sensors)):
+                file.flush()
+                if sync:
+                    file.sync()
         finally:
             self._lock.release()
 
+    def leaves(self):
+        """Write what is known as a rank leaves its group."""
+        self._watch.log.work()
+        self.flush()
+
     def end(self):
         """Write what is left at the exit of the process."""
-        failed = getattr(sys, "last_type", None) is not None  # KeyboardInterrupt, too
         if self._ended:
             return
         self._ended = True
-        first = failed and self._watch.plan.get("pid") == os.getpid()
-        if first and not any(name.endswith(".steps") for name in os.listdir(self.folder)):
-            self.start()  # also a run in which nobody trained tells how it ended
+        if self._watch.plan.get("pid") == os.getpid():
+            self.start()  # also who starts others to train, or trains nothing, tells how it ended
         if self._rows is None:
             return
-        self._facts["exited"] = not failed
+        self._facts["exited"] = getattr(sys, "last_type", None) is None  # no KeyboardInterrupt, too
         self._sample()
         self.flush()
         self._write_facts()
