@@ -128,7 +128,8 @@ def test_a_run_that_loses_a_node_and_is_interrupted_leaves_no_task(
     script = tmp_path / "train.py"
     script.write_text(LOADING)
     words = [sys.executable, "-m", "torchdoctor", "run", f"--on=ray={address}", "--nodes=2"]
-    words += ["--budget=120s", "--output=out", "--fixes=loader-workers", str(script)]
+    words += ["--budget=120s", "--output=out", "--fixes=loader-workers", "--steps=300"]
+    words.append(str(script))
     with (tmp_path / "log").open("wb") as log:
         run = subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log)
 

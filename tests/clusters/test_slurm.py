@@ -263,7 +263,7 @@ def begun(cluster: SlurmCluster, folder: Path, output: str = "out") -> subproces
     """A whole run on two nodes once the second one trains; its task has a folder of its own."""
     (folder / "train.py").write_text(LOADING)
     command = [*RUN, "--on", "slurm", "--nodes=2", "--budget=120s", f"--output={output}"]
-    command += ["--fixes=loader-workers", "train.py"]
+    command += ["--fixes=loader-workers", "--steps=300", "train.py"]  # a pair outlives its node
     environment = {**cluster.environment, "TMPDIR": str(folder)}
     with (folder / "log").open("wb") as log:
         run = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)

@@ -19,10 +19,9 @@ _verdicts: dict = {}
 def is_users(filename):
     """Return whether a code's file is the user's: no library's, Python's, or torchdoctor's."""
     if (verdict := _verdicts.get(filename)) is None:
-        path = os.path.realpath(filename) if filename else ""
+        path = filename and os.path.realpath(filename)
         foreign = not path or filename.startswith("<") or path.startswith((_OWN, *_STANDARD))
-        verdict = not foreign and not any(folder in path for folder in _FOREIGN)
-        _verdicts[filename] = verdict
+        verdict = _verdicts[filename] = not (foreign or any(x in path for x in _FOREIGN))
     return verdict
 
 

@@ -129,9 +129,8 @@ class Session:
 
     def hide_frames(self, error):
         """Take our frame out of an exception; its wrapper goes on with a bare `raise`."""
-        trace = error.__traceback__
-        if trace is not None and trace.tb_next is not None:
-            error.__traceback__ = trace.tb_next
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            error.__traceback__ = error.__traceback__.tb_next
 
     def is_loader_worker(self):
         """Return whether this process is a DataLoader's worker, forked or spawned."""

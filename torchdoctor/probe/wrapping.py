@@ -22,12 +22,15 @@ def wrap(owner, name, make):
 
 
 def before(session, owner, name, look):
-    """Call look() before owner.name; its failure never reaches the program."""
+    """Call look(*args, **kwargs) before owner.name; its failure never reaches the program."""
 
     def make(old):
         def function(*args, **kwargs):
-            if session.on:
-                session.guarded(look)()
+            try:
+                if session.on:
+                    look(*args, **kwargs)
+            except Exception as error:
+                session.fail(name, error)
             try:
                 return old(*args, **kwargs)
             except BaseException as error:

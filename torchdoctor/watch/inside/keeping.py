@@ -172,7 +172,7 @@ class Keeper:
         finally:
             self._lock.release()
 
-    def leaves(self):
+    def leaves(self, *_, **__):
         """Write what is known as a rank leaves its group."""
         self._watch.log.work()
         self.flush()

@@ -32,7 +32,7 @@ class Trackers:
             return function
 
         wrapping.wrap(module, begin, make)
-        wrapping.before(self._watch, module, end, log)
+        wrapping.before(self._watch, module, end, lambda *_, **__: log())
 
     def _log(self, module):
         self._watch.log.work()
