@@ -14,7 +14,7 @@ from typing import IO
 import psutil
 import pytest
 from cluster_pairs import (
-    LOADING,
+    OWN_LOADER,
     ended,
     gate_of_two_nodes,
     launches,
@@ -126,7 +126,7 @@ def test_a_run_that_loses_a_node_and_is_interrupted_leaves_no_task(
     address, orders = cluster
     own = raylet_of_this_node(address)
     script = tmp_path / "train.py"
-    script.write_text(LOADING)
+    script.write_text(OWN_LOADER)
     words = [sys.executable, "-m", "torchdoctor", "run", f"--on=ray={address}", "--nodes=2"]
     words += ["--budget=120s", "--output=out", "--fixes=loader-workers", "--steps=300"]
     words.append(str(script))
