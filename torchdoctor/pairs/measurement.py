@@ -26,7 +26,7 @@ from torchdoctor.words import Boundary, LaunchTiming, LoaderFacts, SwitchedLaunc
 _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
 _TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
-_DEARER = 1.5  # times two launches that follow each other
+_DEARER = 2.5  # times two launches that follow each other, which see half as much
 _LATE_S = 10.0  # for a launch that is about to end when its time is up
 _MANY_PAIRS = 16  # if the time is for fewer pairs, each is made shorter
 
@@ -226,8 +226,8 @@ def turns_of_trials(
     whole = turns.block_steps % cycle == 0
     if not whole and window.measure_steps % cycle == 0:
         return "an epoch is too long for a block of steps"
-    enough = turns.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1)
-    if turns.pair_s > most_s or not enough:
+    enough = parts.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1)
+    if parts.pair_s > most_s or not enough:
         return _TOO_LONG
     short = steps is None and left_s < _MANY_PAIRS * parts.pair_s
     if short:  # what a pair saves goes into other pairs
