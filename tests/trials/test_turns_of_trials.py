@@ -229,3 +229,19 @@ def test_each_side_of_a_pair_warms_up_and_waits_as_its_arm_needs(
     assert told(settled_after=40) == [(10, least, 1), (40, least, 1)]
     # What its workers had waited for is used up before a block begins, and an epoch starts them.
     assert told(workers=8) == [(10, 20, 8), (10, 20, 8)]
+
+
+def test_an_arm_has_the_workers_of_the_loader_that_its_fixes_make() -> None:
+    """Of a deeper queue its own loader's workers, also where a member cannot be switched."""
+    recording = Recording(
+        workload=Workload(command=[], cwd=""),
+        environment=Environment(),
+        steps=observed(mean_s=0.02, median_s=0.02),
+        processes=[ProcessFacts(pid=1, loaders=[LoaderFacts(ident=0, batches=90, num_workers=4)])],
+    )
+    arms = ArmSpecs(catalogue.fixes(), recording)
+    deeper = ("prefetch-factor", {"prefetch_factor": 8})
+    assert arms.of([deeper]).workers == arms.of([("pin-memory", {}), deeper]).workers == 4
+    compiled = ("torch-compile", {"mode": "default"})
+    assert arms.of([compiled, ("loader-workers", {"num_workers": 8})]).workers == 8
+    assert arms.of([compiled]).workers == 0

@@ -43,7 +43,7 @@ class LaunchSpec:
     plan: Mapping[str, Any] = field(default_factory=dict)  # what else the probe is told
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched (compiling)
     settled_after: int = 0  # iterations after which its fixes work as they go on working
-    workers: int = 0  # that its fixes give the loader
+    workers: int = 0  # of the loader that its fixes make
     switching: Switching | None = None  # None: it cannot be switched within one launch
     forked: bool = False  # from the warm image, where there is one
 

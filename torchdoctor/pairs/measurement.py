@@ -217,8 +217,8 @@ def turns_of_trials(
     most_s = _DEARER * 2 * Pace.of(observed).launch_s(window)
     cycle, start_s = observed.steps.cycle_steps or 1, observed.start_s
     turns, parts = (
-        choose_turns(observed.steps, window, start_s, most_s, steps, parts)
-        for parts in (False, True)
+        choose_turns(observed.steps, window, start_s, most_s, steps, parts=cut)
+        for cut in (False, True)
     )
     if turns is None or parts is None:
         return why_in_turns(observed.steps)

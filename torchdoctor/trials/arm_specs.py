@@ -51,14 +51,14 @@ class ArmSpecs:
             variables=variables,
             setup_s=sum(spec.setup_s + spec.operator_s * self._calls for spec, _ in known),
             settled_after=self._settled_after(fixes),
-            workers=_workers(fixes),
+            workers=self._prepared(fixes)[0],
             switching=self._switching(fixes),
         )
 
     def patched(self, patch: SourcePatch, fixes: Fixes) -> LaunchSpec:
         """Return the program with the patch, which makes these fixes permanent."""
         permanent = [fix for fix in fixes if fix[0] in patch.fixes]
-        settled, workers = self._settled_after(permanent), _workers(permanent)
+        settled, (workers, _) = self._settled_after(permanent), self._prepared(permanent)
         contents = patch.contents()
         return LaunchSpec(name=PATCH, contents=contents, settled_after=settled, workers=workers)
 
@@ -117,15 +117,20 @@ class ArmSpecs:
         specs = [self._specs[fix] for fix, _ in fixes]
         if not all(map(self._switches, specs)):
             return None
-        loader = self._loaders[0] if self._loaders else LoaderFacts(ident=0)
         settle_s = max((spec.settles_s for spec in specs), default=0.0)
-        workers, ahead = 0, 0
-        for spec, (_, settings) in zip(specs, fixes, strict=True):
-            if spec.by_own_loader:
-                workers, ahead = prepared_ahead({}, loader)
-            elif spec.by_second_loader:
-                workers, ahead = prepared_ahead(settings, loader)
+        workers, ahead = self._prepared(fixes)
         return Switching(settle_s=settle_s, workers=workers, ahead=ahead)
+
+    def _prepared(self, fixes: Fixes) -> tuple[int, int]:
+        """Return the workers of the loader that fixes make, and what each prepares ahead."""
+        loader = self._loaders[0] if self._loaders else LoaderFacts(ident=0)
+        workers, ahead = 0, 0
+        for fix, settings in fixes:
+            if self._specs[fix].by_own_loader:
+                workers, ahead = prepared_ahead({}, loader)
+            elif self._specs[fix].by_second_loader or "num_workers" in settings:
+                workers, ahead = prepared_ahead(settings, loader)
+        return workers, ahead
 
     def _switches(self, spec: SwitchSpec) -> bool:
         """Return True if a fix can be switched on and off in this program as it runs."""
@@ -134,7 +139,3 @@ class ArmSpecs:
         if spec.when != "between steps":
             return False
         return not spec.by_second_loader or allows_second_loader(self._recording)
-
-
-def _workers(fixes: Fixes) -> int:
-    return max((int(settings.get("num_workers", 0)) for _, settings in fixes), default=0)

@@ -330,9 +330,8 @@ class SearchPolicy:
 
     def _costs_s(self, members: Members, paid: int) -> list[float]:
         """Return the seconds of 0, 1, 2, ... more pairs; only the first of all costs more."""
-        once_s = self.pair_s(members)
-        each_s = self.pair_s(members, 2) - once_s
-        first_s = each_s if paid else once_s
+        each_s = self.pair_s(members, 2) - self.pair_s(members)
+        first_s = each_s if paid else self.pair_s(members)
         return [0.0, *(first_s + number * each_s for number in range(MOST_PAIRS))]
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
