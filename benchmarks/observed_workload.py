@@ -37,7 +37,6 @@ from torchdoctor.words.errors import Inconclusive
 from torchdoctor.words.specs import FixSpec
 
 os.environ["TORCHDOCTOR_COMPILE_CACHE"] = "0"  # each run compiles as a first one does
-_SIDE_BY_SIDE = 8  # pairs of both results with the untouched program
 _TOGETHER = 0.3  # of the exhaustive search's time: for the best together
 
 
@@ -162,8 +161,10 @@ class Workload:
         found = compare_training(trials, untouched, facts.keeps_results, facts.how)
         return found.classification != "changed" and not found.harmful
 
-    def side_by_side(self, several: dict[str, Fixes], seed: int) -> dict[str, Interval | None]:
-        """Measure fresh pairs of these and the untouched program; speed-ups against it.
+    def side_by_side(
+        self, several: dict[str, Fixes], seed: int, number: int
+    ) -> dict[str, Interval | None]:
+        """Measure `number` fresh pairs of each with the untouched program; speed-ups against it.
 
         Raises:
             Inconclusive: one of them could not be measured.
@@ -171,7 +172,7 @@ class Workload:
         engine, specs = Engine(self._launches(), random.Random(seed)), self._specs()
         found = {}
         for name, fixes in several.items():
-            pairs = [engine.pair(specs.of(fixes)) for _ in range(_SIDE_BY_SIDE if fixes else 0)]
+            pairs = [engine.pair(specs.of(fixes)) for _ in range(number if fixes else 0)]
             if lost := [pair for pair in pairs if not isinstance(pair, Pair)]:
                 raise Inconclusive(f"{label(fixes)}: {lost[0].reason}")
             if fixes:

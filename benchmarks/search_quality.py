@@ -71,7 +71,7 @@ def _tried(report: dict[str, Any]) -> list[str]:
 
 
 def run_one(
-    script: Path, budget_s: float, number: int, best: Fixes | None = None
+    script: Path, budget_s: float, number: int, pairs: int, best: Fixes | None = None
 ) -> dict[str, Any]:
     """One workload by both ways; `best`: what an exhaustive search found before."""
     with (
@@ -87,10 +87,10 @@ def run_one(
             best = one.exhaustive(tried, TIMES * budget_s, number)
         several = {"search": ours, "exhaustive": best}
         if _same_set(ours, best):  # measured twice, chance alone would tell them apart
-            found = one.side_by_side({"search": ours}, number)
+            found = one.side_by_side({"search": ours}, number, pairs)
             both = dict.fromkeys(several, found.get("search"))
         else:
-            both = one.side_by_side(several, number)
+            both = one.side_by_side(several, number, pairs)
     return {
         "kind": "run",
         "workload": script.stem,
@@ -188,7 +188,7 @@ def _figures(found: dict[str, float] | None) -> str:
     return f"{found['estimate']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]"
 
 
-def _again(scripts: list[Path], out: Path, budget_s: float) -> None:
+def _again(scripts: list[Path], out: Path, budget_s: float, pairs: int) -> None:
     """Another search of each workload that was searched exhaustively."""
     for script in scripts:
         rows = [x for x in rows_of(out) if x["kind"] == "run" and x["workload"] == script.stem]
@@ -196,7 +196,7 @@ def _again(scripts: list[Path], out: Path, budget_s: float) -> None:
             continue
         best = [(fix, settings) for fix, settings in rows[-1]["exhaustive_fixes"]]
         try:
-            row = run_one(script, budget_s, len(rows) + 1, best)
+            row = run_one(script, budget_s, len(rows) + 1, pairs, best)
         except TorchdoctorError as error:
             print(f"{script.stem}: {error}", file=sys.stderr, flush=True)
             continue
@@ -213,6 +213,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--least", type=int, default=40, help="candidates that change nothing")
+    parser.add_argument("--pairs", type=int, default=8, help="of each result, side by side")
     options = parser.parse_args()
     budget_s = parse_duration(options.budget)
     scripts = [p for p in sorted(SAMPLES.glob("*.py")) if p.stem != "expectations"]
@@ -221,7 +222,7 @@ def main() -> int:
     if options.what == "nulls":
         rounds = math.ceil(options.least / (_NULLS * max(len(scripts), 1)))
     if options.what == "again":
-        _again(scripts, options.out, budget_s)
+        _again(scripts, options.out, budget_s, options.pairs)
     for number in range(1, rounds + 1):
         for script in scripts if options.what in ("run", "nulls") else []:
             rows = rows_of(options.out)
@@ -232,7 +233,10 @@ def main() -> int:
             if options.what == "nulls" and done >= options.least:
                 break
             try:
-                row = (run_one if options.what == "run" else run_nulls)(script, budget_s, number)
+                if options.what == "run":
+                    row = run_one(script, budget_s, number, options.pairs)
+                else:
+                    row = run_nulls(script, budget_s, number)
             except TorchdoctorError as error:  # the next start tries it again
                 print(f"{script.stem}: {error}", file=sys.stderr, flush=True)
                 continue

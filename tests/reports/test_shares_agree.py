@@ -34,6 +34,15 @@ def test_what_the_tree_asks_as_cpu_execution_is_no_other_time_in_the_bar() -> No
     assert rows == pytest.approx({"gpu": 0.17, "cpu": 0.83})
 
 
+def test_time_between_epochs_is_named_where_it_is_most_of_the_rest() -> None:
+    """ "62 % other" was the longest part of a bar, and no word said that it lay between epochs."""
+    report = samples.loader_bound()
+    for between_s, told in ((0.6, ", mostly between epochs"), (0.2, "")):
+        steps = replace(report.steps, mean_s=1.0, other_s=0.62, between_epochs_s=between_s)
+        labels = [bar.label for bar in time_bars(replace(report, steps=steps))]
+        assert f"other{told}" in labels
+
+
 @pytest.mark.parametrize("shown", ["terminal", "markdown", "html"])
 def test_the_share_of_gpu_utilization_is_said_to_be_idle(shown) -> None:
     assert "GPU idle 83" in rendered(_of_a_trace(), shown)

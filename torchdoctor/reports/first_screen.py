@@ -360,8 +360,7 @@ def _counts(report: Report, left_out: int) -> str:
 
 
 def _step(report: Report) -> list[Block]:
-    bars = time_bars(report)
-    if not bars:
+    if not (bars := time_bars(report)):
         return []
     time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
     trace, path = report.trace, report.trace.path if report.trace else ""

@@ -27,16 +27,17 @@ def time_bars(report: Report) -> list[Bar]:
             other = max(shares.other - python, 0.0)
             shares = replace(shares, cpu=shares.cpu + python, other=other)
         parts = [(key, label, getattr(shares, key)) for key, label in figures.SHARE_LABELS.items()]
-    bars = [Bar(key, label, share, figures.percent(share)) for key, label, share in parts if share]
-    return sorted(bars, key=lambda bar: -bar.share)
+    between = report.steps is not None and 2 * report.steps.between_epochs_s > report.steps.other_s
+    ends = {"other": ", mostly between epochs"} if between else {}
+    shown = [(key, label + ends.get(label, ""), share) for key, label, share in parts if share]
+    return [Bar(*part, figures.percent(part[-1])) for part in sorted(shown, key=lambda x: -x[-1])]
 
 
 def phase_line(report: Report) -> str:
     """Return the step's time by phase in one line; empty where the bars already say it."""
-    if report.baseline.shares == Shares():
-        return ""
     parts = [f"{label} {figures.percent(share)}" for _, label, share in _phases(report) if share]
-    return f"By phase: {', '.join(parts)}." if parts else ""
+    told = parts and report.baseline.shares != Shares()
+    return f"By phase: {', '.join(parts)}." if told else ""
 
 
 def _phases(report: Report) -> list[tuple[str, str, float | None]]:
