@@ -106,6 +106,16 @@ def test_steps_that_become_very_long_are_told_by_three_of_them(tmp_path: Path) -
     assert abs(alerts[0].step - step) <= 1
 
 
+def test_other_programs_are_no_cause_for_a_loader_that_sleeps(tmp_path: Path) -> None:
+    run, at_s = simulation.planted(simulation.PLANTS[0][2], 8)
+    run.machine["tree_cpu_s"] = run.process["cpu_s"]  # no worker computes
+    run.machine["busy_s"] = run.process["cpu_s"]
+    after = run.machine["t_ns"] >= simulation.START_NS + at_s * 1e9
+    run.machine["busy_s"][after] += 5.5 * 2.5 * np.arange(after.sum())  # of 8 CPUs
+    ((_, alert),) = simulation.replayed(tmp_path, [run])
+    assert alert.cause == "loader", alert.sentence
+
+
 def test_a_single_long_step_is_no_change(tmp_path: Path) -> None:
     run = simulation.steady(8 / 60, noise=0.2)
     run.steps["wait"][1500] += 90

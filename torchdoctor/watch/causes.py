@@ -11,6 +11,7 @@ from torchdoctor.watch.recording import PHASES
 from torchdoctor.words.figures import percent, seconds
 
 _MOST = 0.5  # of the added time: what explains the change
+_COMPUTES = 0.3  # of the added wait for data: workers that are busy, or a process without a CPU
 _SHOWN = {
     "wait": ("waiting for data", "data_loader"),
     "copy": ("copies to the device", "memcpy"),
@@ -112,9 +113,7 @@ def _garbage(change: Change) -> Cause | None:
     if change.share("gc") < 0.4:
         return None
     clause = f"pauses of Python's garbage collector have grown {change.told('gc')} a step"
-    todo = (
-        "Find what makes so many objects, or call gc.freeze() before the loop and collect rarely."
-    )
+    todo = "Find what makes many objects, or call gc.freeze() before the loop and collect rarely."
     return Cause("gc", clause, todo)
 
 
@@ -163,7 +162,10 @@ def _gpu_shared(change: Change) -> Cause | None:
 def _cpu_shared(change: Change) -> Cause | None:
     full = change.after["busy_s"] > 0.85 * change.after["cpus"]
     waits = change.rise("process_queued_s") > 0.05 or change.rise("cpu_pressure_s") > 0.1
-    if change.rise("others_cpus") < 0.25 or not (full or waits):
+    workers = change.after["tree_cpu_s"] - change.after["process_cpu_s"]
+    lost_s = (workers + change.after["process_queued_s"]) * change.after["step_s"]
+    asleep = change.share("wait") >= _MOST and lost_s < _COMPUTES * change.rise("wait")
+    if change.rise("others_cpus") < 0.25 or asleep or not (full or waits):
         return None
     clause = f"other programs use {change.after['others_cpus']:.1f} CPUs"
     clause += f" (before: {max(change.before['others_cpus'], 0.0):.1f}), which this one needs"
@@ -188,9 +190,7 @@ def _data(change: Change) -> Cause | None:
     _, reads = change.each_step("read_ops")
     reads /= change.after["samples"] if change.after["samples"] > 0 else 1.0
     if more_work and not pressed:
-        clause += (
-            f", and a step uses more CPU time than before ({seconds(before)}, {seconds(after)})"
-        )
+        clause += f", and a step uses more CPU time ({seconds(before)}, now {seconds(after)})"
         todo = "Look at what the dataset computes since then; more workers may hide it."
         return Cause("loader", clause, todo)
     if pressed or reads > 0.5:
