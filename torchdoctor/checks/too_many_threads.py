@@ -4,8 +4,7 @@
 torch's threads spin while they wait for each other, with too few CPUs for one that cannot run.
 
 ## How it is measured
-torch.get_num_threads() is compared with the usable CPUs (affinity and container quota), less those
-that other programs keep busy.
+torch.get_num_threads() is compared with the CPUs that affinity, quota and other programs leave.
 
 ## Not to be confused with
 Loader workers, which are processes and use one thread each.
@@ -16,19 +15,19 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
 def _examine(recording: Recording) -> Symptoms:
-    flags, usable = recording.main.flags, recording.environment.cpus
+    threads, usable = recording.main.flags.num_threads or 1, recording.environment.cpus
     load = much_load(recording.sensors.other_load_cpus, usable)
     free = usable if load is None else round(usable - load)
-    if flags.num_threads is None or recording.steps is None or recording.has_gpu:
+    if threads == 1 or recording.steps is None or recording.has_gpu:
         return
     trainers = recording.steps.trainers
-    threads_per_cpu = flags.num_threads * trainers / max(free, 1.0)
+    threads_per_cpu = threads * trainers / max(free, 1.0)
     if threads_per_cpu > CHECK.threshold:
         each = f" in each of {trainers} processes" if trainers > 1 else ""
         taken = "" if load is None else f", of which other programs keep {load:.1f} busy"
         yield Symptom(
-            evidence=f"{flags.num_threads} threads{each} share {usable:g} usable CPUs{taken}.",
-            location=flags.num_threads_location,
+            evidence=f"{threads} threads{each} share {usable:g} usable CPUs{taken}.",
+            location=recording.main.flags.num_threads_location,
             severity="high" if threads_per_cpu >= 2 else "moderate",
         )
 
@@ -44,5 +43,8 @@ CHECK = CheckSpec(
         {**_CPUS, **process(flags={"num_threads": 16})},
         {**_CPUS, **process(flags={"num_threads": 2}), "sensors": {"other_load_cpus": 0.95}},
     ],
-    quiet=[{**_CPUS, **process(flags={"num_threads": 2}), "sensors": {"other_load_cpus": 0.3}}],
+    quiet=[
+        {**_CPUS, **process(flags={"num_threads": 2}), "sensors": {"other_load_cpus": 0.3}},
+        {**_CPUS, **process(flags={"num_threads": 1}), "steps": {"trainers": 4}},
+    ],
 )
