@@ -136,8 +136,10 @@ class SearchPolicy:
         for name in members:
             alone, arm = frozenset([name]), self.beliefs.arms[name]
             least = LEAST_OF_RISKY if arm.risk >= 2 else 0.0
-            own = self.beliefs.p_adds(members, name) >= self._needed(members, name)
-            if own and not (least and self.beliefs.quantile(alone, SURE, arm.plain) < least):
+            sure, own = self.beliefs.quantile(alone, SURE, arm.plain), self.beliefs.claim(alone)
+            sure = max(sure, own.low) if own and not arm.plain else sure
+            adds = self.beliefs.p_adds(members, name) >= self._needed(members, name)
+            if adds and (not least or sure >= least):
                 continue
             # Of what another member left it may gain more than of the whole step.
             without = members - alone | arm.plain
@@ -188,8 +190,7 @@ class SearchPolicy:
         opened = claim is not None and claim.members in self.results.open_training
         if opened and self.seeds_s <= self.prices.left_s:
             return Action(kind="seeds")
-        action = self._best_measurement()
-        if action is not None:
+        if action := self._best_measurement():
             return action
         patched = self.results.patch_pairs >= PATCH_PAIRS or not self.prices.patch
         if claim and not patched and self.pair_s(claim.members) <= self.prices.left_s:
@@ -210,8 +211,7 @@ class SearchPolicy:
         """Return what adds most for each second; None: nothing is worth its time."""
         for pairs in _LOOKS:
             options = [*self._pair_options(pairs), *(self._switch_options() if pairs == 1 else [])]
-            action = self._best_of(options)
-            if action is not None:
+            if action := self._best_of(options):
                 return action
         claim = self.claims[0] if self.claims else None
         if claim and not claim.is_narrow and self.pair_s(claim.members) <= self._left_s:
