@@ -318,6 +318,17 @@ def test_a_fix_that_fails_to_name_its_edits_keeps_its_instruction(tmp_path: Path
     assert (patch.fixes, patch.left_out) == (["loader-workers"], ["broken"])
 
 
+def test_of_settings_without_a_measurement_the_most_promising_one_is_offered(
+    tmp_path: Path,
+) -> None:
+    """The screen named four workers, and its command gave the patch of one."""
+    rows = [
+        trial("loader-workers", None, settings={"num_workers": n}, expected=gain)
+        for n, gain in ((1, 1.04), (4, 1.11), (2, 1.08))
+    ]
+    assert [fix.settings for fix in offered(tmp_path, rows, [])] == [{"num_workers": 4}]
+
+
 def test_a_fix_without_a_setting_worth_trying_is_not_offered(tmp_path: Path) -> None:
     seen, fixes = recording(tmp_path), catalogue.fixes()
     diagnosis = replace(DIAGNOSIS, findings=[Finding(check="gc-pauses", fixes=["gc-freeze"])])

@@ -188,7 +188,7 @@ def test_an_end_before_the_first_step_is_told(tmp_path: Path, work: str, end: st
     assert (plain.returncode, plain.stderr) == (watched.returncode, watched.stderr)
     ended(run)
     text = end_report.rendered(run, "terminal", details=False)
-    assert text.count("A signal or a crash ended the program") == 1
+    assert text.count("Ctrl-C, a signal or a crash ended the program") == 1
     assert text.count("No training step") == 1
 
 

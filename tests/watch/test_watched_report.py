@@ -97,7 +97,10 @@ def test_it_says_whether_the_run_runs_ended_or_was_killed(recorded: Path, tmp_pa
     now_s = ends_s(folder)
     assert "is running" in summary_of(read_run(folder), now_s + 5).ending
     assert "was killed: its last sign of life" in summary_of(read_run(folder), now_s + 300).ending
-    for exited, words in ((True, "The program ended at"), (False, "A signal or a crash ended")):
+    for exited, words in (
+        (True, "The program ended at"),
+        (False, "Ctrl-C, a signal or a crash ended"),
+    ):
         ended = replace(START, end_unix_ns=int(now_s * 1e9), exited=exited)
         watched_folders.write_json(folder / "watch" / "run-node-1.json", ended)
         assert words in summary_of(read_run(folder), now_s + 300).ending
@@ -109,11 +112,28 @@ def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
     assert "No step has ended yet" in "\n".join(frame(read_run(tmp_path), NOW_S, 80, 24, None))
 
 
-@pytest.mark.parametrize(("count", "begin"), [(5_000, "5,000 steps "), (6_000, "At the median of")])
+@pytest.mark.parametrize(("count", "begin"), [(5_000, "5,000 steps "), (6_000, "At the pace of")])
 def test_a_short_run_is_compared_with_no_best_part(tmp_path: Path, count: int, begin: str) -> None:
     watched_folders.write_process(tmp_path / "watch", Process(host="a", pid=1), steps(count))
     lines = end_report.rendered(tmp_path, "terminal", details=False).splitlines()
     assert lines[3].startswith(f"  {begin}") and "median 5.00 ms" in "".join(lines[3:5])
+
+
+def test_what_may_be_saved_is_not_called_the_largest_cost(tmp_path: Path) -> None:
+    """ "The largest cost is optimizer: 12 %" stood above a bar with 43 % forward; the command named
+    a larger batch, which run tries on demand alone; and the rest of the step had no column.
+    """
+    rows = steps(6_000)
+    rows["wait"], rows["forward"], rows["backward"] = 0, 0.0022, 0.0019
+    rows["optimizer"], rows["other"] = 0.0006, 0.0007
+    rows["checkpoint"][::1000] = 0.013
+    watched_folders.write_process(tmp_path / "watch", Process(host="a", pid=1), rows)
+    watched_folders.write_start(tmp_path / "watch", START)
+    text = end_report.rendered(tmp_path, "terminal")
+    assert "Most may be saved in optimizer: 11 % of the time." in text and "largest" not in text
+    assert "fused-optimizer" in text and "larger-batch" not in text
+    assert "forward  backward  the rest of the step" in text
+    assert "6 checkpoints of 13.0 ms on average, 78.0 ms in all" in text
 
 
 def test_every_format_is_written_and_the_page_has_its_curves(

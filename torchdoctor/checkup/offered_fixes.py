@@ -9,7 +9,7 @@ from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit, LineEdit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
 from torchdoctor.facts.lookup import place
-from torchdoctor.facts.outcomes import most_promising
+from torchdoctor.facts.outcomes import most_promising, value_of
 from torchdoctor.trials.outcome import SAME_TRAINING
 from torchdoctor.words import Diagnosis, Location, RecommendedFix, Recording, TrainingTrial, Trial
 from torchdoctor.words.specs import FixSpec
@@ -25,7 +25,7 @@ def offered_fixes(
     fixes: Mapping[str, FixSpec],
 ) -> list[RecommendedFix]:
     """Return what else is worth doing beside the recommended set; `standing` says why."""
-    trials = _Trials(diagnosis, rows, recording, fixes)
+    trials = _Trials(diagnosis, sorted(rows, key=value_of, reverse=True), recording, fixes)
     offered = trials.confirmed(recommended)
     if not recommended and not offered:
         offered = trials.undecided()

@@ -89,16 +89,15 @@ def _answer(summary: Summary) -> list[Block]:
     title, figure, rows = f"{steps} steps", median, []
     if summary.best_of_s >= MEAN_S:  # of a shorter run the best part is noise
         hour = "hour" if summary.best_of_s >= 3600 else duration(summary.best_of_s)
-        title, figure = f"At the median of its best {hour}", "the run was as fast all the time"
+        title, figure = f"At the pace of its best {hour}", "the run was as fast all the time"
         at_best_s = summary.best_step_s * summary.steps
         if (gain := summary.training_s / max(at_best_s, 1e-9)) >= _WORTH:
-            best = f"{duration(at_best_s)} in place of {duration(summary.training_s)} of training"
-            figure = f"{best} ({ratio(gain)}x)"
+            whole = f"{duration(at_best_s)}, not {duration(summary.training_s)}"
+            figure = f"all steps take {whole} ({ratio(gain)}x)"
         rows.append(("steps", f"{steps}, {median}"))
     if summary.drift is not None:
-        text = f"{ratio(summary.drift)}x the time of a step in the first quarter"
         why = f": {summary.drift_cause}" if summary.drift_cause else ""
-        rows.append(("last quarter", f"{text}{why}"))
+        rows.append(("last quarter", f"{ratio(summary.drift)}x a step of the first quarter{why}"))
     blocks.append(KeyFigures(title, figure, rows))
     if summary.trying:
         blocks += [doc.Sentence("Try remedies:"), doc.Code(summary.trying, "shell")]
@@ -118,7 +117,7 @@ def phase_bars(phases: Mapping[str, float]) -> list[Block]:
 
 def _periods(summary: Summary) -> list[Block]:
     names = sorted(PHASES, key=lambda x: -max((p.phases_s[x] for p in summary.periods), default=0))
-    shown = [x for x in names if x not in ("evaluation", "checkpoint", "other")][:3]
+    shown = [x for x in names if x not in ("evaluation", "checkpoint")][:3]
     rows = [
         [
             f"{period.first_step:,}-{period.last_step:,}",
@@ -148,7 +147,8 @@ def _costs(summary: Summary) -> list[Block]:
         if count:
             spent_s = summary.phases_s[name]
             each = f"{counted(count, name)} of {seconds(spent_s / count)} on average"
-            lines.append(f"{each}, {duration(spent_s)} in all ({percent(spent_s / whole)}).")
+            spent = duration(spent_s) if spent_s >= 10 else seconds(spent_s)
+            lines.append(f"{each}, {spent} in all ({percent(spent_s / whole)}).")
     if summary.own_cost is not None:
         cost = f"{speedup(summary.own_cost)} the time of one without"
         lines.append(f"A step with torchdoctor's hooks takes {cost}, measured in this run.")

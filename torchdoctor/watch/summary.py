@@ -165,7 +165,8 @@ def standing(run: WatchedRun, now_s: float) -> tuple[str, str, float]:
     if ends and all(ends):
         end_s = max(end for end in ends if end) / 1e9
         if any(x.exited is False for x in run.starts):
-            return "killed", f"A signal or a crash ended the program at {moment(end_s)}.", end_s
+            why = "Ctrl-C, a signal or a crash"
+            return "killed", f"{why} ended the program at {moment(end_s)}.", end_s
         return "ended", f"The program ended at {moment(end_s)}.", end_s
     if run.processes and all(x.process.exited for x in run.processes):
         return "ended", f"The program ended at {moment(last_s)}.", last_s
@@ -274,7 +275,9 @@ def _cause(largest: str, phases: dict[str, float], place: Location | None) -> st
     share = 100 * phases[largest] / max(sum(phases.values()), 1e-9)
     name = PHASE_NAMES[largest]
     line = f" ({PurePath(place.file).name}:{place.line})" if place and largest == "wait" else ""
-    return f"The largest cost is {name}{line}: {share:.0f} % of the time."
+    most = phases[largest] == max(phases.values())
+    first = "The largest cost is" if most else "Most may be saved in"
+    return f"{first} {name}{line}: {share:.0f} % of the time."
 
 
 def _command(start: Start, largest: str, folder: str) -> str:
@@ -282,11 +285,12 @@ def _command(start: Start, largest: str, folder: str) -> str:
     command = start.command
     if not command:
         return ""
-    phase, checks = FIELDS.get(largest, f"{largest}_s"), catalogue.checks()
+    phase = FIELDS.get(largest, f"{largest}_s")
+    treating = {ident for ident, check in catalogue.checks().items() if phase in check.phases}
     fixes = [
         ident
         for ident, fix in catalogue.fixes().items()
-        if phase in fix.phases or any(phase in checks[x].phases for x in fix.treats if x in checks)
+        if fix.risk < 3 and (phase in fix.phases or treating.intersection(fix.treats))
     ]
     chosen = f" --fixes {','.join(fixes)}" if fixes and len(fixes) <= 6 else ""
     chosen += f" --from {shlex.quote(relative(folder, start.cwd))}" if folder else ""

@@ -69,13 +69,9 @@ def frame(run: WatchedRun, now_s: float, width: int, height: int, colours: str |
     blocks = _waiting(logs, now_s - began_s) if log is None else _progress(log, width)
     blocks += [*_sensors(run, log), *_ranks(logs, width)]
     screen = sections(("", blocks), (f"Alerts ({len(alerts)})", notes(alerts[::-1])))
+    subject = f"{name} · {duration(now_s - began_s)} · q leaves"
     document = Document(
-        title="torchdoctor top",
-        subject=f"{name} · {duration(now_s - began_s)} · q leaves",
-        summary="",
-        screen=screen,
-        details=[],
-        hint="",
+        title="torchdoctor top", subject=subject, summary="", screen=screen, details=[], hint=""
     )
     return terminal.render(document, width, False, colours).splitlines()[: height - 1]
 
@@ -188,9 +184,8 @@ def _ranks(logs: list[ProcessLog], width: int) -> list[Block]:
     room = max(width - 24, 10)
     lines = [cells[at : at + room] for at in range(0, len(cells), room)][:8]
     slowest = int(np.nanargmax(own)) if behind < len(own) else 0
-    text = (
-        f"rank {ranks[slowest].process.rank} works longest: {own[slowest] / usual:.2f}x the median"
-    )
+    rank = ranks[slowest].process.rank
+    text = f"rank {rank} works longest: {own[slowest] / usual:.2f}x the median"
     text += f"; {counted(behind, 'rank')} behind (?)" if behind else ""
     rows = [(f"from {at * room}", line) for at, line in enumerate(lines)]
     return [KeyFigures(f"{len(ranks)} ranks", text, rows)]
