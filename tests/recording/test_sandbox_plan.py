@@ -51,6 +51,15 @@ def test_mounts_are_read_with_their_names_and_the_visible_one_of_two_on_one_path
     assert not mounts["/proc"].takes_writes
 
 
+def test_a_mount_that_hangs_is_not_looked_at(monkeypatch):
+    """A network mount whose server was gone hung a run on another disk without a word."""
+    looked = []
+    monkeypatch.setattr("os.path.isdir", looked.append)
+    bound = "42 27 0:31 /etc/hosts /etc/hosts rw - ext4 /dev/vda rw\n"
+    files = {mount.path: mount.is_file for mount in read_mounts(MOUNTINFO + bound)}
+    assert looked == ["/etc/hosts"] and files["/etc/hosts"] and not files["/data sets"]
+
+
 def test_every_folder_of_the_root_gets_a_layer_and_links_stay_links():
     steps = plan([Mount(path="/dev", kind="devtmpfs")])
     assert steps["/home"] == ["overlay", "/home", True, [], []]

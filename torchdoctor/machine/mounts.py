@@ -50,17 +50,18 @@ class Mount:
 
 def read_mounts(text: str) -> list[Mount]:
     """Return the mounts of /proc/self/mountinfo by path; of several on one path the visible one."""
-    mounts: dict[str, Mount] = {}
+    mounts = {}
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
-        path = _unescape(left.split(" ")[4])
+        root, path = map(_unescape, left.split(" ")[3:5])
         mounts[path] = Mount(
             path=path,
             kind=right.split(" ")[0],
             options=tuple(left.split(" ")[5].split(",")),
             source=_unescape(right.split(" ")[1]),
             device=left.split(" ")[2],
-            is_file=path != "/" and not os.path.isdir(path),  # noqa: PTH112 - no permission: False
+            # Only a part of a file system may be a file; a dead one hangs who looks at it.
+            is_file=root != "/" and not os.path.isdir(path),  # noqa: PTH112 - no permission: False
         )
     return sorted(mounts.values(), key=lambda mount: mount.path)
 
@@ -100,8 +101,7 @@ def _disk(device: Path) -> Path | None:
     if not device.exists():
         return None
     device = device.resolve()
-    if (device / "partition").exists():
-        device = device.parent
+    device = device.parent if (device / "partition").exists() else device
     below = sorted((device / "slaves").glob("*"))
     return _disk(below[0]) if below else device
 

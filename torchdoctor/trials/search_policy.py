@@ -136,7 +136,7 @@ class SearchPolicy:
         for name in members:
             alone, arm = frozenset([name]), self.beliefs.arms[name]
             least = LEAST_OF_RISKY if arm.risk >= 2 else 0.0
-            sure, own = self.beliefs.quantile(alone, SURE, arm.plain), self.beliefs.claim(alone)
+            sure, own = self.beliefs.quantile(alone, 1 - ADDS, arm.plain), self.beliefs.claim(alone)
             sure = max(sure, own.low) if own and not arm.plain else sure
             adds = self.beliefs.p_adds(members, name) >= self._needed(members, name)
             if adds and (not least or sure >= least):
