@@ -8,6 +8,7 @@ import os
 import pty
 import resource
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -68,14 +69,49 @@ WRONG = """
 import torch.distributed as dist
 for call in (
     lambda: torch.utils.data.DataLoader([0], num_workers=-1),
+    lambda: torch.utils.data.DataLoader([0], no_such_argument=1),
     dist.barrier,
     lambda: dist.init_process_group("gloo"),
 ):
     try:
         call()
-    except ValueError:
+    except (TypeError, ValueError):
         traceback.print_exc()
 torch.save(1, "nowhere/x")
+"""
+
+# What a program may do with its files, its loaders and torch's functions.
+ODD = """
+import os, pickle, sys
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader
+
+class Equal(DataLoader):
+    __hash__ = None
+
+class Generated(DataLoader):
+    def _get_iterator(self):
+        return (batch for batch in super(Generated, self)._get_iterator())
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def train(kind):
+    for x in kind(torch.ones(400, 4), batch_size=4):
+        model(x).sum().backward()
+        optimizer.step()
+
+train(Equal)
+train(Generated)
+train(DataLoader)
+for function in (torch.save, dist.all_reduce, dist.init_process_group):
+    assert pickle.loads(pickle.dumps(function)) is function
+os.closerange(3, 256)  # as a daemon does
+files = [open(f"own{number}.txt", "wb", buffering=0) for number in range(16)]
+for file in files:
+    file.write(b"hello")
+for _ in range(3):
+    train(DataLoader)
 """
 
 
@@ -147,6 +183,19 @@ def test_output_files_and_exit_code_are_those_of_the_program(script: Path, tmp_p
     assert log.process.step_kind == "loader" and log.process.exited
     assert log.process.location is not None and log.process.location.file == str(script)
     assert len(over.machines) == 1
+
+
+def test_odd_loaders_pickled_functions_and_closed_files_are_left_alone(tmp_path: Path) -> None:
+    """A loader without a hash ended the training; rows went into files that a program opened
+    after it had closed ours; and a closed stdout kept it from starting.
+    """
+    path, run = tmp_path / "train.py", tmp_path / "run"
+    path.write_text(ODD)
+    quoted = shlex.join(command(path, run))
+    subprocess.run(f"{quoted} >&-", shell=True, cwd=tmp_path, check=True, timeout=300)
+    log = ended(run).processes[0]
+    assert [file.stat().st_size for file in tmp_path.glob("own*.txt")] == [5] * 16
+    assert log.process.probe_failed is None and log.steps.step[-1] >= 500
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])

@@ -129,7 +129,7 @@ class Session:
 
     def hide_frames(self, error):
         """Take our frame out of an exception; its wrapper goes on with a bare `raise`."""
-        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next
 
     def is_loader_worker(self):

@@ -17,7 +17,11 @@ def wrap(owner, name, make):
     """Set owner.name, if there is one, to make(old), which keeps old's name; return old or None."""
     old = getattr(owner, name, None)
     if old is not None:
-        setattr(owner, name, functools.wraps(old)(make(old)))
+        new = functools.wraps(old)(make(old))
+        setattr(owner, name, new)
+        home = sys.modules.get(getattr(old, "__module__", None) or "")
+        if getattr(home, name, None) is old:
+            setattr(home, name, new)  # where pickle looks for it
     return old
 
 
@@ -65,8 +69,7 @@ def stand_in(torch, old, new):
         # first asked for: made later it would hold `new`, and what `new` calls would get none.
         import_module("torch.utils._device")._device_constructors()
         builtins = torch.jit._builtins  # what torch.jit.script compiles into an operator
-        operator = builtins._find_builtin(old)
-        if operator is not None:
+        if (operator := builtins._find_builtin(old)) is not None:
             builtins._register_builtin(new, operator)
     except Exception:
         pass  # a torch without these: such a program says so itself

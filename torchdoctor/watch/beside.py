@@ -87,8 +87,8 @@ class Beside:
         logs = read_run(self._folder).processes
         here = [log.process for log in logs if log.process.host == self._start.host]
         # Some end their workers by force when all is done, as Ray does: the first process counts.
-        told = [x.exited for x in here if x.pid == self._start.pid] or [x.exited for x in here]
-        exited = all(told) if told else None
+        first = [x.exited for x in here if x.pid == self._start.pid][-1:]  # exec keeps its number
+        exited = all(first or [x.exited for x in here]) if here else None
         ended = dataclasses.replace(self._start, end_unix_ns=time.time_ns(), exited=exited)
         write_start(self._folder, ended)
         self._figures.close()

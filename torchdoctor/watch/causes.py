@@ -167,8 +167,8 @@ def _cpu_shared(change: Change) -> Cause | None:
     asleep = change.share("wait") >= _MOST and lost_s < _COMPUTES * change.rise("wait")
     if change.rise("others_cpus") < 0.25 or asleep or not (full or waits):
         return None
-    clause = f"other programs use {change.after['others_cpus']:.1f} CPUs"
-    clause += f" (before: {max(change.before['others_cpus'], 0.0):.1f}), which this one needs"
+    before, after = (max(x["others_cpus"], 0.0) for x in (change.before, change.after))
+    clause = f"other programs use {after:.1f} CPUs (before: {before:.1f}), which this one needs"
     todo = "`top -o %CPU` names them; stop or move them, or ask for CPUs of your own."
     return Cause("other program", clause, todo)
 

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from dataclasses import dataclass
 from datetime import datetime
@@ -107,7 +106,7 @@ def _folder(output: Path | None, cwd: str) -> Path:
 
 def _leave_beside(folder: Path, start: Start, settings: WatchSettings) -> None:
     """Leave a process of ours beside the program: no child of it, in a session of its own."""
-    sys.stdout.flush()
+    print(end="", flush=True)  # stdout may be closed
     try:
         child = os.fork()
     except OSError:

@@ -294,8 +294,8 @@ def _command(start: Start, largest: str, folder: str) -> str:
     ]
     chosen = f" --fixes {','.join(fixes)}" if fixes and len(fixes) <= 6 else ""
     chosen += f" --from {shlex.quote(relative(folder, start.cwd))}" if folder else ""
-    script = len(command) > 1 and PurePath(command[0]).name.startswith("python")
-    plain = script and command[1].endswith(".py")
+    python, script = PurePath(command[0]).name.startswith("python"), "".join(command[1:2])
+    plain = python and script.endswith(".py")
     words = shlex.join(command[1:]) if plain else f"-- {shlex.join(command)}"
     return f"torchdoctor run{chosen} {words}"
 

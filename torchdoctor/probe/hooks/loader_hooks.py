@@ -5,7 +5,6 @@ class, `__iter__` on DataLoader, which frameworks' subclasses call in the end.
 """
 
 import time
-import weakref
 
 from .. import places, step_log, wrapping
 from ..measure import loader_facts
@@ -19,7 +18,6 @@ class Loaders:
 
     def __init__(self, session):
         self._session = session
-        self._idents = weakref.WeakKeyDictionary()
         self.known = []
         self.last = None  # the number of the one that was fetched from last, while fixes switch
         self.untouched_init = self.iterate = None  # torch's own, which log nothing
@@ -30,16 +28,16 @@ class Loaders:
     def made(self, loader, location):
         """Note a new loader."""
         session = self._session
-        self._idents[loader] = len(self.known)
+        vars(loader)["_torchdoctor_ident"] = len(self.known)  # it may have no hash
         self.known.append(
             loader_facts.Known(loader, location, session.torch, self._iterators, session.phases)
         )
 
     def of(self, loader):
         """Return its number."""
-        if loader not in self._idents:
+        if "_torchdoctor_ident" not in vars(loader):
             self.made(loader, None)
-        return self._idents[loader]
+        return loader._torchdoctor_ident
 
     def started(self, iterator, ident):
         """Note a new pass over a loader; its events carry loader and pass in one number."""
@@ -115,8 +113,7 @@ def _wrap_iter(session, loaders, cls):
         def __iter__(self):
             if not session.on:
                 return old(self)
-            resumed = loaders.resumed(self)
-            if resumed is not None:
+            if (resumed := loaders.resumed(self)) is not None:
                 return resumed
             ident = loaders.of(self)
             session.log.add(step_log.LOADER_START_BEGIN, ident)

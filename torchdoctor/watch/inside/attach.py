@@ -99,9 +99,8 @@ class Watch:
 
     def hide_frames(self, error):
         """Take our frame out of an exception; its wrapper goes on with a bare `raise`."""
-        trace = error.__traceback__
-        if trace is not None and trace.tb_next is not None:
-            error.__traceback__ = trace.tb_next
+        if error.__traceback__ is not None:
+            error.__traceback__ = error.__traceback__.tb_next
 
     def event(self, kind, text="", seconds=0.0):
         """Note an event that happens now."""

@@ -27,13 +27,12 @@ class Loaders:
 
     def __init__(self, watch):
         self._watch = watch
-        self._numbers = weakref.WeakKeyDictionary()
         # [place, location, BatchSizes, batches to learn from, workers, batch size, it is kept to]
         self.rows = []
 
     def made(self, loader, location):
         """Note a new loader; return its number."""
-        number = self._numbers[loader] = len(self.rows)
+        number = vars(loader)["_torchdoctor_ident"] = len(self.rows)  # it may have no hash
         sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
         # One function often makes both loaders: that of an evaluation does not shuffle.
         order = type(sampler), getattr(sampler, "shuffle", None)
@@ -76,7 +75,8 @@ class Loaders:
                 watch.wake()  # what begins while nothing is hooked would never be seen
             if not watch.on:
                 return old(loader)
-            number = self._numbers[loader] if loader in self._numbers else self.made(loader, None)
+            if (number := vars(loader).get("_torchdoctor_ident")) is None:
+                number = self.made(loader, None)
             add(step_log.LOADER_START_BEGIN, number)
             try:
                 iterator = old(loader)
@@ -85,7 +85,8 @@ class Loaders:
                 raise
             finally:
                 add(step_log.LOADER_START_END, number)
-            iterator._torchdoctor_ident = number
+            if hasattr(iterator, "__dict__"):  # a program's own may be a generator
+                iterator._torchdoctor_ident = number
             return iterator
 
         return __iter__

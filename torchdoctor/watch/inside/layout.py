@@ -18,6 +18,7 @@ lost.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -148,7 +149,7 @@ class AppendedFile:
 
     def __init__(self, path: str, head: bytes = b"", most_waiting: int = 1 << 20) -> None:
         self._path, self._waiting, self._most = path, [head] if head else [], most_waiting
-        self._file: int | None = None
+        self._file, self._inode = -1, (0, 0)
         self._end, self._size = 0, len(head)
         self.lost = 0  # pieces that were given up
 
@@ -167,12 +168,14 @@ class AppendedFile:
             return True
         data = b"".join(pieces)
         try:
-            if self._file is None:
+            if self._file < 0 or os.fstat(self._file)[1:3] != self._inode:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+                self._inode = os.fstat(self._file)[1:3]  # a program may close it, and open its own
             done = 0
             while done < len(data):  # at a place of our own: half a row is written over next time
                 done += os.pwrite(self._file, data[done:], self._end + done)
-        except OSError:
+        except OSError as error:
+            self._file = -1 if error.errno == errno.EBADF else self._file
             self._waiting[:0] = [data]
             return False
         self._end += len(data)
@@ -182,7 +185,6 @@ class AppendedFile:
     def sync(self) -> None:
         """Let the disk have it, so that a power cut does not lose it."""
         try:
-            if self._file is not None:
-                os.fsync(self._file)
+            os.fsync(self._file)
         except OSError:
             pass
