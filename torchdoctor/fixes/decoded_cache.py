@@ -9,18 +9,20 @@ kept: eight are made twice and compared byte by byte, in each further epoch four
 Reading, decoding and resizing give the same in each epoch: if memory holds it, once is enough.
 
 ## Risks
-None for the samples: if a comparison fails, the cache is switched off for good. The decoded samples
-take memory, up to the limit given, divided among the workers: each keeps its own samples. Without
-persistent workers they end with each epoch, and the cache with them. A dataset with random
-augmentation gains nothing: cache before the augmentation. A launch that ends within the first epoch
+A sample must be the same in every epoch, also in later ones: only the first epochs were compared.
+If a comparison fails, the cache is switched off. The samples take memory, up to the limit given,
+divided among the workers. Without persistent workers they end with each epoch, and the cache with
+them. Random augmentation gains nothing: cache before it. A launch that ends within the first epoch
 cannot show a gain: there the fix is offered as code.
 
 ## Make it permanent
     def __getitem__(self, index):  # _make_sample is __getitem__ as it was
         samples, key = vars(self).setdefault("_samples", {}), int(index)
         if key not in samples:
-            samples[key] = self._make_sample(index)
-        return copy.deepcopy(samples[key])  # import copy
+            made = self._make_sample(index)
+            made = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, made)
+            samples[key] = copy.deepcopy(made)
+        return copy.deepcopy(samples[key])  # import copy, torch
     # Workers need persistent_workers=True, or begin each epoch with no samples.
 
 ## Sources
@@ -180,7 +182,8 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     if needed * max(loaders[0].num_workers, 1) > int(settings["limit_bytes"]):
         return []
     kept = KeptSamplesEdit(file=made.file, line=made.line)
-    return [kept, StatementEdit(file=made.file, statement="import copy")]
+    imports = ("import copy", "import torch")
+    return [kept, *(StatementEdit(file=made.file, statement=x) for x in imports)]
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
