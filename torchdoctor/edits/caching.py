@@ -8,6 +8,7 @@ from torchdoctor.edits import KeptSamplesEdit
 from torchdoctor.edits.syntax import Program, Syntax, last_name, source_of
 
 _OWN = re.compile(r"\b(_samples|_make_sample|__slots__)\b")
+_NEEDED = {"copy", "torch"}
 _KEPT = """
 def {0}({1}, {2}):
     samples, key = vars({1}).setdefault("_samples", {{}}), int({2})
@@ -31,9 +32,7 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | N
     given = method.params.params
     plain = method.params.deep_equals(cst.Parameters(params=given)) and len(given) == 2
     special = method.decorators or method.asynchronous or given[-1].default
-    named = _OWN.search(source_of(owner)) or any(
-        program.full_name(name) != name for name in ("copy", "torch")
-    )
+    named = _OWN.search(source_of(owner)) or {*map(program.full_name, _NEEDED)} != _NEEDED
     extended = any(last_name(b.value) == owner.name.value for x in classes for b in x.bases)
     if special or named or extended or not plain or _changes_later(program, owner):
         return None
@@ -50,11 +49,9 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | N
 
 def _changes_later(program: Program, owner: cst.ClassDef) -> bool:
     """Return True if a name of what the methods read is assigned outside of any `__init__`."""
-    functions = program.of(cst.FunctionDef)
-    begin = [x for x in functions if x.name.value == "__init__"]
+    begin = [x for x in program.of(cst.FunctionDef) if x.name.value == "__init__"]
     first = {x for each in begin for x in Syntax(each).targets if source_of(x)[:5] == "self."}
     later = {x for y in program.targets if y not in first for x in Syntax(y).of(cst.Attribute)}
-    names = {x.attr.value for x in later}
-    own = [x for x in functions if x in owner.body.body and x not in begin]
+    own = [x for x in owner.body.body if x not in begin]
     read = {x for each in own for x in Syntax(each).of(cst.Attribute)} - later
-    return any(x.attr.value in names for x in read)
+    return bool({x.attr.value for x in later} & {x.attr.value for x in read})
