@@ -5,14 +5,17 @@ import re
 import libcst as cst
 
 from torchdoctor.edits import KeptSamplesEdit
-from torchdoctor.edits.syntax import Program, last_name, source_of
+from torchdoctor.edits.syntax import Program, Syntax, last_name, source_of
 
 _OWN = re.compile(r"\b(_samples|_make_sample|__slots__)\b")
+_NEEDED = {"copy", "torch"}
 _KEPT = """
 def {0}({1}, {2}):
     samples, key = vars({1}).setdefault("_samples", {{}}), int({2})
     if key not in samples:
-        samples[key] = {1}._make_sample({2})
+        made = {1}._make_sample({2})
+        made = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, made)
+        samples[key] = copy.deepcopy(made)
     return copy.deepcopy(samples[key])
 """
 
@@ -29,9 +32,9 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | N
     given = method.params.params
     plain = method.params.deep_equals(cst.Parameters(params=given)) and len(given) == 2
     special = method.decorators or method.asynchronous or given[-1].default
-    named = _OWN.search(source_of(owner)) or program.full_name("copy") != "copy"
+    named = _OWN.search(source_of(owner)) or {*map(program.full_name, _NEEDED)} != _NEEDED
     extended = any(last_name(b.value) == owner.name.value for x in classes for b in x.bases)
-    if special or named or extended or not plain:
+    if special or named or extended or not plain or _changes_later(program, owner):
         return None
     code = _KEPT.format(method.name.value, *(x.name.value for x in given))
     kept = cst.ensure_type(cst.parse_statement(code), cst.FunctionDef)
@@ -42,3 +45,13 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | N
     made = method.with_changes(name=name, leading_lines=[cst.EmptyLine(indent=False)])
     body = [part for x in owner.body.body for part in ((kept, made) if x is method else (x,))]
     return program.replaced(owner.body, owner.body.with_changes(body=body))
+
+
+def _changes_later(program: Program, owner: cst.ClassDef) -> bool:
+    """Return True if a name of what the methods read is assigned outside of any `__init__`."""
+    begin = [x for x in program.of(cst.FunctionDef) if x.name.value == "__init__"]
+    first = {x for each in begin for x in Syntax(each).targets if source_of(x)[:5] == "self."}
+    later = {x for y in program.targets if y not in first for x in Syntax(y).of(cst.Attribute)}
+    own = [x for x in owner.body.body if x not in begin]
+    read = {x for each in own for x in Syntax(each).of(cst.Attribute)} - later
+    return bool({x.attr.value for x in later} & {x.attr.value for x in read})

@@ -123,6 +123,5 @@ def origin_of(program: Program, edit: KeywordEdit) -> str | None:
     value, call = argument_of(program, edit), call_of(program, edit)
     if value is not None:
         return source_of(value) if is_computed(program, value) else None
-    if call is None:
-        return None
-    return next((f"{x.star}{source_of(x.value)}" for x in call.args if x.star), None)
+    given = call.args if call else ()
+    return next((f"{x.star}{source_of(x.value)}" for x in given if x.star), None)

@@ -89,5 +89,5 @@ def _value(line: cst.CSTNode) -> cst.BaseExpression | None:
     if isinstance(part, cst.Assign):
         return part.value
     call = called(line)
-    only = call is not None and len(call.args) == 1 and not call.args[0].star
-    return call.args[0].value if call is not None and only else None
+    arguments = call.args if call else ()
+    return arguments[0].value if len(arguments) == 1 and not arguments[0].star else None

@@ -7,16 +7,7 @@ from libcst import matchers
 
 from torchdoctor.edits import AsTensorEdit, DetachEdit, NonBlockingEdit, OnDeviceEdit
 from torchdoctor.edits.keywords import added_argument
-from torchdoctor.edits.syntax import (
-    WHOLE,
-    Program,
-    Syntax,
-    argument,
-    argument_number,
-    called,
-    last_name,
-    source_of,
-)
+from torchdoctor.edits.syntax import WHOLE, Program, Syntax, argument, called, last_name, source_of
 
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
 _ARITHMETIC_ASSIGN = (cst.AddAssign, cst.SubtractAssign, cst.MultiplyAssign, cst.DivideAssign)
@@ -44,7 +35,7 @@ def non_blocking(program: Program, edit: NonBlockingEdit) -> cst.Module | None:
     ]
     if not moves:
         return None
-    blocking = [call for call in moves if argument_number(call, "non_blocking") is None]
+    blocking = [call for call in moves if argument(call, "non_blocking") is None]
     return program.spliced(*(added_argument(program, x, "non_blocking=True") for x in blocking))
 
 
@@ -70,7 +61,7 @@ def _moves_batch(call: cst.Call, yielded: set[str]) -> bool:
     if last_name(call.func) == "cuda":
         return len(plain) < 2
     if not plain:
-        return argument_number(call, "device") is not None
+        return argument(call, "device") is not None
     return len(plain) < 3 and not _TYPE.match(plain[0])
 
 
@@ -182,9 +173,7 @@ def _needs_no_number(program: Program, use: cst.Name) -> bool:
             return above.conversion is None and "".join(map(str, spec)).endswith(_SHOWN)
         if isinstance(above, cst.Arg):
             return above.keyword is None and source_of(program.parents[above]).startswith("float(")
-        if not isinstance(above, cst.BinaryOperation) or not isinstance(
-            above.operator, _ARITHMETIC
-        ):
+        if not isinstance(getattr(above, "operator", None), _ARITHMETIC):
             return False
         node = above
 

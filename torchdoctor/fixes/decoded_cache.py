@@ -9,18 +9,19 @@ kept: eight are made twice and compared byte by byte, in each further epoch four
 Reading, decoding and resizing give the same in each epoch: if memory holds it, once is enough.
 
 ## Risks
-None for the samples: if a comparison fails, the cache is switched off for good. The decoded samples
-take memory, up to the limit given, divided among the workers: each keeps its own samples. Without
-persistent workers they end with each epoch, and the cache with them. A dataset with random
-augmentation gains nothing: cache before the augmentation. A launch that ends within the first epoch
-cannot show a gain: there the fix is offered as code.
+A sample must be the same in every epoch, also in later ones: only the first epochs were compared.
+If a comparison fails, the cache is switched off. The workers share the memory limit. Without
+persistent workers they end with each epoch, and the cache with them. Random augmentation gains
+nothing: cache before it. Within the first epoch no gain shows: there the fix is offered as code.
 
 ## Make it permanent
     def __getitem__(self, index):  # _make_sample is __getitem__ as it was
         samples, key = vars(self).setdefault("_samples", {}), int(index)
         if key not in samples:
-            samples[key] = self._make_sample(index)
-        return copy.deepcopy(samples[key])  # import copy
+            made = self._make_sample(index)
+            made = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, made)
+            samples[key] = copy.deepcopy(made)
+        return copy.deepcopy(samples[key])  # import copy, torch
     # Workers need persistent_workers=True, or begin each epoch with no samples.
 
 ## Sources
@@ -101,8 +102,7 @@ def _limit_bytes(recording: Recording) -> int | None:
 
 def settings(recording: Recording) -> list[Settings]:
     """Return one setting: as much as fits into a quarter of the memory."""
-    limit = _limit_bytes(recording) or 2**30
-    return [{"limit_bytes": limit, **loader_target(recording)}]
+    return [{"limit_bytes": _limit_bytes(recording) or 2**30, **loader_target(recording)}]
 
 
 class _Cached:
@@ -179,8 +179,8 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
         return []
     if needed * max(loaders[0].num_workers, 1) > int(settings["limit_bytes"]):
         return []
-    kept = KeptSamplesEdit(file=made.file, line=made.line)
-    return [kept, StatementEdit(file=made.file, statement="import copy")]
+    needs = [StatementEdit(file=made.file, statement=f"import {x}") for x in ("copy", "torch")]
+    return [KeptSamplesEdit(file=made.file, line=made.line), *needs]
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
