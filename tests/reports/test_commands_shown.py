@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from torchdoctor.cli import stored
 from torchdoctor.cli.front import app
 from torchdoctor.reports.formats import rendered
+from torchdoctor.words import Interval, PatchTrial
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import write_record
 
@@ -33,6 +34,16 @@ def test_each_form_has_the_command_that_applies_an_edit(form) -> None:
     text = "\n".join(lines)
     assert "torchdoctor patch '/a b/run' --apply" in text
     assert "torchdoctor patch '/a b/run' --fix pin-memory --apply" in text
+
+
+def test_a_patch_that_was_measured_to_be_slower_is_not_to_be_applied() -> None:
+    """15.7x stood above "Apply it", and below it that the patched program runs 0.19x."""
+    report = replace(loader_bound(), run_folder="/runs/1")
+    for speed, applied in ((0.19, False), (15.0, True)):
+        trial = PatchTrial(speedup=Interval(estimate=speed, low=0.9 * speed, high=1.1 * speed))
+        recommended = replace(report.recommendation, patch=EDIT, patch_trial=trial)
+        shown = rendered(replace(report, recommendation=recommended), "terminal")
+        assert ("torchdoctor patch /runs/1 --apply" in shown) is applied
 
 
 def test_each_command_says_how_to_see_the_details(tmp_path) -> None:

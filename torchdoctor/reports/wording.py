@@ -144,7 +144,9 @@ def patch_commands(report: Report, fixes: Sequence[RecommendedFix], folder: str 
     print_it = f"torchdoctor patch {shlex.quote(relative(report.run_folder, folder))}"
     recommended = report.recommendation
     if fixes and list(fixes) == recommended.fixes:
-        return [f"{print_it}{APPLY}"] * bool(recommended.patch)
+        trial = recommended.patch_trial
+        slower = trial is not None and trial.speedup is not None and trial.speedup.high < 1
+        return [f"{print_it}{APPLY}"] * (bool(recommended.patch) and not slower)
     joint = [fix for fix in fixes if fix.standing == "together"]
     # Without the one that has no edit the others are not what was measured.
     whole = bool(joint) and all(fix.edit for fix in joint)
@@ -154,12 +156,8 @@ def patch_commands(report: Report, fixes: Sequence[RecommendedFix], folder: str 
 
 def machine(environment: Environment) -> str:
     """Return the machine in one line."""
-    named = {
-        "driver ": environment.driver,
-        "": clean(environment.cpu or ""),
-        "torch ": environment.torch,
-        "Python ": environment.python,
-    }
+    named = {"driver ": environment.driver, "": clean(environment.cpu or "")}
+    named |= {"torch ": environment.torch, "Python ": environment.python}
     parts = [short_machine(environment), *(kind + name for kind, name in named.items() if name)]
     return ", ".join(filter(None, parts))
 
