@@ -216,6 +216,7 @@ def test_a_job_that_is_requeued_tells_both_times_what_it_measured(
     cluster.said("scontrol", "update", f"jobid={job}", "starttime=now")
     again = tmp_path / "out-1" / "report.json"
     wait_for(again.exists, 240)  # for a moment the job may be in no list
+    wait_for(lambda: not cluster.jobs(), 240)
     log = (tmp_path / "log").read_text()
     report = json.loads(again.read_text())
     assert not report["interrupted"] and report["steps"]["steps"] > 0, log

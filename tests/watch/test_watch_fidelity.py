@@ -96,22 +96,29 @@ class Generated(DataLoader):
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-def train(kind):
-    for x in kind(torch.ones(400, 4), batch_size=4):
+def epoch(rank, loader):
+    for x in loader:
         model(x).sum().backward()
         optimizer.step()
 
-train(Equal)
-train(Generated)
-train(DataLoader)
-for function in (torch.save, dist.all_reduce, dist.init_process_group):
-    assert pickle.loads(pickle.dumps(function)) is function
-os.closerange(3, 256)  # as a daemon does
-files = [open(f"own{number}.txt", "wb", buffering=0) for number in range(16)]
-for file in files:
-    file.write(b"hello")
-for _ in range(3):
+def train(kind):
+    epoch(0, kind(torch.ones(400, 4), batch_size=4))
+
+if __name__ == "__main__":
+    train(Equal)
+    train(Generated)
     train(DataLoader)
+    # A loader comes to another process with whatever it had in this one.
+    loaders = [DataLoader(torch.ones(400, 4), batch_size=4) for _ in range(9)]
+    torch.multiprocessing.spawn(epoch, args=loaders[-1:])
+    for function in (torch.save, dist.all_reduce, dist.init_process_group):
+        assert pickle.loads(pickle.dumps(function)) is function
+    os.closerange(3, 256)  # as a daemon does
+    files = [open(f"own{number}.txt", "wb", buffering=0) for number in range(16)]
+    for file in files:
+        file.write(b"hello")
+    for _ in range(3):
+        train(DataLoader)
 """
 
 
@@ -193,9 +200,10 @@ def test_odd_loaders_pickled_functions_and_closed_files_are_left_alone(tmp_path:
     path.write_text(ODD)
     quoted = shlex.join(command(path, run))
     subprocess.run(f"{quoted} >&-", shell=True, cwd=tmp_path, check=True, timeout=300)
-    log = ended(run).processes[0]
+    log, spawned = ended(run).processes
     assert [file.stat().st_size for file in tmp_path.glob("own*.txt")] == [5] * 16
     assert log.process.probe_failed is None and log.steps.step[-1] >= 500
+    assert spawned.process.probe_failed is None and spawned.steps.step[-1] >= 99
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from . import stacks, step_log
+from . import stacks, step_log, wrapping
 from .accelerator import Accelerator
 from .fixkit.program import load_fix
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
@@ -19,6 +19,8 @@ _MOST_ERRORS = 20
 
 class Session:
     """One process of the program. Hooks read `on` first: False costs one attribute look-up."""
+
+    guarded, hide_frames = wrapping.guarded, wrapping.hide_frames
 
     def __init__(self, plan, torch):
         self.plan = plan
@@ -109,28 +111,10 @@ class Session:
         if len(self.errors) < _MOST_ERRORS:
             self.errors.append("%s: %s: %s" % (where, type(error).__name__, error))
 
-    def guarded(self, function):
-        """Wrap a hook body of ours so that it can never raise into the program."""
-
-        @functools.wraps(function)
-        def guarded(*args):
-            try:
-                return function(*args)
-            except Exception as error:
-                self.fail(function.__name__, error)
-                return None
-
-        return guarded
-
     def device_rests(self):
         """Read what was kept on the device: it has been waited for, and nothing is timed now."""
         for function in self.when_device_rests:
             self.guarded(function)()
-
-    def hide_frames(self, error):
-        """Take our frame out of an exception; its wrapper goes on with a bare `raise`."""
-        if error.__traceback__ is not None:
-            error.__traceback__ = error.__traceback__.tb_next
 
     def is_loader_worker(self):
         """Return whether this process is a DataLoader's worker, forked or spawned."""

@@ -15,26 +15,43 @@ Call = namedtuple("Call", ("name", "caller", "args", "kwargs", "result", "took_n
 
 def wrap(owner, name, make):
     """Set owner.name, if there is one, to make(old), which keeps old's name; return old or None."""
-    old = getattr(owner, name, None)
-    if old is not None:
+    if (old := getattr(owner, name, None)) is not None:
         new = functools.wraps(old)(make(old))
+        if inspect.ismodule(owner):
+            new.__module__ = owner.__name__  # where pickle looks for it
         setattr(owner, name, new)
-        home = sys.modules.get(getattr(old, "__module__", None) or "")
-        if getattr(home, name, None) is old:
-            setattr(home, name, new)  # where pickle looks for it
     return old
+
+
+def guarded(session, function):
+    """Wrap a hook body of ours so that it can never raise into the program."""
+
+    @functools.wraps(function)
+    def hook(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            session.fail(getattr(function, "__name__", "hook"), error)
+            return None
+
+    return hook
+
+
+def hide_frames(session, error):
+    """Take our frame out of an exception; its wrapper goes on with a bare `raise`."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
 
 
 def before(session, owner, name, look):
     """Call look(*args, **kwargs) before owner.name; its failure never reaches the program."""
 
+    look = guarded(session, look)
+
     def make(old):
         def function(*args, **kwargs):
-            try:
-                if session.on:
-                    look(*args, **kwargs)
-            except Exception as error:
-                session.fail(name, error)
+            if session.on:
+                look(*args, **kwargs)
             try:
                 return old(*args, **kwargs)
             except BaseException as error:
@@ -118,8 +135,7 @@ class NotedCalls:
             stand_in(session.torch, old, function)
             return function
 
-        old = wrap(owner, name, make)
-        if old is not None:
+        if (old := wrap(owner, name, make)) is not None:
             self._wrapped.append((owner, name, old, getattr(owner, name)))
 
     def put_back(self):

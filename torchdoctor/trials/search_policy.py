@@ -136,10 +136,10 @@ class SearchPolicy:
         for name in members:
             alone, arm = frozenset([name]), self.beliefs.arms[name]
             least = LEAST_OF_RISKY if arm.risk >= 2 else 0.0
-            sure, own = self.beliefs.quantile(alone, 1 - ADDS, arm.plain), self.beliefs.claim(alone)
-            sure = max(sure, own.low) if own and not arm.plain else sure
             adds = self.beliefs.p_adds(members, name) >= self._needed(members, name)
-            if adds and (not least or sure >= least):
+            own = self.beliefs.claim(alone) if least and not arm.plain else None
+            shown = not least or (own is not None and own.low >= least)
+            if adds and (shown or self.beliefs.quantile(alone, 1 - ADDS, arm.plain) >= least):
                 continue
             # Of what another member left it may gain more than of the whole step.
             without = members - alone | arm.plain
@@ -330,8 +330,8 @@ class SearchPolicy:
 
     def _costs_s(self, members: Members, paid: int) -> list[float]:
         """Return the seconds of 0, 1, 2, ... more pairs; only the first of all costs more."""
-        each_s = self.pair_s(members, 2) - self.pair_s(members)
-        first_s = each_s if paid else self.pair_s(members)
+        once_s, twice_s = self.pair_s(members), self.pair_s(members, 2)
+        first_s, each_s = twice_s - once_s if paid else once_s, twice_s - once_s
         return [0.0, *(first_s + number * each_s for number in range(MOST_PAIRS))]
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:

@@ -53,8 +53,7 @@ class AnsweredCalls:
             return
         self._forget()
         for owner, name, describe in self._wanted:
-            old = getattr(owner, name, None)
-            if old is not None:
+            if (old := getattr(owner, name, None)) is not None:
                 self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
                 setattr(owner, name, self._wrapper(old, name, describe))
 

@@ -80,8 +80,8 @@ class Flags:
             self._locate("zero_grad")
 
     def _detects_anomalies(self, context, *args, **kwargs):
-        # torch.compile's own tracing turns it on for a moment (frames: here, wrapper, caller).
-        if sys._getframe(2).f_globals.get("__name__", "").startswith("torch."):
+        # torch.compile's own tracing turns it on for a moment (frames: here, two of ours, caller).
+        if sys._getframe(3).f_globals.get("__name__", "").startswith("torch."):
             return
         # detect_anomaly(check_nan) is always on; set_detect_anomaly(mode, ...) says so.
         always = isinstance(context, self._torch.autograd.anomaly_mode.detect_anomaly)

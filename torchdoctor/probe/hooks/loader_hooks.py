@@ -5,6 +5,7 @@ class, `__iter__` on DataLoader, which frameworks' subclasses call in the end.
 """
 
 import time
+from importlib import import_module
 
 from .. import places, step_log, wrapping
 from ..measure import loader_facts
@@ -18,6 +19,8 @@ class Loaders:
 
     def __init__(self, session):
         self._session = session
+        # By identity: a program's loader may have no hash.
+        self._idents = import_module("torch.utils.weak").WeakIdKeyDictionary()
         self.known = []
         self.last = None  # the number of the one that was fetched from last, while fixes switch
         self.untouched_init = self.iterate = None  # torch's own, which log nothing
@@ -28,16 +31,16 @@ class Loaders:
     def made(self, loader, location):
         """Note a new loader."""
         session = self._session
-        vars(loader)["_torchdoctor_ident"] = len(self.known)  # it may have no hash
+        self._idents[loader] = len(self.known)
         self.known.append(
             loader_facts.Known(loader, location, session.torch, self._iterators, session.phases)
         )
 
     def of(self, loader):
         """Return its number."""
-        if "_torchdoctor_ident" not in vars(loader):
+        if loader not in self._idents:
             self.made(loader, None)
-        return loader._torchdoctor_ident
+        return self._idents[loader]
 
     def started(self, iterator, ident):
         """Note a new pass over a loader; its events carry loader and pass in one number."""

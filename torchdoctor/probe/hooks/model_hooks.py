@@ -127,8 +127,7 @@ class _Root:
         self.bindings = None
 
     def facts(self):
-        module = self.module()
-        if module is not None:
+        if (module := self.module()) is not None:
             try:
                 self.described = describe(module)
             except Exception:

@@ -79,8 +79,7 @@ class Known:
 
     def facts(self, ident):
         """Return the loader as a row of the process facts."""
-        loader = self._loader()
-        if loader is not None:
+        if (loader := self._loader()) is not None:
             self._describe(loader)  # a framework may have changed it since
         row = {
             **self._described,

@@ -7,7 +7,7 @@ import os
 import sys
 from types import SimpleNamespace
 
-from ...probe import step_log
+from ...probe import step_log, wrapping
 from ...probe.accelerator import Accelerator
 from ...probe.hooks import model_hooks
 from . import hooks
@@ -24,6 +24,7 @@ _ALLOWED_FAILURES = 3  # of hooks, before the probe removes itself
 class Watch:
     """One watched process: what the hooks share. `on` False: every hook passes through."""
 
+    guarded, hide_frames = wrapping.guarded, wrapping.hide_frames
     phases, programs, arms, sparse = True, (), (), False
     backward_location = gradient_location = None
 
@@ -74,19 +75,6 @@ class Watch:
     def first_batch(self):
         """Do nothing: no fix waits for it."""
 
-    def guarded(self, function):
-        """Wrap a hook body of ours so that it can never raise into the program."""
-
-        @functools.wraps(function)
-        def guarded(*args):
-            try:
-                return function(*args)
-            except Exception as error:
-                self.fail(getattr(function, "__name__", "hook"), error)
-                return None
-
-        return guarded
-
     def fail(self, where, error):
         """Note a failure of ours; after the third the probe removes itself."""
         self._failures += 1
@@ -96,11 +84,6 @@ class Watch:
         elif not self._removed:
             self._removed, self.on, self.resting = True, False, False
             self.keeper.failed(reason)
-
-    def hide_frames(self, error):
-        """Take our frame out of an exception; its wrapper goes on with a bare `raise`."""
-        if error.__traceback__ is not None:
-            error.__traceback__ = error.__traceback__.tb_next
 
     def event(self, kind, text="", seconds=0.0):
         """Note an event that happens now."""

@@ -6,6 +6,7 @@ Unlike the probe's own they ask nothing of the program's data sets, losses on a 
 import functools
 import sys
 import weakref
+from importlib import import_module
 from time import perf_counter_ns
 
 from ...probe import places, step_log, wrapping
@@ -27,12 +28,14 @@ class Loaders:
 
     def __init__(self, watch):
         self._watch = watch
+        # By identity: a program's loader may have no hash.
+        self._numbers = import_module("torch.utils.weak").WeakIdKeyDictionary()
         # [place, location, BatchSizes, batches to learn from, workers, batch size, it is kept to]
         self.rows = []
 
     def made(self, loader, location):
         """Note a new loader; return its number."""
-        number = vars(loader)["_torchdoctor_ident"] = len(self.rows)  # it may have no hash
+        number = self._numbers[loader] = len(self.rows)
         sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
         # One function often makes both loaders: that of an evaluation does not shuffle.
         order = type(sampler), getattr(sampler, "shuffle", None)
@@ -75,8 +78,7 @@ class Loaders:
                 watch.wake()  # what begins while nothing is hooked would never be seen
             if not watch.on:
                 return old(loader)
-            if (number := vars(loader).get("_torchdoctor_ident")) is None:
-                number = self.made(loader, None)
+            number = self._numbers[loader] if loader in self._numbers else self.made(loader, None)
             add(step_log.LOADER_START_BEGIN, number)
             try:
                 iterator = old(loader)
