@@ -86,11 +86,14 @@ class Images(Dataset):
 """
 
 
-def _edits_of(tmp_path: Path, module: str = "__main__", **facts: Any) -> list[Any]:
+def _edits_of(
+    tmp_path: Path, module: str = "__main__", trains: str = "train.py", **facts: Any
+) -> list[Any]:
     loader = {"ident": 0, "batches": 9, "dataset_cls": f"{module}.Images", **facts}
     script = {"command": [], "cwd": str(tmp_path), "script": str(tmp_path / "train.py")}
-    seen = recording({"workload": script, "processes": [{"pid": 1, "loaders": [loader]}]})
-    return FIX.edits({"limit_bytes": 4000}, seen)
+    flags = {"backward_location": {"file": str(tmp_path / trains), "line": 2}}
+    own = {"pid": 1, "loaders": [loader], "flags": flags}
+    return FIX.edits({"limit_bytes": 4000}, recording({"workload": script, "processes": [own]}))
 
 
 SMALL = {"dataset_length": 100, "batch_size": 4, "batch_shapes": ["4x5 float32"]}  # 2,000 bytes
@@ -159,6 +162,18 @@ def test_a_class_whose_attribute_is_assigned_later_is_left_alone(
     own = IMAGES.replace("[number]", "[number] * self.size")
     (tmp_path / "train.py").write_text(f"{own}\n\n{schedule}\n")
     assert edited_files(_edits_of(tmp_path, **SMALL)) is None
+
+
+@pytest.mark.parametrize("trains", ["train.py", "engine.py"])
+def test_an_attribute_that_another_file_assigns(tmp_path: Path, trains: str) -> None:
+    """The class may stand in one module, and the loop that changes it later in another."""
+    (tmp_path / "images.py").write_text(IMAGES.replace("[number]", "[number] * self.size"))
+    (tmp_path / "train.py").write_text("data = Images()\n")
+    assert edited_files(_edits_of(tmp_path, "images", trains, **SMALL)) is not None
+    (tmp_path / trains).write_text("class Loop:\n    def __init__(self):\n        self.size = 1\n")
+    assert edited_files(_edits_of(tmp_path, "images", trains, **SMALL)) is not None
+    (tmp_path / trains).write_text("for epoch in range(90):\n    data.size = 64 + epoch\n")
+    assert edited_files(_edits_of(tmp_path, "images", trains, **SMALL)) is None
 
 
 @pytest.mark.parametrize("read", [True, False])

@@ -155,4 +155,6 @@ class BatchCastEdit(LineEdit, frozen=True, kw_only=True):
 
 
 class KeptSamplesEdit(LineEdit, frozen=True, kw_only=True):
-    """The method at `line`, which makes a sample of an index, makes each of them once."""
+    """The method at `line` makes each sample once; none if the class reads what is `changed`."""
+
+    changed: tuple[str, ...]

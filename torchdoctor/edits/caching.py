@@ -34,7 +34,7 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | N
     special = method.decorators or method.asynchronous or given[-1].default
     named = _OWN.search(source_of(owner)) or {*map(program.full_name, _NEEDED)} != _NEEDED
     extended = any(last_name(b.value) == owner.name.value for x in classes for b in x.bases)
-    if special or named or extended or not plain or _changes_later(program, owner):
+    if special or named or extended or not plain or _changes_later(program, owner, edit.changed):
         return None
     code = _KEPT.format(method.name.value, *(x.name.value for x in given))
     kept = cst.ensure_type(cst.parse_statement(code), cst.FunctionDef)
@@ -47,11 +47,11 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | N
     return program.replaced(owner.body, owner.body.with_changes(body=body))
 
 
-def _changes_later(program: Program, owner: cst.ClassDef) -> bool:
+def _changes_later(program: Program, owner: cst.ClassDef, changed: tuple[str, ...]) -> bool:
     """Return True if a name of what the methods read is assigned outside of any `__init__`."""
     begin = [x for x in program.of(cst.FunctionDef) if x.name.value == "__init__"]
     first = {x for each in begin for x in Syntax(each).targets if source_of(x)[:5] == "self."}
     later = {x for y in program.targets if y not in first for x in Syntax(y).of(cst.Attribute)}
     own = [x for x in owner.body.body if x not in begin]
     read = {x for each in own for x in Syntax(each).of(cst.Attribute)} - later
-    return bool({x.attr.value for x in later} & {x.attr.value for x in read})
+    return bool({*changed, *(x.attr.value for x in later)} & {x.attr.value for x in read})

@@ -18,12 +18,7 @@ _POSITIONS = {
     "zero_grad": {"set_to_none": 0},
 }
 # What torch refuses without workers, and where it stands.
-_OF_WORKERS = {
-    "persistent_workers": None,
-    "prefetch_factor": None,
-    "timeout": 9,
-    "multiprocessing_context": 11,
-}
+_OF_WORKERS = {**dict.fromkeys(_WITH_WORKERS), "timeout": 9, "multiprocessing_context": 11}
 
 _TRAINERS = parsed_toml(Path(__file__).with_name("trainers.toml").read_text(encoding="utf-8"))
 

@@ -30,6 +30,13 @@ def method_of_class(file: str, cls: str, method: str) -> int | None:
     return None
 
 
+def attributes_set(file: str) -> set[str]:
+    """Return the names of the attributes that a file assigns to other objects than `self`."""
+    targets = (x for x in _nodes(file) if isinstance(getattr(x, "ctx", None), ast.Store))
+    own = (x for target in targets for x in ast.walk(target) if isinstance(x, ast.Attribute))
+    return {x.attr for x in own if ast.unparse(x.value) != "self"}
+
+
 def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int, tuple[str, ...]]]:
     """Return lines of loops that feed a model such batches, with the names of float64 tensors."""
     loops = []

@@ -200,10 +200,9 @@ def _learned_from(scope: cst.Module | cst.FunctionDef, name: str) -> bool:
     """Return True if a backward pass goes through a name, or what is computed from it."""
     syntax = Syntax(scope)
     # What each name is made of, as source.
-    made = [(_mention(source_of(t.target)), x) for x in syntax.of(cst.Assign) for t in x.targets]
-    made_of = [(mention, source_of(x.value)) for mention, x in made]
-    sums = syntax.of(cst.AugAssign)
-    made_of += [(_mention(source_of(x.target)), source_of(x.value)) for x in sums]
+    assigned = [(t.target, x.value) for x in syntax.of(cst.Assign) for t in x.targets]
+    assigned += [(x.target, x.value) for x in syntax.of(cst.AugAssign)]
+    made_of = [(_mention(source_of(name)), source_of(value)) for name, value in assigned]
     for function in syntax.of(cst.FunctionDef) if isinstance(scope, cst.Module) else ():
         mention = rf"(?<!\w){function.name.value}(?!\w)"
         made_of += [(mention, source_of(x)) for x in Syntax(function).of(cst.Return)]

@@ -13,6 +13,7 @@ from torchdoctor.edits import (
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import Location, ModelFacts, Recording, TrainingPass
 
+_SCALER = "gradient_scaler"
 _PIXEL = re.compile(r"\d+x\d+x1x1 float")
 _IMAGES = re.compile(r"\d+x\d+x\d+x\d+ (float|bfloat)")  # of a call's first tensor
 
@@ -46,21 +47,17 @@ def around_forward(recording: Recording, context: str) -> list[Edit]:
 def _meeting(training_pass: TrainingPass) -> tuple[Location, str, int] | None:
     """Return the forward, what is called there, and the backward's line in the same function."""
     called = [training_pass.name, *(where.function for where in training_pass.forward[:-1])]
-    deepest = len(training_pass.forward) - 1
     for depth, (forward, backward) in enumerate(
         zip(reversed(training_pass.forward), reversed(training_pass.backward), strict=False)
     ):
         if (forward.file, forward.function) != (backward.file, backward.function):
             return None
         if forward.line != backward.line:
-            names = called[: deepest - depth + 1]
+            names = called[: len(called) - depth]
             # A comprehension has a frame of its own, and what it calls stands on the same line.
             name = next((x for x in reversed(names) if x is None or not x.startswith("<")), None)
             return (forward, name, backward.line) if name is not None else None
     return None
-
-
-_SCALER = "gradient_scaler"
 
 
 def with_scaler(recording: Recording) -> list[Edit]:

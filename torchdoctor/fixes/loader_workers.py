@@ -191,8 +191,7 @@ def advice(recording: Recording) -> str:
 def instruction(settings: Settings, recording: Recording) -> str:
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(lookup.training_loaders(recording)[0]):
-        sharding = FIX.permanent_form.partition("\n\n")[2]
-        return f"{call}\n{sharding}"
+        return call + "\n" + FIX.permanent_form.partition("\n\n")[2]
     if settings["num_workers"]:
         return call
     of_workers = "persistent_workers, prefetch_factor, timeout and multiprocessing_context"
