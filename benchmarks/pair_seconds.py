@@ -3,9 +3,10 @@
     python benchmarks/pair_seconds.py FOLDER [--python PYTHON] [--only mnist ...] [--pairs 2]
 
 FOLDER holds clones of public repositories (pytorch/examples, karpathy/nanoGPT, karpathy/minGPT,
-karpathy/llama2.c); small made-up data are written into them. PYTHON has torch, torchvision,
-lightning, transformers, timm and accelerate. A script that is not there, or does not run, is named
-and left out. Each is observed once; then it is measured beside itself, as a run measures a fix.
+karpathy/llama2.c, yunjey/pytorch-tutorial); small made-up data are written into them. PYTHON has
+torch, torchvision, lightning, transformers, timm, accelerate, gymnasium and sentencepiece. A script
+that is not there, or does not run, is named and left out. Each is observed once; then it is
+measured beside itself, as a run measures a fix.
 
 Seconds are those that the pair takes on the clock. Both launches start at once, on the same cores;
 so what an interpreter and the script's leading imports take was measured alone, before, and "data
@@ -106,6 +107,9 @@ SCRIPTS = {  # folder below the clones, command
         " --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128",
     ),
     "minGPT": ("minGPT/projects/adder", "adder.py"),
+    "minGPT (letters)": ("minGPT/projects/chargpt", "chargpt.py --model.model_type=gpt-nano"),
+    "REINFORCE": ("examples/reinforcement_learning", "reinforce.py"),
+    "RNN tutorial": ("pytorch-tutorial/tutorials/02-intermediate/language_model", "main.py"),
     "llama2.c": (
         "llama2.c",
         "train.py --device=cpu --compile=False --dtype=float32 --batch_size=8 --dim=64 --n_layers=3"
@@ -135,6 +139,10 @@ def make_data(clones: Path) -> None:
             " ".join(f"w{x}" for x in row) for row in chance.integers(999, size=(2000, 20))
         )
         (texts / f"{kind}.txt").write_text(words + "\n")
+    for name, path in (("minGPT (letters)", "input.txt"), ("RNN tutorial", "data/train.txt")):
+        file = clones / SCRIPTS[name][0] / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{words}\nO God, O God!\n")  # minGPT's samples begin so
     tokens = {"nanoGPT/data/shakespeare_char": ("train.bin", "val.bin")}
     tokens["llama2.c/data/tok512"] = ("data00.bin", "data01.bin")
     for folder, names in tokens.items():

@@ -122,6 +122,7 @@ def run_nulls(script: Path, budget_s: float, number: int) -> dict[str, Any]:
             tried = []
             for index in range(_NULLS):
                 one.modules[f"null-{index}"] = FixSpec(
+                    name=f"nothing, number {index}",
                     file=str(folder / "null_fix.py"),
                     page="Change nothing.",
                     treats=(),
