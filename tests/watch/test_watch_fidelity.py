@@ -360,7 +360,7 @@ def test_a_slower_training_is_profiled_at_once_within_the_limit(tmp_path: Path) 
         before = len(training(run).sensors)
         until(lambda: len(training(run).sensors) > before + 3, "signs of life")
 
-    until(lambda: run.is_dir() and bool(read_run(run).processes), "a log")
+    until(lambda: any(run.glob("watch/run-*.json")) and bool(read_run(run).processes), "a log")
     try:
         tell("memory")
         look_again()
