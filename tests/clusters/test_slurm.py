@@ -215,7 +215,7 @@ def test_a_job_that_is_requeued_tells_both_times_what_it_measured(
     assert json.loads(before.read_text())["interrupted"]
     cluster.said("scontrol", "update", f"jobid={job}", "starttime=now")
     again = tmp_path / "out-1" / "report.json"
-    # For a moment the job may be in no list; where the new start time is lost, it waits for 120 s.
+    # For a moment the job may be in no list, and then wait for the 120 s that a requeue asks.
     wait_for(again.exists, 480)
     wait_for(lambda: not cluster.jobs(), 240)
     log = (tmp_path / "log").read_text()

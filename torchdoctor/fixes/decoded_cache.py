@@ -2,17 +2,17 @@
 
 ## What it does
 Keeps a copy of each sample when it is first made, in the training process or in each persistent
-worker, and answers later uses with a copy. Samples that differ are never kept: eight are made twice
-and compared byte by byte, in each further epoch four more.
+worker, and answers later uses with a fresh copy. Samples that differ from use to use are never
+kept: eight are made twice and compared byte by byte, in each further epoch four more.
 
 ## Why it helps
 Reading, decoding and resizing give the same in each epoch: if memory holds it, once is enough.
 
 ## Risks
 A sample must be the same in every epoch, also in later ones: only the first epochs were compared.
-If a comparison fails, the cache is off. The workers share the memory limit. Without persistent
-workers they end with each epoch, and the cache with them. Cache before any random augmentation.
-Within the first epoch no gain shows: then the fix is offered as code.
+If a comparison fails, the cache is switched off. The workers share the memory limit. Without
+persistent workers they end with each epoch, and the cache with them. Random augmentation gains
+nothing: cache before it. Within the first epoch no gain shows: there the fix is offered as code.
 
 ## Make it permanent
     def __getitem__(self, index):  # _make_sample is __getitem__ as it was
@@ -179,8 +179,8 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     if made is None or made.line is None or needed > int(settings["limit_bytes"]):
         return []
     needs = [StatementEdit(file=made.file, statement=f"import {x}") for x in ("copy", "torch")]
-    trains = recording.main.flags.backward_location or made
-    changed = attributes_set(recording.workload.script or made.file) | attributes_set(trains.file)
+    trains = (recording.main.flags.backward_location or made).file
+    changed = set[str]().union(*map(attributes_set, {recording.workload.script or trains, trains}))
     return [KeptSamplesEdit(file=made.file, line=made.line, changed=tuple(sorted(changed))), *needs]
 
 
