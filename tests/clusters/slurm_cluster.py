@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -65,6 +66,7 @@ class SlurmCluster:
     def __init__(self, folder: Path, nodes: int = 3) -> None:
         self.folder, self.nodes = folder.absolute(), [f"node{n}" for n in range(1, nodes + 1)]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.begun: list[subprocess.Popen[bytes]] = []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -117,15 +119,22 @@ class SlurmCluster:
         """Start the slurmd of a node; `without`: as `find_node`."""
         self._start(node, ["-D", "-N", node], "slurmd", without)
 
-    def lose_node(self, node: str) -> None:
-        """Kill all that runs on a node, as its power does, and have the controller notice it."""
+    @contextlib.contextmanager
+    def lost(self, node: str) -> Iterator[None]:
+        """Kill all that runs on a node, as its power does; in the end the node is there again."""
+        self._kill(node)
+        try:
+            yield
+        finally:
+            self._kill(node)
+            self.find_node(node)
+
+    def _kill(self, node: str) -> None:
         self.processes[node].kill()
         self.processes[node].wait()
         here = {"SLURMD_NODENAME": node, "SLURM_CONF": str(self.folder / "slurm.conf")}
         jobs = [x for x in psutil.process_iter(["environ"]) if here.items() <= _environ(x).items()]
-        parents = [job.parent() for job in jobs]
-        steps = [x for x in parents if x is not None and x.name() == "slurmstepd"]
-        for process in [*steps, *jobs]:
+        for process in [*(step for job in jobs for step in _steps(job)), *jobs]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.said("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
@@ -135,6 +144,24 @@ class SlurmCluster:
         self.start_node(node, without)
         self.said("scontrol", "update", f"nodename={node}", "state=resume")
         _wait(self._all_idle, node)
+
+    def begin(self, command: list[str], folder: Path, **variables: str) -> subprocess.Popen[bytes]:
+        """Start a command in a folder, where its output is written to `log`."""
+        with (folder / "log").open("wb") as log:
+            environment = {**self.environment, **variables}
+            started = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        self.begun.append(started)
+        return started
+
+    def end_all(self) -> None:
+        """End what a test that failed has left, so that the next one finds the nodes free."""
+        for process in self.begun:
+            process.kill()
+            process.wait()
+        self.begun.clear()
+        if self.jobs():
+            self.said("scancel", "--me")
+            _wait(self._all_idle, "the nodes")
 
     def said(self, *command: str) -> str:
         """Return what a command of Slurm prints."""
@@ -183,6 +210,13 @@ class SlurmCluster:
 
 def _environ(process: psutil.Process) -> dict[str, str]:
     return process.info["environ"] or {}
+
+
+def _steps(job: psutil.Process) -> list[psutil.Process]:
+    """Return the slurmstepd that a process runs under; none where it has just ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [x for x in job.parents() if x.name() == "slurmstepd"]
+    return []
 
 
 def free_ports(count: int) -> list[int]:
