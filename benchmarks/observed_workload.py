@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from torchdoctor import words
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.advice.diagnosis import diagnose
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.workload import workload_of
 from torchdoctor.machine.environment import environment
 from torchdoctor.observe.shares import shares, with_inline_preparation
 from torchdoctor.observe.window import choose_window
@@ -42,7 +42,7 @@ _TOGETHER = 0.3  # of the exhaustive search's time: for the best together
 
 @dataclass
 class Workload:
-    """One sample, observed once; searches start from what was seen."""
+    """One program, observed once; searches start from what was seen."""
 
     recorder: Recorder
     recording: Recording
@@ -52,9 +52,10 @@ class Workload:
 
     @classmethod
     @contextmanager
-    def observed(cls, script: Path, folder: Path, budget_s: float) -> Iterator[Workload]:
+    def observed(
+        cls, workload: words.Workload, folder: Path, budget_s: float
+    ) -> Iterator[Workload]:
         """Observe and profile it as a run does."""
-        workload = workload_of([str(script)], cwd=str(script.parent))
         sandbox = Sandbox.choose("auto", folder, workload)
         recorder = Recorder(workload, folder / "run", sandbox, 0, None, 600.0)
         try:

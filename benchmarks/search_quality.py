@@ -4,14 +4,16 @@
     python benchmarks/search_quality.py again OUT.jsonl [--budget 3m] [--only NAME ...]
     python benchmarks/search_quality.py nulls OUT.jsonl [--budget 3m] [--least 40]
     python benchmarks/search_quality.py table OUT.jsonl
+    ... [--clones FOLDER [--python PYTHON]] [--times 10]
 
 `run`, for each sample workload: `torchdoctor run` with this budget for everything; an exhaustive
-search that is given ten times as much (every candidate in every setting in rounds of fresh
+search that is given `--times` as much (every candidate in every setting in rounds of fresh
 launches, then the best together, one after another, as long as that gains); and both results side
 by side in fresh pairs, which alone say what share of the best speed-up (in logarithms) the search
 reached. `again`: another search, of any budget, beside what the exhaustive one found before.
 `nulls`: candidates that change nothing, eight at a time on each workload in turn, until so many
-were searched: how many were confirmed.
+were searched: how many were confirmed. With `--clones`, public scripts take the place of the sample
+workloads: see `public_scripts.py`.
 
 Each workload appends a line of JSON to OUT; what is there already is not run again (but by
 `again`), so that it can be stopped and gone on with at any time; the table shows the newest line of
@@ -33,16 +35,18 @@ from statistics import fmean
 from typing import Any
 
 from observed_workload import Workload
+from public_scripts import public_workloads
 from row_log import append, rows_of
 
+from torchdoctor import words
 from torchdoctor.cli.arguments import parse_duration
+from torchdoctor.launch.workload import workload_of
 from torchdoctor.trials.arm_specs import Fixes, label
 from torchdoctor.words import Candidate
 from torchdoctor.words.errors import TorchdoctorError
 from torchdoctor.words.specs import FixSpec
 
 SAMPLES = Path(__file__).parent.parent / "sample_workloads"
-TIMES = 10  # the budget of the exhaustive search
 _NULLS = 8  # at a time
 _NULL_FIX = """
 def apply(torch, settings, program):
@@ -50,13 +54,16 @@ def apply(torch, settings, program):
 """
 
 
-def run_as_a_user(script: Path, folder: Path, budget_s: float, seed: int) -> dict[str, Any]:
+def run_as_a_user(
+    workload: words.Workload, folder: Path, budget_s: float, seed: int
+) -> dict[str, Any]:
     """The report of `torchdoctor run`."""
     report = folder / f"search-{seed}.json"
     options = ["--quiet", "--budget", f"{budget_s:g}s", "--seed", str(seed), "--json", str(report)]
     command = [sys.executable, "-m", "torchdoctor.cli.front", "run", *options]
-    command += ["--output", str(folder / f"search-{seed}"), str(script)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    command += ["--output", str(folder / f"search-{seed}"), f"--python={workload.python}"]
+    command += workload.command[1:]
+    subprocess.run(command, check=True, cwd=workload.cwd, stdout=subprocess.DEVNULL)
     found: dict[str, Any] = json.loads(report.read_text())
     return found
 
@@ -71,29 +78,30 @@ def _tried(report: dict[str, Any]) -> list[str]:
 
 
 def run_one(
-    script: Path, budget_s: float, number: int, pairs: int, best: Fixes | None = None
+    name: str, budget_s: float, number: int, options: argparse.Namespace, best: Fixes | None = None
 ) -> dict[str, Any]:
     """One workload by both ways; `best`: what an exhaustive search found before."""
+    workload = options.workloads[name]
     with (
-        tempfile.TemporaryDirectory() as name,
-        Workload.observed(script, Path(name), budget_s) as one,
+        tempfile.TemporaryDirectory() as folder,
+        Workload.observed(workload, Path(folder), budget_s) as one,
     ):
         tried = one.candidates()
         began = time.monotonic()
-        report = run_as_a_user(script, Path(name), budget_s, number)
+        report = run_as_a_user(workload, Path(folder), budget_s, number)
         took_s = time.monotonic() - began
         ours = [(x["fix"], x["settings"]) for x in report["recommendation"]["fixes"]]
         if best is None:
-            best = one.exhaustive(tried, TIMES * budget_s, number)
+            best = one.exhaustive(tried, options.times * budget_s, number)
         several = {"search": ours, "exhaustive": best}
         if _same_set(ours, best):  # measured twice, chance alone would tell them apart
-            found = one.side_by_side({"search": ours}, number, pairs)
+            found = one.side_by_side({"search": ours}, number, options.pairs)
             both = dict.fromkeys(several, found.get("search"))
         else:
-            both = one.side_by_side(several, number, pairs)
+            both = one.side_by_side(several, number, options.pairs)
     return {
         "kind": "run",
-        "workload": script.stem,
+        "workload": name,
         "round": number,
         "budget_s": budget_s,
         "candidates": len(tried),
@@ -113,12 +121,14 @@ def _same_set(one: Fixes, other: Fixes) -> bool:
     )
 
 
-def run_nulls(script: Path, budget_s: float, number: int) -> dict[str, Any]:
+def run_nulls(
+    name: str, budget_s: float, number: int, options: argparse.Namespace
+) -> dict[str, Any]:
     """Eight candidates that change nothing; half of them can be switched."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as around:
+        folder = Path(around)
         (folder / "null_fix.py").write_text(_NULL_FIX)
-        with Workload.observed(script, folder, budget_s) as one:
+        with Workload.observed(options.workloads[name], folder, budget_s) as one:
             tried = []
             for index in range(_NULLS):
                 one.modules[f"null-{index}"] = FixSpec(
@@ -137,7 +147,7 @@ def run_nulls(script: Path, budget_s: float, number: int) -> dict[str, Any]:
     confirmed = [x.fix for x in fresh if x.verdict == "faster" and " + " not in x.fix]
     return {
         "kind": "nulls",
-        "workload": script.stem,
+        "workload": name,
         "round": number,
         "budget_s": budget_s,
         "candidates": _NULLS,
@@ -189,24 +199,23 @@ def _figures(found: dict[str, float] | None) -> str:
     return f"{found['estimate']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]"
 
 
-def _again(scripts: list[Path], out: Path, budget_s: float, pairs: int) -> None:
+def _again(budget_s: float, options: argparse.Namespace) -> None:
     """Another search of each workload that was searched exhaustively."""
-    for script in scripts:
-        rows = [x for x in rows_of(out) if x["kind"] == "run" and x["workload"] == script.stem]
+    for name in options.workloads:
+        rows = [x for x in rows_of(options.out) if x["kind"] == "run" and x["workload"] == name]
         if not rows:
             continue
         best = [(fix, settings) for fix, settings in rows[-1]["exhaustive_fixes"]]
         try:
-            row = run_one(script, budget_s, len(rows) + 1, pairs, best)
+            row = run_one(name, budget_s, len(rows) + 1, options, best)
         except TorchdoctorError as error:
-            print(f"{script.stem}: {error}", file=sys.stderr, flush=True)
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
             continue
-        append(out, row)
+        append(options.out, row)
         print(json.dumps(row), flush=True)
 
 
-def main() -> int:
-    """Run what is lacking, and print the table of what is there."""
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("run", "again", "nulls", "table"))
     parser.add_argument("out", type=Path)
@@ -215,31 +224,45 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--least", type=int, default=40, help="candidates that change nothing")
     parser.add_argument("--pairs", type=int, default=8, help="of each result, side by side")
+    parser.add_argument("--times", type=float, default=10, help="budgets of the exhaustive search")
+    parser.add_argument("--clones", type=Path, help="of public scripts, instead of the samples")
+    parser.add_argument("--python", default=sys.executable, help="has what these import")
     options = parser.parse_args()
-    budget_s = parse_duration(options.budget)
-    scripts = [p for p in sorted(SAMPLES.glob("*.py")) if p.stem != "expectations"]
-    scripts = [p for p in scripts if not options.only or p.stem in options.only]
-    rounds = options.rounds
+    if options.clones is not None:
+        options.workloads = public_workloads(options.clones, options.python)
+    else:
+        options.workloads = {
+            path.stem: workload_of([str(path)], cwd=str(SAMPLES))
+            for path in sorted(SAMPLES.glob("*.py"))
+            if path.stem != "expectations"
+        }
+    if options.only:
+        options.workloads = {name: options.workloads[name] for name in options.only}
+    return options
+
+
+def main() -> int:
+    """Run what is lacking, and print the table of what is there."""
+    options = _options()
+    budget_s, rounds = parse_duration(options.budget), options.rounds
     if options.what == "nulls":
-        rounds = math.ceil(options.least / (_NULLS * max(len(scripts), 1)))
+        rounds = math.ceil(options.least / (_NULLS * len(options.workloads)))
     if options.what == "again":
-        _again(scripts, options.out, budget_s, options.pairs)
+        _again(budget_s, options)
     for number in range(1, rounds + 1):
-        for script in scripts if options.what in ("run", "nulls") else []:
+        for name in options.workloads if options.what in ("run", "nulls") else []:
             rows = rows_of(options.out)
-            key = (options.what, script.stem, number, budget_s)
+            key = (options.what, name, number, budget_s)
             if key in [(x["kind"], x["workload"], x["round"], x["budget_s"]) for x in rows]:
                 continue
             done = sum(row["candidates"] for row in rows if row["kind"] == "nulls")
             if options.what == "nulls" and done >= options.least:
                 break
             try:
-                if options.what == "run":
-                    row = run_one(script, budget_s, number, options.pairs)
-                else:
-                    row = run_nulls(script, budget_s, number)
+                one_more = run_one if options.what == "run" else run_nulls
+                row = one_more(name, budget_s, number, options)
             except TorchdoctorError as error:  # the next start tries it again
-                print(f"{script.stem}: {error}", file=sys.stderr, flush=True)
+                print(f"{name}: {error}", file=sys.stderr, flush=True)
                 continue
             append(options.out, row)
             print(json.dumps(row), flush=True)

@@ -63,9 +63,8 @@ def measure(script: Path, python: str, pairs: int, out: Path) -> None:
             starts = [partial(recorder.time, each, 300.0) for each in specs]
             order, began_s = chance.sample([0, 1], 2), time.monotonic()
             shuffled = starts[order[0]], starts[order[1]]
-            timings = take_turns(
-                shuffled, abba(turns.blocks, chance), turns.most_turn_s, began_s + 600.0
-            )
+            most_turn_s = turns.pair_s / (2 * turns.blocks)
+            timings = take_turns(shuffled, abba(turns.blocks, chance), most_turn_s, began_s + 600.0)
             first, second = timings[order[0]], timings[order[1]]
             pair = Pair(
                 launches=(first.counted, second.counted),
