@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,16 +57,29 @@ def apply(torch, settings, program):
 
 def run_as_a_user(
     workload: words.Workload, folder: Path, budget_s: float, seed: int
-) -> dict[str, Any]:
-    """The report of `torchdoctor run`."""
+) -> tuple[dict[str, Any], float | None]:
+    """The report of `torchdoctor run`; seconds until it recommended 2x or more, None if never."""
     report = folder / f"search-{seed}.json"
-    options = ["--quiet", "--budget", f"{budget_s:g}s", "--seed", str(seed), "--json", str(report)]
+    options = ["--budget", f"{budget_s:g}s", "--seed", str(seed), "--json", str(report)]
     command = [sys.executable, "-m", "torchdoctor.cli.front", "run", *options]
     command += ["--output", str(folder / f"search-{seed}"), f"--python={workload.python}"]
     command += workload.command[1:]
-    subprocess.run(command, check=True, cwd=workload.cwd, stdout=subprocess.DEVNULL)
+    began_s, twice_s = time.monotonic(), None
+    with subprocess.Popen(
+        command, cwd=workload.cwd, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            best = re.search(r"Best so far: .*?([\d.]+)x \(", line)
+            if twice_s is None and best is not None and float(best[1]) >= 2.0:
+                twice_s = time.monotonic() - began_s
+    if run.returncode:
+        raise subprocess.CalledProcessError(run.returncode, command)
     found: dict[str, Any] = json.loads(report.read_text())
-    return found
+    gain = found["recommendation"]["speedup"]
+    if twice_s is None and gain and gain["estimate"] >= 2.0:  # by its last measurement
+        twice_s = time.monotonic() - began_s
+    return found, twice_s
 
 
 def _tried(report: dict[str, Any]) -> list[str]:
@@ -88,7 +102,7 @@ def run_one(
     ):
         tried = one.candidates()
         began = time.monotonic()
-        report = run_as_a_user(workload, Path(folder), budget_s, number)
+        report, twice_s = run_as_a_user(workload, Path(folder), budget_s, number)
         took_s = time.monotonic() - began
         ours = [(x["fix"], x["settings"]) for x in report["recommendation"]["fixes"]]
         if best is None:
@@ -106,6 +120,7 @@ def run_one(
         "budget_s": budget_s,
         "candidates": len(tried),
         "search_s": round(took_s, 1),
+        "twice_s": twice_s and round(twice_s, 1),  # until 2x or more was recommended
         "tried": _tried(report),
         "search": label(ours),
         "exhaustive": label(best),

@@ -163,7 +163,7 @@ class World:
         arm = replace(arm, ceiling=1.0 / (1.0 - min(0.97, share)))
         if setting is not None:
             name = f"{arm.name} {setting}"
-            arm = replace(arm, name=name, family=arm.name, setting=float(setting))
+            arm = replace(arm, name=name, family=frozenset([arm.name]), setting=float(setting))
         self.arms.append(arm)
         self.removes[arm.name], self.losses[arm.name] = removes, loss
 

@@ -214,7 +214,7 @@ def test_what_may_need_other_seeds_comes_first_where_it_promises_most() -> None:
     """Their seconds were counted once more for each further pair that a plan held: a program that
     waits for data 94 % of its step spent its minute on what could gain 5 % of it.
     """
-    named = {"p_helps": 0.7, "ceiling": 2.0, "may_reseed": True, "family": "workers"}
+    named = {"p_helps": 0.7, "ceiling": 2.0, "may_reseed": True, "family": frozenset(["workers"])}
     workers = [replace(WORKERS, name=f"workers {n}", setting=n, **named) for n in (1.0, 2.0, 4.0)]
     others = [an_arm(x, "compute", p_helps=0.2, ceiling=1.05, risk=1) for x in ("bias", "layout")]
     prices = {"budget_s": 60.0, "launch_s": 7.0}
@@ -248,7 +248,8 @@ def test_two_fixes_of_the_forward_and_the_backward_pass_gain_more_than_either() 
 
 def test_another_setting_of_the_same_fix_is_believed_to_do_as_well() -> None:
     two, four = (
-        replace(WORKERS, name=f"workers {n}", family="workers", setting=float(n)) for n in (2, 4)
+        replace(WORKERS, name=f"workers {n}", family=frozenset(["workers"]), setting=float(n))
+        for n in (2, 4)
     )
     before = Beliefs([two, four], WAITS, Results(), seed=1).p_helps("workers 4")
     results = Results(pairs={a_set("workers 2"): logs(1.9)})
@@ -260,7 +261,13 @@ def test_another_setting_of_the_same_fix_is_believed_to_do_as_well() -> None:
 def test_what_other_settings_gain_says_nothing_of_one_that_was_measured() -> None:
     """One thread had gained 31x in blocks of one launch, two 1.7x: 1.3x was expected of one."""
     one, two = (
-        replace(THREADS, name=f"threads {n}", family="threads", setting=float(n), ceiling=90.0)
+        replace(
+            THREADS,
+            name=f"threads {n}",
+            family=frozenset(["threads"]),
+            setting=float(n),
+            ceiling=90.0,
+        )
         for n in (1, 2)
     )
     blocks = {"threads 1": BlockGain(gain=math.log(30.8), error=0.04)}
@@ -272,12 +279,38 @@ def test_what_other_settings_gain_says_nothing_of_one_that_was_measured() -> Non
 def test_the_nearest_settings_that_were_measured_say_most_of_another() -> None:
     """One worker had gained 1.2x, two 2.5x: as 1.2x seemed likely of four, they were not tried."""
     workers = [
-        replace(WORKERS, name=f"workers {n}", family="workers", setting=float(n), ceiling=4.3)
+        replace(
+            WORKERS,
+            name=f"workers {n}",
+            family=frozenset(["workers"]),
+            setting=float(n),
+            ceiling=4.3,
+        )
         for n in (1, 2, 4)
     ]
     pairs = {a_set("workers 2"): logs(2.53, 2.54), a_set("workers 1"): logs(1.23)}
     beliefs = Beliefs(workers, WAITS, Results(pairs=pairs), seed=1)
     assert 2.3 < math.exp(beliefs.mean_gain(a_set("workers 4"))) < 2.8
+
+
+def test_a_fix_tells_of_what_is_within_it_and_not_the_reverse() -> None:
+    """Workers that persist had halved the speed, and three pairs went to workers that do not."""
+    kept = replace(
+        an_arm("kept", "data", p_helps=0.6, ceiling=2.0),
+        fixes=frozenset(["kept", "workers", "threads"]),
+        family=frozenset(["kept", "workers"]),
+        setting=1.0,
+    )
+    plain = replace(WORKERS, ceiling=2.0, family=frozenset(["workers"]), setting=1.0)
+    few = replace(THREADS, family=frozenset(["threads"]), setting=1.0)
+    before = Beliefs([kept, plain, few], WAITS, Results(), seed=1)
+    slow = Results(pairs={a_set("kept"): logs(0.5)})
+    after = Beliefs([kept, plain, few], WAITS, slow, seed=1)
+    assert after.p_helps("workers") < 0.5 * before.p_helps("workers")
+    assert after.p_helps("threads") == pytest.approx(before.p_helps("threads"), abs=0.05)
+    restarted = Results(pairs={a_set("workers"): logs(0.5)})
+    after = Beliefs([kept, plain, few], WAITS, restarted, seed=1)
+    assert after.p_helps("kept") == pytest.approx(before.p_helps("kept"), abs=0.05)
 
 
 def test_what_computes_faster_leaves_the_waits_to_another_fix() -> None:

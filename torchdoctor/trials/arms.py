@@ -66,6 +66,7 @@ class FixFacts:
             max(known, key=lambda each: each.risk),
             includes=frozenset().union(*(each.includes for each in known)),
             phases=known[0].phases,
+            ladder=known[0].ladder,
             branches=frozenset().union(*(each.branches for each in known)),
             how=Preparation.together(each.how for each in known),
             doubted=any(each.doubted for each in known),

@@ -43,8 +43,8 @@ class Arm:
 
     name: str  # unique
     fixes: frozenset[str]  # ids that it applies; arms that share one exclude each other
-    family: str = ""  # arms of one family differ by `setting` alone; empty: it has no relatives
-    setting: float | None = None  # a number, such as 4 workers
+    family: Members = frozenset()  # its main fix, and those within it; empty: it has no relatives
+    setting: float = 0.0  # a number, such as 4 workers
     phases: frozenset[str] = frozenset()  # of the step, that it works on; empty: not known
     p_helps: float = 0.35  # probability that it gains anything
     ceiling: float | None = None  # the speed-up at most, by the share of the step; None: not known
@@ -166,17 +166,16 @@ class Beliefs:
     def _neighbours(
         self, name: str, gain: float, error: float
     ) -> Iterator[tuple[str, float, float, float]]:
-        """Yield what a measured setting says of others of its fix, as far as the next measured."""
-        arm = self.arms[name]
-        family = [x for x in self.arms.values() if arm.family and x.family == arm.family]
-        known = [x.setting or 0 for x in family if x is not arm and self.results.measured(x.name)]
-        for other in family:
-            low, high = sorted((arm.setting or 0, other.setting or 0))
-            if other is arm or any(low <= value <= high for value in known):
-                continue
-            doublings = abs(math.log2(((other.setting or 0) + 0.5) / ((arm.setting or 0) + 0.5)))
-            more = _NEIGHBOUR_PART * doublings * max(abs(gain), 0.1)
-            yield other.name, gain, error + more, 1.0
+        """Yield what a measured arm says of others of its fix, as far as the next measured."""
+        arm, arms = self.arms[name], self.arms.values()
+        measured = [x for x in arms if x is not arm and self.results.measured(x.name)]
+        for other in (x for x in arms if x is not arm and x.family and x.family <= arm.family):
+            low, high = sorted((arm.setting, other.setting))
+            nearer = [x for x in measured if other.family <= x.family and low <= x.setting <= high]
+            apart = _apart(arm, other)
+            if other not in nearer and all(_apart(x, other) >= apart for x in nearer):
+                more = _NEIGHBOUR_PART * apart * max(abs(gain), 0.1)
+                yield other.name, gain, error + more, 1.0
 
     def sigma_log(self, without: Members | None = None) -> Floats:
         """Return the log weight of each of `SIGMAS` by all pairs of the run, but those of a set."""
@@ -318,6 +317,12 @@ class Beliefs:
         """Return the interval of a set by pairs of its own; None: it had none."""
         logs, error = self.results.pairs.get(members), self.results.errors.get(members, 0.0)
         return claim_interval(logs, self.sigma_log(without=members), error) if logs else None
+
+
+def _apart(arm: Arm, other: Arm) -> float:
+    """Return the doublings between the settings of two arms; what goes with them counts as one."""
+    ratio = (other.setting + 0.5) / (arm.setting + 0.5)
+    return abs(math.log2(ratio)) + (arm.fixes != other.fixes)
 
 
 def _normalised(values: Floats) -> Floats:

@@ -412,8 +412,8 @@ def _believed_arm(
     return beliefs.Arm(
         name=arm.key,
         fixes=frozenset(arm.ids) | facts.includes,
-        family=" + ".join(arm.ids) if value is not None else "",
-        setting=value,
+        family=facts.includes.union(arm.ids[:1]) if value is not None else frozenset(),
+        setting=float(value or 0.0),
         phases=facts.phases,
         p_helps=p_helps * (_FURTHER_SETTING if arm.further else 1.0),
         ceiling=max(ceiling, 1.0),

@@ -123,12 +123,8 @@ class SearchPolicy:
         claims.sort(key=lambda claim: -claim.gain)
         alike = [claim for claim in claims if claim.gain >= claims[0].gain - ALIKE]
         arms = self.beliefs.arms
-        alike.sort(
-            key=lambda x: (
-                sum(len(arms[name].fixes) for name in x.members),
-                max(arms[name].risk for name in x.members),
-            )
-        )
+        alike.sort(key=lambda x: max(arms[name].risk for name in x.members))
+        alike.sort(key=lambda x: sum(len(arms[name].fixes) for name in x.members))
         return [*alike, *claims[len(alike) :]]
 
     def _is_earned(self, members: Members) -> bool:
@@ -171,11 +167,9 @@ class SearchPolicy:
         once = [self.prices.once_s.get(arm.name, arm.once_s) for arm in arms]
         again_s = CACHED * max(once, default=0.0)
         first_s = again_s if members in self.results.pairs else max(once, default=0.0)
-        seeds_s = 0.0
-        if not self.results.seeds_done and any(arm.may_reseed for arm in arms):
-            seeds_s = self.seeds_s
+        reseeds = not self.results.seeds_done and any(arm.may_reseed for arm in arms)
         each_s = _PAIR * self.prices.launch_s + again_s
-        return pairs * each_s + max(0.0, first_s - again_s) + seeds_s
+        return pairs * each_s + max(0.0, first_s - again_s) + reseeds * self.seeds_s
 
     @property
     def seeds_s(self) -> float:
