@@ -422,6 +422,22 @@ def test_a_setting_that_helps_is_tried_beyond_what_was_named() -> None:
     assert (fix.fix, fix.settings) == ("workers", {"n": 16})
 
 
+def test_a_fix_that_halves_the_speed_leaves_its_time_to_others() -> None:
+    """Persistent workers had, and plain ones took the rest of a minute."""
+    program = Simulated(gains={"kept n=1": 0.5, "plain n=1": 0.45, "fused": 1.4})
+    ladder = Ladder(setting="n", least=1, most=4, today=0)
+    within = FixFacts(includes=frozenset(["plain"]), p_helps=0.7)
+    facts = {"kept": within, "plain": FixFacts(ladder=ladder, p_helps=0.6)}
+    facts["fused"] = FixFacts(p_helps=0.2)
+    could_gain = {"kept": 2.0, "plain": 1.6, "fused": 1.5}
+    results = try_all(
+        program, ["kept n=1", "plain n=1", "fused"], 60.0, facts=facts, could_gain=could_gain
+    )
+    launched = [name for name, _ in program.launched]
+    assert launched.count("kept n=1") == 1 and "plain n=1" not in launched, launched
+    assert [fix.fix for fix in results.recommendation.fixes] == ["fused"]
+
+
 def test_the_progress_line_names_what_is_measured_and_the_best_so_far():
     events = []
     program = Simulated(gains=GAINS)

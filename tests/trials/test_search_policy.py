@@ -293,6 +293,14 @@ def test_the_nearest_settings_that_were_measured_say_most_of_another() -> None:
     assert 2.3 < math.exp(beliefs.mean_gain(a_set("workers 4"))) < 2.8
 
 
+def test_a_fix_that_halves_the_speed_does_not_make_the_machine_noisy() -> None:
+    """One pair of 0.56x doubled the noise that was believed: 1.62x in a pair was not decided."""
+    pairs = {a_set("threads"): logs(0.56), a_set("precision"): logs(0.5)}
+    beliefs = Beliefs([THREADS, PRECISION, CACHE], WAITS, Results(pairs=pairs), seed=1)
+    before = Beliefs([THREADS, PRECISION, CACHE], WAITS, Results(), seed=1)
+    assert beliefs.sigma.mean() < 1.3 * before.sigma.mean()
+
+
 def test_a_fix_tells_of_what_is_within_it_and_not_the_reverse() -> None:
     """Workers that persist had halved the speed, and three pairs went to workers that do not."""
     kept = replace(

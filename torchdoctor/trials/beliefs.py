@@ -23,7 +23,7 @@ _ZERO = int(np.argmin(np.abs(GRID)))
 GRID[_ZERO] = 0.0
 _WIDTH = np.gradient(GRID)
 _NO_EFFECT = 0.6  # of the probability not to help: exactly nothing; the rest is a loss
-_LOSS = 0.15  # standard deviation of a loss
+_LOSS = 0.3  # mean of a loss: many are small, but one worker or bfloat16 may halve the speed
 _BEYOND_CEILING = 0.03  # part of a gain that the ceiling does not bound: shares are known roughly
 _LARGEST_CEILING = 3.5  # log speed-up
 # Error of blocks within a launch: the part that the next launch does not repeat, and part of sigma.
@@ -111,7 +111,7 @@ def prior_mass(arm: Arm) -> Floats:
     most = -math.log(1 - share)
     gain = np.where(gains & (most > GRID), np.exp(-GRID) / share, 0.0)
     gain = gain + _BEYOND_CEILING * np.where(gains, np.exp(-GRID / 0.5) / 0.5, 0.0)
-    loss = np.where(GRID < 0, np.exp(-0.5 * (GRID / _LOSS) ** 2), 0.0)
+    loss = np.where(GRID < 0, np.exp(GRID / _LOSS), 0.0)
     lost = (1 - _NO_EFFECT) * (1 - arm.p_helps)
     mass = arm.p_helps * _normalised(gain * _WIDTH) + lost * _normalised(loss * _WIDTH)
     mass[_ZERO] += _NO_EFFECT * (1 - arm.p_helps)
@@ -133,8 +133,7 @@ class Belief:
 
     def sigma_evidence(self) -> Floats:
         """Return the log evidence for each of `SIGMAS`."""
-        top = self.log.max()
-        return np.asarray(top + np.log(np.exp(self.log - top).sum(axis=1)))
+        return np.asarray(np.logaddexp.reduce(self.log, axis=1))
 
 
 class Beliefs:

@@ -12,7 +12,7 @@ from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials import beliefs, ceilings
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
-from torchdoctor.trials.arms import COMPETING, Arm, FixFacts, candidate_arms, together
+from torchdoctor.trials.arms import COMPETING, Arm, FixFacts, Ladder, candidate_arms, together
 from torchdoctor.trials.beliefs import Beliefs, Members, Results
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.evidence import Evidence
@@ -253,11 +253,14 @@ class Search:
         measured = self._results()
         if self._beliefs is None or self._beliefs.results != measured:
             tried = {x.branch: x for x in self._tried_ceilings() if x.whole}
-            arms = []
+            arms, ladders = [], {arm.ids[0]: arm.facts.ladder for arm in self._candidates}
             for arm in self._candidates:
+                of_fix = [ladders.get(fix) for fix in (arm.ids[0], *arm.facts.includes)]
+                ladder = next(filter(None, of_fix), None)
                 ceiling = tried.get("".join(arm.facts.branches))
                 plain = [x.key for x in self._candidates if x.fixes == arm.fixes[:1] != arm.fixes]
-                arms.append(_believed_arm(arm, self._can_switch(arm), ceiling, frozenset(plain)))
+                switches = self._can_switch(arm)
+                arms.append(_believed_arm(arm, switches, ceiling, frozenset(plain), ladder))
             step = _believed_step(self._settings.steps)
             self._beliefs = Beliefs(arms, step, measured, self._settings.seed)
         return SearchPolicy(self._beliefs, self._prices())
@@ -393,7 +396,7 @@ def _believed_step(steps: StepStatistics | None) -> beliefs.Step:
 
 
 def _believed_arm(
-    arm: Arm, switches: bool, tried: TriedCeiling | None, plain: Members
+    arm: Arm, switches: bool, tried: TriedCeiling | None, plain: Members, ladder: Ladder | None
 ) -> beliefs.Arm:
     """Return what is known of a candidate; `tried`: its branch's whole ceiling, if it was tried."""
     assert arm.candidate is not None
@@ -403,8 +406,7 @@ def _believed_arm(
         p_helps = max(p_helps, _SETTING_SEEN)
     elif not candidate.named:
         p_helps *= _LOWER_PRECISION if facts.risk >= 2 else _BESIDE_THE_BOTTLENECK
-    setting = facts.ladder.setting if facts.ladder is not None else None
-    value = arm.fixes[0][1].get(setting) if setting is not None else None
+    value = arm.fixes[0][1].get(ladder.setting) if ladder is not None else None
     ceiling = min(candidate.ceiling or _UNKNOWN_CEILING, candidate.bound or float("inf"))
     if tried is not None:
         ceiling, counts = ceilings.bounded(ceiling, tried)
