@@ -1,6 +1,6 @@
 """The interval of a set's own pairs, finite from the first pair on. Pure.
 
-A pair's error is normal with standard deviation sigma, the machine's, and in one pair of ten four
+A pair's error is normal with standard deviation sigma, the machine's, and in one pair of ten three
 times as wide, but no wider than any was. A prior knows other machines; each pair adds to it.
 """
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-TAIL_SHARE, TAIL_WIDTH = 0.1, 4.0
+TAIL_SHARE, TAIL_WIDTH = 0.1, 3.0
 # A factor of ten is no error: of 480 pairs side by side, busy or not, the worst was 0.41 off.
 WIDEST = 0.4
 SIGMAS: Floats = np.geomspace(0.01, 0.25, 11)
