@@ -33,6 +33,15 @@ THREADS = an_arm("threads", p_helps=0.25, ceiling=2.0, risk=1)
 PRECISION = an_arm("precision", "compute", p_helps=0.25, ceiling=1.2, risk=2)
 
 
+def with_settings(arm: Arm, *settings: float, **fields: object) -> list[Arm]:
+    """The same fix in several settings, which tell of each other."""
+    family = frozenset([arm.name])
+    return [
+        replace(arm, name=f"{arm.name} {x:g}", family=family, setting=x, **fields)  # type: ignore[arg-type]
+        for x in settings
+    ]
+
+
 def a_set(*names: str) -> Members:
     return frozenset(names)
 
@@ -214,8 +223,8 @@ def test_what_may_need_other_seeds_comes_first_where_it_promises_most() -> None:
     """Their seconds were counted once more for each further pair that a plan held: a program that
     waits for data 94 % of its step spent its minute on what could gain 5 % of it.
     """
-    named = {"p_helps": 0.7, "ceiling": 2.0, "may_reseed": True, "family": frozenset(["workers"])}
-    workers = [replace(WORKERS, name=f"workers {n}", setting=n, **named) for n in (1.0, 2.0, 4.0)]
+    named = {"p_helps": 0.7, "ceiling": 2.0, "may_reseed": True}
+    workers = with_settings(WORKERS, 1.0, 2.0, 4.0, **named)
     others = [an_arm(x, "compute", p_helps=0.2, ceiling=1.05, risk=1) for x in ("bias", "layout")]
     prices = {"budget_s": 60.0, "launch_s": 7.0}
     action = policy([*workers, *others], Results(), left_s=46.6, **prices).next()
@@ -247,10 +256,7 @@ def test_two_fixes_of_the_forward_and_the_backward_pass_gain_more_than_either() 
 
 
 def test_another_setting_of_the_same_fix_is_believed_to_do_as_well() -> None:
-    two, four = (
-        replace(WORKERS, name=f"workers {n}", family=frozenset(["workers"]), setting=float(n))
-        for n in (2, 4)
-    )
+    two, four = with_settings(WORKERS, 2.0, 4.0)
     before = Beliefs([two, four], WAITS, Results(), seed=1).p_helps("workers 4")
     results = Results(pairs={a_set("workers 2"): logs(1.9)})
     beliefs = Beliefs([two, four], WAITS, results, seed=1)
@@ -260,16 +266,7 @@ def test_another_setting_of_the_same_fix_is_believed_to_do_as_well() -> None:
 
 def test_what_other_settings_gain_says_nothing_of_one_that_was_measured() -> None:
     """One thread had gained 31x in blocks of one launch, two 1.7x: 1.3x was expected of one."""
-    one, two = (
-        replace(
-            THREADS,
-            name=f"threads {n}",
-            family=frozenset(["threads"]),
-            setting=float(n),
-            ceiling=90.0,
-        )
-        for n in (1, 2)
-    )
+    one, two = with_settings(THREADS, 1.0, 2.0, ceiling=90.0)
     blocks = {"threads 1": BlockGain(gain=math.log(30.8), error=0.04)}
     results = Results(blocks=blocks, pairs={a_set("threads 2"): logs(1.87, 1.52)})
     beliefs = Beliefs([one, two], WAITS, results, seed=1)
@@ -278,16 +275,7 @@ def test_what_other_settings_gain_says_nothing_of_one_that_was_measured() -> Non
 
 def test_the_nearest_settings_that_were_measured_say_most_of_another() -> None:
     """One worker had gained 1.2x, two 2.5x: as 1.2x seemed likely of four, they were not tried."""
-    workers = [
-        replace(
-            WORKERS,
-            name=f"workers {n}",
-            family=frozenset(["workers"]),
-            setting=float(n),
-            ceiling=4.3,
-        )
-        for n in (1, 2, 4)
-    ]
+    workers = with_settings(WORKERS, 1.0, 2.0, 4.0, ceiling=4.3)
     pairs = {a_set("workers 2"): logs(2.53, 2.54), a_set("workers 1"): logs(1.23)}
     beliefs = Beliefs(workers, WAITS, Results(pairs=pairs), seed=1)
     assert 2.3 < math.exp(beliefs.mean_gain(a_set("workers 4"))) < 2.8
