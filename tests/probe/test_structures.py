@@ -184,6 +184,21 @@ for x, y in loader: model(x)
     assert flags["num_threads_location"]["line"] == line_of("set_num_threads")
 
 
+def test_sizes_of_inputs_are_those_of_training(tmp_path: Path) -> None:
+    """Words that a model wrote for a look made compiling for all sizes seem the better way."""
+    run = run_loop(
+        """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    with torch.no_grad():
+        for size in range(1, 9): model(x.expand(2, 4)[:1].expand(size, 4))
+    o.zero_grad(); model(x).mean().backward(); o.step()
+""",
+        tmp_path,
+    )
+    assert run.main["models"][0]["input_shapes"] == ["2x4 float32"]
+
+
 def test_loaders_made_anew_are_told_from_those_made_side_by_side(tmp_path: Path) -> None:
     run = run_loop(
         """

@@ -19,6 +19,7 @@ _LEAST_WAIT = 0.05  # share of the step
 _IOWAIT = 0.2
 _LEAST_QUEUED = 0.1  # of a fetch, from which the queue is named
 _WHOLE = 0.05  # of a worker: 4.01 are four
+_HANDED_OVER_S = 0.3e-3  # what a worker's batch takes the training at least: 0.5 to 0.8 ms measured
 
 
 def waiting_loader(recording: Recording) -> LoaderFacts | None:
@@ -69,23 +70,22 @@ def queued_words(recording: Recording) -> str:
 def least_step_s(recording: Recording) -> float | None:
     """Return the least seconds of a step while workers prepare its samples; None: not known.
 
-    The CPUs share what samples and training take. Training counts as one CPU's work, the least
-    that it takes; on a GPU not at all, as the host mostly waits for it.
+    The CPUs share what samples and training take. Training, which takes the batches over, counts as
+    one CPU's work, the least that it takes; on a GPU not at all, as the host mostly waits for it.
     """
     steps, cpus = recording.steps, recording.environment.usable_cpus
     loaders, busy = training_loaders(recording), loader_cpu_share(recording)
     if steps is None or busy is None or cpus is None or loaders[0].num_workers:
         return None
     waits_s = steps.data_wait_s + steps.loader_start_s
-    trains_s = 0.0 if recording.has_gpu else max(steps.mean_s - waits_s, 0.0)
+    trains_s = 0.0 if recording.has_gpu else max(steps.mean_s - waits_s, 0.0) + _HANDED_OVER_S
     return max(trains_s, (busy * waits_s + trains_s) / max(cpus, 1.0))
 
 
 def given_back_share(recording: Recording, settings: Mapping[str, Any]) -> float:
     """Return the most of a step that fewer workers, who stop the training, may give back to it."""
     loaders, steps = training_loaders(recording), recording.steps
-    busy = recording.sensors.workers_cpus
-    today = loaders[0].num_workers if loaders else 0
+    busy, today = recording.sensors.workers_cpus, loaders[0].num_workers if loaders else 0
     if steps is None or busy is None or settings.get("num_workers", 0) >= today:
         return 0.0
     waits_s = steps.data_wait_s + steps.loader_start_s

@@ -30,7 +30,7 @@ from typing import Any
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.slow_reads import LEAST_WAIT, wait_share
-from torchdoctor.words import Example, FixSpec, Location, Recording, RemoteReads, Settings
+from torchdoctor.words import Example, FixSpec, Recording, RemoteReads, Settings
 
 # `created` of a local file is the time of its last change of any kind.
 _STATE = (
@@ -153,11 +153,6 @@ def _opened(recording: Recording) -> RemoteReads | None:
     return max(remote, key=lambda reads: reads.opens, default=None)
 
 
-def location(recording: Recording) -> Location | None:
-    opened = _opened(recording)
-    return (opened and opened.location) or loader_location(recording)
-
-
 def instruction(settings: Settings, recording: Recording) -> str:
     opened = _opened(recording)
     where = place(recording, opened.location if opened is not None else None, "")
@@ -185,7 +180,7 @@ FIX = FixSpec(
     settings=settings,
     suits=lambda trace: False,
     apply=apply,
-    location=location,
+    location=lambda x: getattr(_opened(x), "location", None) or loader_location(x),
     instruction=instruction,
     example=Example(
         code="""

@@ -97,16 +97,13 @@ class _Stage:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode) or not status.st_size:
                 return None  # the kernel's own files have no size, and other content each time
-            target = self._target(path)
+            target = os.path.join(self._folder, self._program.name_of(path))
             is_copied = os.path.exists(target)
             if not is_copied and status.st_size <= most:
                 is_copied = self._copy(path, status, target)
         except OSError:
             return None  # no room, or the file is gone
         return target if is_copied else None
-
-    def _target(self, path: str) -> str:
-        return os.path.join(self._folder, self._program.name_of(path))
 
     def _copy(self, path: str, status: os.stat_result, target: str) -> bool:
         units = -(-status.st_size // _UNIT)
@@ -118,7 +115,7 @@ class _Stage:
         try:
             shutil.copyfile(path, part)
             os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
-            is_same = self._target(path) == target
+            is_same: bool = os.path.basename(target) == self._program.name_of(path)
             if is_same:
                 os.replace(part, target)
             return is_same

@@ -51,17 +51,10 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    own = program(recording)
-    return "\n".join(
-        [
-            *comment_lines(scaling(recording), "machines"),
-            f"# two machines: the same on each, {HOST} being the first",
-            several_machines(own),
-            "",
-            "# Slurm: the file job.sh, then sbatch job.sh",
-            slurm_script(own),
-        ]
-    )
+    own, lines = program(recording), comment_lines(scaling(recording), "machines")
+    lines += [f"# two machines: the same on each, {HOST} being the first", several_machines(own)]
+    lines += ["", "# Slurm: the file job.sh, then sbatch job.sh", slurm_script(own)]
+    return "\n".join(lines)
 
 
 _ALONE = {"ident": 0, "device": "cuda:0", "forwards": 9}

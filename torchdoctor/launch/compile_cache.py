@@ -1,8 +1,8 @@
-"""Keeps what torch.compile made of a program for its next run, in the user's cache folder."""
+"""Keeps what torch.compile made, of programs and of the machine, in the user's cache folder."""
 
+import contextlib
 import hashlib
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -10,43 +10,47 @@ from pathlib import Path
 from torchdoctor.machine.environment import versions
 from torchdoctor.words import Workload
 
-LIMIT = "TORCHDOCTOR_COMPILE_CACHE"  # GB that all programs' folders may take; 0: nothing is kept
-_USUAL_LIMIT = "2"
+LIMIT = "TORCHDOCTOR_COMPILE_CACHE"  # GB that it may take, 2 if unset; 0: nothing is kept
 
 
 def kept_folder(workload: Workload) -> Path | None:
-    """Return the folder of this program with this Python and torch; None: nothing can be kept."""
+    """Return the folder of this Python and torch; None: nothing can be kept."""
     if not _most_bytes():
         return None
     known = versions(workload.python or sys.executable)
-    program = [workload.cwd, workload.script or " ".join(workload.command)]
-    key = repr([known.get("python"), known.get("torch"), *program])
     try:
-        folder = _folders() / hashlib.sha256(key.encode()).hexdigest()[:16]
+        folder = _folders() / f"python-{known.get('python')}-torch-{known.get('torch')}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.utime(folder)
     except (OSError, RuntimeError):  # a cache folder that is read-only, a user without a home
         return None
     return folder
 
 
+def is_next_run(workload: Workload, folder: Path) -> bool:
+    """Note in the folder that this program runs; return True if that had been noted before."""
+    program = repr([workload.cwd, workload.script or " ".join(workload.command)])
+    note = folder / "programs" / hashlib.sha256(program.encode()).hexdigest()[:16]
+    known = note.exists()
+    note.mkdir(parents=True, exist_ok=True)
+    return known
+
+
 def remove_oldest() -> None:
-    """Remove the folders that were used longest ago, until the rest is within the limit."""
-    left = _most_bytes()
-    try:
-        used_s = {path: path.stat().st_mtime for path in _folders().iterdir()}
-    except (OSError, RuntimeError):
-        return
-    for folder in sorted(used_s, key=lambda path: used_s[path], reverse=True):
-        left -= sum(path.lstat().st_size for path in folder.rglob("*"))
-        # Into one that was taken up within the hour another run may still compile.
-        if left < 0 and used_s[folder] < time.time() - 3600:
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove the files that were used longest ago, until the rest is within the limit."""
+    left, hour_ago_s = _most_bytes(), time.time() - 3600
+    with contextlib.suppress(OSError, RuntimeError):
+        files = [(x.lstat(), x) for x in _folders().rglob("*") if x.is_file()]
+        used_s = {path: max(status.st_atime, status.st_mtime) for status, path in files}
+        for status, path in sorted(files, key=lambda x: -used_s[x[1]]):
+            left -= status.st_size
+            # What was used within the hour another run may still need.
+            if left < 0 and used_s[path] < hour_ago_s:
+                path.unlink(missing_ok=True)
 
 
 def _most_bytes() -> float:
     try:
-        return float(os.environ.get(LIMIT) or _USUAL_LIMIT) * 1e9
+        return float(os.environ.get(LIMIT) or 2) * 1e9
     except ValueError:
         return 0.0  # "off"
 

@@ -461,10 +461,9 @@ def child_environment(
     user["TORCHDOCTOR_PLAN"] = str(plan_file)
     # A launch that is thrown away must not appear in anybody's project.
     user |= {name: mode for name, mode in _MODES.items() if user.get(name) not in _KEPT}
-    user["COMET_OFFLINE_DIRECTORY"] = str(trackers / "comet")
-    user["MLFLOW_TRACKING_URI"] = (trackers / "mlruns").absolute().as_uri()
-    user["MLFLOW_REGISTRY_URI"] = user["MLFLOW_TRACKING_URI"]
-    user["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    user |= {"COMET_OFFLINE_DIRECTORY": str(trackers / "comet"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    mlruns = (trackers / "mlruns").absolute().as_uri()
+    user |= {"MLFLOW_TRACKING_URI": mlruns, "MLFLOW_REGISTRY_URI": mlruns}
     if compile_cache is not None:
         user.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compile_cache.absolute()))
         user.setdefault("TRITON_CACHE_DIR", str(compile_cache.absolute() / "triton"))

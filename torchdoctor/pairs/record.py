@@ -67,8 +67,7 @@ class Recorder:
         self._observation: Callable[[int | None], Observation] | None = None  # given a rank
         kept = compile_cache.kept_folder(workload) or folder / "compile-cache"
         with writing(folder):
-            kept.mkdir(parents=True, exist_ok=True)
-            if any(kept.iterdir()):
+            if compile_cache.is_next_run(workload, kept):
                 self.doubts.append(_COMPILED_BEFORE)
         self._program = Program(
             workload=workload, sandbox=sandbox, seed=seed, stdin_file=stdin_file, compile_cache=kept

@@ -177,7 +177,7 @@ class ModelFacts:
     odd_sizes: list[str] = field(default_factory=list)  # large layers, not multiples of 8
     compiled: bool = False
     data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
-    input_shapes: list[str] = field(default_factory=list)  # distinct, at most 8
+    input_shapes: list[str] = field(default_factory=list)  # distinct, of training, at most 8
     forwards: int = 0
     eval_forwards: int = 0  # self.training is False
     eval_forwards_with_grad: int = 0

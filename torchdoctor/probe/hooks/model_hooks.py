@@ -181,7 +181,7 @@ class _Calls:
                 root.bindings = places.names_of(module)
                 self._note_line(places.users_frame(sys._getframe(1)))
             self._session.passes.forward(root, module)
-        if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
+        if grad and root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
             text = shapes([args, kwargs])
             if text not in root.input_shapes:
                 root.input_shapes.append(text)
