@@ -246,6 +246,28 @@ def test_the_patch_is_measured_when_nothing_else_is_worth_its_time() -> None:
     assert again.next() == Action(kind="stop", reason="decided")
 
 
+def test_what_lacks_one_pair_to_be_far_faster_comes_before_the_patch() -> None:
+    """4.2x was recommended and its patch measured, beside 7.0x with compiling in one pair."""
+    off, compiled = an_arm("off", p_helps=0.7), an_arm("compiled", "compute", p_helps=0.3)
+    compiled = replace(compiled, ceiling=2.2, once_s=26.0)
+    both = a_set("off", "compiled")
+    pairs = {a_set("off"): logs(4.2), both: logs(7.0)}
+    prices = {"left_s": 10.0, "launch_s": 2.7, "patch": True}
+    search = policy([off, compiled], Results(pairs=pairs), **prices)  # type: ignore[arg-type]
+    assert best(search).members == a_set("off")
+    assert search.next() == Action(kind="pair", members=both)
+    search = policy([off, compiled], Results(pairs=pairs), **(prices | {"left_s": 6.0}))  # type: ignore[arg-type]
+    assert search.next() == Action(kind="patch", members=a_set("off"))
+
+
+def test_no_pairs_show_that_lesser_fixes_gain_nothing_where_the_best_does_not_fit() -> None:
+    """Half a minute went into four fixes of which three were known to gain nothing."""
+    compiled = an_arm("compiled", "compute", p_helps=0.9, ceiling=4.0, once_s=80.0)
+    blocks = {"threads": BlockGain(gain=0.0, error=0.01)}
+    search = policy([compiled, THREADS], Results(blocks=blocks), left_s=45.0)
+    assert search.next() == Action(kind="stop", reason="time")
+
+
 def test_two_fixes_of_the_forward_and_the_backward_pass_gain_more_than_either() -> None:
     """Each took its part of the larger phase alone, of which they left less than nothing."""
     step = Step(shares={"forward": 0.3, "backward": 0.6})

@@ -31,8 +31,7 @@ _BLOCK_ERROR, _BLOCK_SIGMA = 0.025, 0.4
 _LEAST_SPREAD = 0.01
 # Another setting of the same fix, for each doubling between them.
 _NEIGHBOUR_ERROR, _NEIGHBOUR_PART = 0.05, 0.25
-# The gain of a set differs from the promise of its members.
-_SET_ERROR, _SET_PART = 0.02, 0.05
+_SET_ERROR, _SET_PART = 0.02, 0.05  # between a set's gain and the promise of its members
 # Samples in which members hinder each other, and by what part of a large gain.
 _FIGHTING, _FIGHT_ERROR = np.arange(SAMPLES) % 20 == 0, 0.4
 

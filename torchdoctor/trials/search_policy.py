@@ -21,8 +21,7 @@ LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
 SURE = 0.025  # probability of less, where a gain is called sure
 ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller one is recommended
 ADDS = 0.9  # probability that a member adds, if the set without it was measured
-# The same while it is only planned: averages over parts of the samples are less sure than pairs.
-LIKELY = 0.8
+LIKELY = 0.8  # the same while it is planned: averages of few samples are less sure than pairs
 PROVEN = 0.95  # the same, if it was measured by itself alone, and of a single arm
 MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
 MOST_PAIRS = 10  # pairs that a plan looks ahead
@@ -32,13 +31,12 @@ _NO_RATE = 1e-6  # a gain for each second that is rounding
 _FLOOR = 0.3 * WORTH  # less is no reason for another measurement
 _HURRY = 0.2  # part of a claim's worth that is lost if it takes all of the budget
 _PAIR = 2.05  # launches that a pair takes
-# Pairs that a measurement takes: several may decide what a single pair cannot.
-_LOOKS = (1, 3)
+_LOOKS = (1, 3)  # pairs that a measurement takes: several may decide what one cannot
 _ENDS = 14  # sets that a plan may end with
 _BINS = 8
-_SWITCH_ROUNDS = (3, 5)
-_SWITCH_LAUNCHES = 2
+_SWITCH_ROUNDS, _SWITCH_LAUNCHES = (3, 5), 2
 PATCH_PAIRS = 2
+PATCH_WORTH = 0.1  # log speed-up that the claim's patch, once measured, is worth
 _RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
 
 
@@ -187,8 +185,15 @@ class SearchPolicy:
         if action := self._best_measurement():
             return action
         patched = self.results.patch_pairs >= PATCH_PAIRS or not self.prices.patch
-        if claim and not patched and self.pair_s(claim.members) <= self.prices.left_s:
-            return Action(kind="patch", members=claim.members)
+        if claim and not patched:
+            # What pairs show to be far faster may lack but another pair to be claimed.
+            few = [x for x, logs in self.results.pairs.items() if len(logs) < ENOUGH_PAIRS]
+            best = max(filter(self._may_run, few), key=self.beliefs.mean_gain, default=frozenset())
+            fits = best and self.pair_s(best) <= self.prices.left_s
+            if fits and self.beliefs.mean_gain(best) > self._claimed + PATCH_WORTH:
+                return Action(kind="pair", members=best)
+            if self.pair_s(claim.members) <= self.prices.left_s:
+                return Action(kind="patch", members=claim.members)
         return Action(kind="stop", reason=self._why_stop())
 
     def _why_stop(self) -> str:
@@ -210,15 +215,12 @@ class SearchPolicy:
         claim = self.claims[0] if self.claims else None
         if claim and not claim.is_narrow and self.pair_s(claim.members) <= self._left_s:
             return Action(kind="pair", members=claim.members)
-        return None if claim else self._most_promising()
-
-    def _most_promising(self) -> Action | None:
-        """Return a pair of the best candidate, as a hint, if more time would be worth having."""
-        fitting = [target for target in self._ends if self.pair_s(target) <= self._left_s]
-        fitting = [x for x in fitting if len(self.results.pairs.get(x, ())) < ENOUGH_PAIRS]
-        if not fitting or self._worth_now(math.inf) <= WORTH:
+        # As a hint, if more time would be worth having.
+        best = self._ends[0] if self._ends else frozenset()
+        known = claim or len(self.results.pairs.get(best, ())) >= ENOUGH_PAIRS
+        if known or self.pair_s(best) > self._left_s or self._worth_now(math.inf) <= WORTH:
             return None
-        return Action(kind="pair", members=fitting[0])
+        return Action(kind="pair", members=best)
 
     def _best_of(self, options: Sequence[_Option]) -> Action | None:
         """Return the action of the option that adds most for each second, if it adds enough."""
