@@ -25,6 +25,7 @@ from torchdoctor.words import (
     LoaderFacts,
     Location,
     ModelFacts,
+    Operator,
     OptimizerFacts,
     ProcessFacts,
     Recording,
@@ -545,6 +546,19 @@ def test_threads_are_tried_from_the_cores_down() -> None:
     one = recording(cpus=1, flags={"num_threads": 1})
     assert "one usable CPU" in refused("cpu-threads", one)
     assert "GPU" in refused("cpu-threads", recording(model={}, gpu=AMPERE))
+
+
+@pytest.mark.parametrize("ident", ["mixed-precision", "cpu-bfloat16-products"])
+def test_fewer_bits_make_matrix_products_shorter_and_nothing_else(ident: str) -> None:
+    """Of 1,800 tiny operators each was thought to gain 4x, and took the time of compiling."""
+    rows = [
+        Operator(name="aten::mul", calls_per_step=1800, self_s=0.07),
+        Operator(name="aten::addmm", calls_per_step=2, self_s=0.01),
+    ]
+    seen = recording(mean_s=0.1, forward_s=0.05, backward_s=0.04)
+    seen = replace(seen, trace=TraceStatistics(path="t", steps=4, step_s=0.1, operators=rows))
+    assert FIXES[ident].works_on_s(seen) == pytest.approx(0.01)
+    assert FIXES["torch-compile"].works_on_s(seen) == pytest.approx(0.092)
 
 
 def test_threads_between_the_ones_named_are_searched_on_many_cores() -> None:

@@ -268,6 +268,22 @@ def test_no_pairs_show_that_lesser_fixes_gain_nothing_where_the_best_does_not_fi
     assert search.next() == Action(kind="stop", reason="time")
 
 
+def test_the_patchs_time_goes_to_what_nothing_else_leaves_time_for() -> None:
+    """Compiling gains 9.5x, and with five seconds for a patch of nothing it did not fit."""
+    compiled = an_arm("compiled", "compute", p_helps=0.5, ceiling=6.0, once_s=60.0)
+    search = policy([compiled, PRECISION], Results(), left_s=82.0, patch=True, budget_s=200.0)
+    assert search.next() == Action(kind="pair", members=a_set("compiled"))
+
+
+def test_what_can_gain_next_to_nothing_is_not_likely_to_help() -> None:
+    """Handing a batch over takes as long as making it: ten seconds of a minute showed 0.4x."""
+    handed = replace(WORKERS, p_helps=0.7, ceiling=1.0)
+    assert Beliefs([handed], WAITS, Results(), seed=1).p_helps("workers") < 0.1
+    assert (
+        Beliefs([replace(handed, ceiling=1.3)], WAITS, Results(), seed=1).p_helps("workers") > 0.6
+    )
+
+
 def test_two_fixes_of_the_forward_and_the_backward_pass_gain_more_than_either() -> None:
     """Each took its part of the larger phase alone, of which they left less than nothing."""
     step = Step(shares={"forward": 0.3, "backward": 0.6})

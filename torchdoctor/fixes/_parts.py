@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchdoctor.facts.analysed import calls_of
-from torchdoctor.facts.lookup import changes_itself, data_wait_share, place
+from torchdoctor.facts.lookup import changes_itself, data_wait_share, place, product_share
 from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 from torchdoctor.words import Location, Recording, Settings, TensorCall
 
@@ -20,6 +20,12 @@ def hardly_waits(recording: Recording) -> str | None:
     if share is None or share >= _NOTHING_TO_GAIN:
         return None
     return f"The step waits for data only {100 * share:.1f} % of its time."
+
+
+def products_s(recording: Recording) -> float | None:
+    """Return the seconds of a step that fewer bits may make shorter; None: not known."""
+    share, steps = product_share(recording), recording.steps
+    return None if share is None or steps is None else share * steps.mean_s
 
 
 def changed_itself(recording: Recording, but: str) -> str | None:

@@ -74,13 +74,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.on_model(look)
 
 
-def instruction(settings: Settings, recording: Recording) -> str:
-    return (
-        "from torch.utils.checkpoint import checkpoint\n"
-        f"x = checkpoint(block, x, use_reentrant=False)  # for each {settings['block']}"
-    )
-
-
 FIX = FixSpec(
     name="recompute activations",
     treats=("memory-near-limit",),
@@ -91,7 +84,10 @@ FIX = FixSpec(
     settings=lambda recording: [{"block": m.repeated_block} for m in _repeating(recording)],
     apply=apply,
     location=lambda recording: next((model.location for model in _repeating(recording)), None),
-    instruction=instruction,
+    instruction=lambda settings, _: (
+        "from torch.utils.checkpoint import checkpoint\n"
+        f"x = checkpoint(block, x, use_reentrant=False)  # for each {settings['block']}"
+    ),
     example=Example(
         code="""
 class Block(torch.nn.Module):

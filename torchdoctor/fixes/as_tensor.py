@@ -22,10 +22,10 @@ Code that writes to the array later writes to the tensor too; the trial shares n
 import sys
 from typing import Any
 
-from torchdoctor.edits import AsTensorEdit, Edit
+from torchdoctor.edits import AsTensorEdit
 from torchdoctor.facts.analysed import ARRAYS
 from torchdoctor.fixes._parts import Lines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall
+from torchdoctor.words import Example, FixSpec, Settings, TensorCall
 
 
 def _advise(call: TensorCall) -> str:
@@ -76,14 +76,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.replace(torch, "tensor", make)
 
 
-def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    return [
-        AsTensorEdit(file=x.location.file, line=x.location.line, joined=x.kind == "arrays-copy")
-        for x in _COPIES.calls(recording)
-        if x.sure
-    ]
-
-
 _SAME = """held elsewhere: [0.0, 0.0, 0.0]
 same values: [[1.0, 1.0], [1.0, 1.0]] torch.float32 [[0, 1, 2], [0, 1, 2]] torch.int64
 joined by NumPy: """
@@ -99,7 +91,11 @@ FIX = FixSpec(
     apply=apply,
     location=_COPIES.location,
     instruction=_COPIES.instruction,
-    edits=edits,
+    edits=lambda _, recording: [
+        AsTensorEdit(file=x.location.file, line=x.location.line, joined=x.kind == "arrays-copy")
+        for x in _COPIES.calls(recording)
+        if x.sure
+    ],
     example=Example(
         code="""
 import numpy as np

@@ -23,7 +23,7 @@ import os
 import sys
 from typing import Any
 
-from torchdoctor.edits import DetachEdit, Edit
+from torchdoctor.edits import DetachEdit
 from torchdoctor.facts.lookup import place
 from torchdoctor.probe.hooks.analysis import ANALYSED_STEPS
 from torchdoctor.words import Example, FixSpec, Recording, Settings
@@ -82,14 +82,6 @@ def instruction(settings: Settings, recording: Recording) -> str:
     )
 
 
-def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    return [
-        DetachEdit(file=graph.location.file, line=graph.location.line, name=graph.name)
-        for graph in recording.main.kept_graphs
-        if graph.location is not None and graph.name is not None
-    ]
-
-
 FIX = FixSpec(
     name="release each step's graph",
     treats=("kept-graphs",),
@@ -103,7 +95,11 @@ FIX = FixSpec(
         (x.location for x in recording.main.kept_graphs if x.location), None
     ),
     instruction=instruction,
-    edits=edits,
+    edits=lambda _, recording: [
+        DetachEdit(file=graph.location.file, line=graph.location.line, name=graph.name)
+        for graph in recording.main.kept_graphs
+        if graph.location is not None and graph.name is not None
+    ],
     example=Example(
         code="""
 model = torch.nn.Linear(4, 1)

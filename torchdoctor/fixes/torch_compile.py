@@ -44,7 +44,8 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import before_training
-from torchdoctor.facts.lookup import product_share, training_models
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.fixes._parts import products_s
 from torchdoctor.words import Example, FixSpec, Recording, Settings, TraceStatistics
 
 _INFERENCE = """\
@@ -102,8 +103,8 @@ def settings(recording: Recording) -> list[Settings]:
 
 def works_on_s(recording: Recording) -> float | None:
     """Return the time of no matrix product, and some of theirs for what is fused with them."""
-    share, steps = product_share(recording), recording.steps
-    return None if share is None or steps is None else (1.0 - _PRODUCTS * share) * steps.mean_s
+    own_s, steps = products_s(recording), recording.steps
+    return None if own_s is None or steps is None else steps.mean_s - _PRODUCTS * own_s
 
 
 def _matrix_share(recording: Recording) -> float:
@@ -160,11 +161,13 @@ def _options(settings: Settings) -> Settings:
 
 
 def _prepare_once() -> None:
-    """Have TorchInductor test the best vector instructions of a CPU alone, and keep its header."""
+    """Have TorchInductor test the best vector instructions of a CPU alone, and keep its header.
+
+    It takes 4 s to make, and would lie in a folder where a launch's files are thrown away.
+    """
     try:
         from torch._inductor import codecache, config, cpu_vec_isa
 
-        # 4 s to make, in a folder where a launch's files are thrown away.
         codecache._HEADER_DIR = os.path.join(codecache.cache_dir(), "headers")
         codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
         # It would compile a test for each kind, 2 s, and take the first that builds.

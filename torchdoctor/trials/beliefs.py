@@ -111,9 +111,10 @@ def prior_mass(arm: Arm) -> Floats:
     gain = np.where(gains & (most > GRID), np.exp(-GRID) / share, 0.0)
     gain = gain + _BEYOND_CEILING * np.where(gains, np.exp(-GRID / 0.5) / 0.5, 0.0)
     loss = np.where(GRID < 0, np.exp(GRID / _LOSS), 0.0)
-    lost = (1 - _NO_EFFECT) * (1 - arm.p_helps)
-    mass = arm.p_helps * _normalised(gain * _WIDTH) + lost * _normalised(loss * _WIDTH)
-    mass[_ZERO] += _NO_EFFECT * (1 - arm.p_helps)
+    helps = arm.p_helps * min(max(top, 0.0) / 0.05 + _BEYOND_CEILING, 1.0)  # of 5 % or less rarely
+    lost = (1 - _NO_EFFECT) * (1 - helps)
+    mass = helps * _normalised(gain * _WIDTH) + lost * _normalised(loss * _WIDTH)
+    mass[_ZERO] += _NO_EFFECT * (1 - helps)
     return mass
 
 

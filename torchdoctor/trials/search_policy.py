@@ -100,8 +100,14 @@ class SearchPolicy:
         self._errors = errors[self._random.permutation(SAMPLES)]
         self._plans: dict[tuple[Members, int], tuple[Floats, Floats]] = {}
         reserve_s = _PAIR * prices.launch_s if prices.patch else 0.0
-        kept_s = reserve_s if prices.budget_s >= _RESERVE_PAIRS * reserve_s else 0.0
-        self._left_s = prices.left_s - kept_s
+        kept = prices.budget_s >= _RESERVE_PAIRS * reserve_s and not self._is_worth_it(reserve_s)
+        self._left_s = prices.left_s - reserve_s * kept
+
+    def _is_worth_it(self, reserve_s: float) -> bool:
+        """Return whether the patch's time is all that a set lacks that may be far faster."""
+        best, left_s = self._ends[0] if self._ends else frozenset(), self.prices.left_s
+        lacks = left_s - reserve_s < self.pair_s(best) <= left_s
+        return lacks and self.beliefs.mean_gain(best) > self._claimed + PATCH_WORTH
 
     # -- claims
 
@@ -185,15 +191,8 @@ class SearchPolicy:
         if action := self._best_measurement():
             return action
         patched = self.results.patch_pairs >= PATCH_PAIRS or not self.prices.patch
-        if claim and not patched:
-            # What pairs show to be far faster may lack but another pair to be claimed.
-            few = [x for x, logs in self.results.pairs.items() if len(logs) < ENOUGH_PAIRS]
-            best = max(filter(self._may_run, few), key=self.beliefs.mean_gain, default=frozenset())
-            fits = best and self.pair_s(best) <= self.prices.left_s
-            if fits and self.beliefs.mean_gain(best) > self._claimed + PATCH_WORTH:
-                return Action(kind="pair", members=best)
-            if self.pair_s(claim.members) <= self.prices.left_s:
-                return Action(kind="patch", members=claim.members)
+        if claim and not patched and self.pair_s(claim.members) <= self.prices.left_s:
+            return Action(kind="patch", members=claim.members)
         return Action(kind="stop", reason=self._why_stop())
 
     def _why_stop(self) -> str:
