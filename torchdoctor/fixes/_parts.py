@@ -24,8 +24,10 @@ def hardly_waits(recording: Recording) -> str | None:
 
 def products_s(recording: Recording) -> float | None:
     """Return the seconds of a step that fewer bits may make shorter; None: not known."""
-    share, steps = product_share(recording), recording.steps
-    return None if share is None or steps is None else share * steps.mean_s
+    share, steps, trace = product_share(recording), recording.steps, recording.trace
+    # The profiler makes small operators longer, and products hardly.
+    step_s = (trace and trace.step_s) or (steps and steps.mean_s)
+    return None if share is None or not step_s else share * step_s
 
 
 def changed_itself(recording: Recording, but: str) -> str | None:

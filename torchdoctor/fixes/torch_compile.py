@@ -104,7 +104,7 @@ def settings(recording: Recording) -> list[Settings]:
 def works_on_s(recording: Recording) -> float | None:
     """Return the time of no matrix product, and some of theirs for what is fused with them."""
     own_s, steps = products_s(recording), recording.steps
-    return None if own_s is None or steps is None else steps.mean_s - _PRODUCTS * own_s
+    return None if own_s is None or steps is None else max(steps.mean_s - _PRODUCTS * own_s, 0.0)
 
 
 def _matrix_share(recording: Recording) -> float:
@@ -161,13 +161,11 @@ def _options(settings: Settings) -> Settings:
 
 
 def _prepare_once() -> None:
-    """Have TorchInductor test the best vector instructions of a CPU alone, and keep its header.
-
-    It takes 4 s to make, and would lie in a folder where a launch's files are thrown away.
-    """
+    """Have TorchInductor test the best vector instructions of a CPU alone, and keep its header."""
     try:
         from torch._inductor import codecache, config, cpu_vec_isa
 
+        # 4 s to make, in a folder where a launch's files are thrown away.
         codecache._HEADER_DIR = os.path.join(codecache.cache_dir(), "headers")
         codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
         # It would compile a test for each kind, 2 s, and take the first that builds.
