@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from torchdoctor.launch import compile_cache
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.pairs import record
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.words import Workload
+from torchdoctor.words import AppliedFix, LaunchTiming, Workload
 
 
 @pytest.fixture
@@ -35,14 +37,38 @@ def cache_of(recorder: Recorder) -> Path:
 def test_the_next_run_of_a_program_finds_what_was_compiled(home: Path) -> None:
     first = recorder(home)
     (cache_of(first) / "kernel.so").write_text("code")
+    assert not compile_cache.is_next_run(first.workload, cache_of(first))
     first.close()
-    second = recorder(home)
+    second, other = recorder(home), recorder(home, script="other.py")
     assert (cache_of(second) / "kernel.so").read_text() == "code"
-    assert first.doubts == [] and "second start" in second.doubts[0]
+    assert compile_cache.is_next_run(second.workload, cache_of(second))
     assert cache_of(recorder(home, python="2.7")) != cache_of(first), "of another torch"
-    other = recorder(home, script="other.py")
     assert cache_of(other) == cache_of(first), "what it learnt of the machine serves all programs"
-    assert other.doubts == [], "its own code is compiled anew"
+    assert not compile_cache.is_next_run(other.workload, cache_of(other)), "it compiles anew"
+
+
+def test_what_cannot_be_noted_ends_no_run(home: Path) -> None:
+    """A file in place of the notes' folder was said to be a full disk, and nothing was measured."""
+    run = recorder(home)
+    (cache_of(run) / "programs").write_text("")
+    assert not compile_cache.is_next_run(run.workload, cache_of(run))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_was_compiled_before_is_said_where_something_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    """It was said of runs that had compiled nothing."""
+    monkeypatch.setattr(compile_cache, "is_next_run", lambda workload, folder: True)
+    details = {"compile_s": 20.0} if compiled else {}
+    fixes = [AppliedFix(fix="some", state="applied", details=details)]
+    timing = LaunchTiming(ended="measured", fixes=fixes)
+    monkeypatch.setattr(record, "read_launch", lambda *_: timing)
+    run = recorder(tmp_path)
+    monkeypatch.setattr(run, "_launch", lambda *_: None)
+    for _ in range(2):
+        run.time(LaunchSpec(name="some"), 1.0)
+    assert len(run.doubts) == compiled
 
 
 def test_what_was_used_longest_ago_goes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,15 +23,16 @@ def kept_folder(workload: Workload) -> Path | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # a cache folder that is read-only, a user without a home
         return None
-    return folder
+    return folder if os.access(folder, os.W_OK) else None
 
 
 def is_next_run(workload: Workload, folder: Path) -> bool:
-    """Note in the folder that this program runs; return True if that had been noted before."""
+    """Note in the folder that this program compiled; return True if it had been noted before."""
     program = repr([workload.cwd, workload.script or " ".join(workload.command)])
     note = folder / "programs" / hashlib.sha256(program.encode()).hexdigest()[:16]
     known = note.exists()
-    note.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):
+        note.mkdir(parents=True, exist_ok=True)
     return known
 
 

@@ -62,13 +62,13 @@ class Recorder:
         self.seed, self.timeout_s = seed, timeout_s
         self.escaped: list[str] = []
         self.doubts: list[str] = []
+        self._compiled = False
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
         self._observation: Callable[[int | None], Observation] | None = None  # given a rank
-        kept = compile_cache.kept_folder(workload) or folder / "compile-cache"
+        self._kept = kept = compile_cache.kept_folder(workload) or folder / "compile-cache"
         with writing(folder):
-            if compile_cache.is_next_run(workload, kept):
-                self.doubts.append(_COMPILED_BEFORE)
+            kept.mkdir(parents=True, exist_ok=True)
         self._program = Program(
             workload=workload, sandbox=sandbox, seed=seed, stdin_file=stdin_file, compile_cache=kept
         )
@@ -159,7 +159,12 @@ class Recorder:
         """
         sensors = Sensors(interval_s=0.5)
         result = self._launch(spec, timeout_s, poll, sensors, cold)
-        return read_launch(result, spec, sensors.stop().peak_memory_bytes())
+        timing = read_launch(result, spec, sensors.stop().peak_memory_bytes())
+        compiled = not self._compiled and any("compile_s" in fix.details for fix in timing.fixes)
+        self._compiled |= compiled
+        if compiled and compile_cache.is_next_run(self.workload, self._kept):
+            self.doubts.append(_COMPILED_BEFORE)
+        return timing
 
     def switch(self, spec: LaunchSpec, sizes: list[int], timeout_s: float) -> SwitchedLaunch:
         """Measure the blocks of one launch in which arms and the untouched program take turns.
