@@ -57,12 +57,11 @@ class Recorder:
         forks: bool = False,
     ) -> None:
         self._images: dict[frozenset[tuple[str, Any]], WarmImage | None] = {}
-        self._forks = forks
+        self._forks, self._compiled = forks, False
         self.workload, self.folder, self.sandbox = workload, folder, sandbox
         self.seed, self.timeout_s = seed, timeout_s
         self.escaped: list[str] = []
         self.doubts: list[str] = []
-        self._compiled = False
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
         self._observation: Callable[[int | None], Observation] | None = None  # given a rank
