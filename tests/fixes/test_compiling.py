@@ -101,9 +101,9 @@ def test_sizes_that_vary_are_named_and_dynamic_compiles_once(tmp_path: Path) -> 
 
 
 ON_A_CPU = """
-import torch
+import functools, torch
 from torch._inductor import codecache, config, cpu_vec_isa
-torch.compile = __import__("functools").partial(torch.compile, backend="eager")
+torch.compile = functools.partial(torch.compile, backend="eager")
 config.cpp.vec_isa_ok = True  # each kind builds
 net = torch.nn.Linear(4, 4)
 for _ in range(2):

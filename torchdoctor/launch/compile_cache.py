@@ -40,12 +40,12 @@ def remove_oldest() -> None:
     """Remove the files that were used longest ago, until the rest is within the limit."""
     left, hour_ago_s = _most_bytes(), time.time() - 3600
     with contextlib.suppress(OSError, RuntimeError):
-        files = [(x.lstat(), x) for x in _folders().rglob("*") if x.is_file()]
-        used_s = {path: max(status.st_atime, status.st_mtime) for status, path in files}
-        for status, path in sorted(files, key=lambda x: -used_s[x[1]]):
-            left -= status.st_size
+        known = [(x, x.lstat()) for x in _folders().rglob("*") if x.is_file()]
+        files = [(max(it.st_atime, it.st_mtime), it.st_size, path) for path, it in known]
+        for used_s, size, path in sorted(files, reverse=True):
+            left -= size
             # What was used within the hour another run may still need.
-            if left < 0 and used_s[path] < hour_ago_s:
+            if left < 0 and used_s < hour_ago_s:
                 path.unlink(missing_ok=True)
 
 

@@ -36,7 +36,7 @@ _ENDS = 14  # sets that a plan may end with
 _BINS = 8
 _SWITCH_ROUNDS, _SWITCH_LAUNCHES = (3, 5), 2
 PATCH_PAIRS = 2
-PATCH_WORTH = 0.1  # log speed-up that the claim's patch, once measured, is worth
+_PATCH_WORTH = 0.1  # log speed-up that the claim's patch, once measured, is worth
 _RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
 
 
@@ -105,9 +105,9 @@ class SearchPolicy:
 
     def _is_worth_it(self, reserve_s: float) -> bool:
         """Return whether the patch's time is all that a set lacks that may be far faster."""
-        best, left_s = self._ends[0] if self._ends else frozenset(), self.prices.left_s
+        best, left_s = next(iter(self._ends), frozenset()), self.prices.left_s
         lacks = left_s - reserve_s < self.pair_s(best) <= left_s
-        return lacks and self.beliefs.mean_gain(best) > self._claimed + PATCH_WORTH
+        return lacks and self.beliefs.mean_gain(best) > self._claimed + _PATCH_WORTH
 
     # -- claims
 
@@ -215,7 +215,7 @@ class SearchPolicy:
         if claim and not claim.is_narrow and self.pair_s(claim.members) <= self._left_s:
             return Action(kind="pair", members=claim.members)
         # As a hint, if more time would be worth having.
-        best = self._ends[0] if self._ends else frozenset()
+        best = next(iter(self._ends), frozenset())
         known = claim or len(self.results.pairs.get(best, ())) >= ENOUGH_PAIRS
         if known or self.pair_s(best) > self._left_s or self._worth_now(math.inf) <= WORTH:
             return None
