@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from row_log import append, rows_of
 
-from torchdoctor.trials.beliefs import Arm, Beliefs, BlockGain, Members, Results, Step
-from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, WIDEST
+from torchdoctor.trials.beliefs import Arm, Beliefs, Members, Results, Step
+from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, WIDEST, BlockGain
 from torchdoctor.trials.search_policy import Action, Claim, Prices, SearchPolicy
 
 CATALOGUE = [  # fix, phases, chance to help, part of its phases removed, switches, compiles, risk
@@ -74,6 +74,8 @@ class World:
             self._make_hard(r, gains=mix != "nothing")
         self.expected_s = self.launch_s * float(r.uniform(0.9, 1.2))
         self.carried = {arm.name: _carried(r) for arm in self.arms}
+        kept = np.random.default_rng([seed, 23]).normal(1.0, 0.2, len(self.arms))
+        self.kept = dict(zip(self.carried, kept, strict=True))  # part of a gain that carries over
         self.pairwise = {
             frozenset(both): float(r.normal(0, 0.02))
             for both in itertools.combinations([arm.name for arm in self.arms], 2)
@@ -221,6 +223,7 @@ class World:
         sigma = NOISES[self.noise]
         gains = np.array([self.gain([name]) + self.carried[name] for name in names])
         gains += self.random.normal(0, 0.4 * sigma, len(names))
+        gains *= [self.kept[name] for name in names]
         block = max(0.01, 0.7 * sigma)
         base = self._errors(block, rounds * 2).reshape(rounds, 2)
         own = self._errors(block, rounds * len(names)).reshape(rounds, -1) - gains

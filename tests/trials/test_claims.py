@@ -9,7 +9,7 @@ import pytest
 
 from torchdoctor.trials import compare
 from torchdoctor.trials.beliefs import Arm, Beliefs, Results, Step
-from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, claim_interval
+from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, BlockGain, claim_interval
 from torchdoctor.trials.search_policy import Prices, SearchPolicy
 
 
@@ -25,6 +25,18 @@ def test_more_pairs_narrow_it_and_a_far_one_does_not_pull_the_estimate_along() -
     widths = [claim_interval(even[:pairs]).half_width for pairs in (1, 2, 4)]
     assert widths[0] > 2 * widths[1] > 2 * widths[2]
     assert claim_interval([*even, 1.2]).estimate == pytest.approx(0.30, abs=0.05)
+
+
+def test_blocks_of_one_launch_count_beside_a_pair_but_do_not_outvote_it() -> None:
+    """nanoGPT gained 1.15x in blocks and in a pair, and a minute was over before more pairs."""
+    one = claim_interval([0.14])
+    agreed = claim_interval([0.14], blocks=BlockGain(gain=0.157, error=0.043))
+    assert one.low < 0 < agreed.low and agreed.half_width < 0.75 * one.half_width
+    denied = claim_interval([0.14], blocks=BlockGain(gain=-0.4, error=0.043))
+    assert denied.low < 0.0 and denied.high > 0.14 and denied.half_width > one.half_width
+    # Channels-last: blocks of one launch said 2.1x, pairs 1.5x.
+    more = claim_interval([0.43, 0.45], blocks=BlockGain(gain=0.75, error=0.06))
+    assert more.estimate < 0.48
 
 
 def test_a_pair_that_is_ten_times_faster_is_no_outlier() -> None:

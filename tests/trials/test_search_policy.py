@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.trials.beliefs import Arm, Beliefs, BlockGain, Members, Results, Step
+from torchdoctor.trials.beliefs import Arm, Beliefs, Members, Results, Step
+from torchdoctor.trials.claims import BlockGain
 from torchdoctor.trials.search_policy import Action, Claim, Prices, SearchPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -180,6 +181,16 @@ def test_what_gains_little_alone_and_much_of_what_a_cache_left_is_recommended_wi
     assert best(policy([CACHE, PRECISION], Results(pairs=pairs, blocks=blocks))).members == both
     alike = {cache: logs(6.75, 6.9), both: logs(6.9, 7.1)}
     assert best(policy([CACHE, PRECISION], Results(pairs=alike, blocks=blocks))).members == cache
+
+
+def test_blocks_of_one_launch_and_one_pair_may_be_enough() -> None:
+    """1.15x of a 60 s search stayed "not decided": a pair alone says 0.80x to 1.64x."""
+    arm = replace(PRECISION, p_helps=0.5, ceiling=1.63, switches=True)
+    blocks = {"precision": BlockGain(gain=math.log(1.17), error=0.04)}
+    pairs = {a_set("precision"): logs(1.15)}
+    assert best(policy([arm], Results(pairs=pairs, blocks=blocks))).members == {"precision"}
+    assert not policy([arm], Results(pairs=pairs)).claims
+    assert not policy([arm], Results(blocks=blocks)).claims, "a launch of its own is needed"
 
 
 def test_a_decided_search_stops_early() -> None:

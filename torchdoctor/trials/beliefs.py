@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from torchdoctor.trials import claims
-from torchdoctor.trials.claims import SIGMAS, Floats, LogInterval, claim_interval, error_density
+from torchdoctor.trials.claims import SIGMAS, BlockGain, Floats, LogInterval, error_density
 
 Members = frozenset[str]  # names of the arms of a set
 
@@ -26,9 +26,6 @@ _NO_EFFECT = 0.6  # of the probability not to help: exactly nothing; the rest is
 _LOSS = 0.3  # mean of a loss: many are small, but one worker or bfloat16 may halve the speed
 _BEYOND_CEILING = 0.03  # part of a gain that the ceiling does not bound: shares are known roughly
 _LARGEST_CEILING = 3.5  # log speed-up
-# Error of blocks within a launch: the part that the next launch does not repeat, and part of sigma.
-_BLOCK_ERROR, _BLOCK_SIGMA = 0.025, 0.4
-_LEAST_SPREAD = 0.01
 # Another setting of the same fix, for each doubling between them.
 _NEIGHBOUR_ERROR, _NEIGHBOUR_PART = 0.05, 0.25
 _SET_ERROR, _SET_PART = 0.02, 0.05  # between a set's gain and the promise of its members
@@ -60,24 +57,6 @@ class Step:
 
     shares: Mapping[str, float] = field(default_factory=dict)
     competing: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockGain:
-    """The median log speed-up of an arm's blocks in one launch, and its error."""
-
-    gain: float
-    error: float
-
-    def spread(self, sigma: float) -> float:
-        """Return the standard deviation of the gain as that of a fresh launch."""
-        return math.hypot(self.error, _BLOCK_SIGMA * sigma)
-
-    @classmethod
-    def of(cls, gains: Sequence[float], spread: float) -> "BlockGain":
-        """Return the gain of blocks, one a round; `spread`: of a block over all arms' rounds."""
-        error = 1.25 * max(spread, _LEAST_SPREAD) / math.sqrt(max(len(gains), 1))
-        return cls(gain=float(np.median(gains)), error=math.hypot(_BLOCK_ERROR, error))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +137,7 @@ class Beliefs:
                 yield from self._neighbours(name, log, _NEIGHBOUR_ERROR)
         for name, blocks in self.results.blocks.items():
             if name in self.arms:
-                yield name, blocks.gain, blocks.error, _BLOCK_SIGMA
+                yield name, blocks.gain, blocks.error, claims.BLOCK_SIGMA
                 error = max(blocks.error, _NEIGHBOUR_ERROR)
                 yield from self._neighbours(name, blocks.gain, error)
 
@@ -313,9 +292,14 @@ class Beliefs:
         return bool(self.arms[name].fixes & self.arms[rival].fixes)
 
     def claim(self, members: Members) -> LogInterval | None:
-        """Return the interval of a set by pairs of its own; None: it had none."""
+        """Return the interval of a set by its own pairs, and its blocks; None: it had no pair."""
         logs, error = self.results.pairs.get(members), self.results.errors.get(members, 0.0)
-        return claim_interval(logs, self.sigma_log(without=members), error) if logs else None
+        weight, blocks = self.sigma_log(without=members), self.blocks(members)
+        return claims.claim_interval(logs, weight, error, blocks) if logs else None
+
+    def blocks(self, members: Members) -> BlockGain | None:
+        """Return what blocks within one launch say of a single arm; None: nothing, or a set."""
+        return self.results.blocks.get(next(iter(members))) if len(members) == 1 else None
 
 
 def _apart(arm: Arm, other: Arm) -> float:

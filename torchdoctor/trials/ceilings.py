@@ -1,7 +1,7 @@
 """Screening within one launch: fixes that are switched on and off, and ceilings.
 
 A ceiling is a cost that is taken away, to bound what a fix for it can gain. Blocks of such a launch
-hold for that launch alone: they choose which fixes fresh launches confirm, and confirm none.
+hold for that launch alone: they choose which fixes fresh launches confirm, and alone confirm none.
 """
 
 import math

@@ -9,7 +9,7 @@ from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.pairs.pair_times import TRIMMED, Estimator, untouched_differences
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.beliefs import BlockGain
+from torchdoctor.trials.claims import BlockGain
 from torchdoctor.trials.log import Log
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.words import LaunchTiming, Pair, StepStatistics

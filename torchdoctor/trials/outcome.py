@@ -91,13 +91,11 @@ class Judgement:
         measured, beliefs = self.measured[members], self.policy.beliefs
         if not measured.differences or not measured.arm.alive:
             return None
-        if measured.by == "pairs":
-            claim = beliefs.claim(members)
-            return as_speedup(claim) if claim is not None else None
-        blocks = beliefs.results.blocks.get(measured.arm.key)
-        if blocks is None:
+        if (claim := beliefs.claim(members)) is not None:
+            return as_speedup(claim)
+        if (blocks := beliefs.blocks(members)) is None:
             return None
-        half = 2.0 * blocks.spread(float(beliefs.weight @ beliefs.sigma))
+        half = 2.0 * float(blocks.spread(float(beliefs.weight @ beliefs.sigma)))
         return compare.as_interval(blocks.gain, half)
 
     def _verdict(self, members: Members) -> str:
@@ -231,7 +229,8 @@ class Judgement:
             blocks = counted(pairs, "pair")
             parts.append(f"measured in one launch only ({blocks} of blocks), not in fresh launches")
         elif pairs == 1:
-            parts.append("one pair of launches only")
+            blocks = ", and blocks of another" * (measured.arm.key in self.policy.results.blocks)
+            parts.append(f"one pair of launches only{blocks}")
         if verdict in ("faster", "unclear") and (bound := self.at_most(members)) is not None:
             parts.append(f"more than the time that it works on allows ({bound:.2f}x)")
         if verdict == "faster" and measured.gain < math.log1p(WORTH):
@@ -271,24 +270,13 @@ class Judgement:
         )
 
     def _doubts(self) -> list[str]:
-        """Return what weakens the verdicts and the recommendation, one sentence each."""
-        doubts = list[str]()
+        """Return what weakens the recommendation, one sentence each."""
         members = self.recommended()
-        if members is None:
-            return doubts
-        best = self.measured[members]
-        if best.numerics.classification == "not-comparable":
-            doubts.append(
-                f"Whether {best.arm.label} changes training could not be checked: "
-                f"{best.numerics.reason}"
-            )
-        if (bound := self.at_most(members)) is not None:
-            doubts.append(
-                f"{best.arm.label} measured {math.exp(best.gain):.2f}x. The share of the step "
-                f"that it works on allows {bound:.2f}x at most, so part of this is noise or "
-                "another load on the machine."
-            )
-        return doubts
+        best = self.measured[members] if members else None
+        if best is None or best.numerics.classification != "not-comparable":
+            return []
+        unknown = f"Whether {best.arm.label} changes training could not be checked"
+        return [f"{unknown}: {best.numerics.reason}"]
 
 
 def as_speedup(interval: LogInterval) -> Interval:

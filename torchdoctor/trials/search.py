@@ -301,17 +301,13 @@ class Search:
 
     def _prices(self) -> Prices:
         log, engine = self._log, self._log.engine
-        patched = self._patch is None or self._patch.alive
-
-        def seconds(names: Sequence[str], rounds: int) -> float:
-            return ceilings.switch_s(log, [self._by_key[name] for name in names], rounds)
-
+        patched, arms = self._patch is None or self._patch.alive, self._by_key
         return Prices(
             budget_s=log.budget.seconds or math.inf,
             left_s=log.budget.left(),
             launch_s=log.expected_s(log.baseline),
             once_s={arm.key: engine.once_s(arm.spec) for arm in self._candidates},
-            switch_s=seconds,
+            switch_s=lambda names, rounds: ceilings.switch_s(log, [arms[x] for x in names], rounds),
             patch=self._settings.patch and self._no_patch is None and patched,
         )
 

@@ -1,7 +1,7 @@
 """Decides by one rule what to measure next, when to stop, and what to claim. Pure.
 
 The next measurement is the one after which the best claim still in reach is worth most for each
-second. A claim rests on pairs of that very set of fixes alone.
+second. A claim rests on pairs of that very set of fixes, and on its blocks within one launch.
 """
 
 import math
@@ -336,9 +336,13 @@ class SearchPolicy:
         pairs = fresh + len(logs)
         middle = float(np.median(logs)) if logs else 0.0
         error = self.beliefs.sigma[:, None] * self._errors[:, fresh.clip(max=MOST_PAIRS)]
-        mean = fresh * (gain[:, None] + error) + len(logs) * middle
+        total = fresh * (gain[:, None] + error) + len(logs) * middle
         wide = self._widths[:, pairs.clip(max=MOST_PAIRS)]
-        shown = (mean / pairs.clip(min=1) > wide) & (pairs > 0)
+        count = known = np.tile(pairs.clip(min=1.0), (SAMPLES, 1))
+        if blocks := self.beliefs.blocks(members):  # they are worth some pairs
+            alike = (self.beliefs.sigma / blocks.spread(self.beliefs.sigma))[:, None] ** 2
+            total, count = total + alike * blocks.gain, count + alike
+        shown = (total > wide * np.sqrt(known * count)) & (pairs > 0)
         late = 1.0 - _HURRY * np.array(self._costs_s(members, paid)) / self.prices.budget_s
         worth = (gain - WORTH * len(members))[:, None] * late
         values = np.where(shown, worth, 0.0).T
