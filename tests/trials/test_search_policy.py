@@ -121,12 +121,12 @@ def test_what_goes_with_a_fix_has_to_earn_its_place_too() -> None:
 def test_harmless_members_that_gain_nothing_are_left_out_of_simulated_sets() -> None:
     """One fix gains up to 2.2x; the prior likes four others that do neither good nor harm."""
     riders = sets = 0
-    for seed in range(30):
+    for seed in range(60):
         world = World(seed, "riders")
         claim = SimulatedSearch(world, 120.0).run().claim
         sets += claim is not None
         riders += sum(world.removes[name] == 0 for name in claim.members) if claim else 0
-    assert sets >= 25 and riders <= 2
+    assert sets >= 50 and riders <= 6, "each adds with a probability of 0.9"
 
 
 def test_a_member_that_has_proven_its_gain_stays() -> None:
@@ -191,6 +191,31 @@ def test_blocks_of_one_launch_and_one_pair_may_be_enough() -> None:
     assert best(policy([arm], Results(pairs=pairs, blocks=blocks))).members == {"precision"}
     assert not policy([arm], Results(pairs=pairs)).claims
     assert not policy([arm], Results(blocks=blocks)).claims, "a launch of its own is needed"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_far_faster_set_gets_the_pair_that_it_lacks_before_lesser_fixes(seed: int) -> None:
+    """Of 3.9x and 6.2x in a pair each, 3.9x was recommended: a plan took the set for claimed."""
+    arms = [
+        an_arm("debug", p_helps=0.7, ceiling=23.9),
+        an_arm("compile", p_helps=0.3, ceiling=3.14, once_s=26.0, risk=1),
+        an_arm("threads", p_helps=0.12, ceiling=2.96, risk=1, switches=True),
+        an_arm("products", p_helps=0.16, ceiling=1.13, risk=2, switches=True),
+        an_arm("precision", p_helps=0.2, ceiling=1.13, risk=2, switches=True),
+    ]
+    both = a_set("debug", "compile")
+    results = Results(pairs={a_set("debug"): logs(3.88), both: logs(6.1)})
+    beliefs = Beliefs(arms, Step(shares={"forward_s": 0.3, "backward_s": 0.6}), results, seed)
+    prices = Prices(
+        budget_s=55.0,
+        left_s=16.1,
+        launch_s=2.1,
+        once_s={"compile": 26.0},
+        switch_s=lambda names, rounds: 1.5 + 2.9 * rounds,
+        patch=True,
+    )
+    action = SearchPolicy(beliefs, prices).next()
+    assert action.kind == "pair" and action.members == both
 
 
 def test_a_decided_search_stops_early() -> None:

@@ -36,7 +36,7 @@ _ENDS = 14  # sets that a plan may end with
 _BINS = 8
 _SWITCH_ROUNDS, _SWITCH_LAUNCHES = (3, 5), 2
 PATCH_PAIRS = 2
-_PATCH_WORTH = 0.1  # log speed-up that the claim's patch, once measured, is worth
+_FAR = 0.1  # log speed-up that is worth more than the claim's patch, once measured
 _RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
 
 
@@ -107,7 +107,7 @@ class SearchPolicy:
         """Return whether the patch's time is all that a set lacks that may be far faster."""
         best, left_s = next(iter(self._ends), frozenset()), self.prices.left_s
         lacks = left_s - reserve_s < self.pair_s(best) <= left_s
-        return lacks and self.beliefs.mean_gain(best) > self._claimed + _PATCH_WORTH
+        return lacks and self.beliefs.mean_gain(best) > self._claimed + _FAR
 
     # -- claims
 
@@ -347,6 +347,8 @@ class SearchPolicy:
         worth = (gain - WORTH * len(members))[:, None] * late
         values = np.where(shown, worth, 0.0).T
         averages = values @ self.beliefs.weight
+        far = self.beliefs.mean_gain(members) > self._claimed + _FAR
+        averages[0] *= paid > 0 or not far  # it would be claimed if it lacked no pair
         values[0] *= averages[0] > 0  # nothing has to be claimed
         return values, np.maximum(averages, 0.0)
 
@@ -442,9 +444,8 @@ class SearchPolicy:
             if cost_s > self._left_s:
                 continue
             values = np.array([self.reach(end, self._left_s - cost_s) for end in self._ends])
-            before = self._expected(np.zeros(SAMPLES), self._ends, values)
+            before = worth = self._expected(np.zeros(SAMPLES), self._ends, values)
             error = np.hypot(0.025, (0.4 + 0.7 / math.sqrt(rounds)) * self.beliefs.sigma)
-            worth = before
             for name in names:
                 signal = self.beliefs.gain_of[name] + error * self._errors[:, 1]
                 worth += max(0.0, self._expected(signal, self._ends, values) - before)
