@@ -32,11 +32,21 @@ def test_blocks_of_one_launch_count_beside_a_pair_but_do_not_outvote_it() -> Non
     one = claim_interval([0.14])
     agreed = claim_interval([0.14], blocks=BlockGain(gain=0.157, error=0.043))
     assert one.low < 0 < agreed.low and agreed.half_width < 0.75 * one.half_width
-    denied = claim_interval([0.14], blocks=BlockGain(gain=-0.4, error=0.043))
-    assert denied.low < 0.0 and denied.high > 0.14 and denied.half_width > one.half_width
+    for other in (-0.4, 1.4):
+        denied = claim_interval([0.14], blocks=BlockGain(gain=other, error=0.03))
+        assert denied.low < 0.0 < 0.14 < denied.high and denied.half_width > one.half_width
     # Channels-last: blocks of one launch said 2.1x, pairs 1.5x.
     more = claim_interval([0.43, 0.45], blocks=BlockGain(gain=0.75, error=0.06))
     assert more.estimate < 0.48
+
+
+@pytest.mark.parametrize("gain", [30.0, 5.65, 2.5, 0.02])
+def test_blocks_that_show_nothing_do_not_make_less_of_a_clear_pair(gain: float) -> None:
+    """A cache of 5.65x became 1.2x where its blocks had shown none of it."""
+    log, alone = math.log(gain), claim_interval([math.log(gain)])
+    denied = claim_interval([log], blocks=BlockGain(gain=0.0, error=0.03))
+    assert denied.low < log < denied.high
+    assert denied.estimate == pytest.approx(alone.estimate, abs=0.1)
 
 
 def test_a_pair_that_is_ten_times_faster_is_no_outlier() -> None:

@@ -1,4 +1,4 @@
-"""The interval of a set's own pairs, finite from the first pair on. Pure.
+"""The interval of a set's own pairs, and its blocks in a launch, finite from one pair on. Pure.
 
 A pair's error is normal with standard deviation sigma, the machine's, and in one pair of ten three
 times as wide, but no wider than any was. A prior knows other machines; each pair adds to it.
@@ -28,6 +28,7 @@ _POINTS = 1201
 # Error of blocks within a launch: what the next does not repeat (in 56 comparisons with pairs a
 # fifth of the gain, alike for the settings of one fix), and part of sigma.
 _BLOCK_ERROR, _LEAST_SPREAD, _BLOCK_PART, BLOCK_SIGMA = 0.025, 0.01, 0.25, 0.4
+_SAYS_NOTHING = 0.02  # density: blocks far from every pair do not count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +75,9 @@ class BlockGain:
     gain: float
     error: float
 
-    def spread(self, sigma: Floats | float) -> Floats:
-        """Return the standard deviation of the gain as that of a fresh launch."""
-        own = math.hypot(self.error, _BLOCK_PART * self.gain)
-        return np.asarray(np.hypot(own, BLOCK_SIGMA * np.asarray(sigma)))
+    def spread(self, sigma: Floats | float, gain: Floats | float) -> Floats:
+        """Return the standard deviation of the blocks' gain, where fresh launches have another."""
+        return np.asarray(np.hypot(np.hypot(self.error, _BLOCK_PART * gain), BLOCK_SIGMA * sigma))
 
     @classmethod
     def of(cls, gains: Sequence[float], spread: float) -> "BlockGain":
@@ -97,21 +97,22 @@ def claim_interval(
     `sigma_log`: weight of each of `SIGMAS` from everything but these pairs; None: the prior.
     `own_error`: of a pair by its own rounds, which comes on top.
     """
-    known = [*logs, blocks.gain] if blocks else list(logs)
-    sigmas = [np.hypot(SIGMAS, own_error)] * len(logs)
-    sigmas += [blocks.spread(SIGMAS)] if blocks else []
-    error_rate = _ERROR_RATE if len(logs) > 1 else _ERROR_RATE_OF_ONE_PAIR
-    span = 4.5 * max(0.05, float(np.ptp(known))) + 1.6
-    grid = np.linspace(np.mean(known) - span, np.mean(known) + span, _POINTS)
+    pairs = np.array(logs)
+    error_rate = _ERROR_RATE if len(pairs) > 1 else _ERROR_RATE_OF_ONE_PAIR
+    span = 4.5 * max(0.05, float(np.ptp(pairs))) + 1.6
+    grid = np.linspace(pairs.mean() - span, pairs.mean() + span, _POINTS)
     weight = sigma_prior_log() if sigma_log is None else sigma_log
-    log = weight[:, None] + _log_likelihood(np.array(known), grid, np.array(sigmas))
+    log = weight[:, None] + _log_likelihood(pairs, grid, own_error)
+    if blocks is not None:
+        spread = blocks.spread(SIGMAS[:, None], grid)
+        log += np.log(error_density(blocks.gain - grid, spread) + _SAYS_NOTHING)
     mass = np.exp(log - log.max()).sum(axis=0)
     total = np.cumsum(mass) / mass.sum()
     low, middle, high = np.interp([error_rate / 2, 0.5, 1 - error_rate / 2], total, grid)
     return LogInterval(estimate=float(middle), low=float(low), high=float(high))
 
 
-def _log_likelihood(gains: Floats, grid: Floats, sigmas: Floats = SIGMAS[None, :]) -> Floats:
-    """Return the log likelihood of gains for each of `SIGMAS` (`sigmas`: of each gain) and mean."""
-    density = error_density(gains[:, None, None] - grid, sigmas[:, :, None])
+def _log_likelihood(pairs: Floats, grid: Floats, own_error: float = 0.0) -> Floats:
+    """Return the log likelihood of pairs for each sigma and each mean of a grid."""
+    density = error_density(pairs[:, None, None] - grid, np.hypot(SIGMAS, own_error)[:, None])
     return np.asarray(np.log(np.maximum(density, 1e-300)).sum(axis=0))

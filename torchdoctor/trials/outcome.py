@@ -95,7 +95,7 @@ class Judgement:
             return as_speedup(claim)
         if (blocks := beliefs.blocks(members)) is None:
             return None
-        half = 2.0 * float(blocks.spread(float(beliefs.weight @ beliefs.sigma)))
+        half = 2.0 * float(blocks.spread(float(beliefs.weight @ beliefs.sigma), blocks.gain))
         return compare.as_interval(blocks.gain, half)
 
     def _verdict(self, members: Members) -> str:
@@ -229,8 +229,9 @@ class Judgement:
             blocks = counted(pairs, "pair")
             parts.append(f"measured in one launch only ({blocks} of blocks), not in fresh launches")
         elif pairs == 1:
-            blocks = ", and blocks of another" * (measured.arm.key in self.policy.results.blocks)
-            parts.append(f"one pair of launches only{blocks}")
+            parts.append("one pair of launches only")
+        if measured.by == "pairs" and self.policy.beliefs.blocks(members):
+            parts.append("blocks of one more launch count too")
         if verdict in ("faster", "unclear") and (bound := self.at_most(members)) is not None:
             parts.append(f"more than the time that it works on allows ({bound:.2f}x)")
         if verdict == "faster" and measured.gain < math.log1p(WORTH):

@@ -21,7 +21,7 @@ from torchdoctor.trials.outcome import Judgement, TrialResults, patch_result, tr
 from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
 from torchdoctor.words import Candidate, ProgressEvent, StepStatistics, TriedCeiling
-from torchdoctor.words.figures import ratio, speedup
+from torchdoctor.words.figures import speedup
 
 # Times the probability of the fix's file, if it does not treat the named bottleneck.
 _BESIDE_THE_BOTTLENECK, _LOWER_PRECISION = 0.6, 0.4
@@ -162,11 +162,9 @@ class Search:
         """Return why the policy measures this next, for the user who waits for it."""
         if action.kind != "pair":
             return _WHY[action.kind]
-        beliefs = self._policy().beliefs
-        expected = f"about {ratio(math.exp(beliefs.mean_gain(action.members)))}x"
-        if action.members in beliefs.results.pairs:
-            return f"One more pair makes its figure surer: {expected} by now"
-        return f"It promises most for its time: {expected} is expected"
+        if action.members in self._policy().results.pairs:
+            return "One more pair makes its figure surer"
+        return "It promises most for its time"
 
     def _measure_pair(self, members: Members) -> None:
         arm = self._arm(members)

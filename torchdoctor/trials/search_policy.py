@@ -340,7 +340,7 @@ class SearchPolicy:
         wide = self._widths[:, pairs.clip(max=MOST_PAIRS)]
         count = known = np.tile(pairs.clip(min=1.0), (SAMPLES, 1))
         if blocks := self.beliefs.blocks(members):  # they are worth some pairs
-            alike = (self.beliefs.sigma / blocks.spread(self.beliefs.sigma))[:, None] ** 2
+            alike = (self.beliefs.sigma / blocks.spread(self.beliefs.sigma, gain))[:, None] ** 2
             total, count = total + alike * blocks.gain, count + alike
         shown = (total > wide * np.sqrt(known * count)) & (pairs > 0)
         late = 1.0 - _HURRY * np.array(self._costs_s(members, paid)) / self.prices.budget_s
