@@ -338,11 +338,11 @@ class SearchPolicy:
         error = self.beliefs.sigma[:, None] * self._errors[:, fresh.clip(max=MOST_PAIRS)]
         total = fresh * (gain[:, None] + error) + len(logs) * middle
         wide = self._widths[:, pairs.clip(max=MOST_PAIRS)]
-        count = known = np.tile(pairs.clip(min=1.0), (SAMPLES, 1))
-        if blocks := self.beliefs.blocks(members):  # they are worth some pairs
+        known, alike = pairs.clip(min=1), np.zeros((SAMPLES, 1))  # what blocks are worth, in pairs
+        if blocks := self.beliefs.blocks(members):
             alike = (self.beliefs.sigma / blocks.spread(self.beliefs.sigma, gain))[:, None] ** 2
-            total, count = total + alike * blocks.gain, count + alike
-        shown = (total > wide * np.sqrt(known * count)) & (pairs > 0)
+            total = total + alike * blocks.gain
+        shown = (total > wide * np.sqrt(known * (known + alike))) & (pairs > 0)
         late = 1.0 - _HURRY * np.array(self._costs_s(members, paid)) / self.prices.budget_s
         worth = (gain - WORTH * len(members))[:, None] * late
         values = np.where(shown, worth, 0.0).T
