@@ -169,15 +169,11 @@ class Judgement:
             if any(t.gpu_memory == o.gpu_memory for o in timings)
         )
         setup_s = _setup(timings, untouched)
-        if arm.candidate is not None and not arm.candidate.also:
-            fix, settings = arm.candidate.fix, dict(arm.candidate.settings)
-        else:
-            fix = " + ".join(arm.ids)
-            settings = dict(arm.fixes)
+        settings = dict(arm.fixes)
         change = None if memory is None or memory_before is None else round(memory - memory_before)
         return Trial(
-            fix=fix,
-            settings=settings,
+            fix=" + ".join(arm.ids),
+            settings=settings if len(settings) > 1 else dict(settings[arm.ids[0]]),
             speedup=self.intervals[members],
             at_most=self.at_most(members),
             verdict=verdict,

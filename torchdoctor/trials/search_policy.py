@@ -37,6 +37,7 @@ _BINS = 8
 _SWITCH_ROUNDS, _SWITCH_LAUNCHES = (3, 5), 2
 PATCH_PAIRS = 2
 _FAR = 0.1  # log speed-up that is worth more than the claim's patch, once measured
+_SOON = 0.4  # log speed-up beyond the claim that gets its first pair before anything else
 _RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
 
 
@@ -107,7 +108,11 @@ class SearchPolicy:
         """Return whether the patch's time is all that a set lacks that may be far faster."""
         best, left_s = next(iter(self._ends), frozenset()), self.prices.left_s
         lacks = left_s - reserve_s < self.pair_s(best) <= left_s
-        return lacks and self.beliefs.mean_gain(best) > self._claimed + _FAR
+        return lacks and self._is_far(best)
+
+    def _is_far(self, members: Members, more: float = _FAR) -> bool:
+        """Return whether a set is expected to gain so much more than what is claimed."""
+        return self.beliefs.mean_gain(members) > self._claimed + more
 
     # -- claims
 
@@ -208,8 +213,11 @@ class SearchPolicy:
     def _best_measurement(self) -> Action | None:
         """Return what adds most for each second; None: nothing is worth its time."""
         for pairs in _LOOKS:
-            options = [*self._pair_options(pairs), *(self._switch_options() if pairs == 1 else [])]
-            if action := self._best_of(options):
+            options = list(self._pair_options(pairs))
+            new = [x for x in options if x.action.members not in self.results.pairs]
+            first = [x for x in new if self._is_far(x.action.members, _SOON)]
+            options += self._switch_options() if pairs == 1 else []
+            if action := self._best_of(first) or self._best_of(options):
                 return action
         claim = self.claims[0] if self.claims else None
         if claim and not claim.is_narrow and self.pair_s(claim.members) <= self._left_s:
@@ -251,10 +259,7 @@ class SearchPolicy:
         return max([self._claimed, *self._reached(left_s).values()])
 
     def _reached(self, left_s: float) -> dict[Members, float]:
-        return {
-            members: float(self.beliefs.weight @ self.reach(members, left_s))
-            for members in self.targets
-        }
+        return {x: float(self.beliefs.weight @ self.reach(x, left_s)) for x in self.targets}
 
     @cached_property
     def best_set(self) -> Members:
@@ -347,8 +352,7 @@ class SearchPolicy:
         worth = (gain - WORTH * len(members))[:, None] * late
         values = np.where(shown, worth, 0.0).T
         averages = values @ self.beliefs.weight
-        far = self.beliefs.mean_gain(members) > self._claimed + _FAR
-        averages[0] *= paid > 0 or not far  # it would be claimed if it lacked no pair
+        averages[0] *= paid > 0 or not self._is_far(members)  # such a set lacks a pair
         values[0] *= averages[0] > 0  # nothing has to be claimed
         return values, np.maximum(averages, 0.0)
 
