@@ -79,6 +79,15 @@ def test_a_gain_that_is_not_proven_is_never_called_faster(interval) -> None:
     assert "faster" not in first_screen(alone).lower()
 
 
+def test_a_set_that_nobody_recommends_is_not_told_as_an_answer() -> None:
+    """It said "FASTER, measured by itself 21.5x", and `patch` that no fix is recommended."""
+    alone = interrupted()
+    assert "FASTER, measured by itself 3.10x" in answer(alone)
+    both = replace(alone.trials[0], fix="loader-workers + cpu-threads", settings={})
+    shown = answer(replace(alone, trials=[both]))
+    assert "Faster, but not recommended" in shown and "Which of its fixes gain" in shown
+
+
 @pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
 def test_an_impossible_speedup_says_what_of_it_can_be_the_fixs(form) -> None:
     whole = loader_bound()

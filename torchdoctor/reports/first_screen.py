@@ -174,12 +174,14 @@ def _faster(interval: Interval | None, numerics: str | None) -> str:
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     """Return the best fix that is faster by itself, where no set could be recommended."""
-    unknown = best.numerics == "not-comparable"
+    names = best.fix.split(" + ")
+    which = "Which of its fixes gain is not known yet." * (len(names) > 1)
+    unknown = which or best.numerics == "not-comparable"
     title = "Faster, but not recommended" if unknown else "FASTER, measured by itself"
-    offered = [fix for fix in _offered(report) if fix.fix == best.fix]
+    offered = [fix for fix in _offered(report) if fix.fix in names]
     return [
         KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best), "")]),
-        *sentences(wording.at_most(best)),
+        *sentences(which, wording.at_most(best)),
         *_next(report),
         *_commands(report, offered, folder),
     ]

@@ -36,8 +36,7 @@ _ENDS = 14  # sets that a plan may end with
 _BINS = 8
 _SWITCH_ROUNDS, _SWITCH_LAUNCHES = (3, 5), 2
 PATCH_PAIRS = 2
-_FAR = 0.1  # log speed-up that is worth more than the claim's patch, once measured
-_SOON = 0.4  # log speed-up beyond the claim that gets its first pair before anything else
+_FAR = 0.2  # log speed-up beyond the claim that is worth more than anything else once measured
 _RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
 
 
@@ -110,9 +109,9 @@ class SearchPolicy:
         lacks = left_s - reserve_s < self.pair_s(best) <= left_s
         return lacks and self._is_far(best)
 
-    def _is_far(self, members: Members, more: float = _FAR) -> bool:
-        """Return whether a set is expected to gain so much more than what is claimed."""
-        return self.beliefs.mean_gain(members) > self._claimed + more
+    def _is_far(self, members: Members) -> bool:
+        """Return whether a set is expected to gain far more than what is claimed."""
+        return self.beliefs.mean_gain(members) > self._claimed + _FAR
 
     # -- claims
 
@@ -214,8 +213,9 @@ class SearchPolicy:
         """Return what adds most for each second; None: nothing is worth its time."""
         for pairs in _LOOKS:
             options = list(self._pair_options(pairs))
-            new = [x for x in options if x.action.members not in self.results.pairs]
-            first = [x for x in new if self._is_far(x.action.members, _SOON)]
+            tried = [x for x in options if all(map(self.results.measured, x.action.members))]
+            new = [x for x in tried if x.action.members not in self.results.pairs]
+            first = [x for x in new if self._is_far(x.action.members)]
             options += self._switch_options() if pairs == 1 else []
             if action := self._best_of(first) or self._best_of(options):
                 return action
