@@ -111,8 +111,7 @@ def _measured_answer(report: Report, folder: str) -> list[Block]:
     if report.no_trials_reason or not report.trials:
         return _not_measured(report)
     best = None if _ends_without_gain(report) else _promising(report)
-    names = best.fix.split(" + ") if best is not None else []
-    open_fixes = [fix for fix in _offered(report) if fix.fix in names]
+    open_fixes = _offered(report, best) if best is not None else []
     shown = wording.patch_commands(report, open_fixes, folder)[:1]
     code = [f"Its code:   {command.removesuffix(wording.APPLY)}" for command in shown]
     return [*_undecided(report, best), *sentences(*code), *_by_hand(report)]
@@ -174,21 +173,21 @@ def _faster(interval: Interval | None, numerics: str | None) -> str:
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     """Return the best fix that is faster by itself, where no set could be recommended."""
-    names = best.fix.split(" + ")
-    which = "Which of its fixes gain is not known yet." * (len(names) > 1)
-    unknown = which or best.numerics == "not-comparable"
+    several = " + " in best.fix
+    unknown = several or best.numerics == "not-comparable"
     title = "Faster, but not recommended" if unknown else "FASTER, measured by itself"
-    offered = [fix for fix in _offered(report) if fix.fix in names]
     return [
         KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best), "")]),
-        *sentences(which, wording.at_most(best)),
+        *sentences("Which of its fixes gain is not known yet." * several, wording.at_most(best)),
         *_next(report),
-        *_commands(report, offered, folder),
+        *_commands(report, _offered(report, best), folder),
     ]
 
 
-def _offered(report: Report) -> list[RecommendedFix]:
-    return [fix for fix in report.recommendation.also_offered if fix.aim != "training"]
+def _offered(report: Report, of: Trial | None = None) -> list[RecommendedFix]:
+    """Return the fixes for speed that are offered; `of`: a trial, of its fixes alone."""
+    offered = [fix for fix in report.recommendation.also_offered if fix.aim != "training"]
+    return [fix for fix in offered if of is None or fix.fix in of.fix.split(" + ")]
 
 
 def _not_measured(report: Report) -> list[Block]:
