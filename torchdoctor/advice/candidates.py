@@ -133,7 +133,7 @@ def _prospect(
         tier, reason = 3, "no finding points to it, but it may help"
         shares = [_most_share(check, recording) for check in map(catalogue.checks().get, treats)]
         share = None if None in shares else max((x for x in shares if x is not None), default=None)
-    if named := [f for f in treated if f.check == diagnosis.detail]:
+    if any(f.check == diagnosis.detail for f in treated):
         tier = 0
         # Of a setting only the branch is known; what treats the branch itself may end all of it.
         whole = any(each and each.question for each in map(catalogue.checks().get, treats))
@@ -144,8 +144,8 @@ def _prospect(
     if most is not None and (share is None or share > most):
         share = most
         tier = tier if most >= _MAIN_SHARE else max(tier, 1)
-    setting = named and named[0].severity == "high" and named[0].share_of_step is None
-    kind = "" if tier else "setting" if setting else "cost"
+    setting = any(f.severity == "high" and f.share_of_step is None for f in treated)
+    kind = "setting" if setting else "" if tier else "cost"
     return _Prospect(tier=tier, share=share, reason=reason, bound=most, named=kind)
 
 

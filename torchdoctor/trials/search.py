@@ -34,7 +34,9 @@ _PHASES = (
 )
 _ENDED = {"time": NO_TIME, "interrupted": "interrupted", "failed": "the trials were stopped"}
 PAIR, SEEDS = "confirm", "seeds"  # phases in the log
-_WHY = {
+_WHY = {  # the next measurement is made, for the user who waits for it
+    "pair": "It promises most for its time",
+    "again": "One more pair makes its figure surer",
     "switch": "One launch that all of them share takes less time than a pair for each",
     "seeds": "Other seeds tell how far training differs by chance alone",
     "patch": "The patched source is what you will run",
@@ -145,7 +147,8 @@ class Search:
         return self._log.engine.can_switch(arm.spec)
 
     def _measure(self, action: Action) -> None:
-        self._log.why = self._why(action)
+        again = action.kind == "pair" and action.members in self._policy().results.pairs
+        self._log.why = _WHY["again" if again else action.kind]
         if action.kind == "switch":
             self._switch_launches += 1
             arms = [self._by_key[name] for name in action.arms]
@@ -157,14 +160,6 @@ class Search:
         else:
             self._measure_pair(action.members)
         self._name_best()
-
-    def _why(self, action: Action) -> str:
-        """Return why the policy measures this next, for the user who waits for it."""
-        if action.kind != "pair":
-            return _WHY[action.kind]
-        if action.members in self._policy().results.pairs:
-            return "One more pair makes its figure surer"
-        return "It promises most for its time"
 
     def _measure_pair(self, members: Members) -> None:
         arm = self._arm(members)

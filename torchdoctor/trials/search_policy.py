@@ -4,6 +4,7 @@ The next measurement is the one after which the best claim still in reach is wor
 second. A claim rests on pairs of that very set of fixes, and on its blocks within one launch.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -443,17 +444,19 @@ class SearchPolicy:
         price = self.prices.switch_s
         if not names or price is None or self.results.switch_launches >= _SWITCH_LAUNCHES:
             return
-        for rounds in _SWITCH_ROUNDS:
-            cost_s = price(names, rounds)
+        alone_s = {name: price([name], 1) for name in names}  # many workers take long blocks
+        for rounds, most_s in itertools.product(_SWITCH_ROUNDS, set(alone_s.values())):
+            taken = [name for name in names if alone_s[name] <= most_s]
+            cost_s = price(taken, rounds)
             if cost_s > self._left_s:
                 continue
             values = np.array([self.reach(end, self._left_s - cost_s) for end in self._ends])
             before = worth = self._expected(np.zeros(SAMPLES), self._ends, values)
             error = np.hypot(0.025, (0.4 + 0.7 / math.sqrt(rounds)) * self.beliefs.sigma)
-            for name in names:
+            for name in taken:
                 signal = self.beliefs.gain_of[name] + error * self._errors[:, 1]
                 worth += max(0.0, self._expected(signal, self._ends, values) - before)
-            yield _Option(Action(kind="switch", arms=tuple(names), rounds=rounds), worth, cost_s)
+            yield _Option(Action(kind="switch", arms=tuple(taken), rounds=rounds), worth, cost_s)
 
 
 @cache
