@@ -111,6 +111,12 @@ def test_what_treats_a_setting_that_is_the_bottleneck_could_remove_its_whole_bra
     assert found[0].ceiling == pytest.approx(1 / (1 - 0.6))
 
 
+def test_a_wrong_setting_is_a_likely_cure_where_something_else_is_the_bottleneck():
+    """Threads that fought for a taken core were tried last, for the step waited for data too."""
+    found, _ = candidates(recording(), DIAGNOSIS, CATALOGUE)
+    assert [c.named for c in found if c.fix == "threads"] == ["setting"]
+
+
 def test_what_treats_whatever_keeps_the_host_busy_could_remove_its_whole_branch():
     """Of tiny operators a compiler also ends the computing, not only what is around them."""
     busy = replace(recording(), shares=Shares(cpu=0.92, data_loader=0.02))

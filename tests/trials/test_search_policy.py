@@ -412,6 +412,17 @@ def test_arms_that_can_be_switched_are_measured_in_one_launch_if_that_is_cheap()
     assert action.kind == "switch" and set(action.arms) == set("abcde")
 
 
+def test_what_would_take_most_of_a_launch_that_switches_stays_out_of_it() -> None:
+    """Long blocks of 16 workers took 30 of the 66 s in which seven other arms had their turns."""
+    arms = [an_arm("threads", p_helps=0.7, ceiling=3.0, switches=True)]
+    arms += with_settings(WORKERS, 2.0, 16.0, switches=True)
+    each_s = {"threads": 1.5, "workers 2": 1.5, "workers 16": 12.0}
+    search = policy(
+        arms, Results(), switch_s=lambda names, rounds: 3.0 + rounds * sum(each_s[x] for x in names)
+    )
+    assert set(search.next().arms) == {"threads", "workers 2"}
+
+
 def test_a_set_waits_for_a_pair_of_some_of_it() -> None:
     """By blocks of one launch 33x were expected of two, and 4.6x came: nothing was recommended."""
     arms = [an_arm("threads", p_helps=0.7, ceiling=50.0, risk=1, switches=True)]
