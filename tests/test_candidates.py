@@ -129,6 +129,17 @@ def test_what_treats_whatever_keeps_the_host_busy_could_remove_its_whole_branch(
         assert only.ceiling == pytest.approx(1 / (1 - share))
 
 
+@pytest.mark.parametrize(("share", "kind"), [(0.06, "cost"), (0.6, "")])
+def test_what_works_on_most_of_the_step_treats_a_bottleneck_that_no_finding_explains(share, kind):
+    """Without the profiler lower precision was called unlikely, though computing was the limit."""
+    fused = Finding(check="single-tensor-optimizer", share_of_step=share)
+    diagnosis = Diagnosis(bottleneck="cpu", detail="single-tensor-optimizer", findings=[fused])
+    precision = replace(CATALOGUE["precision"], phases=("forward_s", "backward_s"))
+    seen = recording(data_wait_s=0.0, forward_s=0.03, backward_s=0.06)
+    (only,), _ = candidates(seen, diagnosis, {"precision": precision})
+    assert only.named == kind
+
+
 def test_every_fix_left_out_says_why():
     _, refused = chosen()
     assert refused == {

@@ -17,6 +17,7 @@ LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _KNOWN_TO = 0.05  # logarithm of a ceiling: closer ones are equal, and the cheaper trial comes first
 _MOST_SHARE = 0.99  # keeps a ceiling finite
 _MAIN_SHARE = 0.2  # a phase below this is not what treats a bottleneck
+_MOST = 0.5  # of the step; what works on it treats a bottleneck that no finding explains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +111,7 @@ def _with_company(
     also = fix.together(tried[0], recording)
     if also and set(also) <= allowed:
         yield tried[0], also
-    for settings in tried:
-        yield settings, {}
+    yield from ((settings, {}) for settings in tried)
 
 
 def _prospect(
@@ -145,15 +145,16 @@ def _prospect(
         share = most
         tier = tier if most >= _MAIN_SHARE else max(tier, 1)
     setting = any(f.severity == "high" and f.share_of_step is None for f in treated)
-    kind = "setting" if setting else "" if tier else "cost"
+    causes = (f.share_of_step or 1.0 for f in diagnosis.findings if f.check == diagnosis.detail)
+    works_on_most = (most or 0.0) >= _MOST > max(causes, default=0.0)
+    kind = "setting" if setting else "cost" if works_on_most or not tier else ""
     return _Prospect(tier=tier, share=share, reason=reason, bound=most, named=kind)
 
 
 def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:
     share = phase_share(recording, *check.phases) if check and check.phases else None
-    if share is None and check and check.share_field:
-        share = getattr(recording.shares, check.share_field)
-    return share
+    field = check.share_field if check and share is None else None
+    return getattr(recording.shares, field) if field else share
 
 
 def _works_on(fix: FixSpec, recording: Recording) -> float | None:
@@ -161,10 +162,9 @@ def _works_on(fix: FixSpec, recording: Recording) -> float | None:
     steps = recording.steps
     if recording.has_gpu or steps is None or steps.mean_s <= 0:
         return None
-    in_phases = [sum(getattr(steps, phase) for phase in fix.phases)] if fix.phases else []
-    own = fix.works_on_s(recording)
-    most_s = min([*in_phases, *([] if own is None else [own])], default=None)
-    return None if most_s is None else most_s / steps.mean_s
+    phases_s = sum(getattr(steps, phase) for phase in fix.phases) if fix.phases else None
+    known = [x for x in (phases_s, fix.works_on_s(recording)) if x is not None]
+    return min(known) / steps.mean_s if known else None
 
 
 def _ceiling(prospect: _Prospect, fix: FixSpec, recording: Recording) -> float | None:

@@ -109,7 +109,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     name="CPU threads",
-    treats=("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load"),
+    treats=("too-many-threads", "many-small-kernels", "other-load"),
     keeps_results="within rounding",
     when="between steps",
     p_helps=0.2,  # gained in 4 of 17 programs of benchmarks/logs
