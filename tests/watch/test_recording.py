@@ -46,6 +46,14 @@ def test_a_run_reads_as_it_was_written(tmp_path: Path) -> None:
     assert run.processes[0].events[0].text == "32x10"
 
 
+def test_the_process_that_started_first_comes_first_whatever_its_number(tmp_path: Path) -> None:
+    """The text "1065" comes before "998": a process it started was taken for the program."""
+    for pid, start in ((1065, 10**18 + 10**9), (998, 10**18)):
+        process = Process(host="a", pid=pid, start_unix_ns=start)
+        watched_folders.write_process(tmp_path / "watch", process, steps(4))
+    assert [log.process.pid for log in read_run(tmp_path).processes] == [998, 1065]
+
+
 def test_times_of_an_exchange_are_exact_enough(tmp_path: Path) -> None:
     rows = steps(2)
     rows["entry"], rows["exchanged"] = layout.coded(0.1), layout.coded(0.25)

@@ -205,7 +205,9 @@ def read_run(folder: Path) -> WatchedRun:
     if not starts and not logs:
         raise FileNotFoundError(f"no watched run in {folder}")
     last = 1 << 30
-    logs.sort(key=lambda x: (last if x.process.rank is None else x.process.rank, x.stem))
+    logs.sort(
+        key=lambda x: (last if x.process.rank is None else x.process.rank, x.process.start_unix_ns)
+    )
     machines: dict[str, list[Rows]] = {}
     for path in sorted(inside.glob("machine-*.sensors")):
         host = path.stem.removeprefix("machine-").rpartition("-")[0]
