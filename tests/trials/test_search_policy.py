@@ -324,6 +324,15 @@ def test_the_patchs_time_goes_to_what_nothing_else_leaves_time_for() -> None:
     assert search.next() == Action(kind="pair", members=a_set("compiled"))
 
 
+def test_the_patchs_time_goes_to_the_pair_without_which_nothing_is_recommended() -> None:
+    """1.14x of a fused optimizer lacked its fourth pair, beside the time of a patch of nothing."""
+    fused = an_arm("fused", p_helps=0.18, ceiling=1.28)
+    results = Results(pairs={a_set("fused"): logs(1.22, 1.1, 1.15)})
+    search = policy([fused], results, left_s=11.6, launch_s=3.1, patch=True, budget_s=60.0)
+    assert not search.claims
+    assert search.next() == Action(kind="pair", members=a_set("fused"))
+
+
 def test_what_can_gain_next_to_nothing_is_not_likely_to_help() -> None:
     """Handing a batch over takes as long as making it: ten seconds of a minute showed 0.4x."""
     handed = replace(WORKERS, p_helps=0.7, ceiling=1.0)

@@ -105,10 +105,10 @@ class SearchPolicy:
         self._left_s = prices.left_s - reserve_s * kept
 
     def _is_worth_it(self, reserve_s: float) -> bool:
-        """Return whether the patch's time is all that a set lacks that may be far faster."""
+        """Return whether a set lacks just the patch's time, and nothing is claimed, or far less."""
         best, left_s = next(iter(self._ends), frozenset()), self.prices.left_s
         lacks = left_s - reserve_s < self.pair_s(best) <= left_s
-        return lacks and self._is_far(best)
+        return lacks and (not self.claims or self._is_far(best))
 
     def _is_far(self, members: Members) -> bool:
         """Return whether a set is expected to gain far more than what is claimed."""
