@@ -17,7 +17,7 @@ LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _KNOWN_TO = 0.05  # logarithm of a ceiling: closer ones are equal, and the cheaper trial comes first
 _MOST_SHARE = 0.99  # keeps a ceiling finite
 _MAIN_SHARE = 0.2  # below, a phase is not what treats a bottleneck, nor a finding what explains it
-_MOST = 0.5  # of the step; what works on it treats a bottleneck that no finding explains
+_MOST_OF_STEP = 0.5  # what works on so much treats a bottleneck that no finding explains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ def _prospect(
         tier = tier if most >= _MAIN_SHARE else max(tier, 1)
     setting = any(f.severity == "high" and f.share_of_step is None for f in treated)
     causes = (f.share_of_step or 1.0 for f in diagnosis.findings if f.check == diagnosis.detail)
-    works_on_most = (most or 0.0) >= _MOST and max(causes, default=0.0) < _MAIN_SHARE
+    works_on_most = (most or 0.0) >= _MOST_OF_STEP and max(causes, default=0.0) < _MAIN_SHARE
     kind = "setting" if setting else "cost" if works_on_most or not tier else ""
     return _Prospect(tier=tier, share=share, reason=reason, bound=most, named=kind)
 

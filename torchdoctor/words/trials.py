@@ -27,8 +27,8 @@ class Candidate:
     """A fix with the settings to try, in the order of what it could gain.
 
     also: fixes by id, with their settings, without which it may help nobody (loader workers, and
-    fewer threads that would fight with them for the cores). named: what was diagnosed is a "cost"
-    or a "setting" that it treats; "": neither.
+    fewer threads that would fight with them for the cores). named: it treats what was diagnosed, a
+    "cost", or a wrong "setting" that was seen; "": neither.
     """
 
     fix: str
