@@ -160,6 +160,7 @@ for x, y in loader:
     o.zero_grad(set_to_none=False); model(x).mean().backward(); o.step()
 model.eval()
 for x, y in loader: model(x)
+model(x[:1])
 """,
         tmp_path,
     )
@@ -175,8 +176,8 @@ for x, y in loader: model(x)
     assert optimizer["location"]["line"] == line_of("AdamW(")
     assert (optimizer["steps"], optimizer["lr"], optimizer["elements"]) == (6, 0.25, 25)
     model = facts["models"][0]
-    assert (model["forwards"], model["eval_forwards"], model["linear"]) == (12, 6, 2)
-    assert model["eval_forwards_with_grad"] == 6
+    assert (model["forwards"], model["eval_forwards"], model["linear"]) == (13, 7, 2)
+    assert (model["eval_forwards_with_grad"], model["eval_sizes"]) == (7, 2)
     assert model["eval_with_grad_location"]["line"] == line_of("loader: model(x)")
     flags = facts["flags"]
     assert flags["zero_grad_to_zero"] == 6

@@ -34,6 +34,7 @@ def watch(module, args, output):
         "input": args[0].is_contiguous(memory_format=torch.channels_last),
         "momentum": None if momentum is None else momentum.stride() == weight.stride(),
         "none": zeroed,
+        "optimizer": [optimizer.param_groups[0].get(name) for name in ("fused", "foreach")],
         "products": [torch.get_float32_matmul_precision(), getattr(torch.backends.mkldnn, "conv",
             None) and torch.backends.mkldnn.conv.fp32_precision],
     })
@@ -305,6 +306,27 @@ def test_products_are_as_precise_as_before_once_bfloat16_is_switched_off(tmp_pat
     for now, look in zip(on_in_iterations(ran), looks, strict=False):
         assert (look["products"] == looks[0]["products"]) != bool(now)
         assert look["products"][0] == ("medium" if now else "highest")
+
+
+def test_an_optimizer_is_fused_in_its_blocks_alone_and_counts_every_step(tmp_path: Path) -> None:
+    made = "Adam(net.parameters(), foreach=True)"
+    script = SCRIPT.replace("SGD(net.parameters(), lr=0.1, momentum=0.9)", made)
+    body = "assert int(optimizer.state[net[0].weight]['step']) == len(seen)"
+    ran = run(tmp_path, [arm("fused-optimizer", fused=True)], body, script)
+    assert ran.stopped_by == "done" and ran.said() == []
+    on = on_in_iterations(ran)
+    assert 0 < sum(on) < len(on)
+    for now, look in zip(on, seen(tmp_path), strict=False):
+        assert look["optimizer"] == ([True, None] if now else [None, True])
+
+
+def test_an_optimizer_of_sparse_gradients_stays_as_it_is(tmp_path: Path) -> None:
+    """Fused, it would raise in the program's own step."""
+    rows = "net[0].rows = torch.nn.Embedding(4, 8, sparse=True)\nseen = []"
+    script = SCRIPT.replace("seen = []", rows)
+    ran = run(tmp_path, [arm("fused-optimizer", fused=True)], script=script)
+    assert "sparse" in ran.main["fixes"][0]["reason"] and ran.said() == []
+    assert not any(look["optimizer"][0] for look in seen(tmp_path))
 
 
 def test_every_fix_between_steps_can_be_switched(tmp_path: Path) -> None:

@@ -74,18 +74,55 @@ def _changed(settings: Settings, recording: Recording) -> list[OptimizerFacts]:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     wanted, other = ("fused", "foreach") if settings.get("fused") else ("foreach", "fused")
 
-    def choose(cls: Any, arguments: dict[str, Any]) -> None:
+    def choose(cls: Any, arguments: dict[str, Any]) -> bool:
         if wanted not in arguments or arguments[wanted] or arguments.get("differentiable"):
-            return
+            return False
         if wanted == "foreach" and arguments.get("fused"):
-            return
+            return False
         arguments[wanted] = True
         if arguments.get(other):
             arguments[other] = None
         program.applied(optimizer=cls.__name__, implementation=wanted)
+        return True
 
     program.set_reason(f"No optimizer with a {wanted} implementation was made.")
-    program.before_optimizer(choose)
+    if program.switched:
+        _switch(torch, choose, program)
+    else:
+        program.before_optimizer(choose)
+
+
+def _switch(torch: Any, choose: Any, program: Any) -> None:
+    """Change the groups of the optimizers that exist, which torch reads at each step."""
+    before: list[tuple[Any, dict[str, Any], dict[str, Any]]] = []
+
+    def on() -> None:
+        parts = (part for module in program.modules for part in module.modules())
+        if any(getattr(part, "sparse", False) for part in parts):
+            program.give_up("Its gradients may be sparse.")  # the program's own step would fail
+        for optimizer in program.optimizers():
+            for group in optimizer.param_groups:
+                kept = {name: group[name] for name in ("fused", "foreach") if name in group}
+                if choose(type(optimizer), group):
+                    before.append((optimizer, group, kept))
+                    settle(optimizer, group)
+
+    def off() -> None:
+        while before:
+            optimizer, group, kept = before.pop()
+            group.update(kept)
+            settle(optimizer, group)
+
+    def settle(optimizer: Any, group: dict[str, Any]) -> None:
+        """Leave it as its constructor would: it counts steps on the device where it is fused."""
+        fused = bool(group.get("fused"))
+        optimizer._step_supports_amp_scaling = fused
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if isinstance(state.get("step"), torch.Tensor) and not group.get("capturable"):
+                state["step"] = state["step"].to(parameter.device if fused else "cpu")
+
+    program.at_first_batch(on, off)
 
 
 def works_on_s(recording: Recording) -> float | None:
@@ -139,6 +176,7 @@ FIX = FixSpec(
     name="fused optimizer",
     treats=("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead"),
     keeps_results="within rounding",
+    when="between steps",
     p_helps=0.3,  # gained in 2 of 7 programs of benchmarks/logs
     refuses=refuses,
     settings=settings,

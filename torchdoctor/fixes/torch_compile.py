@@ -36,8 +36,10 @@ the CPU a C++ compiler is needed, on the GPU Triton. A small model on a CPU can 
 - PyTorch documentation, torch.compiler: https://docs.pytorch.org/docs/stable/torch.compiler.html
 """
 
+import contextlib
 import os
 import shutil
+import threading
 from importlib.util import find_spec
 from typing import Any
 
@@ -56,6 +58,9 @@ with torch.inference_mode():
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
 _FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
 _PRODUCTS = 0.8  # of their time, which stays as it is
+# Of 1,000 to 5,000 operators a step, on two cores, compiling took 21 to 42 s.
+_SETUP_S, _OPERATOR_S, _USUAL_CALLS = 15.0, 0.0055, 2600
+_EVAL_GRAPH = 0.4  # it has no backward: three of them and one for training took 55 s
 _MANY_SIZES = 3  # two are often those of training and of evaluation, or of the last batch
 _MATRIX_SHARE = 0.3  # of the step, from which on kernels of products are worth timing
 
@@ -105,6 +110,13 @@ def works_on_s(recording: Recording) -> float | None:
     """Return the time of no matrix product, and some of theirs for what is fused with them."""
     own_s, steps = products_s(recording), recording.steps
     return None if own_s is None or steps is None else max(steps.mean_s - _PRODUCTS * own_s, 0.0)
+
+
+def more_setup_s(recording: Recording) -> float:
+    """Return what operators add, and evaluation, which compiles its own graphs, for some sizes."""
+    calls = (recording.trace and recording.trace.operator_calls_per_step) or _USUAL_CALLS
+    graphs = 1 + _EVAL_GRAPH * max((m.eval_sizes for m in training_models(recording)), default=0)
+    return graphs * (_SETUP_S + _OPERATOR_S * calls) - _SETUP_S
 
 
 def _matrix_share(recording: Recording) -> float:
@@ -166,14 +178,24 @@ def _prepare_once() -> None:
         from torch._inductor import codecache, config, cpu_vec_isa
 
         # 4 s to make, in a folder where a launch's files are thrown away.
-        codecache._HEADER_DIR = os.path.join(codecache.cache_dir(), "headers")
-        codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
+        folder = os.path.join(codecache.cache_dir(), "headers")
+        if folder == codecache._HEADER_DIR:
+            return
+        codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = folder, os.path.join(folder, "locks")
         # It would compile a test for each kind, 2 s, and take the first that builds.
         if config.cpp.simdlen is None and "ATEN_CPU_CAPABILITY" not in os.environ:
             kinds, has = cpu_vec_isa.supported_vec_isa_list, {*cpu_vec_isa.x86_isa_checker()}
             kinds[:] = [next(x for x in kinds if {*str(x).split()} <= has and x)]
+        # Begun now, it is made while the model is traced.
+        threading.Thread(target=_make_header, args=(codecache,), daemon=True).start()
     except (ImportError, AttributeError, StopIteration):
         return  # another torch, another processor
+
+
+def _make_header(codecache: Any) -> None:
+    with contextlib.suppress(Exception):  # another torch; what is wrong is said of a real kernel
+        # It makes the header of vector code, and builds the kernel only once that is called for.
+        codecache.CppPythonBindingsCodeCache.load_pybinding_async([], "// at::vec::")
 
 
 def _compile_in_place(torch: Any, module: Any, options: dict[str, Any]) -> None:
@@ -234,8 +256,8 @@ FIX: FixSpec = FixSpec(
     keeps_results="within rounding",
     phases=("forward_s", "backward_s"),
     p_helps=0.5,  # gained in 6 of 12 programs of benchmarks/logs
-    setup_s=15.0,  # of 1,000 to 5,000 operators a step, on two cores, compiling took 21 to 42 s
-    operator_s=0.0055,
+    setup_s=_SETUP_S,
+    more_setup_s=more_setup_s,
     works_on_s=works_on_s,
     refuses=refuses,
     settings=settings,

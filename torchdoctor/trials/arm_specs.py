@@ -17,7 +17,6 @@ from torchdoctor.words.specs import FixSpec, SwitchSpec
 PATCH = "patch"
 CEILING = "ceiling-"
 _DRAINED = 2.0  # times the stock, as it is filled while it is used
-_USUAL_CALLS = 2600.0  # operators of a step, where no profile counts them
 
 Fixes = Sequence[tuple[str, dict[str, Any]]]
 
@@ -35,7 +34,6 @@ class ArmSpecs:
         self._fixes = dict(fixes)
         self._specs: dict[str, SwitchSpec] = {**fixes, **{CEILING + x: y for x, y in ceilings}}
         self._recording, self._kind = recording, kind
-        self._calls = (recording.trace and recording.trace.operator_calls_per_step) or _USUAL_CALLS
         self._loaders = training_loaders(recording)
 
     def of(self, fixes: Fixes) -> LaunchSpec:
@@ -49,7 +47,7 @@ class ArmSpecs:
             name=self._kind + (label(fixes) or BASELINE),
             fixes=tuple(FixFile(fix, Path(self._specs[fix].file), values) for fix, values in fixes),
             variables=variables,
-            setup_s=sum(spec.setup_s + spec.operator_s * self._calls for spec, _ in known),
+            setup_s=sum(spec.setup_s + spec.more_setup_s(self._recording) for spec, _ in known),
             settled_after=self._settled_after(fixes),
             workers=self._prepared(fixes)[0],
             switching=self._switching(fixes),

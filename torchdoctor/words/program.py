@@ -181,6 +181,7 @@ class ModelFacts:
     forwards: int = 0
     eval_forwards: int = 0  # self.training is False
     eval_forwards_with_grad: int = 0
+    eval_sizes: int = 0  # distinct shapes of inputs of evaluation, at most 3
     eval_with_grad_location: Location | None = None
     autocast_forwards: int = 0
     call: Binding | None = None  # the user's line of its first training forward

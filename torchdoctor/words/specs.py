@@ -204,7 +204,7 @@ class FixSpec(SwitchSpec):
     note: Sentence = lambda _: None  # said of its first trial, however it ended
 
     setup_s: float = 0.0  # what it costs once, so that cheaper trials come first
-    operator_s: float = 0.0  # and how much more of that for each operator of a step
+    more_setup_s: Callable[[Recording], float] = lambda _: 0.0  # and more of that in a program
     fills_in_first_epoch: bool = False  # it gains from the second epoch on; trials warm up for one
     reorders: bool = False  # the same batches come in another order
     prepares_elsewhere: bool = False  # in workers: it gains no more than the CPUs leave to them

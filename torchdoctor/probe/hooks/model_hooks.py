@@ -14,7 +14,7 @@ from ..measure.nested import shapes
 
 _SCANS = 4
 _LATER_SCANS, _VAIN_SCANS = 16, 2
-_MOST_SHAPES = 8
+_MOST_SHAPES, _MOST_EVAL_SIZES = 8, 3
 _TRACED = "_actual_script_module"  # torch.jit.trace gives a module around it, without `_modules`
 
 
@@ -121,7 +121,7 @@ class _Root:
         self.ident = ident
         self.module = weakref.ref(module)
         self.described = describe(module)
-        self.input_shapes = []
+        self.input_shapes, self.eval_shapes = [], set()
         self.forwards = self.eval_forwards = self.eval_with_grad = self.autocast = 0
         self.eval_location = None
         self.bindings = None
@@ -137,6 +137,7 @@ class _Root:
             "ident": self.ident,
             **{name: getattr(self, name) for name in ("input_shapes", "forwards", "eval_forwards")},
             "eval_forwards_with_grad": self.eval_with_grad,
+            "eval_sizes": len(self.eval_shapes),
             "eval_with_grad_location": self.eval_location,
             "autocast_forwards": self.autocast,
             **dict(zip(("call", "holder", "holder_depth"), self.bindings or ())),  # noqa: B905
@@ -173,6 +174,8 @@ class _Calls:
         if not module.training:
             root.eval_forwards += 1
             root.eval_with_grad += grad
+            if root.eval_forwards <= 64 and len(root.eval_shapes) < _MOST_EVAL_SIZES:
+                root.eval_shapes.add(shapes([args, kwargs]))
             if grad and root.eval_location is None:
                 root.eval_location = places.here()
         elif grad and self._observing:
