@@ -12,14 +12,19 @@ from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 from torchdoctor.words import Location, Recording, Settings, TensorCall
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
+_HANDED_OVER_S = 0.0005  # from a worker to the loop, of a batch that is ready
 
 
 def hardly_waits(recording: Recording) -> str | None:
     """Return why nothing that prepares batches faster can gain; None: it may."""
-    share = data_wait_share(recording)
-    if share is None or share >= _NOTHING_TO_GAIN:
+    share, steps = data_wait_share(recording), recording.steps
+    if share is None or steps is None:
         return None
-    return f"The step waits for data only {100 * share:.1f} % of its time."
+    if share < _NOTHING_TO_GAIN:
+        return f"The step waits for data only {100 * share:.1f} % of its time."
+    if (wait_s := share * steps.mean_s) >= _HANDED_OVER_S:
+        return None
+    return f"The step waits {1e3 * wait_s:.1f} ms for data, and to hand a batch over takes as long."
 
 
 def products_s(recording: Recording) -> float | None:

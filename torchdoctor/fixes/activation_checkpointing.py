@@ -92,16 +92,12 @@ FIX = FixSpec(
         code="""
 class Block(torch.nn.Module):
     calls = 0
-
     def __init__(self):
         super().__init__()
         self.layer, self.drop = torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)
-
     def forward(self, x):
         Block.calls += 1
         return x + self.drop(torch.relu(self.layer(x)))
-
-
 torch.manual_seed(0)
 blocks = torch.nn.Sequential(*(Block() for _ in range(3)))
 data = torch.utils.data.TensorDataset(torch.randn(8, 8))

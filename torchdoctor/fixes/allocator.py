@@ -117,7 +117,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import os
-
 torch.ones(1, requires_grad=True).sum().backward()
 print(os.environ.get("PYTORCH_CUDA_ALLOC_CONF"))
 """,

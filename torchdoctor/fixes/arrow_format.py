@@ -235,18 +235,13 @@ import pathlib, tempfile
 import pandas
 import pandas.io.parsers.readers as readers
 from torch.utils.data import DataLoader
-
 path = pathlib.Path(tempfile.mkdtemp(), "rows.csv")
 path.write_text("name,value\\na,1.5\\nb,2.5\\n")
 parse, parsed = readers.TextFileReader.read, []
 readers.TextFileReader.read = lambda *a, **k: (parsed.append(1), parse(*a, **k))[1]
-
-
 def rows(numbers):
     values = [pandas.read_csv(path)["value"][number % 2] for number in numbers]
     return torch.tensor(values).float().unsqueeze(1)
-
-
 model = torch.nn.Linear(1, 1)
 for x in DataLoader(range(4), batch_size=2, collate_fn=rows):
     print(x.flatten().tolist())

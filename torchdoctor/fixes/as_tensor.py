@@ -99,7 +99,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import numpy as np
-
 held = np.zeros(3, dtype=np.float32)
 kept = torch.tensor(held)
 held[:] = 1

@@ -126,16 +126,11 @@ FIX = FixSpec(
     example=Example(
         code="""
 from torch.utils.data import DataLoader, Dataset
-
-
 class Threads(Dataset):
     def __len__(self):
         return 2
-
     def __getitem__(self, index):
         return torch.ones(4), torch.get_num_threads()
-
-
 if __name__ == "__main__":
     torch.set_num_threads(3)
     model = torch.nn.Linear(4, 1)

@@ -187,21 +187,15 @@ FIX = FixSpec(
 import os, tempfile
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
-
-
 class Store(LocalFileSystem):  # stands for s3, gs, https
     protocol = "store"
     downloads = 0
-
     def _open(self, *args, **kwargs):
         Store.downloads += 1
         return super()._open(*args, **kwargs)
-
     def get_file(self, *args, **kwargs):
         Store.downloads += 1
         return super().get_file(*args, **kwargs)
-
-
 fsspec.register_implementation("store", Store)
 path = os.path.join(tempfile.mkdtemp(), "0.bin")
 with open(path, "wb") as file:

@@ -136,17 +136,12 @@ FIX = FixSpec(
     example=Example(
         code="""
 from torch.autograd import gradcheck
-
 torch.autograd.set_detect_anomaly(True)
 model = torch.nn.Linear(4, 1)
 calls = []
-
-
 def f(x):
     calls.append(1)
     return x * 2
-
-
 gradcheck(f, torch.ones(2, dtype=torch.float64, requires_grad=True))
 profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
 profiler.start()

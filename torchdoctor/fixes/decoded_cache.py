@@ -224,19 +224,13 @@ FIX = FixSpec(
     example=Example(
         code="""
 from torch.utils.data import DataLoader, Dataset
-
-
 class Decoded(Dataset):
     made = 0
-
     def __len__(self):
         return 20
-
     def __getitem__(self, index):
         Decoded.made += 1
         return torch.full((4,), float(index)), index % 2
-
-
 loader = DataLoader(Decoded(), batch_size=5, shuffle=True)
 model = torch.nn.Linear(4, 1)
 seen = 0.0

@@ -99,14 +99,11 @@ FIX = FixSpec(
     example=Example(
         code="""
 from torch.optim.swa_utils import AveragedModel
-
 model, calls = torch.nn.Linear(2, 1, dtype=torch.float64), []
 torch.nn.init.constant_(model.weight, 1.0)
-
 def average(averaged, current, count):
     calls.append(1)
     return 0.75 * averaged + 0.25 * current
-
 averaged = AveragedModel(model, avg_fn=average)
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 for step in range(4):

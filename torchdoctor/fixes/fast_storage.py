@@ -214,8 +214,6 @@ FIX = FixSpec(
         code="""
 import os, pathlib, tempfile
 from torch.utils.data import DataLoader
-
-
 def read(paths):
     numbers, places = [], set()
     for path in paths:
@@ -223,8 +221,6 @@ def read(paths):
             places.add(os.fstat(file.fileno()).st_dev == os.stat("/dev/shm").st_dev)
             numbers.append(float(file.read()))
     return torch.tensor(numbers).unsqueeze(1), places
-
-
 if __name__ == "__main__":
     folder = pathlib.Path(tempfile.mkdtemp(dir=os.getcwd()))
     for number in range(4):

@@ -63,7 +63,6 @@ FIX: FixSpec = FixSpec(
     example=Example(
         code="""
 import gc
-
 model = torch.nn.Linear(4, 1)
 data = torch.utils.data.TensorDataset(torch.ones(8, 4))
 for (x,) in torch.utils.data.DataLoader(data, batch_size=4):

@@ -80,10 +80,7 @@ FIX = FixSpec(
         code="""
 import multiprocessing, time
 from torch.utils.data import DataLoader
-
 others = multiprocessing.Semaphore(0)  # how many samples but the first are done
-
-
 def uneven(samples):
     if samples == [0]:
         others.acquire(timeout=10)  # the first one takes until after another
@@ -91,8 +88,6 @@ def uneven(samples):
     else:
         others.release()
     return torch.tensor(samples).float()
-
-
 if __name__ == "__main__":
     model, order = torch.nn.Linear(1, 1), []
     for x in DataLoader(range(6), num_workers=2, collate_fn=uneven):

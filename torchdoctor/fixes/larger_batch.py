@@ -169,7 +169,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 from torch.utils.data import DataLoader, TensorDataset
-
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 sizes = []

@@ -236,12 +236,8 @@ FIX = FixSpec(
         code="""
 import os
 from torch.utils.data import DataLoader
-
-
 def collated(samples):
     return torch.tensor(samples).float().unsqueeze(1), os.getpid()
-
-
 if __name__ == "__main__":
     model, pids = torch.nn.Linear(1, 1), set()
     for x, pid in DataLoader(range(8), batch_size=2, collate_fn=collated):

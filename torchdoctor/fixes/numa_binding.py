@@ -72,7 +72,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 import os
-
 torch.ones(1, requires_grad=True).sum().backward()
 with open("/sys/devices/system/node/node0/cpulist") as file:
     parts = [part.split("-") for part in file.read().strip().split(",")]

@@ -98,12 +98,8 @@ FIX = FixSpec(
         code="""
 import os
 from torch.utils.data import DataLoader
-
-
 def collated(samples):
     return torch.tensor(samples).float().unsqueeze(1), os.getpid()
-
-
 if __name__ == "__main__":
     model, pids = torch.nn.Linear(1, 1), set()
     loader = DataLoader(range(4), batch_size=2, num_workers=1, collate_fn=collated)

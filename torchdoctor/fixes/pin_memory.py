@@ -145,7 +145,6 @@ FIX = FixSpec(
     example=Example(
         code="""
 from torch.utils.data import DataLoader, TensorDataset
-
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = torch.nn.Linear(4, 1).to(device)
 pinned = []

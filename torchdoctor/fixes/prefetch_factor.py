@@ -77,15 +77,10 @@ FIX = FixSpec(
         code="""
 import multiprocessing, time
 from torch.utils.data import DataLoader
-
 asked = multiprocessing.Value("i", 0)
-
-
 def counted(samples):
     asked.value += 1
     return torch.tensor(samples).float()
-
-
 if __name__ == "__main__":
     model, before = torch.nn.Linear(1, 1), -1
     batches = iter(DataLoader(range(12), num_workers=1, collate_fn=counted))

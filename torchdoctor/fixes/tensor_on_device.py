@@ -133,13 +133,11 @@ FIX = FixSpec(
         code="""
 class Moves(torch.overrides.TorchFunctionMode):
     count = 0
-
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if function.__name__ == "to" and result is not args[0]:
             Moves.count += 1
         return result
-
 weights = torch.ones(3)
 with Moves():
     for step in range(4):
@@ -151,7 +149,7 @@ with Moves():
 print("moves:", Moves.count)
 torch.ones(1, requires_grad=True).sum().backward()
 """,
-        settings={"made": [["example.py", 15, "zeros"]], "moved": [["example.py", 16]]},
+        settings={"made": [["example.py", 13, "zeros"]], "moved": [["example.py", 14]]},
         without="moves: 8",
         with_fix="moves: 3",
     ),

@@ -25,10 +25,7 @@ the CPU a C++ compiler is needed, on the GPU Triton. A small model on a CPU can 
     model.compile()                            # in place; or mode="reduce-overhead" on a GPU
     # or, for a plain nn.Sequential, whose state dict stays:
     # model.forward = torch.compile(model.forward)
-    # or the repeated blocks alone:
-    # for block in model.modules():
-    #     if isinstance(block, Block):
-    #         block.compile()
+    # or the repeated blocks alone: for block in blocks: block.compile()
     # or, where sizes vary (torch._dynamo.mark_dynamic(x, 0) does it for one input):
     # model.compile(dynamic=True)
 
@@ -37,6 +34,7 @@ the CPU a C++ compiler is needed, on the GPU Triton. A small model on a CPU can 
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import threading
@@ -172,16 +170,15 @@ def _options(settings: Settings) -> Settings:
     return {name: value for name, value in asked.items() if value and value != "default"}
 
 
+@functools.cache
 def _prepare_once() -> None:
     """Have TorchInductor test the best vector instructions of a CPU alone, and keep its header."""
     try:
         from torch._inductor import codecache, config, cpu_vec_isa
 
         # 4 s to make, in a folder where a launch's files are thrown away.
-        folder = os.path.join(codecache.cache_dir(), "headers")
-        if folder == codecache._HEADER_DIR:
-            return
-        codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = folder, os.path.join(folder, "locks")
+        codecache._HEADER_DIR = os.path.join(codecache.cache_dir(), "headers")
+        codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
         # It would compile a test for each kind, 2 s, and take the first that builds.
         if config.cpp.simdlen is None and "ATEN_CPU_CAPABILITY" not in os.environ:
             kinds, has = cpu_vec_isa.supported_vec_isa_list, {*cpu_vec_isa.x86_isa_checker()}

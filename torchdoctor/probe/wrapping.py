@@ -1,5 +1,6 @@
 """Functions of torch and of libraries with the probe's own around them."""
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -81,15 +82,13 @@ def with_arguments(old, change):
 
 def stand_in(torch, old, new):
     """Let torch take `new` for what `old` is to it; called before the one replaces the other."""
-    try:
+    with contextlib.suppress(Exception):  # a torch without these: such a program says so itself
         # Default devices are given to the functions in this set, which is made once, when it is
         # first asked for: made later it would hold `new`, and what `new` calls would get none.
         import_module("torch.utils._device")._device_constructors()
         builtins = torch.jit._builtins  # what torch.jit.script compiles into an operator
         if (operator := builtins._find_builtin(old)) is not None:
             builtins._register_builtin(new, operator)
-    except Exception:
-        pass  # a torch without these: such a program says so itself
 
 
 class NotedCalls:

@@ -1,8 +1,7 @@
 """The words that everybody speaks: all data types, as frozen keyword-only dataclasses.
 
 Units stand in the field's name (`_s`, `_bytes`, `_share` 0 to 1). `None` means *not measured*,
-never zero. A comment `#:` says what a field means, in the JSON Schema and on the page of the report
-as well. Per-step data are columns in files; these types hold summaries and fit in JSON.
+never zero. A comment `#:` describes a field in JSON Schema and docs. Per-step data are in columns.
 
 May import: no other room.
 """

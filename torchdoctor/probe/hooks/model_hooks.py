@@ -4,6 +4,7 @@ The root's class gets a `__call__` that forwards: dynamo looks at global hooks a
 own, and what is set on an instance would be pickled or copied with the model.
 """
 
+import contextlib
 import gc
 import sys
 import weakref
@@ -128,10 +129,8 @@ class _Root:
 
     def facts(self):
         if (module := self.module()) is not None:
-            try:
+            with contextlib.suppress(Exception):  # it was told before, and costs no other fact
                 self.described = describe(module)
-            except Exception:
-                pass  # it was told before: one that cannot be read now costs no other fact
         return {
             **self.described,
             "ident": self.ident,
@@ -267,7 +266,8 @@ def _autocast(torch):
 
 def keep_from_dynamo(torch, code):
     """Let no compilation begin at our frame; `disable` would break a compiled parent's graph."""
-    try:
+    # A torch with neither: what it compiles at our frame it would compile below it.
+    with contextlib.suppress(AttributeError, TypeError):
         dynamo = torch._C._dynamo.eval_frame
         if hasattr(dynamo, "skip_code"):
             dynamo.skip_code(code)
@@ -275,5 +275,3 @@ def keep_from_dynamo(torch, code):
             action = dynamo._FrameAction
             strategy = dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT)
             dynamo.set_code_exec_strategy(code, strategy)
-    except (AttributeError, TypeError):
-        pass  # a torch with neither: what it compiles at our frame it would compile below it
