@@ -7,10 +7,11 @@ computed on those outputs, and evaluation is left alone.
 
 from typing import Any
 
-from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.lookup import phase_share, training_models
 from torchdoctor.words import Branch, CeilingSpec, Recording, Settings
 
 _MOST_SHAPES = 8  # of inputs; more, and forwards are hardly ever skipped
+_EVALUATION = 0.05  # of the step: with more, what is left alone is a part of the branch
 
 
 def branch(recording: Recording) -> Branch:
@@ -136,7 +137,7 @@ class _Skipped:
 
 
 CEILING = CeilingSpec(
-    whole=True,
+    whole=lambda recording: (phase_share(recording, "evaluation_s") or 0.0) < _EVALUATION,
     removes="forward, backward and updates",
     by_own_loader=True,  # its steps are as long as the loader takes
     branch=branch,
