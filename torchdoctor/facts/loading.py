@@ -19,7 +19,7 @@ _LEAST_WAIT = 0.05  # share of the step
 _IOWAIT = 0.2
 _LEAST_QUEUED = 0.1  # of a fetch, from which the queue is named
 _WHOLE = 0.05  # of a worker: 4.01 are four
-_HANDED_OVER_S = 0.3e-3  # what a worker's batch takes the training at least: 0.5 to 0.8 ms measured
+_LEAST_HANDED_S, HANDED_OVER_S = 0.3e-3, 0.5e-3  # by a worker: 0.5 to 0.8 ms a batch measured
 
 
 def waiting_loader(recording: Recording) -> LoaderFacts | None:
@@ -78,7 +78,7 @@ def least_step_s(recording: Recording) -> float | None:
     if steps is None or busy is None or cpus is None or loaders[0].num_workers:
         return None
     waits_s = steps.data_wait_s + steps.loader_start_s
-    trains_s = 0.0 if recording.has_gpu else max(steps.mean_s - waits_s, 0.0) + _HANDED_OVER_S
+    trains_s = 0.0 if recording.has_gpu else max(steps.mean_s - waits_s, 0.0) + _LEAST_HANDED_S
     return max(trains_s, (busy * waits_s + trains_s) / max(cpus, 1.0))
 
 

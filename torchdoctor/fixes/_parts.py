@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchdoctor.facts.analysed import calls_of
+from torchdoctor.facts.loading import HANDED_OVER_S
 from torchdoctor.facts.lookup import changes_itself, data_wait_share, place, product_share
 from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 from torchdoctor.words import Location, Recording, Settings, TensorCall
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
-_HANDED_OVER_S = 0.0005  # from a worker to the loop, of a batch that is ready
 
 
 def hardly_waits(recording: Recording) -> str | None:
@@ -22,7 +22,7 @@ def hardly_waits(recording: Recording) -> str | None:
         return None
     if share < _NOTHING_TO_GAIN:
         return f"The step waits for data only {100 * share:.1f} % of its time."
-    if (wait_s := share * steps.mean_s) >= _HANDED_OVER_S:
+    if (wait_s := share * steps.mean_s) >= HANDED_OVER_S:
         return None
     return f"The step waits {1e3 * wait_s:.1f} ms for data, and to hand a batch over takes as long."
 

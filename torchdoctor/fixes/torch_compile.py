@@ -113,8 +113,9 @@ def works_on_s(recording: Recording) -> float | None:
 def more_setup_s(recording: Recording) -> float:
     """Return what operators add, and evaluation, which compiles its own graphs, for some sizes."""
     calls = (recording.trace and recording.trace.operator_calls_per_step) or _USUAL_CALLS
-    graphs = 1 + _EVAL_GRAPH * max((m.eval_sizes for m in training_models(recording)), default=0)
-    return graphs * (_SETUP_S + _OPERATOR_S * calls) - _SETUP_S
+    operators_s = _OPERATOR_S * calls
+    sizes = max((m.eval_sizes for m in training_models(recording)), default=0)
+    return operators_s + _EVAL_GRAPH * sizes * (_SETUP_S + operators_s)
 
 
 def _matrix_share(recording: Recording) -> float:

@@ -129,7 +129,7 @@ class _Root:
 
     def facts(self):
         if (module := self.module()) is not None:
-            with contextlib.suppress(Exception):  # it was told before, and costs no other fact
+            with contextlib.suppress(Exception):  # one that cannot be read now was told before
                 self.described = describe(module)
         return {
             **self.described,
