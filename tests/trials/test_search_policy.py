@@ -76,6 +76,21 @@ def test_what_treats_the_largest_share_is_measured_first() -> None:
     assert (action.kind, action.members) == ("pair", {"cache"})
 
 
+def test_rounds_that_agree_and_one_pair_decide_on_a_gain_of_an_eighth() -> None:
+    """A minute has room for one pair of steps of 0.5 s: in three runs of five it decided nothing.
+
+    Gains of 7 to 18 % were taken for noise, though the rounds of their blocks agreed.
+    """
+    fused = an_arm("fused", p_helps=0.28, ceiling=1.05, risk=1)
+    low = [an_arm(name, p_helps=0.4, ceiling=11.0, risk=2) for name in ("products", "autocast")]
+    for spread, expected in ((0.02, ["products"]), (0.2, [])):
+        gains = {"products": 0.18, "autocast": 0.10, "fused": 0.07, "threads": -0.6}
+        blocks = {name: BlockGain.of([gain] * 3, spread) for name, gain in gains.items()}
+        results = Results(blocks=blocks, pairs={a_set("products"): [0.12]})
+        claims = policy([*low, fused, THREADS], results).claims
+        assert [name for claim in claims for name in claim.members] == expected
+
+
 def test_fixes_that_do_nothing_are_not_recommended_and_end_the_search() -> None:
     arms = [THREADS, PRECISION]
     pairs = {a_set("threads"): logs(1.001, 0.998, 1.0), a_set("precision"): logs(1.002, 0.997)}
@@ -118,15 +133,16 @@ def test_what_goes_with_a_fix_has_to_earn_its_place_too() -> None:
     assert policy(arms, Results()).next().members == {"workers"}
 
 
+@pytest.mark.slow
 def test_harmless_members_that_gain_nothing_are_left_out_of_simulated_sets() -> None:
     """One fix gains up to 2.2x; the prior likes four others that do neither good nor harm."""
     riders = sets = 0
-    for seed in range(60):
+    for seed in range(240):
         world = World(seed, "riders")
         claim = SimulatedSearch(world, 120.0).run().claim
         sets += claim is not None
         riders += sum(world.removes[name] == 0 for name in claim.members) if claim else 0
-    assert sets >= 50 and riders <= 6, "each adds with a probability of 0.9"
+    assert sets >= 200 and riders <= sets / 10, "each adds with a probability of 0.9"
 
 
 def test_a_member_that_has_proven_its_gain_stays() -> None:

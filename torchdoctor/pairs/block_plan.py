@@ -47,9 +47,10 @@ def _block_steps(steps: StepStatistics, fewest: int, parts: bool) -> int | None:
 
 def _fewest_steps(step_s: float) -> tuple[int, int]:
     """Return the iterations of a block and of what is discarded before it, at least."""
-    # Of long steps one or two make a block, and one is enough for the machine to settle.
+    if step_s >= BLOCK_S:  # it makes a block, and one is enough for the machine to settle
+        return 1, 1
     enough = min(FEWEST_STEPS, math.ceil(1.2 * BLOCK_S / step_s))
-    discarded = max(FEWEST_DISCARDED, math.ceil(DISCARDED_S / step_s)) if step_s < BLOCK_S else 1
+    discarded = max(FEWEST_DISCARDED, math.ceil(DISCARDED_S / step_s))
     return max(enough, math.ceil(BLOCK_S / step_s)), discarded
 
 
@@ -279,8 +280,7 @@ def choose_switch_blocks(
     steps = _block_steps(observed, fewest, parts=True)
     if steps is None or (observed.two_modes and observed.cycle_steps is None):
         return None
-    cycle = observed.cycle_steps or 1
-    left = observed.total_steps_seen - window.warmup_steps
+    cycle, left = observed.cycle_steps or 1, observed.total_steps_seen - window.warmup_steps
     return SwitchBlocks(
         warmup_steps=window.warmup_steps,
         block_steps=steps,

@@ -156,8 +156,9 @@ class Beliefs:
                 yield other.name, gain, error + more, 1.0
 
     def sigma_log(self, without: Members | None = None) -> Floats:
-        """Return the log weight of each of `SIGMAS` by all pairs of the run, but those of a set."""
-        log = claims.sigma_prior_log(self.results.side_by_side)
+        """Return the log weight of each of `SIGMAS` by all but the pairs of a set."""
+        error = min((x.error for x in self.results.blocks.values()), default=1.0)
+        log = claims.sigma_prior_log(self.results.side_by_side) + claims.block_evidence(error)
         for name, evidence in self._evidence.items():
             if without != frozenset([name]):
                 log = log + evidence

@@ -29,6 +29,7 @@ _POINTS = 1201
 # fifth of the gain, alike for the settings of one fix), and part of sigma.
 _BLOCK_ERROR, _LEAST_SPREAD, _BLOCK_PART, BLOCK_SIGMA = 0.025, 0.01, 0.25, 0.4
 _SAYS_NOTHING = 0.02  # density: blocks far from every pair do not count
+_MOST_OF_BLOCKS, _BEYOND = 2.0, 0.7  # sigma / their error, at most: in 13 runs 0.2 to 1, once 2.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,7 @@ class LogInterval:
 def sigma_prior_log(side_by_side: bool = True) -> Floats:
     """Return the log weight of each of `SIGMAS` before anything was measured."""
     median = _MEDIAN_SIGMA if side_by_side else _MEDIAN_SIGMA_IN_TURNS
-    log: Floats = -0.5 * (np.log(SIGMAS / median) / _SIGMA_SPREAD) ** 2
-    return log
+    return -0.5 * (np.log(SIGMAS / median) / _SIGMA_SPREAD) ** 2
 
 
 def error_density(error: Floats, sigma: Floats | float) -> Floats:
@@ -66,6 +66,11 @@ def spread_evidence(logs: tuple[float, ...]) -> Floats:
     pairs = np.array(logs)
     grid = np.linspace(pairs.min() - 0.3, pairs.max() + 0.3, 121)
     return np.asarray(np.logaddexp.reduce(_log_likelihood(pairs, grid), axis=1))
+
+
+def block_evidence(error: float) -> Floats:
+    """Return the log evidence for each of `SIGMAS` of blocks: a noisy machine disturbs them too."""
+    return -0.5 * (np.log(SIGMAS / (_MOST_OF_BLOCKS * error)).clip(min=0.0) / _BEYOND) ** 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from torchdoctor.trials.beliefs import Members
 from torchdoctor.trials.claims import Floats, LogInterval, claim_interval
 from torchdoctor.trials.evidence import Evidence, Measured
 from torchdoctor.trials.log import NO_TIME
-from torchdoctor.trials.search_policy import PATCH_PAIRS, PROVEN, WORTH, SearchPolicy
+from torchdoctor.trials.search_policy import ADDS, PATCH_PAIRS, WORTH, SearchPolicy
 from torchdoctor.words import (
     Interval,
     LaunchTiming,
@@ -108,7 +108,7 @@ class Judgement:
             return "slower"
         if interval.low > 1:
             # Of many intervals some are far off by chance, so the prior has to agree.
-            likely = all(self.policy.beliefs.p_helps(name) > PROVEN for name in members)
+            likely = all(self.policy.beliefs.p_helps(name) >= ADDS for name in members)
             return "faster" if likely or len(members) > 1 else "unclear"
         delta = math.log1p(compare.delta(self.noise_floor))
         most = max(-math.log(interval.low), math.log(interval.high))

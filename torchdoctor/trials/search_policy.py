@@ -21,9 +21,9 @@ WORTH = 0.01  # log speed-up that one more edit has to gain
 LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
 SURE = 0.025  # probability of less, where a gain is called sure
 ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller one is recommended
-ADDS = 0.9  # probability that a member adds, if the set without it was measured
+ADDS = 0.92  # probability that a member adds, if the set without it was measured
 LIKELY = 0.8  # the same while it is planned: averages of few samples are less sure than pairs
-PROVEN = 0.95  # the same, if it was measured by itself alone, and of a single arm
+PROVEN = 0.95  # the same, if it was measured by itself alone
 MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
 MOST_PAIRS = 10  # pairs that a plan looks ahead
 ENOUGH_PAIRS = 4  # a figure of so many pairs is not refined any further
@@ -161,12 +161,10 @@ class SearchPolicy:
         A set that holds a member is no proof of one never measured by itself. `adds`: where the set
         without it, or without what goes with it, was measured.
         """
-        alone, known = frozenset([name]), {measured, *self.results.pairs}
+        alone, known = frozenset([name]), {frozenset(), measured, *self.results.pairs}
         plain = self.beliefs.arms[name].plain
-        if members - alone | plain in known:
-            return adds
-        proven = (alone in known or name in self.results.blocks) and plain in {*known, frozenset()}
-        return PROVEN if proven else math.inf
+        proven = plain in known and (alone in known or name in self.results.blocks)
+        return adds if members - alone | plain in known else PROVEN if proven else math.inf
 
     # -- costs
 
