@@ -30,7 +30,7 @@ def observed(mean_s: float, **more: Any) -> StepStatistics:
 
 @pytest.mark.parametrize(
     ("step_s", "steps", "discarded"),
-    [(0.15, 4, 2), (0.01, 40, 10), (0.3, 2, 2), (0.42, 1, 1), (2, 1, 1)],
+    [(0.15, 4, 2), (0.01, 40, 10), (0.3, 2, 2), (0.42, 1, 1), (0.7, 1, 1), (2, 1, 1)],
 )
 def test_enough_iterations_and_enough_time(step_s: float, steps: int, discarded: int) -> None:
     blocks = choose_switch_blocks(observed(step_s), WINDOW, 4.0)
