@@ -97,22 +97,14 @@ def prior_mass(arm: Arm) -> Floats:
     return mass
 
 
-class Belief:
-    """An arm's grid of log probabilities, a row for each of `SIGMAS`; not normalised."""
+def _likelihood_log(gain: float, error: float, sigma_part: float) -> Floats:
+    """Return what a measured gain says, a row for each of `SIGMAS` and a column for each of `GRID`.
 
-    def __init__(self, arm: Arm) -> None:
-        self.arm = arm
-        self.log: Floats = np.tile(np.log(prior_mass(arm) + 1e-12), (len(SIGMAS), 1))
-
-    def observe(self, gain: float, error: float = 0.0, sigma_part: float = 1.0) -> None:
-        """Add a measured gain; `sigma_part`: part of a pair's sigma that is in its error."""
-        gain = min(max(gain, GRID[0]), GRID[-1])  # beyond the grid no value would be likelier
-        sigma = np.hypot(sigma_part * SIGMAS, error)
-        self.log = self.log + np.log(error_density(gain - GRID[None, :], sigma[:, None]) + 1e-9)
-
-    def sigma_evidence(self) -> Floats:
-        """Return the log evidence for each of `SIGMAS`."""
-        return np.asarray(np.logaddexp.reduce(self.log, axis=1))
+    `sigma_part`: part of a pair's sigma that is in its error.
+    """
+    gain = min(max(gain, GRID[0]), GRID[-1])  # beyond the grid no value would be likelier
+    sigma = np.hypot(sigma_part * SIGMAS, error)
+    return np.asarray(np.log(error_density(gain - GRID[None, :], sigma[:, None]) + 1e-9))
 
 
 class Beliefs:
@@ -121,10 +113,11 @@ class Beliefs:
     def __init__(self, arms: Sequence[Arm], step: Step, results: Results, seed: int) -> None:
         self.arms = {arm.name: arm for arm in arms}
         self.step, self.results = step, results
-        self._grids = {arm.name: Belief(arm) for arm in arms}
-        for name, gain, error, sigma_part in self._observations():
-            self._grids[name].observe(gain, error, sigma_part)
-        self._evidence = {name: grid.sigma_evidence() for name, grid in self._grids.items()}
+        rows = np.ones((len(SIGMAS), 1))
+        self._grids = {arm.name: rows * np.log(prior_mass(arm) + 1e-12) for arm in arms}
+        for name, *measured in self._observations():
+            self._grids[name] = self._grids[name] + _likelihood_log(*measured)
+        self._evidence = {x: np.logaddexp.reduce(log, axis=1) for x, log in self._grids.items()}
         self._gains: dict[Members, Floats] = {}
         self._draw(np.random.default_rng([seed, 5]))
 
@@ -174,8 +167,8 @@ class Beliefs:
         random.shuffle(rows)
         self.sigma = SIGMAS[rows]
         self.gain_of: dict[str, Floats] = {}
-        for unit, (name, grid) in zip(units, self._grids.items(), strict=False):
-            mass = np.exp(grid.log - grid.log.max(axis=1, keepdims=True))
+        for unit, (name, log) in zip(units, self._grids.items(), strict=False):
+            mass = np.exp(log - log.max(axis=1, keepdims=True))
             total = np.cumsum(mass, axis=1)
             total /= total[:, -1:]
             column = (total[rows] < unit[:, None]).sum(axis=1).clip(0, len(GRID) - 1)

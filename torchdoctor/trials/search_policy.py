@@ -373,11 +373,8 @@ class SearchPolicy:
     @cached_property
     def _ends(self) -> list[Members]:
         """Return the sets that a plan may end with, the most promising first."""
-
-        def promise(members: Members) -> float:
-            return float(self.beliefs.weight @ np.maximum(self.beliefs.gain(members), 0.0))
-
-        return sorted(self.targets, key=promise, reverse=True)[:_ENDS]
+        weight, gain = self.beliefs.weight, self.beliefs.gain
+        return sorted(self.targets, key=lambda x: -float(weight @ gain(x).clip(min=0.0)))[:_ENDS]
 
     @cached_property
     def _luck(self) -> float:
