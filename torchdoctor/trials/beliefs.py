@@ -97,8 +97,8 @@ def prior_mass(arm: Arm) -> Floats:
     return mass
 
 
-def _likelihood_log(gain: float, error: float, sigma_part: float) -> Floats:
-    """Return what a measured gain says, a row for each of `SIGMAS` and a column for each of `GRID`.
+def _gain_evidence(gain: float, error: float, sigma_part: float) -> Floats:
+    """Return the log evidence of a measured gain: rows for `SIGMAS`, columns for `GRID`.
 
     `sigma_part`: part of a pair's sigma that is in its error.
     """
@@ -116,8 +116,8 @@ class Beliefs:
         rows = np.ones((len(SIGMAS), 1))
         self._grids = {arm.name: rows * np.log(prior_mass(arm) + 1e-12) for arm in arms}
         for name, *measured in self._observations():
-            self._grids[name] = self._grids[name] + _likelihood_log(*measured)
-        self._evidence = {x: np.logaddexp.reduce(log, axis=1) for x, log in self._grids.items()}
+            self._grids[name] += _gain_evidence(*measured)
+        self._evidence = {x: np.logaddexp.reduce(grid, axis=1) for x, grid in self._grids.items()}
         self._gains: dict[Members, Floats] = {}
         self._draw(np.random.default_rng([seed, 5]))
 
@@ -167,8 +167,8 @@ class Beliefs:
         random.shuffle(rows)
         self.sigma = SIGMAS[rows]
         self.gain_of: dict[str, Floats] = {}
-        for unit, (name, log) in zip(units, self._grids.items(), strict=False):
-            mass = np.exp(log - log.max(axis=1, keepdims=True))
+        for unit, (name, grid) in zip(units, self._grids.items(), strict=False):
+            mass = np.exp(grid - grid.max(axis=1, keepdims=True))
             total = np.cumsum(mass, axis=1)
             total /= total[:, -1:]
             column = (total[rows] < unit[:, None]).sum(axis=1).clip(0, len(GRID) - 1)
