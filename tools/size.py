@@ -1,6 +1,7 @@
-"""Print how large the product is, room by room, and fail where it is above its budget.
+"""Print how large the product is, room by room, and fail where a part is too large to read.
 
-The budget stands in `pyproject.toml`, under `[tool.torchdoctor.budget]`, and is only ever lowered.
+The bounds stand in `pyproject.toml`, under `[tool.torchdoctor.bounds]`. None is on the lines of a
+room or of the product: such bounds made the code dense.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ GENERATED = re.compile(r"docs/(checks|fixes)/|docs/(report|catalogue|frameworks)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def budget(root: Path = ROOT) -> dict[str, Any]:
-    """Return the budget that `pyproject.toml` names."""
+def read_bounds(root: Path = ROOT) -> dict[str, Any]:
+    """Return the bounds that `pyproject.toml` names."""
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    return dict(tomllib.loads(text)["tool"]["torchdoctor"]["budget"])
+    return dict(tomllib.loads(text)["tool"]["torchdoctor"]["bounds"])
 
 
 def rooms(root: Path) -> dict[str, tuple[int, int]]:
@@ -43,46 +44,26 @@ def rooms(root: Path) -> dict[str, tuple[int, int]]:
 
 def excesses(root: Path = ROOT) -> list[str]:
     """Return one sentence for each bound that is exceeded."""
-    bounds = budget(root)
-    sentences = [*_too_large(rooms(root), bounds), *_crowded(root, bounds)]
-    sentences += _unreadable(root, bounds)
+    bounds = read_bounds(root)
+    sentences = [*_crowded(root, bounds), *_unreadable(root, bounds)]
     for name, size in totals(root).items():
         if size > bounds[name]:
-            sentences.append(f"{name.replace('_', ' ')}: {size}, budget {bounds[name]}")
+            sentences.append(f"{name.replace('_', ' ')}: {size}, at most {bounds[name]}")
     return sentences
 
 
 def totals(root: Path) -> dict[str, int]:
-    """Return the sizes that concern the whole project, by their names in the budget.
-
-    Rooms that came after the budget of the product was set have budgets of their own alone.
-    """
-    later = budget(root)["later_rooms"]
-    product = [
-        p
-        for room in rooms(root).keys() - set(later)
-        for p in (root / "torchdoctor" / room).rglob("*.py")
-    ]
-    product += (root / "torchdoctor").glob("*.py")
+    """Return the sizes that concern the whole project, by the names of their bounds."""
+    product = (root / "torchdoctor").rglob("*.py")
     pages = [p for p in [*root.glob("*.md"), *(root / "docs").rglob("*.md")] if _by_hand(p, root)]
     return {
-        "product_lines": sum(map(_lines, product)),
         "vague_names": sum(map(_vague_names, product)),
         "docs_words": sum(len(p.read_text(encoding="utf-8").split()) for p in pages),
         "readme_lines": _lines(root / "README.md"),
         "changelog_lines": _lines(root / "CHANGELOG.md"),
         "decision_pages": len(list((root / "docs" / "decisions").glob("*.md"))),
-        "rooms": len(rooms(root).keys() - set(later)),
+        "rooms": len(rooms(root)),
     }
-
-
-def _too_large(sizes: dict[str, tuple[int, int]], bounds: dict[str, Any]) -> Iterator[str]:
-    for room, (lines, _) in sizes.items():
-        bound = bounds["room_lines"].get(room)
-        if bound is None:
-            yield f"{room}: pyproject.toml names no budget of lines for this room"
-        elif lines > bound:
-            yield f"{room}: {lines} lines, budget {bound}"
 
 
 def _crowded(root: Path, bounds: dict[str, Any]) -> Iterator[str]:
@@ -90,26 +71,26 @@ def _crowded(root: Path, bounds: dict[str, Any]) -> Iterator[str]:
     files = Counter(p.parent.relative_to(package).as_posix() for p in package.rglob("*.py"))
     for folder, count in files.items():
         if count > bounds["files"] and folder not in ONE_FILE_EACH:
-            yield f"{folder}: {count} files, budget {bounds['files']}"
+            yield f"{folder}: {count} files, at most {bounds['files']}"
 
 
 def _unreadable(root: Path, bounds: dict[str, Any]) -> Iterator[str]:
     for path in sorted((root / "torchdoctor").rglob("*.py")):
         place = path.relative_to(root / "torchdoctor").as_posix()
         if _lines(path) > bounds["file_lines"]:
-            yield f"{place}: {_lines(path)} lines, budget {bounds['file_lines']}"
+            yield f"{place}: {_lines(path)} lines, at most {bounds['file_lines']}"
         for function in _functions(path):
             name = f"{place}:{function.name}"
             lines = (function.end_lineno or 0) - function.lineno + 1
             if lines > bounds["function_lines"] and name not in bounds["long_functions"]:
-                yield f"{name}: {lines} lines, budget {bounds['function_lines']}"
+                yield f"{name}: {lines} lines, at most {bounds['function_lines']}"
             count = _parameters(function)
             if (
                 count > bounds["parameters"]
                 and name not in bounds["many_parameters"]
                 and not place.startswith("probe/")
             ):
-                yield f"{name}: {count} parameters, budget {bounds['parameters']}"
+                yield f"{name}: {count} parameters, at most {bounds['parameters']}"
 
 
 def _lines(path: Path) -> int:
@@ -141,15 +122,15 @@ def _vague_names(path: Path) -> int:
 
 def main() -> int:
     """Print the sizes and return 1 where one is above its bound."""
-    bounds = budget()
-    print(f"{'room':12}{'lines':>7}{'budget':>8}{'files':>7}")
+    bounds = read_bounds()
+    print(f"{'room':12}{'lines':>7}{'files':>7}")
     for room, (lines, files) in rooms(ROOT).items():
-        print(f"{room:12}{lines:7}{bounds['room_lines'].get(room, 0):8}{files:7}")
+        print(f"{room:12}{lines:7}{files:7}")
     for name, size in totals(ROOT).items():
-        print(f"{name.replace('_', ' ')}: {size}, budget {bounds[name]}")
+        print(f"{name.replace('_', ' ')}: {size}, at most {bounds[name]}")
     above = excesses()
     for sentence in above:
-        print(f"above the budget: {sentence}", file=sys.stderr)
+        print(f"too large: {sentence}", file=sys.stderr)
     return 1 if above else 0
 
 
