@@ -57,8 +57,12 @@ class Trial:
     settings: dict[str, Any] = field(default_factory=dict)  #: The values it was tried with.
     speedup: Interval | None = None  #: Against the untouched program; null: not measured.
     at_most: float | None = None  #: The most that its part of the step allows, if below speedup.
-    #: faster, slower: the 95 % interval excludes 1, and the step's time allows it.
-    verdict: Annotated[str, "faster", "slower", "same", "unclear", "failed", "refused"] = "unclear"
+    #: faster: proven, by three pairs, or by two whose interval begins at 1.5. looks-faster: the
+    #: interval lies above 1, and pairs are missing. slower: it lies below 1.
+    verdict: Annotated[
+        str, "faster", "looks-faster", "slower", "same", "unclear", "failed", "refused"
+    ] = "unclear"
+    patched: bool = False  #: Measured with the source edited, not with fixes applied at run time.
     numerics: Annotated[  #: Whether training stayed the same, by losses and samples.
         str, "identical", "within-rounding", "within-seed-noise", "changed", "not-comparable"
     ] = "not-comparable"
@@ -111,6 +115,29 @@ class PatchTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RejectedPatch:
+    """Source edits of a set of fixes that were tried, and are not handed out."""
+
+    fixes: dict[str, dict[str, Any]]  #: The settings of each fix of the set, by its id.
+    #: lacks-edit: a fix has no edit; failed: the edited program ended with an error.
+    problem: Annotated[str, "lacks-edit", "failed", "changes-training", "slower"]
+    detail: str | None = None  #: The error, the fix without an edit, or how training changed.
+    speedup: Interval | None = None  #: Edited against untouched; null: no pair ended.
+    pairs: int = 0  #: Pairs of launches behind it.
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenProof:
+    """The best set that looks faster, and what its proof still needs."""
+
+    fixes: dict[str, dict[str, Any]]  #: The settings of each fix of the set, by its id.
+    speedup: Interval | None = None  #: By the pairs so far.
+    pairs: int = 0  #: Pairs of launches so far.
+    further_pairs: int = 0  #: Pairs that are missing.
+    seconds: float | None = None  #: How long they take; null: not known.
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """The fixes worth applying, in order, measured all together."""
 
@@ -125,6 +152,10 @@ class Recommendation:
     patch_folder: str | None = None  #: The folder that the patch's names are relative to.
     patch_fixes: list[str] = field(default_factory=list)  #: Fixes that the patch makes permanent.
     patch_trial: PatchTrial | None = None  #: Patched against untouched; null: there is no patch.
+    #: patch: `speedup` is that of the patch, which ran; by-hand: of fixes applied at run time.
+    handed_out: Annotated[str | None, "patch", "by-hand"] = None
+    rejected_patches: list[RejectedPatch] = field(default_factory=list)  #: Tried, not handed out.
+    open_proof: OpenProof | None = None  #: What looks faster beside it; null: nothing does.
     also_offered: list[RecommendedFix] = field(default_factory=list)  #: Fixes beside the set.
 
 
