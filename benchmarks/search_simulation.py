@@ -25,6 +25,7 @@ from row_log import append, rows_of
 
 from torchdoctor.trials.beliefs import Arm, Beliefs, Members, Results, Step
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, WIDEST, BlockGain
+from torchdoctor.trials.proof import pooled
 from torchdoctor.trials.search_policy import Action, Claim, Prices, SearchPolicy
 
 CATALOGUE = [  # fix, phases, chance to help, part of its phases removed, switches, compiles, risk
@@ -270,8 +271,9 @@ class SimulatedSearch:
 
     def __init__(self, world: World, budget_s: float, seed: int = 0) -> None:
         self.world, self.budget_s, self.seed = world, budget_s, seed
-        self.pairs: dict[Members, list[float]] = {}
-        self.results = Results(pairs=self.pairs)
+        self.run_time: dict[Members, list[float]] = {}
+        self.patched: dict[Members, list[float]] = {}
+        self.results = Results(makes_patches=True)
         self.launch_s, self.once_s = world.expected_s, dict[str, float]()
 
     def run(self) -> Outcome:
@@ -318,12 +320,19 @@ class SimulatedSearch:
             self.results = replace(self.results, failed=failed, failed_sets=sets)
             return
         dear = [arm for arm in self.world.arms if arm.name in members and arm.once_s]
-        if dear and members not in self.pairs:
+        if dear and members not in self.results.pairs:
             once_s = max(1.0, took_s - 2 * self.launch_s)
             self.once_s |= {arm.name: once_s for arm in dear if once_s > 0.3 * arm.once_s}
         elif not dear:
             self.launch_s = 0.5 * self.launch_s + 0.25 * took_s
-        self.pairs.setdefault(members, []).append(log)
+        # As the executor does: one pair at run time, then the patch; of a set the patch at once.
+        seen = members in self.run_time or members <= self.results.blocks.keys()
+        is_patch = len(members) > 1 or seen
+        kind = self.patched if is_patch else self.run_time
+        kind.setdefault(members, []).append(log)
+        measured = [*self.run_time, *self.patched]
+        pairs = {x: pooled(self.run_time.get(x, []), self.patched.get(x, [])) for x in measured}
+        self.results = replace(self.results, pairs=pairs, patched=dict(self.patched))
 
 
 def row(world: World, outcome: Outcome) -> dict[str, float]:

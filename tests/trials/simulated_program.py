@@ -344,6 +344,7 @@ class SimulatedStarts:
     pairs: Any = None  # called with the fixes of both
     blocks: Any = None  # called with the fixes of each arm
     expected_s: float = 0.0
+    image_s: float = 0.0
 
     @property
     def recorder(self) -> Any:
@@ -394,10 +395,13 @@ class SimulatedSpecs:
         )
 
     def patch(self, fixes: Fixes) -> tuple[Any, str | None]:
-        return "a patch", self.make_patch(fixes)
+        patch = SimpleNamespace(fixes=[fix for fix, _ in fixes], left_out=[])
+        return patch, self.make_patch(fixes)
 
     def patched(self, patch: Any, fixes: Fixes) -> LaunchSpec:
-        return LaunchSpec(name=PATCH, fixes=(FixFile(PATCH, Path(), {}),))
+        """Return the fixes with "patch" before them: what it gains comes on top of theirs."""
+        own = [FixFile(PATCH, Path(), {}), *(FixFile(fix, Path(), x) for fix, x in fixes)]
+        return LaunchSpec(name=PATCH, fixes=tuple(own))
 
     def unsettled(self, fixes: Fixes, warmup_steps: int) -> list[str]:
         return []

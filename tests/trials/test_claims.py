@@ -50,12 +50,12 @@ def test_blocks_that_show_nothing_do_not_make_less_of_a_clear_pair(gain: float) 
 
 
 def test_a_pair_that_is_ten_times_faster_is_no_outlier() -> None:
-    """No pair of a program with itself was ever off by half, so one far pair decides."""
+    """No pair of a program with itself was ever off by half, so two far pairs decide."""
     search = SearchPolicy(
         Beliefs(
             [Arm(name="compile", fixes=frozenset(["compile"]), ceiling=3.7, once_s=60.0)],
             Step(),
-            Results(pairs={frozenset(["compile"]): [math.log(10.6)]}),
+            Results(pairs={frozenset(["compile"]): [math.log(10.6), math.log(9.8)]}),
             seed=0,
         ),
         Prices(budget_s=100.0, left_s=10.0, launch_s=2.5),

@@ -29,7 +29,8 @@ def check(results):
     assert isinstance(results, TrialResults)
     msgspec.json.encode(dataclasses.asdict(results))
     for one in results.trials:
-        assert one.verdict in ("faster", "slower", "same", "unclear", "failed", "refused")
+        verdicts = ("faster", "looks-faster", "slower", "same", "unclear", "failed", "refused")
+        assert one.verdict in verdicts
         if one.speedup is not None:
             assert one.speedup.low <= one.speedup.estimate <= one.speedup.high
             assert all(map(math.isfinite, dataclasses.astuple(one.speedup)))
@@ -37,7 +38,8 @@ def check(results):
             assert one.reason
     if results.recommendation.fixes:
         assert results.recommendation.speedup.low > 1.0
-        assert results.recommendation.pairs >= 1
+        strong = results.recommendation.speedup.low >= 1.5
+        assert results.recommendation.pairs >= (2 if strong else 3)
 
 
 def test_the_best_are_confirmed_and_measured_together():
@@ -360,13 +362,6 @@ def test_the_recommended_interval_covers_the_truth():
     assert held >= math.floor(0.92 * runs)
 
 
-def test_where_nothing_is_recommended_no_patch_is_missed() -> None:
-    for number in range(1, 6):
-        program = Simulated(interrupt_at=number)
-        results = try_all(program, ["null-a", "null-b"], make_patch=lambda fixes: None)
-        assert results.interrupted and results.patch is None
-
-
 def test_what_takes_too_long_leaves_the_time_to_those_after_it():
     """A compilation that no longer fits must not end a run with half of its budget unused."""
     program = Simulated(gains={"c": 1.4}, setup_s={"compile": 200.0})
@@ -447,23 +442,6 @@ def test_the_progress_line_names_what_is_measured_and_the_best_so_far():
     assert "workers (n=4)" in events[-1].best and events[-1].budget_s == 400.0
     elapsed = [event.elapsed_s for event in events]
     assert elapsed == sorted(elapsed)
-
-
-def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
-    made, recommending = [], 0
-    for number in range(4, 16):
-        made.clear()
-        program = Simulated(gains={"a": 3.0}, interrupt_at=number)
-        results = try_all(program, ["a"], make_patch=made.append, facts=LIKELY, could_gain=LARGE)
-        if not results.interrupted or not results.recommendation.fixes:
-            continue
-        recommending += 1
-        assert made and [fix for fix, _ in made[-1]] == ["a"], number
-        patch = results.patch
-        if patch.pairs < 2:
-            assert patch.reason.endswith("interrupted")
-            assert (patch.speedup is not None) == (patch.pairs > 0), "what was measured is kept"
-    assert recommending > 1
 
 
 def test_a_gain_beyond_what_the_fixes_work_on_is_said() -> None:

@@ -63,12 +63,45 @@ def best(search: SearchPolicy) -> Claim:
     return search.claims[0]
 
 
-def test_a_cache_of_six_times_is_recommended_after_its_first_pair() -> None:
-    """5.65x in one pair was called unclear while a 1.06x stood above it."""
-    results = Results(pairs={a_set("cache"): logs(5.65)})
-    claim = best(policy([CACHE, WORKERS, PRECISION], results))
+def test_a_cache_of_six_times_is_proven_by_its_second_pair() -> None:
+    """5.65x in one pair was recommended, and 1.06x of a rider in one pair with it."""
+    arms = [CACHE, WORKERS, PRECISION]
+    search = policy(arms, Results(pairs={a_set("cache"): logs(5.65)}))
+    assert not search.claims
+    [looks_faster] = search.open_claims
+    assert (looks_faster.members, looks_faster.further_pairs) == ({"cache"}, 1)
+    assert search.next() == Action(kind="pair", members=a_set("cache")), "it is proven at once"
+    claim = best(policy(arms, Results(pairs={a_set("cache"): logs(5.65, 5.4)})))
     assert claim.members == {"cache"}
     assert 2.0 < math.exp(claim.interval.low) < 5.65 < math.exp(claim.interval.high) < 20.0
+
+
+def test_a_gain_of_a_third_needs_three_pairs() -> None:
+    for count, proven in ((1, False), (2, False), (3, True)):
+        results = Results(pairs={a_set("workers"): logs(1.33, 1.32, 1.34)[:count]})
+        assert bool(policy([WORKERS], results).claims) is proven
+
+
+def test_only_a_patch_that_ran_proves_a_fix_that_can_be_edited() -> None:
+    cache = a_set("cache")
+    results = Results(pairs={cache: logs(8.3, 8.5, 8.4)}, makes_patches=True)
+    search = policy([CACHE], results)
+    assert not search.claims and search.open_claims[0].further_pairs == 1
+    assert search.next() == Action(kind="pair", members=cache)
+    ran = replace(results, pairs={cache: logs(8.3, 8.5, 8.4, 8.2)}, patched={cache: logs(8.2)})
+    assert best(policy([CACHE], ran)).members == cache
+    by_hand = replace(results, by_hand=frozenset([cache]))
+    assert best(policy([CACHE], by_hand)).members == cache, "there is no patch to wait for"
+
+
+def test_the_interval_of_a_patch_is_its_own() -> None:
+    """1.58x of compiling was recommended, and the patch that was handed out had 0.87x."""
+    fused = a_set("fused")
+    arms = [an_arm("fused", p_helps=0.5, ceiling=3.0)]
+    pairs, patched = {fused: logs(0.87, 0.9)}, {fused: logs(0.87, 0.9)}
+    results = Results(pairs=pairs, patched=patched, makes_patches=True)
+    search = policy(arms, results)
+    assert not search.claims and not search.open_claims
 
 
 def test_what_treats_the_largest_share_is_measured_first() -> None:
@@ -76,7 +109,7 @@ def test_what_treats_the_largest_share_is_measured_first() -> None:
     assert (action.kind, action.members) == ("pair", {"cache"})
 
 
-def test_rounds_that_agree_and_one_pair_decide_on_a_gain_of_an_eighth() -> None:
+def test_rounds_that_agree_and_one_pair_show_a_gain_of_an_eighth() -> None:
     """A minute has room for one pair of steps of 0.5 s: in three runs of five it decided nothing.
 
     Gains of 7 to 18 % were taken for noise, though the rounds of their blocks agreed.
@@ -87,7 +120,7 @@ def test_rounds_that_agree_and_one_pair_decide_on_a_gain_of_an_eighth() -> None:
         gains = {"products": 0.18, "autocast": 0.10, "fused": 0.07, "threads": -0.6}
         blocks = {name: BlockGain.of([gain] * 3, spread) for name, gain in gains.items()}
         results = Results(blocks=blocks, pairs={a_set("products"): [0.12]})
-        claims = policy([*low, fused, THREADS], results).claims
+        claims = policy([*low, fused, THREADS], results).open_claims
         assert [name for claim in claims for name in claim.members] == expected
 
 
@@ -106,7 +139,7 @@ def test_a_rider_is_dropped() -> None:
         "precision": BlockGain(gain=math.log(1.19), error=0.25),
     }
     whole = a_set("cache", "threads", "precision")
-    pairs = {whole: logs(9.9, 9.5), a_set("cache"): logs(9.7)}
+    pairs = {whole: logs(9.9, 9.5), a_set("cache"): logs(9.7, 9.6)}
     search = policy([CACHE, THREADS, PRECISION], Results(pairs=pairs, blocks=blocks))
     assert best(search).members == {"cache"}
     alone = policy([CACHE, THREADS, PRECISION], Results(pairs={whole: logs(9.9, 9.5)}))
@@ -199,14 +232,15 @@ def test_what_gains_little_alone_and_much_of_what_a_cache_left_is_recommended_wi
     assert best(policy([CACHE, PRECISION], Results(pairs=alike, blocks=blocks))).members == cache
 
 
-def test_blocks_of_one_launch_and_one_pair_may_be_enough() -> None:
+def test_blocks_of_one_launch_and_one_pair_look_faster() -> None:
     """1.15x of a 60 s search stayed "not decided": a pair alone says 0.80x to 1.64x."""
     arm = replace(PRECISION, p_helps=0.5, ceiling=1.63, switches=True)
     blocks = {"precision": BlockGain(gain=math.log(1.17), error=0.04)}
     pairs = {a_set("precision"): logs(1.15)}
-    assert best(policy([arm], Results(pairs=pairs, blocks=blocks))).members == {"precision"}
-    assert not policy([arm], Results(pairs=pairs)).claims
-    assert not policy([arm], Results(blocks=blocks)).claims, "a launch of its own is needed"
+    [claim] = policy([arm], Results(pairs=pairs, blocks=blocks)).open_claims
+    assert (claim.members, claim.further_pairs) == ({"precision"}, 2)
+    assert not policy([arm], Results(pairs=pairs)).open_claims
+    assert not policy([arm], Results(blocks=blocks)).open_claims, "a launch of its own is needed"
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -220,7 +254,7 @@ def test_a_far_faster_set_gets_the_pair_that_it_lacks_before_lesser_fixes(seed: 
         an_arm("precision", p_helps=0.2, ceiling=1.13, risk=2, switches=True),
     ]
     both = a_set("debug", "compile")
-    results = Results(pairs={a_set("debug"): logs(3.88), both: logs(6.1)})
+    results = Results(pairs={a_set("debug"): logs(3.88, 3.9), both: logs(6.1)})
     beliefs = Beliefs(arms, Step(shares={"forward_s": 0.3, "backward_s": 0.6}), results, seed)
     prices = Prices(
         budget_s=55.0,
@@ -228,7 +262,6 @@ def test_a_far_faster_set_gets_the_pair_that_it_lacks_before_lesser_fixes(seed: 
         launch_s=2.1,
         once_s={"compile": 26.0},
         switch_s=lambda names, rounds: 1.5 + 2.9 * rounds,
-        patch=True,
     )
     action = SearchPolicy(beliefs, prices).next()
     assert action.kind == "pair" and action.members == both
@@ -303,26 +336,16 @@ def test_launches_with_other_seeds_come_once_something_is_won() -> None:
     assert not policy([WORKERS], replace(results, seeds_done=True)).claims
 
 
-def test_the_patch_is_measured_when_nothing_else_is_worth_its_time() -> None:
-    pairs = {a_set("cache"): logs(8.3, 8.5, 8.4)}
-    search = policy([CACHE], Results(pairs=pairs), patch=True)
-    assert search.next() == Action(kind="patch", members=a_set("cache"))
-    again = policy([CACHE], Results(pairs=pairs, patch_pairs=2), patch=True)
-    assert again.next() == Action(kind="stop", reason="decided")
-
-
-def test_what_lacks_one_pair_to_be_far_faster_comes_before_the_patch() -> None:
-    """4.2x was recommended and its patch measured, beside 7.0x with compiling in one pair."""
+def test_what_lacks_one_pair_to_be_far_faster_gets_it_before_the_search_ends() -> None:
+    """4.2x was recommended beside 7.0x with compiling in one pair."""
     off, compiled = an_arm("off", p_helps=0.7), an_arm("compiled", "compute", p_helps=0.3)
     compiled = replace(compiled, ceiling=2.2, once_s=26.0)
     both = a_set("off", "compiled")
-    pairs = {a_set("off"): logs(4.2), both: logs(7.0)}
-    prices = {"left_s": 10.0, "launch_s": 2.7, "patch": True}
+    pairs = {a_set("off"): logs(4.2, 4.25), both: logs(7.0)}
+    prices = {"left_s": 10.0, "launch_s": 2.7}
     search = policy([off, compiled], Results(pairs=pairs), **prices)  # type: ignore[arg-type]
     assert best(search).members == a_set("off")
     assert search.next() == Action(kind="pair", members=both)
-    search = policy([off, compiled], Results(pairs=pairs), **(prices | {"left_s": 6.0}))  # type: ignore[arg-type]
-    assert search.next() == Action(kind="patch", members=a_set("off"))
 
 
 def test_no_pairs_show_that_lesser_fixes_gain_nothing_where_the_best_does_not_fit() -> None:
@@ -333,18 +356,11 @@ def test_no_pairs_show_that_lesser_fixes_gain_nothing_where_the_best_does_not_fi
     assert search.next() == Action(kind="stop", reason="time")
 
 
-def test_the_patchs_time_goes_to_what_nothing_else_leaves_time_for() -> None:
-    """Compiling gains 9.5x, and with five seconds for a patch of nothing it did not fit."""
-    compiled = an_arm("compiled", "compute", p_helps=0.5, ceiling=6.0, once_s=60.0)
-    search = policy([compiled, PRECISION], Results(), left_s=82.0, patch=True, budget_s=200.0)
-    assert search.next() == Action(kind="pair", members=a_set("compiled"))
-
-
-def test_the_patchs_time_goes_to_the_pair_without_which_nothing_is_recommended() -> None:
-    """1.14x of a fused optimizer lacked its fourth pair, beside the time of a patch of nothing."""
+def test_the_time_goes_to_the_pair_without_which_nothing_is_recommended() -> None:
+    """1.14x of a fused optimizer lacked its fourth pair, and the search ended."""
     fused = an_arm("fused", p_helps=0.18, ceiling=1.28)
     results = Results(pairs={a_set("fused"): logs(1.22, 1.1, 1.15)})
-    search = policy([fused], results, left_s=11.6, launch_s=3.1, patch=True, budget_s=60.0)
+    search = policy([fused], results, left_s=11.6, launch_s=3.1, budget_s=60.0)
     assert not search.claims
     assert search.next() == Action(kind="pair", members=a_set("fused"))
 
@@ -456,7 +472,7 @@ def test_a_set_waits_for_a_pair_of_some_of_it() -> None:
     blocks = {name: BlockGain(gain=gain, error=0.06) for name, gain in gains.items()}
     first = policy(arms, Results(blocks=blocks)).next()
     assert (first.kind, first.members) == ("pair", {"threads"})
-    then = policy(arms, Results(blocks=blocks, pairs={a_set("threads"): logs(17.0)})).next()
+    then = policy(arms, Results(blocks=blocks, pairs={a_set("threads"): logs(17.0, 17.2)})).next()
     assert then.members == {"threads", "autocast"}
 
 
@@ -467,7 +483,7 @@ def test_sets_far_below_their_promise_leave_what_is_known_of_their_members() -> 
     threads, products = (an_arm(x, p_helps=0.5, ceiling=40.0, risk=1) for x in ("a", "b"))
     third = an_arm("c", p_helps=0.2, ceiling=1.05)
     pairs = {
-        a_set("a"): logs(27.0),
+        a_set("a"): logs(27.0, 27.3),
         a_set("a", "b"): logs(34.6),
         a_set("a", "b", "c"): logs(30.7, 32.7),
     }
@@ -485,14 +501,14 @@ def test_the_same_seed_gives_the_same_actions() -> None:
 
 def test_simulated_searches_find_what_is_large_keep_the_budget_and_claim_little_else() -> None:
     """The full figures are those of benchmarks/search_simulation.py."""
-    waits = [SimulatedSearch(World(seed, "waits"), 60.0).run() for seed in range(5000, 5020)]
-    assert sum(outcome.claim is not None for outcome in waits) >= 18
+    waits = [SimulatedSearch(World(seed, "waits"), 100.0).run() for seed in range(5000, 5020)]
+    assert sum(outcome.claim is not None for outcome in waits) >= 19
     first = [outcome.first_s for outcome in waits if outcome.first_s is not None]
-    assert sum(first) / len(first) < 35.0
+    assert sum(first) / len(first) < 55.0
     nothing = [SimulatedSearch(World(seed, "nothing"), 60.0).run() for seed in range(30)]
     assert sum(outcome.claim is not None for outcome in nothing) <= 2
     # A launch that takes longer than those before it is no choice of the policy.
-    assert sum(outcome.overrun for outcome in [*waits, *nothing]) <= 1
+    assert sum(outcome.overrun for outcome in [*waits, *nothing]) <= 2
 
 
 def test_a_set_that_is_three_times_faster_is_recommended_on_a_noisy_machine() -> None:
@@ -504,8 +520,8 @@ def test_a_set_that_is_three_times_faster_is_recommended_on_a_noisy_machine() ->
     )
     pairs = {
         a_set("precision"): logs(1.115),
-        a_set("both"): logs(2.994),
-        a_set("layout"): logs(1.594),
+        a_set("both"): logs(2.994, 3.1),
+        a_set("layout"): logs(1.594, 1.6),
     }
     results = Results(pairs=pairs, errors=dict.fromkeys(pairs, 0.2))
     step = Step(shares={"compute": 0.91}, competing=frozenset())

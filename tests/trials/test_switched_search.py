@@ -253,8 +253,8 @@ def test_a_ceiling_is_measured_beside_the_fixes_and_never_recommended() -> None:
 
 
 def test_a_high_share_that_gives_nothing_is_called_hidden() -> None:
-    steady = (0.002, 0.0005, 0.0)
-    program = Simulated(gains={**GAINS, "no-loader": 1.0, "no-waits": 1.5}, noise=steady)
+    gains = {**GAINS, "no-loader": 1.0, "no-waits": 1.5}
+    program = Simulated(gains=gains, noise=(0.002, 0.0005, 0.0), seed=1)
     hidden, gain = with_ceilings(program, NAMES, ceilings=(NO_LOADER, NO_WAITS)).ceilings
     assert (hidden.ceiling, hidden.verdict) == ("loader-batches", "hidden")
     assert (gain.ceiling, gain.verdict, gain.whole) == ("answered-waits", "gain", False)
@@ -274,7 +274,7 @@ def test_a_ceiling_alone_gets_a_launch_only_where_the_budget_is_large() -> None:
 def test_ceilings_cost_a_tenth_of_the_budget_the_most_telling_first() -> None:
     """With little time only the first one is tried; the fixes lose no round to it."""
     program = Simulated(gains={**GAINS, "no-loader": 3.0, "no-waits": 1.0})
-    few = with_ceilings(program, NAMES, 120.0, (NO_LOADER, NO_WAITS), block_s=1.5)
+    few = with_ceilings(program, NAMES, 120.0, (NO_LOADER, NO_WAITS), block_s=2.0)
     first, second = few.ceilings
     assert first.speedup is not None and second.speedup is None
     assert second.verdict == "not-tried"

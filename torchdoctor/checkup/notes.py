@@ -12,7 +12,7 @@ from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.loading import untold_wait
 from torchdoctor.facts.lookup import data_wait_share, long_steps_share
 from torchdoctor.facts.slow_reads import cold_mounts
-from torchdoctor.trials.outcome import TrialResults, disagreement
+from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import Note, RecommendedFix, Recording
 from torchdoctor.words.figures import counted, ratio, seconds
 from torchdoctor.words.specs import FixSpec
@@ -24,11 +24,11 @@ _OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, ei
 
 
 def report_notes(recording: Recording, trials: TrialResults | None) -> list[Note]:
-    """Return the notes on the recording, on the trials' launches against it, and on the patch."""
+    """Return the notes on the recording, and on the trials' launches against it."""
     notes = [*_on_recording(recording), *_on_steps(recording), *_on_load(recording)]
     if trials is None:
         return notes
-    return [*notes, *_on_launches(recording, trials), *_on_noise(trials), *_on_patch(trials)]
+    return [*notes, *_on_launches(recording, trials), *_on_noise(trials)]
 
 
 def fix_notes(
@@ -145,20 +145,3 @@ def _on_noise(trials: TrialResults) -> Iterator[Note]:
             f"The untouched program differed from itself by {ratio(noise.estimate)}x: smaller "
             "differences cannot be seen here."
         )
-
-
-def _on_patch(trials: TrialResults) -> Iterator[Note]:
-    """Yield what keeps the patch from being what was measured at run time."""
-    left_out = trials.source_patch.left_out if trials.source_patch is not None else []
-    if left_out:
-        yield _beware(
-            f"The patch lacks {', '.join(left_out)}: no edit could be made with certainty. The "
-            "patch was measured without it."
-        )
-    if trials.patch is None:
-        return
-    apart = disagreement(trials.recommendation.speedup, trials.patch.speedup)
-    if apart and not left_out:
-        yield _beware(apart)
-    if trials.patch.numerics == "changed":
-        yield _beware(f"The patched program trains differently: {trials.patch.numerics_reason}")

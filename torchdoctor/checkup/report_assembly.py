@@ -120,7 +120,6 @@ def _recommendation(trials: TrialResults, coded: list[RecommendedFix]) -> Recomm
         patch=patch.diff if patch else None,
         patch_folder=patch.folder if patch else None,
         patch_fixes=patch.fixes if patch else [],
-        patch_trial=trials.patch,
     )
 
 

@@ -134,7 +134,7 @@ class GateRun:
                     f"The launches took turns, because {why}: that sees less in the same time."
                 )
         return ProgramLaunches(
-            recorder=self._session.recorder, pace=pace, window=window, turns=turns, images=True
+            recorder=self._session.recorder, pace=pace, window=window, turns=turns
         )
 
     def _decide(

@@ -166,6 +166,11 @@ class Engine:
             return arm.setup_s
         return max(0.0, own[0] - self._plain_s())
 
+    @property
+    def image_s(self) -> float:
+        """Return seconds that the first launch of an edited program takes beyond the others."""
+        return self._starts.image_s
+
     def warmup_steps(self, arm: LaunchSpec) -> int:
         """Return the iterations before those that are measured of an arm."""
         return self._starts.warmup_steps(arm, self.runs_beside(arm))

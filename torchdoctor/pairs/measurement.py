@@ -70,7 +70,6 @@ class ProgramLaunches:
     turns: TurnBlocks | None = None  # of launches side by side; None: they follow each other
     blocks: SwitchBlocks | None = None  # of a launch that switches; None: none can
     cold: bool = False  # files that training reads are dropped from the page cache before
-    images: bool = False  # launches with files of their own have images too
 
     @classmethod
     def of_trials(
@@ -102,6 +101,11 @@ class ProgramLaunches:
     def expected_s(self) -> float:
         """Return seconds of a launch of the untouched program, or of its half of a pair."""
         return self.turns.pair_s / 2 if self.turns else self.pace.launch_s(self.window)
+
+    @property
+    def image_s(self) -> float:
+        """Return seconds that the first launch of an arm with files of its own takes longer."""
+        return self.pace.start_s if self.turns else 0.0
 
     @property
     def shortest_pair_s(self) -> float:
@@ -136,8 +140,8 @@ class ProgramLaunches:
         warmups = [self.warmup_steps(arm, beside=True) for arm in arms]
         plans = [replace(turns, warmup_steps=steps).plan | phases for steps in warmups]
 
-        # Only the plan is read after the fork, and one pair does not pay for an image.
-        differ = any(x.variables or x.workload or (x.contents and not self.images) for x in arms)
+        # Only the plan is read after the fork; files of its own give an arm an image of its own.
+        differ = any(x.variables or x.workload for x in arms)
         forked = not differ and None not in [self.recorder.image(arm) for arm in arms]
         both = zip(arms, plans, strict=True)
         specs = [replace(self._with(arm, plan), forked=forked) for arm, plan in both]

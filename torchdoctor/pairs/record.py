@@ -30,6 +30,7 @@ from torchdoctor.pairs.launch_timing import last_switched_on, read_launch
 from torchdoctor.words import Boundary, LaunchTiming, StorageFacts, SwitchedLaunch, Workload
 from torchdoctor.words.errors import NoStepFound
 
+_MOST_IMAGES = 2  # with files of their own, beside that of the untouched program
 _PROFILED_STEPS = 4
 _COMPILED_BEFORE = (
     "Code that torch.compile made in an earlier run of this program was used again, so compiling "
@@ -57,6 +58,7 @@ class Recorder:
         forks: bool = False,
     ) -> None:
         self._images: dict[frozenset[tuple[str, Any]], WarmImage | None] = {}
+        self._image_numbers = itertools.count()
         self._forks, self._compiled = forks, False
         self.workload, self.folder, self.sandbox = workload, folder, sandbox
         self.seed, self.timeout_s = seed, timeout_s
@@ -143,10 +145,19 @@ class Recorder:
         """Return what launches with the files of `spec` are forked from; None: nothing."""
         files = frozenset(spec.contents.items())
         if self._forks and files not in self._images:
-            folder = self.folder.absolute() / f"image-{len(self._images)}"
+            self._close_oldest()
+            folder = self.folder.absolute() / f"image-{next(self._image_numbers)}"
             with writing(self.folder):
                 self._images[files] = start_image(self._program, folder, spec)
         return self._images.get(files)
+
+    def _close_oldest(self) -> None:
+        """Make room for an image with files of its own: each holds the program in memory."""
+        own_files = [files for files in self._images if files]
+        for files in own_files[: 1 - _MOST_IMAGES]:
+            image = self._images.pop(files)
+            if image is not None:
+                image.close()
 
     def time(
         self, spec: LaunchSpec, timeout_s: float, poll: Poll | None = None, cold: bool = False

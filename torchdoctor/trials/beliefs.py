@@ -63,8 +63,11 @@ class Step:
 class Results:
     """The measurements so far."""
 
-    # Log speed-ups of each set's pairs against the untouched program, in order.
+    # Log speed-ups of each set's pairs against the untouched program, those of its patch included.
     pairs: Mapping[Members, Sequence[float]] = field(default_factory=dict)
+    patched: Mapping[Members, Sequence[float]] = field(default_factory=dict)  # of the patch alone
+    makes_patches: bool = False  # patches are made and measured
+    by_hand: frozenset[Members] = frozenset()  # sets of which no patch can be made, or runs
     errors: Mapping[Members, float] = field(default_factory=dict)  # of these by their own rounds
     blocks: Mapping[str, BlockGain] = field(default_factory=dict)  # switched within one launch
     failed: frozenset[str] = frozenset()  # arms that failed, were refused, or change training
@@ -73,7 +76,6 @@ class Results:
     too_dear: frozenset[Members] = frozenset()  # the next pair of these does not fit
     switch_launches: int = 0  # how often arms were switched
     seeds_done: bool = False  # launches with other seeds were made, or cannot be
-    patch_pairs: int = 0  # pairs of the patched program
     side_by_side: bool = True  # both launches of a pair meet the same load
 
     def measured(self, name: str) -> bool:

@@ -12,6 +12,7 @@ from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.claims import BlockGain
 from torchdoctor.trials.log import Log
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
+from torchdoctor.trials.proof import agree, pooled
 from torchdoctor.words import LaunchTiming, Pair, StepStatistics
 
 _SIZE_ERROR = 0.1  # error of a launch between two untouched launches that followed each other
@@ -26,8 +27,9 @@ class Measured:
     arm: Arm
     differences: list[float]
     other: list[float]  # by the mean if the median decides, and the reverse
-    by: str  # "pairs", "sizes", "blocks" of one launch, or "" if nothing was measured
+    by: str  # "patch", "pairs", "sizes", "blocks" of one launch, or "" if nothing was measured
     numerics: Numerics
+    patched: int = 0  # of the differences, those of the patch: the last ones
 
     @property
     def gain(self) -> float:
@@ -121,18 +123,35 @@ class Evidence:
         """Return False if a fix may change the batch and batches have no known size."""
         return arm.facts.risk < 3 or not (self.per_step or not _has_samples(arm))
 
-    def measured(self, arm: Arm) -> Measured:
-        """Return the differences that the report shows: fresh ones where there are any."""
+    def measured(self, arm: Arm, patched: Arm | None = None) -> Measured:
+        """Return the differences that the report shows: fresh ones where there are any.
+
+        `patched`: the arm of the patched program; what was measured of it stands for the fixes.
+        """
+        if patched is not None and self.paired(patched):
+            run_time, patch = self.paired(arm), self.paired(patched)
+            together = agree(run_time, patch)
+            return Measured(
+                arm=arm,
+                differences=pooled(run_time, patch),
+                other=self._other(arm, "pairs") * together + self._other(patched, "pairs"),
+                by="patch",
+                numerics=self.numerics(patched),
+                patched=len(patch),
+            )
         sources = ("pairs", "sizes", "blocks")
         source = next((name for name in sources if self.differences(arm, name)), "")
-        other = "median" if self._by(arm) == "mean" else "mean"
         return Measured(
             arm=arm,
             differences=self.differences(arm, source) if source else [],
-            other=self.differences(arm, source, other) if source else [],
+            other=self._other(arm, source) if source else [],
             by=source,
             numerics=self.numerics(arm),
         )
+
+    def _other(self, arm: Arm, source: str) -> list[float]:
+        """Return the differences by whichever of mean and median does not decide."""
+        return self.differences(arm, source, "median" if self._by(arm) == "mean" else "mean")
 
     def block_gains(self, arms: Sequence[Arm]) -> dict[str, BlockGain]:
         """Return what arms gained in blocks of one launch, or while sizes were searched, by key."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -11,16 +11,19 @@ from torchdoctor.pairs.pair_times import seconds_per_sample
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import Members
-from torchdoctor.trials.claims import Floats, LogInterval, claim_interval
+from torchdoctor.trials.claims import LogInterval, claim_interval
 from torchdoctor.trials.evidence import Evidence, Measured
 from torchdoctor.trials.log import NO_TIME
-from torchdoctor.trials.search_policy import ADDS, PATCH_PAIRS, WORTH, SearchPolicy
+from torchdoctor.trials.patches import Patches
+from torchdoctor.trials.search_policy import ADDS, WORTH, SearchPolicy
 from torchdoctor.words import (
     Interval,
     LaunchTiming,
+    OpenProof,
     PatchTrial,
     Recommendation,
     RecommendedFix,
+    RejectedPatch,
     Trial,
     TriedCeiling,
 )
@@ -28,7 +31,6 @@ from torchdoctor.words.figures import counted
 from torchdoctor.words.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
-_MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same
 _NARROW = 0.1  # log: an interval that reaches further does not show "no difference"
 _SAME = 0.9  # probability that a difference counts as none
 _BOUND_KNOWN_TO = 0.05  # log: phases were timed in another launch than the trials
@@ -52,7 +54,6 @@ class TrialResults:
     stopped: str = "time"  # `Ending.reason`
     interrupted: bool = False
     launches: int = 0  # how many were started and ended
-    patch: PatchTrial | None = None
     source_patch: SourcePatch | None = None  # makes the recommended fixes permanent
     ceilings: list[TriedCeiling] = field(default_factory=list)  # no candidates
 
@@ -76,23 +77,24 @@ class Judgement:
     def __init__(
         self,
         evidence: Evidence,
-        arms: Mapping[Members, Arm],
+        measured: Mapping[Members, Measured],
         policy: SearchPolicy,
+        patches: Patches,
         allow_training_changes: bool,
     ) -> None:
         self.policy, self.allow_training_changes = policy, allow_training_changes
-        self._evidence = evidence
+        self._evidence, self._patches = evidence, patches
         self.noise_floor = compare.interval(evidence.noise())
-        self.measured = {members: evidence.measured(arm) for members, arm in arms.items()}
-        self.intervals = {members: self._interval(members) for members in arms}
-        self.verdicts = {members: self._verdict(members) for members in arms}
+        self.measured = measured
+        self.intervals = {members: self._interval(members) for members in measured}
+        self.verdicts = {members: self._verdict(members) for members in measured}
 
     def _interval(self, members: Members) -> Interval | None:
         measured, beliefs = self.measured[members], self.policy.beliefs
         if not measured.differences or not measured.arm.alive:
             return None
-        if (claim := beliefs.claim(members)) is not None:
-            return as_speedup(claim)
+        if (interval := self.policy.proof.interval(members)) is not None:
+            return as_speedup(interval)
         if (blocks := beliefs.blocks(members)) is None:
             return None
         half = 2.0 * float(blocks.spread(float(beliefs.weight @ beliefs.sigma), blocks.gain))
@@ -109,7 +111,9 @@ class Judgement:
         if interval.low > 1:
             # Of many intervals some are far off by chance, so the prior has to agree.
             likely = all(self.policy.beliefs.p_helps(name) >= ADDS for name in members)
-            return "faster" if likely or len(members) > 1 else "unclear"
+            if not likely and len(members) == 1:
+                return "unclear"
+            return "faster" if self.policy.proof.holds(members) else "looks-faster"
         delta = math.log1p(compare.delta(self.noise_floor))
         most = max(-math.log(interval.low), math.log(interval.high))
         [name, *further] = members
@@ -151,6 +155,7 @@ class Judgement:
             trials=list(rows.values()),
             noise_floor=self.noise_floor,
             recommendation=self._recommendation(rows),
+            source_patch=self._source_patch(),
             baselines=evidence.baselines,
             launches_s=[s for t in evidence.baselines if (s := seconds(t)) is not None],
             measured=evidence.measured_how(),
@@ -186,6 +191,7 @@ class Judgement:
             reason=arm.refused or arm.failed or self._reason(members, ended),
             pairs=len(measured.differences),
             pair_speedups=[math.exp(difference) for difference in measured.differences],
+            patched=measured.patched > 0,
             setup_s=setup_s,
             details=_details(arm),
             break_even_steps=_break_even(measured, setup_s, untouched)
@@ -226,9 +232,15 @@ class Judgement:
             parts.append(f"measured in one launch only ({blocks} of blocks), not in fresh launches")
         elif pairs == 1:
             parts.append("one pair of launches only")
+        elif 0 < measured.patched < pairs:
+            at_run_time = counted(pairs - measured.patched, "pair")
+            parts.append(f"{at_run_time} of the fix at run time, the others of its patch")
         if measured.by == "pairs" and self.policy.beliefs.blocks(members):
             parts.append("blocks of one more launch count too")
-        if verdict in ("faster", "unclear") and (bound := self.at_most(members)) is not None:
+        if (
+            verdict in ("faster", "looks-faster", "unclear")
+            and (bound := self.at_most(members)) is not None
+        ):
             parts.append(f"more than the time that it works on allows ({bound:.2f}x)")
         if verdict == "faster" and measured.gain < math.log1p(WORTH):
             parts.append(f"gains less than {WORTH:.0%}")
@@ -247,15 +259,19 @@ class Judgement:
         why = OUT_OF_TIME if self.policy.lacks_time(members) else NOT_WORTH_ITS_TIME
         return f"not tried: {why if ended in (None, NO_TIME) else ended}"
 
+    def _source_patch(self) -> SourcePatch | None:
+        """Return the patch that is handed out: that of the recommended set, which ran."""
+        members = self.recommended()
+        return None if members is None else self._patches.source(members)
+
     def _recommendation(self, rows: Mapping[Members, Trial]) -> Recommendation:
         """Return the best set that was measured as a whole; its edits are left open."""
+        rejected = [self._rejected(x) for x in self._patches.rejected]
         members = self.recommended()
         if members is None:
-            return Recommendation()
-        row, beliefs = rows[members], self.policy.beliefs
-        ranked = sorted(members, key=lambda name: -beliefs.mean_gain(frozenset([name])))
-        order = [fix for name in ranked for fix in self.measured[frozenset([name])].arm.ids]
-        fixes = sorted(self.measured[members].arm.fixes, key=lambda fix: order.index(fix[0]))
+            return Recommendation(rejected_patches=rejected, open_proof=self._open_proof())
+        row, measured = rows[members], self.measured[members]
+        fixes = self._in_order(members)
         return Recommendation(
             fixes=[RecommendedFix(fix=fix, settings=values) for fix, values in fixes],
             speedup=row.speedup,
@@ -264,7 +280,52 @@ class Judgement:
             numerics_reason=row.numerics_reason,
             peak_memory_bytes=row.peak_memory_bytes,
             pairs=row.pairs,
+            handed_out="patch" if measured.patched else "by-hand",
+            patch_trial=self._patch_trial(members) if measured.patched else None,
+            rejected_patches=rejected,
+            open_proof=self._open_proof(),
         )
+
+    def _in_order(self, members: Members) -> list[tuple[str, dict[str, Any]]]:
+        """Return the fixes of a set with their settings, what gains most first."""
+        beliefs = self.policy.beliefs
+        ranked = sorted(members, key=lambda name: -beliefs.mean_gain(frozenset([name])))
+        order = [fix for name in ranked for fix in self.measured[frozenset([name])].arm.ids]
+        return sorted(self.measured[members].arm.fixes, key=lambda fix: order.index(fix[0]))
+
+    def _patch_trial(self, members: Members) -> PatchTrial:
+        measured = self.measured[members]
+        return PatchTrial(
+            speedup=self.intervals[members],
+            numerics=measured.numerics.classification,
+            numerics_reason=measured.numerics.reason,
+            pairs=measured.patched,
+        )
+
+    def _rejected(self, members: Members) -> RejectedPatch:
+        """Return a rejected patch with what was measured of it."""
+        rejected = self._patches.rejected[members]
+        logs = self.policy.results.patched.get(members, ())
+        if not logs:
+            return rejected
+        interval = as_speedup(claim_interval(logs, self.policy.beliefs.sigma_log(members)))
+        return replace(rejected, speedup=interval, pairs=len(logs))
+
+    def _open_proof(self) -> OpenProof | None:
+        """Return the best set that looks faster than what is recommended, and lacks pairs."""
+        claimed = max([0.0, *(claim.gain for claim in self.policy.claims)])
+        for claim in self.policy.open_claims:
+            measured = self.measured[claim.members]
+            same = training_is_the_same(measured, self.allow_training_changes)
+            if same and claim.gain > claimed + WORTH:
+                return OpenProof(
+                    fixes={fix: dict(values) for fix, values in self._in_order(claim.members)},
+                    speedup=self.intervals[claim.members],
+                    pairs=claim.pairs,
+                    further_pairs=claim.further_pairs,
+                    seconds=self.policy.proof_s(claim.members),
+                )
+        return None
 
     def _doubts(self) -> list[str]:
         """Return what weakens the recommendation, one sentence each."""
@@ -308,43 +369,3 @@ def _break_even(
 def _median(values: Iterable[float | None]) -> float | None:
     known = [float(value) for value in values if value is not None]
     return median(known) if known else None
-
-
-def patch_result(
-    evidence: Evidence, arm: Arm | None, why: str | None, sigma_log: Floats | None = None
-) -> PatchTrial | None:
-    """Return what was measured of the patch, or `why` nothing was; None: none was to be measured.
-
-    `arm`: of the patched program; None: it was not launched.
-    """
-    if arm is None:
-        return PatchTrial(reason=why) if why else None
-    measured = evidence.measured(arm)
-    logs, reason = measured.differences, arm.failed or arm.refused
-    if reason is None and len(logs) < PATCH_PAIRS and why:
-        reason = f"only {counted(len(logs), 'pair')}: {why}" if logs else why
-    return PatchTrial(
-        speedup=as_speedup(claim_interval(logs, sigma_log)) if logs and arm.alive else None,
-        numerics=measured.numerics.classification,
-        numerics_reason=measured.numerics.reason,
-        pairs=len(logs),
-        reason=reason,
-    )
-
-
-def disagreement(fixes: Interval | None, patch: Interval | None) -> str | None:
-    """Return a sentence if patch and run-time fixes differ beyond their intervals; else None.
-
-    They were measured minutes apart, between which the load of the machine may have changed.
-    """
-    if fixes is None or patch is None:
-        return None
-    gap = max(patch.low / fixes.high, fixes.low / patch.high)
-    if gap <= 1 + _MINUTES_APART:
-        return None
-    return (
-        f"The patched program runs {patch.estimate:.2f}x ({patch.low:.2f}-{patch.high:.2f}), the "
-        f"fixes applied at run time {fixes.estimate:.2f}x ({fixes.low:.2f}-{fixes.high:.2f}): the "
-        "edit does not do quite the same, or the load of the machine changed in between. The "
-        "patch's figure is that of the edit."
-    )

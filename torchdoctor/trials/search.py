@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials import beliefs, ceilings
@@ -15,10 +14,12 @@ from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
 from torchdoctor.trials.arms import COMPETING, Arm, FixFacts, Ladder, candidate_arms, together
 from torchdoctor.trials.beliefs import Beliefs, Members, Results
 from torchdoctor.trials.ceilings import CeilingTrial
-from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.evidence import Evidence, Measured
 from torchdoctor.trials.log import NO_TIME, SEED_LAUNCHES, Budget, BudgetEnded, Log, Stopped
-from torchdoctor.trials.outcome import Judgement, TrialResults, patch_result, training_is_the_same
-from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
+from torchdoctor.trials.outcome import Judgement, TrialResults, training_is_the_same
+from torchdoctor.trials.patches import Patches
+from torchdoctor.trials.proof import pooled
+from torchdoctor.trials.search_policy import WORTH, Action, Prices, SearchPolicy
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
 from torchdoctor.words import Candidate, ProgressEvent, StepStatistics, TriedCeiling
 from torchdoctor.words.figures import speedup
@@ -55,7 +56,7 @@ class SearchSettings:
     seed: int = 0  # of the policy's samples
     allow_training_changes: bool = False  # fixes of risk 3 may be recommended
     low_precision: bool = False  # `numerics.trains_in_low_precision`
-    patch: bool = False  # of the recommended fixes one is made, and measured where there is time
+    patch: bool = False  # fixes are proven by the patch that makes them permanent
     why_in_turns: str | None = None  # half a sentence, if nobody asked for launches in turns
     ceilings: Sequence[CeilingTrial] = ()  # the most telling first
     growing: Mapping[str, NextSettings] = field(default_factory=dict)  # searched settings, by fix
@@ -96,9 +97,7 @@ class Search:
         self._ceilings = [(trial, trial.arm(specs)) for trial in settings.ceilings]
         self._switch_launches, self._no_seeds = 0, False
         self._too_dear: set[Members] = set()
-        self._patch: Arm | None = None
-        self._source_patch: SourcePatch | None = None
-        self._no_patch: str | None = None
+        self._patches = Patches(log, specs, enabled=settings.patch)
         self._stopped = "time"  # why the search ended
         self._beliefs: Beliefs | None = None  # of the last results
         self._doubts: list[str] = []
@@ -117,10 +116,6 @@ class Search:
         except Stopped as stop:
             self._stopped = "failed"
             self._doubts.append(str(stop))
-        if self._patch is not None:
-            self._no_patch = self._no_patch or self._ended
-        elif self._no_patch is None and self._compose_patch() is not None:
-            self._no_patch = self._no_patch or self._ended or NO_TIME
 
     @property
     def _ended(self) -> str | None:
@@ -155,24 +150,52 @@ class Search:
             ceilings.switch_arms(self._log, arms, [arm for _, arm in self._ceilings], action.rounds)
         elif action.kind == "seeds":
             self._launch_seeds()
-        elif action.kind == "patch":
-            self._measure_patch()
         else:
             self._measure_pair(action.members)
         self._name_best()
 
     def _measure_pair(self, members: Members) -> None:
+        """Measure a pair of a set: of its patch, once the fixes were seen to work at run time."""
         arm = self._arm(members)
-        before = len(self._evidence.paired(arm))
+        patched = self._patches.arm(members, arm) if self._is_patch_next(members) else None
+        measured = patched or arm
+        before = len(self._evidence.paired(measured))
+        if patched is not None:
+            self._log.why = _WHY["patch"]
         try:
-            self._log.pair(arm, PAIR)
+            self._log.pair(measured, PATCH if patched is not None else PAIR)
         except BudgetEnded:
             self._too_dear.add(members)
             return
-        if arm.alive and len(self._evidence.paired(arm)) == before:
-            self._too_dear.add(members)  # the next pair would show nothing either
+        if patched is not None:
+            self._judge_patch(members, patched)
         elif not arm.alive and len(members) > 1:
             self._blame(members, arm)
+        if measured.alive and len(self._evidence.paired(measured)) == before:
+            self._too_dear.add(members)  # the next pair would show nothing either
+
+    def _is_patch_next(self, members: Members) -> bool:
+        """Return whether the next pair of a set is one of its patch."""
+        seen = any(self._evidence.paired(self._arm(members)))
+        [name, *further] = members
+        switched = not further and bool(self._evidence.block_gains([self._by_key[name]]))
+        return self._settings.patch and (seen or switched or bool(further))
+
+    def _judge_patch(self, members: Members, patched: Arm) -> None:
+        """Reject a patch that does not run, changes training, or is slower than its fixes."""
+        arm = self._arm(members)
+        if not patched.alive:
+            self._patches.reject(members, arm, "failed", patched.failed or patched.refused)
+            return
+        measured = self._evidence.measured(arm, patched)
+        if not training_is_the_same(measured, self._settings.allow_training_changes):
+            opened = measured.numerics.needs_seeds
+            if not opened:
+                self._patches.reject(members, arm, "changes-training", measured.numerics.reason)
+            return
+        interval = self._policy().proof.interval(members)
+        if interval is not None and interval.high < WORTH:
+            self._patches.reject(members, arm, "slower", None)
 
     def _blame(self, members: Members, failed: Arm) -> None:
         """Mark the fix that could not be applied, if a single member never ran by itself."""
@@ -202,32 +225,6 @@ class Search:
             timing = log.launch(log.baseline, SEEDS, seed_offset=offset)
             log.seeds += [timing] if usable(timing) else []
         self._no_seeds = len(log.seeds) < SEED_LAUNCHES  # they failed: nothing else tells
-
-    def _compose_patch(self) -> Arm | None:
-        """Make the patch of the recommended fixes without a launch; return their arm."""
-        judgement = self._judge()
-        best = judgement.recommended()
-        if best is None or not self._settings.patch:
-            return None
-        arm = judgement.measured[best].arm
-        self._source_patch, self._no_patch = self._specs.patch(arm.fixes)
-        return arm
-
-    def _measure_patch(self) -> None:
-        log = self._log
-        if self._patch is None:
-            like = self._compose_patch()
-            if like is None or self._source_patch is None or self._no_patch is not None:
-                self._no_patch = self._no_patch or "nothing is recommended"
-                return
-            # What was compiled lies in the cache by now.
-            more_s = max(log.expected_s(like) - log.expected_s(log.baseline), 0.0)
-            spec = self._specs.patched(self._source_patch, like.fixes)
-            self._patch = Arm(key=PATCH, spec=replace(spec, setup_s=more_s), facts=like.facts)
-        try:
-            log.pair(self._patch, PATCH)
-        except BudgetEnded:
-            self._no_patch = NO_TIME
 
     def _search_sizes(self) -> None:
         """Search the settings that are found by trying, and leave all but the best out."""
@@ -262,46 +259,54 @@ class Search:
         evidence, log = self._evidence, self._log
         measured = {frozenset([arm.key]): arm for arm in self._candidates} | self._sets
         alive = {members: arm for members, arm in measured.items() if arm.alive}
-        pairs = {members: evidence.paired(arm) for members, arm in alive.items()}
+        patched = {x: evidence.paired(arm) for x, arm in self._patches.arms.items() if arm.alive}
+        patched = {members: logs for members, logs in patched.items() if logs}
+        pairs = {x: pooled(evidence.paired(arm), patched.get(x, ())) for x, arm in alive.items()}
         opened = {
             members
             for members, arm in alive.items()
-            if arm.facts.risk < 3 and evidence.numerics(arm).needs_seeds
+            if arm.facts.risk < 3 and self._measured(members, arm).numerics.needs_seeds
         }
-        out = {members for members, arm in measured.items() if self._is_out(arm)} - opened
+        out = {members for members, arm in measured.items() if self._is_out(members, arm)} - opened
+        dropped = self._patches.dropped
         return Results(
             pairs={members: logs for members, logs in pairs.items() if logs},
+            patched=patched,
+            makes_patches=self._patches.enabled,
+            by_hand=self._patches.by_hand,
             errors={members: evidence.pair_error(alive[members]) for members in pairs},
             blocks=evidence.block_gains([arm for arm in self._candidates if arm.alive]),
             failed=frozenset(name for members in out if len(members) == 1 for name in members)
             | self._left_out,
-            failed_sets=[members for members in out if len(members) > 1],
+            failed_sets=[members for members in out | dropped if len(members) > 1],
             open_training=frozenset(opened),
             too_dear=frozenset(self._too_dear),
             switch_launches=self._switch_launches,
             seeds_done=self._no_seeds or len(log.seeds) >= SEED_LAUNCHES,
-            patch_pairs=len(evidence.paired(self._patch)) if self._patch else 0,
             side_by_side=log.engine.side_by_side,
         )
 
-    def _is_out(self, arm: Arm) -> bool:
-        """Return whether an arm failed, changed training or cannot be judged."""
-        if not arm.alive or not self._evidence.can_judge(arm):
+    def _measured(self, members: Members, arm: Arm) -> Measured:
+        return self._evidence.measured(arm, self._patches.arms.get(members))
+
+    def _is_out(self, members: Members, arm: Arm) -> bool:
+        """Return whether a set failed, changed training or cannot be judged."""
+        if not arm.alive or not self._evidence.can_judge(arm) or members in self._patches.dropped:
             return True
-        measured = self._evidence.measured(arm)
+        measured = self._measured(members, arm)
         allow = self._settings.allow_training_changes
-        return bool(arm.timings) and not training_is_the_same(measured, allow)
+        launched = bool(arm.timings) or measured.patched > 0
+        return launched and not training_is_the_same(measured, allow)
 
     def _prices(self) -> Prices:
-        log, engine = self._log, self._log.engine
-        patched, arms = self._patch is None or self._patch.alive, self._by_key
+        log, engine, arms = self._log, self._log.engine, self._by_key
         return Prices(
             budget_s=log.budget.seconds or math.inf,
             left_s=log.budget.left(),
             launch_s=log.expected_s(log.baseline),
             once_s={arm.key: engine.once_s(arm.spec) for arm in self._candidates},
             switch_s=lambda names, rounds: ceilings.switch_s(log, [arms[x] for x in names], rounds),
-            patch=self._settings.patch and self._no_patch is None and patched,
+            patch_s=engine.image_s,
         )
 
     @property
@@ -331,8 +336,13 @@ class Search:
 
     def _judge(self) -> Judgement:
         arms = {frozenset([arm.key]): arm for arm in self._candidates} | self._sets
+        measured = {members: self._measured(members, arm) for members, arm in arms.items()}
         return Judgement(
-            self._evidence, arms, self._policy(), self._settings.allow_training_changes
+            self._evidence,
+            measured,
+            self._policy(),
+            self._patches,
+            self._settings.allow_training_changes,
         )
 
     def _name_best(self) -> None:
@@ -364,15 +374,12 @@ class Search:
         """Return what was measured, however the search ended."""
         judgement = self._judge()
         rows = judgement.results(self._ended)
-        sigma_log = judgement.policy.beliefs.sigma_log()
         return replace(
             rows,
             launches=self._log.engine.launches,
             doubts=[*self._doubts, *rows.doubts, *self._launch_doubts()],
             stopped=self._stopped,
             interrupted=self._stopped == "interrupted",
-            patch=patch_result(self._evidence, self._patch, self._no_patch, sigma_log),
-            source_patch=self._source_patch,
             ceilings=self._tried_ceilings(),
         )
 

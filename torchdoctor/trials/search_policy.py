@@ -1,10 +1,10 @@
 """Decides by one rule what to measure next, when to stop, and what to claim. Pure.
 
 The next measurement is the one after which the best claim still in reach is worth most for each
-second. A claim rests on pairs of that very set of fixes, and on its blocks within one launch.
+second. What is clearly faster is proven before anything else is looked for, and once something is
+proven, the rest of the budget has to promise a further gain, or it is given back.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,29 +16,24 @@ from torchdoctor.pairs.engine import CACHED
 from torchdoctor.trials.beliefs import LEAST_GAIN, SAMPLES, Beliefs, Members
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, Floats, LogInterval, error_density
 from torchdoctor.trials.log import SEED_LAUNCHES
+from torchdoctor.trials.proof import PROOF_PAIRS, STRONG_GAIN, STRONG_PAIRS, Proof
 
 WORTH = 0.01  # log speed-up that one more edit has to gain
 LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
 SURE = 0.025  # probability of less, where a gain is called sure
-ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller one is recommended
 ADDS = 0.92  # probability that a member adds, if the set without it was measured
-LIKELY = 0.8  # the same while it is planned: averages of few samples are less sure than pairs
 PROVEN = 0.95  # the same, if it was measured by itself alone
 MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
 MOST_PAIRS = 10  # pairs that a plan looks ahead
-ENOUGH_PAIRS = 4  # a figure of so many pairs is not refined any further
-_PRICE = 0.01  # log speed-up that all of the budget has to buy, or the rest is given back
+CLEARLY_FASTER = math.log(1.2)  # an interval that begins here is proven before all else
+FURTHER_GAIN = math.log1p(0.05)  # what a further measurement has to promise beside a claim
+LARGE_PART = 0.2  # of the rest of the budget: a proof that takes less may promise less
+LEAST_PROMISE = 0.5 * WORTH  # what any measurement has to promise
 _NO_RATE = 1e-6  # a gain for each second that is rounding
-_FLOOR = 0.3 * WORTH  # less is no reason for another measurement
-_HURRY = 0.2  # part of a claim's worth that is lost if it takes all of the budget
 _PAIR = 2.05  # launches that a pair takes
-_LOOKS = (1, 3)  # pairs that a measurement takes: several may decide what one cannot
 _ENDS = 14  # sets that a plan may end with
-_BINS = 8
-_SWITCH_ROUNDS, _SWITCH_LAUNCHES = (3, 5), 2
-PATCH_PAIRS = 2
-_FAR = 0.2  # log speed-up beyond the claim that is worth more than anything else once measured
-_RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
+_BINS = 16  # of a signal's values, within which samples are averaged
+_SWITCH_ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +46,15 @@ class Prices:
     once_s: Mapping[str, float] = field(default_factory=dict)  # measured one-time costs, by arm
     # Of a launch in which arms take turns for so many rounds; None: this program cannot switch.
     switch_s: Callable[[Sequence[str], int], float] | None = None
-    patch: bool = False  # the patched program is measured too
+    patch_s: float = 0.0  # of the first launch of a patch, beyond the others
 
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """The next step: "pair", "switch", "seeds" or "patch", or "stop" with its reason."""
+    """The next step: "pair", "switch" or "seeds", or "stop" with its reason."""
 
     kind: str
-    members: Members = frozenset()  # of the set that a pair is for, or whose patch is measured
+    members: Members = frozenset()  # of the set that a pair is for
     arms: tuple[str, ...] = ()  # that a switching launch takes turns with, for `rounds` rounds
     rounds: int = 0
     reason: str = ""  # "decided", "nothing to gain" or "time"
@@ -67,18 +62,18 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A set that is faster for sure; `gain`: its expected log speed-up under the prior."""
+    """A set that is faster; `gain`: its expected log speed-up under the prior."""
 
     members: Members
     interval: LogInterval
     pairs: int
     gain: float
+    further_pairs: int = 0  # that its proof lacks
 
     @property
-    def is_narrow(self) -> bool:
-        """Return whether its figure is known well enough to be shown."""
-        wide = max(0.05, 0.25 * self.interval.estimate)
-        return self.interval.half_width <= wide or self.pairs >= ENOUGH_PAIRS
+    def worth(self) -> float:
+        """Return its gain less the price of its edits."""
+        return self.gain - WORTH * len(self.members)
 
 
 @dataclass(frozen=True)
@@ -97,44 +92,46 @@ class SearchPolicy:
         self.beliefs, self.prices, self.results = beliefs, prices, beliefs.results
         self._alive = [name for name in beliefs.arms if name not in self.results.failed]
         errors = _pair_errors()[0]
-        self._random = np.random.default_rng(SAMPLES)
-        self._errors = errors[self._random.permutation(SAMPLES)]
+        self._errors = errors[np.random.default_rng(SAMPLES).permutation(SAMPLES)]
         self._plans: dict[tuple[Members, int], tuple[Floats, Floats]] = {}
-        reserve_s = _PAIR * prices.launch_s if prices.patch else 0.0
-        kept = prices.budget_s >= _RESERVE_PAIRS * reserve_s and not self._is_worth_it(reserve_s)
-        self._left_s = prices.left_s - reserve_s * kept
-
-    def _is_worth_it(self, reserve_s: float) -> bool:
-        """Return whether a set lacks just the patch's time, and nothing is claimed, or far less."""
-        best, left_s = next(iter(self._ends), frozenset()), self.prices.left_s
-        lacks = left_s - reserve_s < self.pair_s(best) <= left_s
-        return lacks and (not self.claims or self._is_far(best))
-
-    def _is_far(self, members: Members) -> bool:
-        """Return whether a set is expected to gain far more than what is claimed."""
-        return self.beliefs.mean_gain(members) > self._claimed + _FAR
+        self.proof = Proof(beliefs)
+        self._left_s = prices.left_s
 
     # -- claims
 
     @cached_property
     def claims(self) -> list[Claim]:
         """Return the sets that may be recommended, the best first."""
-        claims = []
-        for members, logs in self.results.pairs.items():
-            opened = members in self.results.open_training and self.results.seeds_done
-            if not self._may_run(members) or opened or not self._is_earned(members):
-                continue
-            interval = self.beliefs.claim(members)
-            if interval is None or interval.low <= 0 or interval.estimate <= WORTH:
-                continue
-            gain = min(max(self.beliefs.mean_gain(members), interval.low), interval.high)
-            claims.append(Claim(members=members, interval=interval, pairs=len(logs), gain=gain))
-        claims.sort(key=lambda claim: -claim.gain)
-        alike = [claim for claim in claims if claim.gain >= claims[0].gain - ALIKE]
-        arms = self.beliefs.arms
-        alike.sort(key=lambda x: max(arms[name].risk for name in x.members))
-        alike.sort(key=lambda x: sum(len(arms[name].fixes) for name in x.members))
-        return [*alike, *claims[len(alike) :]]
+        return [claim for claim in self._faster if not claim.further_pairs]
+
+    @cached_property
+    def open_claims(self) -> list[Claim]:
+        """Return the sets that look faster, and lack pairs of a proof, the best first."""
+        return [claim for claim in self._faster if claim.further_pairs]
+
+    @cached_property
+    def _faster(self) -> list[Claim]:
+        sets = (members for members in self.results.pairs if self._may_be_claimed(members))
+        return sorted(map(self._claim, sets), key=lambda claim: -claim.worth)
+
+    def _may_be_claimed(self, members: Members) -> bool:
+        opened = members in self.results.open_training and self.results.seeds_done
+        if opened or not self._may_run(members) or not self.proof.looks_faster(members):
+            return False
+        interval = self.proof.interval(members)
+        is_worth_it = interval is not None and interval.estimate > WORTH
+        return is_worth_it and self._is_earned(members) and self.proof.earns(members)
+
+    def _claim(self, members: Members) -> Claim:
+        interval = self.proof.interval(members)
+        assert interval is not None
+        return Claim(
+            members=members,
+            interval=interval,
+            pairs=self.proof.pairs(members),
+            gain=min(max(self.beliefs.mean_gain(members), interval.low), interval.high),
+            further_pairs=self.proof.further_pairs(members),
+        )
 
     def _is_earned(self, members: Members) -> bool:
         """Return whether each member gains something that is worth its edit and its risk."""
@@ -153,18 +150,15 @@ class SearchPolicy:
                 return False
         return True
 
-    def _needed(
-        self, members: Members, name: str, measured: Members | None = None, adds: float = ADDS
-    ) -> float:
+    def _needed(self, members: Members, name: str, measured: Members | None = None) -> float:
         """Return the probability with which a member has to add; `measured`: a set that will be.
 
-        A set that holds a member is no proof of one never measured by itself. `adds`: where the set
-        without it, or without what goes with it, was measured.
+        A set that holds a member is no proof of one never measured by itself.
         """
         alone, known = frozenset([name]), {frozenset(), measured, *self.results.pairs}
         plain = self.beliefs.arms[name].plain
         proven = plain in known and (alone in known or name in self.results.blocks)
-        return adds if members - alone | plain in known else PROVEN if proven else math.inf
+        return ADDS if members - alone | plain in known else PROVEN if proven else math.inf
 
     # -- costs
 
@@ -176,7 +170,9 @@ class SearchPolicy:
         first_s = again_s if members in self.results.pairs else max(once, default=0.0)
         reseeds = not self.results.seeds_done and any(arm.may_reseed for arm in arms)
         each_s = _PAIR * self.prices.launch_s + again_s
-        return pairs * each_s + max(0.0, first_s - again_s) + reseeds * self.seeds_s
+        is_first = self.proof.is_patched(members) and members not in self.results.patched
+        patch_s = self.prices.patch_s * is_first
+        return pairs * each_s + max(0.0, first_s - again_s) + patch_s + reseeds * self.seeds_s
 
     @property
     def seeds_s(self) -> float:
@@ -187,15 +183,16 @@ class SearchPolicy:
 
     def next(self) -> Action:
         """Return the next action."""
-        claim = self.claims[0] if self.claims else None
-        opened = claim is not None and claim.members in self.results.open_training
-        if opened and self.seeds_s <= self.prices.left_s:
+        best = next(iter([*self.claims, *self.open_claims]), None)
+        opened = best is not None and best.members in self.results.open_training
+        if opened and self.seeds_s <= self._left_s:
             return Action(kind="seeds")
+        if (members := self._clearly_faster()) is not None:
+            return Action(kind="pair", members=members)
         if action := self._best_measurement():
             return action
-        patched = self.results.patch_pairs >= PATCH_PAIRS or not self.prices.patch
-        if claim and not patched and self.pair_s(claim.members) <= self.prices.left_s:
-            return Action(kind="patch", members=claim.members)
+        if (members := self._last_proof()) is not None:
+            return Action(kind="pair", members=members)
         return Action(kind="stop", reason=self._why_stop())
 
     def _why_stop(self) -> str:
@@ -206,30 +203,55 @@ class SearchPolicy:
     def lacks_time(self, members: Members) -> bool:
         """Return whether pairs of a set would be worth having, and do not fit."""
         worth = float(self.beliefs.weight @ self.reach(members, math.inf))
-        return self.pair_s(members) > self._left_s and worth > self._claimed + WORTH
+        least = FURTHER_GAIN if self.claims else WORTH
+        return self.proof_s(members) > self._left_s and worth > self._claimed + least
+
+    def proof_s(self, members: Members) -> float:
+        """Return the seconds of the pairs that the proof of a set lacks."""
+        return self.pair_s(members, max(self.proof.further_pairs(members), 1))
+
+    def _clearly_faster(self) -> Members | None:
+        """Return the set to be proven before all else: its interval begins far above 1.
+
+        For each second of its proof it gains most of all such sets.
+        """
+        sets = [*self.results.pairs, *(frozenset([name]) for name in self.results.blocks)]
+        gains: dict[Members, float] = {}
+        for members in dict.fromkeys(sets):
+            gain = self.beliefs.mean_gain(members) - WORTH * len(members)
+            if self._is_clear(members) and gain >= self._claimed + self._least_promise(members):
+                gains[members] = gain - self._claimed
+        return max(gains, key=lambda x: gains[x] / self.proof_s(x), default=None)
+
+    def _is_clear(self, members: Members) -> bool:
+        """Return whether a set is all but proven, and its proof fits."""
+        if not self._may_run(members) or members in self.results.too_dear:
+            return False
+        lacking, pairs = self.proof.further_pairs(members), self.proof.pairs(members)
+        interval = self.proof.interval(members) or self._of_blocks(members)
+        if interval is None or interval.low < CLEARLY_FASTER or not 0 < lacking <= MOST_PAIRS:
+            return False
+        if pairs >= MOST_PAIRS or self.proof_s(members) > self._left_s:
+            return False
+        return len(members) == 1 or (self._is_earned(members) and self.proof.earns(members))
+
+    def _of_blocks(self, members: Members) -> LogInterval | None:
+        """Return the interval of blocks within one launch alone; None: there are none."""
+        blocks = self.beliefs.blocks(members)
+        if blocks is None:
+            return None
+        sigma = float(self.beliefs.weight @ self.beliefs.sigma)
+        half = 2.0 * float(blocks.spread(sigma, blocks.gain))
+        return LogInterval(estimate=blocks.gain, low=blocks.gain - half, high=blocks.gain + half)
 
     def _best_measurement(self) -> Action | None:
-        """Return what adds most for each second; None: nothing is worth its time."""
-        for pairs in _LOOKS:
-            options = list(self._pair_options(pairs))
-            tried = [x for x in options if all(map(self.results.measured, x.action.members))]
-            new = [x for x in tried if x.action.members not in self.results.pairs]
-            first = [x for x in new if self._is_far(x.action.members)]
-            options += self._switch_options() if pairs == 1 else []
-            if action := self._best_of(first) or self._best_of(options):
-                return action
-        claim = self.claims[0] if self.claims else None
-        if claim and not claim.is_narrow and self.pair_s(claim.members) <= self._left_s:
-            return Action(kind="pair", members=claim.members)
-        # As a hint, if more time would be worth having.
-        best = next(iter(self._ends), frozenset())
-        known = claim or len(self.results.pairs.get(best, ())) >= ENOUGH_PAIRS
-        if known or self.pair_s(best) > self._left_s or self._worth_now(math.inf) <= WORTH:
-            return None
-        return Action(kind="pair", members=best)
+        """Return what adds most for each second; None: nothing promises enough."""
+        # Several pairs may decide what one cannot.
+        return self._best_of([*self._pair_options(1), *self._switch_options()]) or self._best_of(
+            list(self._pair_options(PROOF_PAIRS))
+        )
 
     def _best_of(self, options: Sequence[_Option]) -> Action | None:
-        """Return the action of the option that adds most for each second, if it adds enough."""
         if not options:
             return None
         now = self._worth_now(self._left_s)
@@ -239,19 +261,43 @@ class SearchPolicy:
             reached = self._reached(self._left_s)
             nearly = {x: round(x.worth, 4) for x in options}
             best = max(options, key=lambda x: (nearly[x], reached.get(x.action.members, 0.0)))
-        least = max(_PRICE * best.cost_s / self.prices.budget_s, _FLOOR + self._luck)
-        return best.action if best.worth + self._luck - self._claimed >= least else None
+        least = self._least_promise(best.action.members)
+        return best.action if best.worth - self._claimed >= least else None
+
+    def _least_promise(self, members: Members) -> float:
+        """Return the gain beyond the claim that pairs of a set have to promise."""
+        if not self.claims:
+            return LEAST_PROMISE
+        proof_s = self.pair_s(members, PROOF_PAIRS)
+        part = min(proof_s / (LARGE_PART * max(self._left_s, proof_s)), 1.0)
+        return max(FURTHER_GAIN * part, LEAST_PROMISE)
+
+    def _last_proof(self) -> Members | None:
+        """Return a set that looks faster, or the most promising one: a hint, if no more fits."""
+        for claim in self.open_claims:
+            further = claim.worth >= self._claimed + self._least_promise(claim.members)
+            if further and self.pair_s(claim.members) <= self._left_s:
+                return claim.members
+        for claim in self.claims[:1]:
+            patched = self.results.patched.get(claim.members, ())
+            if len(patched) == 1 and self.pair_s(claim.members) <= self._left_s:
+                return claim.members  # its interval is that of a single pair
+        best = next(iter(self._ends), frozenset())
+        seen = self.claims or self.proof.pairs(best) >= PROOF_PAIRS
+        if seen or self.pair_s(best) > self._left_s or self._worth_now(math.inf) <= WORTH:
+            return None
+        return best
 
     @property
     def _claimed(self) -> float:
-        return max([0.0, *(claim.gain - WORTH * len(claim.members) for claim in self.claims)])
+        return max([0.0, *(claim.worth for claim in self.claims)])
 
     @cached_property
     def _claimed_gain(self) -> Floats:
         if not self.claims:
             return np.zeros(SAMPLES)
-        best = max(self.claims, key=lambda claim: claim.gain - WORTH * len(claim.members))
-        return self.beliefs.gain(best.members) - WORTH * len(best.members)
+        members = self.claims[0].members
+        return self.beliefs.gain(members) - WORTH * len(members)
 
     def _worth_now(self, left_s: float) -> float:
         """Return what the best claim is worth that pairs of one set alone can reach."""
@@ -269,7 +315,7 @@ class SearchPolicy:
             gains = {
                 name: self.beliefs.mean_gain(chosen | {name})
                 for name in usable
-                if self._fits(chosen, name) and self.beliefs.p_adds(chosen, name) >= LIKELY
+                if self._fits(chosen, name) and self.beliefs.p_adds(chosen, name) >= ADDS
             }
             best = max(gains, key=lambda name: gains[name], default=None)
             gained = self.beliefs.mean_gain(chosen) if chosen else 0.0
@@ -346,12 +392,13 @@ class SearchPolicy:
         if blocks := self.beliefs.blocks(members):
             alike = (self.beliefs.sigma / blocks.spread(self.beliefs.sigma, gain))[:, None] ** 2
             total = total + alike * blocks.gain
-        shown = (total > wide * np.sqrt(known * (known + alike))) & (pairs > 0)
-        late = 1.0 - _HURRY * np.array(self._costs_s(members, paid)) / self.prices.budget_s
-        worth = (gain - WORTH * len(members))[:, None] * late
+        half_width = wide * np.sqrt(known * (known + alike))
+        is_strong = (pairs >= STRONG_PAIRS) & (total - half_width > STRONG_GAIN * known)
+        is_proven = (pairs >= PROOF_PAIRS) | is_strong
+        shown = (total > half_width) & is_proven
+        worth = (gain - WORTH * len(members))[:, None]
         values = np.where(shown, worth, 0.0).T
         averages = values @ self.beliefs.weight
-        averages[0] *= paid > 0 or not self._is_far(members)  # such a set lacks a pair
         values[0] *= averages[0] > 0  # nothing has to be claimed
         return values, np.maximum(averages, 0.0)
 
@@ -376,15 +423,6 @@ class SearchPolicy:
         weight, gain = self.beliefs.weight, self.beliefs.gain
         return sorted(self.targets, key=lambda x: -float(weight @ gain(x).clip(min=0.0)))[:_ENDS]
 
-    @cached_property
-    def _luck(self) -> float:
-        """Return the gain that pure noise seems to add, as the best of averages looks good."""
-        values = np.array([self.reach(end, self._left_s) for end in self._ends])
-        signals = [self._random.random(SAMPLES) for _ in range(3)]
-        after = [self._expected(signal, self._ends, values) for signal in signals]
-        before: float = max([self._claimed, *(values @ self.beliefs.weight)])
-        return max(0.0, sum(after) / len(after) - before)
-
     def _expected(
         self, signal: Floats, ends: list[Members], values: Floats, measured: Members | None = None
     ) -> float:
@@ -405,7 +443,7 @@ class SearchPolicy:
         means = averages(values)
         for row, end in enumerate(ends):
             if len(end) > 1 or any(self.beliefs.arms[name].plain for name in end):
-                needed = [self._needed(end, name, measured, LIKELY) for name in sorted(end)]
+                needed = [self._needed(end, name, measured) for name in sorted(end)]
                 likely = averages(self._adding[end]) >= np.array(needed)[:, None]
                 means[row] *= likely.all(axis=0)
         claimed = averages(self._claimed_gain[None, :])[0]
@@ -419,8 +457,8 @@ class SearchPolicy:
     def _pair_options(self, pairs: int) -> Iterator[_Option]:
         for members in self.targets:
             cost_s = self.pair_s(members, pairs)
-            done = self.claims and members == self.claims[0].members and self.claims[0].is_narrow
-            done = done or len(self.results.pairs.get(members, ())) >= MOST_PAIRS
+            done = any(claim.members == members for claim in self.claims)
+            done = done or self.proof.pairs(members) >= MOST_PAIRS
             # By blocks of one launch alone a set promises more than it holds: 33x, and 4.6x came.
             early = len(members) > 1 and not any(known <= members for known in self.results.pairs)
             if cost_s > self._left_s or done or early:
@@ -429,7 +467,7 @@ class SearchPolicy:
             left_s = self._left_s - cost_s
             values = np.array([self.reach(end, left_s, pairs * (end == members)) for end in ends])
             signal = self.beliefs.gain(members) + self.beliefs.sigma * self._errors[:, pairs]
-            worth = self._expected(signal, ends, values, members) - self._luck
+            worth = self._expected(signal, ends, values, members)
             yield _Option(Action(kind="pair", members=members), worth, cost_s)
 
     def _switch_options(self) -> Iterator[_Option]:
@@ -437,21 +475,22 @@ class SearchPolicy:
         arms = self.beliefs.arms
         names = [x for x in self._alive if arms[x].switches and not self.results.measured(x)]
         price = self.prices.switch_s
-        if not names or price is None or self.results.switch_launches >= _SWITCH_LAUNCHES:
+        if not names or price is None or self.results.switch_launches:
             return
         alone_s = {name: price([name], 1) for name in names}  # many workers take long blocks
-        for rounds, most_s in itertools.product(_SWITCH_ROUNDS, set(alone_s.values())):
+        for most_s in set(alone_s.values()):
             taken = [name for name in names if alone_s[name] <= most_s]
-            cost_s = price(taken, rounds)
+            cost_s = price(taken, _SWITCH_ROUNDS)
             if cost_s > self._left_s:
                 continue
             values = np.array([self.reach(end, self._left_s - cost_s) for end in self._ends])
             before = worth = self._expected(np.zeros(SAMPLES), self._ends, values)
-            error = np.hypot(0.025, (0.4 + 0.7 / math.sqrt(rounds)) * self.beliefs.sigma)
+            error = np.hypot(0.025, (0.4 + 0.7 / math.sqrt(_SWITCH_ROUNDS)) * self.beliefs.sigma)
             for name in taken:
                 signal = self.beliefs.gain_of[name] + error * self._errors[:, 1]
                 worth += max(0.0, self._expected(signal, self._ends, values) - before)
-            yield _Option(Action(kind="switch", arms=tuple(taken), rounds=rounds), worth, cost_s)
+            action = Action(kind="switch", arms=tuple(taken), rounds=_SWITCH_ROUNDS)
+            yield _Option(action, worth, cost_s)
 
 
 @cache
