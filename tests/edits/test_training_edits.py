@@ -126,8 +126,9 @@ def test_every_model_gets_its_statement() -> None:
 def test_a_statement_before_training_names_the_model_as_it_is_held() -> None:
     [edit] = before_training(recording(model()), "{model}.compile()")
     assert edit == BeforeLoopEdit(
-        file="/w/train.py", line=30, statement="model.compile()", name="model", needs_loop=False
-    )
+        file="/w/train.py", line=30, statement="model.compile()", name="model", needs_loop=False,
+        function="<module>",
+    )  # fmt: skip
     [edit] = before_training(recording(model(holder_depth=2)), "{model}.compile()")
     assert isinstance(edit, BeforeLoopEdit) and edit.needs_loop
 
