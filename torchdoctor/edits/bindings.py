@@ -89,8 +89,9 @@ class Bindings:
         of_node, of_block = self._part(node, statement), self._part(block, statement)
         if not any(isinstance(x, cst.IndentedBlock) for x in of_node):
             return True  # in its head: `for model in models:`
+        first = getattr(statement, "body", None)
         later = any(isinstance(x, (cst.Else, cst.Finally)) for x in of_block[-1:])
-        return later and not isinstance(statement, cst.If) and of_node[-1] is statement.body
+        return later and not isinstance(statement, cst.If) and of_node[-1] is first
 
     def _part(self, node: cst.CSTNode, statement: cst.CSTNode) -> list[cst.CSTNode]:
         """Return a node and what is around it, up to a part of the statement."""

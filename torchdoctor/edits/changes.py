@@ -12,7 +12,7 @@ import libcst as cst
 from torchdoctor.edits.syntax import Block
 
 
-class Conflict(Exception):
+class ConflictError(Exception):
     """Two changes want different things of one node."""
 
 

@@ -1,7 +1,7 @@
 """Groups of edits, one for each fix, made together: a group is made whole or not at all."""
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -52,7 +52,7 @@ class Composer:
             left_out=[name for name in groups if name not in made],
         )
 
-    def _together(self, groups: Sequence[Sequence[Edit]]) -> dict[str, tuple[str, str]] | None:
+    def _together(self, groups: Iterable[Sequence[Edit]]) -> dict[str, tuple[str, str]] | None:
         """Return the texts of files before and after all of the groups; None: not all can be."""
         by_path: dict[str, list[Edit]] = {}
         for edit in (edit for group in groups for edit in group):

@@ -26,9 +26,9 @@ def with_keyword_set(
     if call is None:
         return None
     needed = argument(call, edit.needs or "")
-    if needed is not None and is_computed(program, needed):
-        if not _is_written(program, call, edit.needs or "", beside):
-            edit = replace(edit, value=_guarded(needed, edit))
+    written = _is_written(program, call, edit.needs or "", beside)
+    if needed is not None and is_computed(program, needed) and not written:
+        edit = replace(edit, value=_guarded(needed, edit))
     old = argument(call, edit.keyword, edit.position)
     if old is None:
         if any(x.star for x in call.args):

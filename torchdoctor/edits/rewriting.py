@@ -7,6 +7,7 @@ which names them by the original's nodes, finds them in the text with the first 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import libcst as cst
 
@@ -16,7 +17,7 @@ from torchdoctor.edits.changes import (
     ArgumentDropped,
     Around,
     Change,
-    Conflict,
+    ConflictError,
     Inserted,
     Removed,
     Replaced,
@@ -34,7 +35,7 @@ def rewritten(program: Program, changes: Iterable[Change]) -> str:
     """Return the module's text with all changes, which compiles. Their order does not matter.
 
     Raises:
-        Conflict: two of them want different things of one place.
+        ConflictError: two of them want different things of one place.
         SyntaxError: the result is no program.
     """
     distinct = list(dict.fromkeys(changes))
@@ -57,7 +58,7 @@ def _of_arguments(program: Program, changes: Sequence[Change]) -> list[TextChang
     for change in changes:
         if isinstance(change, ArgumentAdded):
             if added[change.call].setdefault(change.keyword, change.value) != change.value:
-                raise Conflict(f"{change.keyword} would have two values")
+                raise ConflictError(f"{change.keyword} would have two values")
         elif isinstance(change, ArgumentDropped):
             dropped[change.call].append(change.number)
     texts: list[TextChange] = []
@@ -101,15 +102,15 @@ def _outermost(change: Around) -> tuple[int, bool, str, str]:
 def _refuse_overlaps(changes: Sequence[TextChange]) -> None:
     replaced = sorted({(x.start, x.end) for x in changes if isinstance(x, Replaced)})
     if len(replaced) < sum(isinstance(x, Replaced) for x in changes):
-        raise Conflict("two texts for one place")
-    for (_, end), (start, _) in zip(replaced, replaced[1:], strict=False):
+        raise ConflictError("two texts for one place")
+    for (_, end), (start, _) in pairwise(replaced):
         if start < end:
-            raise Conflict("the text that two changes replace overlaps")
+            raise ConflictError("the text that two changes replace overlaps")
     for around in changes:
         if isinstance(around, Around):
             for start, end in replaced:
                 if start < around.start < end or start < around.end < end:
-                    raise Conflict("what is put around an expression that is replaced")
+                    raise ConflictError("what is put around an expression that is replaced")
 
 
 @dataclass
@@ -130,9 +131,9 @@ class _Plan:
             removed.remove(0)
         self.removed = removed
         outer_first = sorted(self.wrapped, key=lambda x: (x.first, -x.end, x.context))
-        for one, other in zip(outer_first, outer_first[1:], strict=False):
-            if one.first < other.first < one.end < other.end:
-                raise Conflict("two `with` statements overlap")
+        for outer, inner in pairwise(outer_first):
+            if outer.first < inner.first < outer.end < inner.end:
+                raise ConflictError("two `with` statements overlap")
         return self._range(statements, 0, len(statements), outer_first)
 
     def _range(
@@ -175,8 +176,7 @@ class _Plan:
         made = [_led(statement, comments)]
         comments.clear()
         for change in sorted(self.reshaped[number], key=lambda x: x.name):
-            *others, last = change.reshape(made[-1])
-            made[-1:] = [*others, last]
+            made[-1:] = change.reshape(made[-1])
         return made
 
 
@@ -188,7 +188,7 @@ def _plans(changes: Sequence[Change]) -> dict[Block, _Plan]:
             plan = plans[change.block]
             (plan.after if change.after else plan.before)[change.number].append(change)
             if change.subject and subjects.setdefault(change.subject, change.code) != change.code:
-                raise Conflict(f"{change.subject} would be set to two values")
+                raise ConflictError(f"{change.subject} would be set to two values")
         elif isinstance(change, Reshaped):
             plans[change.block].reshaped[change.number].append(change)
         elif isinstance(change, Removed):
@@ -243,7 +243,8 @@ def _under(context: str, inside: Sequence[cst.CSTNode]) -> cst.With:
     # What is said above the first statement stays above it all.
     body = [head.with_changes(leading_lines=()) if lines else head, *inside[1:]]
     item = cst.WithItem(item=cst.parse_expression(context))
-    return cst.With(items=[item], body=cst.IndentedBlock(body=body), leading_lines=lines)
+    block = cst.IndentedBlock([]).with_changes(body=body)
+    return cst.With(items=[item], body=block, leading_lines=lines)
 
 
 class _Rewriter(cst.CSTTransformer):
@@ -275,7 +276,7 @@ def _with_plans(program: Program, tree: cst.Module, plans: dict[Block, _Plan]) -
     blocks = program.blocks if tree is program.module else Syntax(tree).blocks
     shape = [len(block.body) for block in program.blocks]
     if shape != [len(block.body) for block in blocks]:
-        raise Conflict("a change within a statement has changed the statements")
+        raise ConflictError("a change within a statement has changed the statements")
     there = dict(zip(program.blocks, blocks, strict=True))
     of_tree: dict[cst.CSTNode, _Plan] = {there[block]: plan for block, plan in plans.items()}
     return cst.ensure_type(tree.visit(_Rewriter(of_tree)), cst.Module)

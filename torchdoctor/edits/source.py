@@ -49,7 +49,7 @@ class EditedProgram:
         self._source = source
         self._program = Program(source)
         self._mark = "\ufeff" if source.startswith("\ufeff") else ""  # LibCST drops it
-        self._found: dict[edits.Edit, Changes | None] = {}
+        self._known: dict[edits.Edit, Changes | None] = {}
 
     def with_edits(self, wanted: Iterable[edits.Edit]) -> str | None:
         """Return the text with all edits, the same in whatever order they are given.
@@ -71,28 +71,28 @@ class EditedProgram:
         alone = [x for x in wanted if type(x) not in _ARGUMENTS or not _depends(x)]
         changes: Changes = []
         for edit in alone:
-            found = self._found_for(edit)
-            if found is None:
+            own = self._changes_alone(edit)
+            if own is None:
                 return None
-            changes += found
+            changes += own
         beside = list(changes)
         for edit in arguments:
             if _depends(edit):
-                found = _ARGUMENTS[type(edit)](self._program, edit, beside)
-                if found is None:
+                own = _ARGUMENTS[type(edit)](self._program, edit, beside)
+                if own is None:
                     return None
-                changes += found
+                changes += own
         return changes
 
-    def _found_for(self, edit: edits.Edit) -> Changes | None:
+    def _changes_alone(self, edit: edits.Edit) -> Changes | None:
         """Return what an edit changes that depends on no other; each is looked for once."""
-        if edit not in self._found:
+        if edit not in self._known:
             kind = type(edit)
             if kind in _ARGUMENTS:
-                self._found[edit] = _ARGUMENTS[kind](self._program, edit, ())
+                self._known[edit] = _ARGUMENTS[kind](self._program, edit, ())
             else:
-                self._found[edit] = _BY_KIND[kind](self._program, edit)
-        return self._found[edit]
+                self._known[edit] = _BY_KIND[kind](self._program, edit)
+        return self._known[edit]
 
 
 def _depends(edit: edits.Edit) -> bool:

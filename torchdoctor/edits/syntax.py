@@ -179,7 +179,7 @@ class Program(Syntax):
         block = self.parents[statement]
         if not isinstance(block, (cst.Module, cst.IndentedBlock)):
             raise LookupError("the statement stands on the line of another one")
-        return block, list(block.body).index(statement)
+        return block, next(n for n, x in enumerate(block.body) if x is statement)
 
 
 def source_of(node: cst.CSTNode) -> str:
