@@ -121,7 +121,11 @@ def _described(loader, torch):
 
 def _shuffles(loader, torch):
     """Return whether samples come in an order drawn anew; None: by a sampler of another kind."""
-    sampler = getattr(loader, "sampler", None)
+    sampler = loader
+    # Beside a sampler of batches the loader's own sampler is a default that draws nothing.
+    while getattr(sampler, "batch_sampler", None) is not None:
+        sampler = sampler.batch_sampler
+    sampler = getattr(sampler, "sampler", None)
     if isinstance(sampler, torch.utils.data.RandomSampler):
         return True
     return False if isinstance(sampler, torch.utils.data.SequentialSampler) else None
