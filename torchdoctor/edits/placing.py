@@ -49,7 +49,7 @@ def _wanted(program: Program, edit: BeforeLoopEdit) -> Place | None:
     own = "<module>" if scope is None else scope.name.value
     # A comprehension and a lambda have frames of their own.
     seen = edit.function if edit.function == "<module>" or edit.function[:1] != "<" else ""
-    if seen and seen != own:
+    if seen and seen.rpartition(".")[2] != own:
         return None  # the file is not what ran
     places = _around(program, edit.line)
     for block, number in places:
