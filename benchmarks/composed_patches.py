@@ -320,9 +320,8 @@ def main() -> int:
                     program.try_set(chosen)
             tried = program.tried
             unmade = sorted(set(program.groups) - program.alone)
-            print(
-                f"{tried.name} | {len(names)} fixes | {dict(tried.counts)} | none alone: {unmade}"
-            )
+            cells = [tried.name, f"{len(names)} fixes", dict(tried.counts), f"not alone: {unmade}"]
+            print(*cells, sep=" | ", flush=True)
             for line in tried.failures:
                 print(f"    {line}", flush=True)
             sums += tried.counts

@@ -95,7 +95,7 @@ def sampled(names: Sequence[str], seed: int) -> list[tuple[str, ...]]:
     """Some pairs, some triples, and the set of all: each script gets others."""
     chance = random.Random(seed)
     pairs, triples = sets_of(names, 2), sets_of(names, 3)
-    return [*chance.sample(pairs, 10), *chance.sample(triples, 10), tuple(names)]
+    return [*chance.sample(pairs, 6), *chance.sample(triples, 5), tuple(names)]
 
 
 def text_of(composer: Composer, groups: dict[str, list[Edit]], names: Sequence[str]) -> str:

@@ -124,7 +124,11 @@ class Bindings:
 
     def _bound_anywhere(self, name: str) -> bool:
         scopes: list[Scope] = [self._program.module, *self._program.scopes]
-        return any(name in self.of(scope) for scope in scopes)
+        if any(name in self.of(scope) for scope in scopes):
+            return True
+        # `model: Net`, or the name of a comprehension's own
+        targets = [*self._program.targets, *(x.target for x in self._program.of(cst.CompFor))]
+        return any(name in _targets(target) for target in targets)
 
 
 def _declared(scope: Scope) -> set[str]:

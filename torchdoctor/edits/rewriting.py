@@ -25,7 +25,7 @@ from torchdoctor.edits.changes import (
     TextChange,
     Wrapped,
 )
-from torchdoctor.edits.syntax import LED, Block, Program, Syntax
+from torchdoctor.edits.syntax import LED, Block, Program
 
 _MARK = "\ufeff"  # of a file's byte order; LibCST drops it
 _BEHIND, _BEFORE, _IN_PLACE = range(3)  # of what is written at one offset, in this order
@@ -247,11 +247,31 @@ def _under(context: str, inside: Sequence[cst.CSTNode]) -> cst.With:
     return cst.With(items=[item], body=block, leading_lines=lines)
 
 
+_WITHOUT_BLOCKS = (cst.SimpleStatementLine, cst.BaseExpression, cst.Parameters, cst.EmptyLine)
+
+
+class _Blocks(cst.CSTVisitor):
+    """The blocks of a tree, the outer before the inner."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Keep a block, and look into what may hold further ones."""
+        if isinstance(node, (cst.Module, cst.IndentedBlock)):
+            self.blocks.append(node)
+        return not isinstance(node, _WITHOUT_BLOCKS)
+
+
 class _Rewriter(cst.CSTTransformer):
     """Makes the plans of blocks, the inner before the outer."""
 
     def __init__(self, plans: dict[cst.CSTNode, _Plan]) -> None:
         self._plans = plans
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Look into what may hold blocks."""
+        return not isinstance(node, _WITHOUT_BLOCKS)
 
     def leave_IndentedBlock(  # noqa: N802
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
@@ -273,7 +293,9 @@ class _Rewriter(cst.CSTTransformer):
 
 
 def _with_plans(program: Program, tree: cst.Module, plans: dict[Block, _Plan]) -> cst.Module:
-    blocks = program.blocks if tree is program.module else Syntax(tree).blocks
+    inside = _Blocks()
+    tree.visit(inside)
+    blocks = inside.blocks
     shape = [len(block.body) for block in program.blocks]
     if shape != [len(block.body) for block in blocks]:
         raise ConflictError("a change within a statement has changed the statements")
