@@ -1,4 +1,4 @@
-"""Every pair and triple of edits, made together, applied with git, and run.
+"""Every pair and triple of edits, and all of them, made together, applied with git, and run.
 
     python benchmarks/composed_patches.py --triples 40
 
@@ -298,6 +298,7 @@ def main() -> int:
     parser.add_argument("--samples", action="store_true", help="the sample workloads too")
     parser.add_argument("--triples", type=int, default=10**9, help="of each program, at most")
     parser.add_argument("--pairs", type=int, default=10**9, help="of each program, at most")
+    parser.add_argument("--alone", type=int, default=10**9, help="of each program, at most")
     given = parser.parse_args()
     begin, end = given.scripts.split(":")
     os.environ["TORCH_COMPILE_DISABLE"] = "1"  # what is compiled is called as it is
@@ -314,10 +315,11 @@ def main() -> int:
                 print(f"not observed: {type(error).__name__}: {error}", flush=True)
                 continue
             names, chance = sorted(program.groups), random.Random(0)
-            for size, most in ((1, 99), (2, given.pairs), (3, given.triples)):
+            for size, most in ((1, given.alone), (2, given.pairs), (3, given.triples)):
                 sets = sets_of(names, size)
                 for chosen in chance.sample(sets, min(most, len(sets))):
                     program.try_set(chosen)
+            program.try_set(tuple(names))
             tried = program.tried
             unmade = sorted(set(program.groups) - program.alone)
             cells = [tried.name, f"{len(names)} fixes", dict(tried.counts), f"not alone: {unmade}"]

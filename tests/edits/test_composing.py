@@ -297,6 +297,20 @@ def test_a_statement_for_training_lands_in_no_other_function() -> None:
     assert before_loop(TRAINING, "        model(x)", function="evaluate") is not None
 
 
+def test_an_import_goes_beside_its_like() -> None:
+    source = "import argparse\nimport os\n\nimport torch\nfrom torch import nn\n\nx = 1\n"
+    needed = StatementEdit(file="", statement="import copy")
+    threads = StatementEdit(file="", statement="torch.set_num_threads(1)")
+    assert together(source, [needed, threads]) == (
+        "import argparse\nimport copy\nimport os\n\nimport torch\nfrom torch import nn\n\n"
+        "torch.set_num_threads(1)\n\nx = 1\n"
+    )
+    alone = "import torch\n\nx = 1\n"
+    assert together(alone, [needed]) == "import torch\nimport copy\n\nx = 1\n"
+    present = source.replace("import os", "import copy")
+    assert together(present, [needed]) == present
+
+
 def test_a_group_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(TRAINING)

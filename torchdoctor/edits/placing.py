@@ -48,8 +48,8 @@ def _wanted(program: Program, edit: BeforeLoopEdit) -> Place | None:
         return None
     own = "<module>" if scope is None else scope.name.value
     # A comprehension and a lambda have frames of their own.
-    seen = edit.function if edit.function == "<module>" or edit.function[:1] != "<" else ""
-    if seen and seen.rpartition(".")[2] != own:
+    ran_in = edit.function if edit.function == "<module>" or edit.function[:1] != "<" else ""
+    if ran_in and ran_in.rpartition(".")[2] != own:
         return None  # the file is not what ran
     places = _around(program, edit.line)
     for block, number in places:

@@ -1,6 +1,7 @@
 """A statement at the head of a module, or in place of the program's own that sets the same."""
 
 import re
+import sys
 from collections.abc import Sequence
 
 import libcst as cst
@@ -44,7 +45,7 @@ def with_statement(program: Program, edit: StatementEdit) -> Changes | None:
         return _own_changed(program, own, setting, added)
     inserted = Inserted(
         program.module,
-        after,
+        after if name else _beside_its_like(body[: after + 1], edit.statement, after),
         edit.statement,
         after=True,
         blank_above=bool(name),
@@ -65,6 +66,22 @@ def _head(body: Sequence[cst.CSTNode], name: str) -> int | None:
         elif head is not None:
             break
     return head
+
+
+def _beside_its_like(head: Sequence[cst.CSTNode], statement: str, after: int) -> int:
+    """Return the import to put `import copy` behind: the last of the standard library above it."""
+    place = None
+    if statement.split()[1].split(".")[0] not in sys.stdlib_module_names:
+        return after
+    for number, line in enumerate(head):
+        if not isinstance(line, cst.SimpleStatementLine):
+            continue
+        for part in line.body:
+            code = source_of(part)
+            module = code.split()[1].split(".")[0] if isinstance(part, cst.Import) else ""
+            if module in sys.stdlib_module_names and (place is None or code < statement):
+                place = number
+    return after if place is None else place
 
 
 def _imports_only(line: cst.CSTNode) -> bool:
