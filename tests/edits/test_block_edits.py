@@ -369,6 +369,7 @@ def test_a_loop_that_makes_the_model_in_a_function_is_passed_over(name: str, mak
     flat = f"import torch\n{maker}for lr in lrs:\n    setup(lr)\n    f(x)\n"
     assert before(flat, f"{name}.compile()", at="f(x)", name=name) is None
     local = flat.replace("global", "print; #").replace("o.net =", "net =")
+    local = local.replace("for lr", f"{name.split('.')[0]} = Net()\nfor lr")
     assert f"\n{name}.compile()\nfor" in (before(local, f"{name}.compile()", "f(x)", name) or "")
 
 

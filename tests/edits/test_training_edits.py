@@ -126,8 +126,9 @@ def test_every_model_gets_its_statement() -> None:
 def test_a_statement_before_training_names_the_model_as_it_is_held() -> None:
     [edit] = before_training(recording(model()), "{model}.compile()")
     assert edit == BeforeLoopEdit(
-        file="/w/train.py", line=30, statement="model.compile()", name="model", needs_loop=False
-    )
+        file="/w/train.py", line=30, statement="model.compile()", name="model", needs_loop=False,
+        function="<module>",
+    )  # fmt: skip
     [edit] = before_training(recording(model(holder_depth=2)), "{model}.compile()")
     assert isinstance(edit, BeforeLoopEdit) and edit.needs_loop
 
@@ -189,13 +190,14 @@ def test_a_trainer_is_asked_in_its_own_words() -> None:
 
 
 def test_a_loader_that_a_library_made_anew_is_edited_where_it_was_written() -> None:
-    def loader(ident: int, line: int, length: int, batches: int = 0) -> LoaderFacts:
+    def loader(ident: int, where: Location, length: int, batches: int = 0) -> LoaderFacts:
         return LoaderFacts(
-            ident=ident, location=at(line), dataset_cls="D", dataset_length=length, batches=batches
+            ident=ident, location=where, dataset_cls="D", dataset_length=length, batches=batches
         )
 
-    written = [loader(0, 99, 3668), loader(1, 102, 408)]
-    made_anew = [loader(2, 153, 3668, batches=14), loader(3, 153, 408)]
+    prepared = replace(at(153), through="accelerate")
+    written = [loader(0, at(99), 3668), loader(1, at(102), 408)]
+    made_anew = [loader(2, prepared, 3668, batches=14), loader(3, prepared, 408)]
     process = ProcessFacts(pid=1, loaders=[*written, *made_anew])
     seen = replace(recording(), processes=[process])
     assert loader_location(seen) == at(99)
@@ -203,7 +205,7 @@ def test_a_loader_that_a_library_made_anew_is_edited_where_it_was_written() -> N
     assert isinstance(edit, KeywordEdit) and edit.line == 99
     assert loader_call(seen, num_workers=4) == "train.py:99  DataLoader(..., num_workers=4)"
     both_here = replace(seen, processes=[replace(process, loaders=made_anew)])
-    assert loader_location(both_here) == at(153)
+    assert loader_location(both_here) == prepared
 
 
 def test_pinning_goes_with_copies_that_do_not_block() -> None:

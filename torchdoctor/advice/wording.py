@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from torchdoctor.edits import Edit
-from torchdoctor.edits.diff import edited_files, folder_of, unified_diff
+from torchdoctor.edits.diff import diff_of_files, folder_of
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.words import FixSpec, Location, Recording, Settings
 
@@ -80,21 +80,21 @@ def source_patch(
 ) -> SourcePatch | None:
     """Return one patch for fixes (ids and settings); None if no edit can be made for any of them.
 
-    Two fixes may change one call: each edit starts from what those before it left.
+    A fix is made whole or left out, and the order of the fixes does not matter.
     """
-    edits: list[Edit] = []
-    made, left_out = [], []
-    for ident, settings in chosen:
-        more = wording(fixes[ident], settings, recording).edits
-        if more and edited_files([*edits, *more]) is not None:
-            edits += more
-            made.append(ident)
-        else:
-            left_out.append(ident)
-    files = edited_files(edits) or {}
-    changed = {path: after for path, (before, after) in files.items() if after != before}
-    folder = folder_of(edits, recording.workload.cwd)
-    diff = unified_diff(edits, folder)
-    if not changed or diff is None:
+    from torchdoctor.edits.composing import compose  # LibCST takes a while to import
+
+    groups = {ident: wording(fixes[ident], settings, recording).edits for ident, settings in chosen}
+    composed = compose(groups)
+    changed = {path: after for path, (before, after) in composed.files.items() if after != before}
+    folder = folder_of([x for name in composed.made for x in groups[name]], recording.workload.cwd)
+    diff = diff_of_files(composed.files, folder)
+    if diff is None:
         return None
-    return SourcePatch(diff=diff, folder=folder, texts=changed, fixes=made, left_out=left_out)
+    return SourcePatch(
+        diff=diff,
+        folder=folder,
+        texts=changed,
+        fixes=composed.made,
+        left_out=composed.left_out,
+    )

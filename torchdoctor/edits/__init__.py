@@ -82,12 +82,14 @@ class WithEdit(LineEdit, frozen=True, kw_only=True):
 class BeforeLoopEdit(LineEdit, frozen=True, kw_only=True):
     """Insert a statement before the outermost loop around `line` that does not assign `name`.
 
-    Without a loop in that function: before the statement itself, unless `needs_loop`.
+    Without a loop in that function: before the statement itself, unless `needs_loop`. Further down
+    where a name of the statement has no value above the loop. Not made where none fits.
     """
 
     statement: str
     name: str  # what the statement is about
     needs_loop: bool = True
+    function: str = ""  # in which the line ran: "main", "<module>"
 
 
 class ScaledStepEdit(LineEdit, frozen=True, kw_only=True):

@@ -1,24 +1,16 @@
-"""Edits of whole statements: before a loop, under a `with`, and those of a training step."""
+"""Edits of whole statements: under a `with`, and those of a training step."""
 
 import builtins
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import libcst as cst
 from libcst import matchers
 
-from torchdoctor.edits import BeforeLoopEdit, InputEdit, RemoveEdit, ScaledStepEdit, WithEdit
-from torchdoctor.edits.syntax import (
-    LED,
-    WHOLE,
-    Block,
-    Program,
-    Syntax,
-    called,
-    last_name,
-    same_statement,
-    source_of,
-)
+from torchdoctor.edits import InputEdit, RemoveEdit, ScaledStepEdit, WithEdit
+from torchdoctor.edits.bindings import Bindings
+from torchdoctor.edits.changes import Around, Changes, Inserted, Removed, Replaced, Wrapped
+from torchdoctor.edits.syntax import WHOLE, Block, Program, Syntax, called, last_name, source_of
 
 _COMMENT = re.compile(r"#.*")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -99,10 +91,10 @@ def _passes_parameter(function: cst.FunctionDef) -> bool:
     return bool(read) and all(names & given for names in read)
 
 
-def scaled_step(program: Program, edit: ScaledStepEdit) -> cst.Module | None:
+def scaled_step(program: Program, edit: ScaledStepEdit) -> Changes | None:
     """Put `loss.backward()` ... `optimizer.step()` of one block through the scaler."""
     if f"{edit.scaler}.scale(" in program.code:
-        return program.module
+        return []
     place = program.statement_at(edit.line)
     if edit.scaler in program.code or place is None:
         return None  # a name of the user's
@@ -127,22 +119,38 @@ def scaled_step(program: Program, edit: ScaledStepEdit) -> cst.Module | None:
     if any(matchers.findall(x, _LEAVES) for x in between):
         return None
     name, scaler = source_of(owner), edit.scaler
-    backward = _in_place(f"{scaler}.scale({source_of(loss)}).backward()", block.body[number])
+    changes = [
+        *_through(program, block.body[number], loss, f"{scaler}.scale(", ").backward()"),
+        *_through(program, block.body[stepped], owner, f"{scaler}.step(", ")"),
+        _statement(block, stepped, f"{scaler}.update()"),
+    ]
     # Whatever lies between the two may clip the gradients, or look at them.
-    unscale = [cst.parse_statement(f"{scaler}.unscale_({name})")] if between else []
-    step = _in_place(f"{scaler}.step({name})", block.body[stepped])
-    update = cst.parse_statement(f"{scaler}.update()")
-    before, rest = block.body[:number], block.body[stepped + 1 :]
-    return program.with_body(block, [*before, backward, *unscale, *between, step, update, *rest])
+    if between:
+        changes.append(_statement(block, number, f"{scaler}.unscale_({name})"))
+    return changes
 
 
 def _is_optimizer(node: cst.BaseExpression) -> bool:
     return _OPTIMIZER in last_name(node).lower()
 
 
-def _in_place(code: str, line: cst.CSTNode) -> cst.CSTNode:
-    made = cst.ensure_type(cst.parse_statement(code), cst.SimpleStatementLine)
-    return line.with_changes(body=made.body)
+def _through(
+    program: Program, line: cst.CSTNode, given: cst.BaseExpression, before: str, behind: str
+) -> Changes:
+    """Put what a statement's call is a method of through a call of the scaler."""
+    call = called(line)
+    if call is None:
+        return []
+    start, end = program.span_with_brackets(given)
+    # Around, so that what changes within what is given does so as well.
+    return [
+        Around(start, end, before, behind),
+        Replaced(end, program.span_with_brackets(call)[1], ""),
+    ]
+
+
+def _statement(block: Block, number: int, code: str) -> Inserted:
+    return Inserted(block, number, code, after=True, statement=cst.parse_statement(code))
 
 
 def _receiver(statement: cst.CSTNode, method: str) -> cst.BaseExpression | None:
@@ -153,7 +161,7 @@ def _receiver(statement: cst.CSTNode, method: str) -> cst.BaseExpression | None:
     return call.func.value if call.func.attr.value == method else None
 
 
-def with_context(program: Program, edit: WithEdit) -> cst.Module | None:
+def with_context(program: Program, edit: WithEdit) -> Changes | None:
     """Put the statements from `edit.callee` to the last before `edit.before` under a `with`."""
     if not program.imports(edit.context.split(".", 1)[0]):
         return None
@@ -165,7 +173,7 @@ def with_context(program: Program, edit: WithEdit) -> cst.Module | None:
             for x in headers
         ]
         if any(same) and program.covers(statement, edit.line):
-            return program.module
+            return []
     chosen = _passes(program, edit)
     if chosen is None:
         return None
@@ -174,18 +182,12 @@ def with_context(program: Program, edit: WithEdit) -> cst.Module | None:
     head = inside[0]
     if isinstance(head, (cst.FunctionDef, cst.ClassDef)):
         return None
-    context = edit.context.replace("{device}", _device(program, edit))
-    item = cst.WithItem(item=cst.parse_expression(context))
+    context = edit.context.replace("{device}", _device(program, edit, block, first))
     if len(inside) == 1 and isinstance(head, cst.With):
         # One more item, before the program's own, which may overrule it.
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        items = [item.with_changes(comma=comma), *head.items]
-        return program.replaced(head, head.with_changes(items=items))
-    lines = head.leading_lines if isinstance(head, LED) else ()
-    # What is said above the first statement stays above it all.
-    body = [head.with_changes(leading_lines=()) if lines else head, *inside[1:]]
-    wrapped = cst.With(items=[item], body=cst.IndentedBlock(body=body), leading_lines=lines)
-    return program.with_body(block, [*block.body[:first], wrapped, *block.body[end:]])
+        start = program.span_with_brackets(head.items[0].item)[0]
+        return [Replaced(start, start, f"{context}, ")]
+    return [Wrapped(block, first, end, context)]
 
 
 def _passes(program: Program, edit: WithEdit) -> tuple[Block, int, int] | None:
@@ -221,8 +223,17 @@ def _values(assigns: Collection[cst.Assign], name: str) -> list[str]:
     ]
 
 
-def _device(program: Program, edit: WithEdit) -> str:
+def _device(program: Program, edit: WithEdit, block: Block, first: int) -> str:
     """Return the program's own name for the type of its device, or the type that was seen."""
+    bindings = Bindings(program)
+    for name, expression in _device_names(program, edit):
+        if bindings.bound(name, block, first):
+            return expression
+    return f'"{edit.device}"'
+
+
+def _device_names(program: Program, edit: WithEdit) -> Iterator[tuple[str, str]]:
+    """Yield what the program may call its device here, with the expression for its type."""
     around = [x for x in program.of(cst.FunctionDef) if program.covers(x, edit.line)]
     given = {p.name.value for x in around for p in Syntax(x.params).of(cst.Param)}
     elsewhere = {
@@ -233,119 +244,37 @@ def _device(program: Program, edit: WithEdit) -> str:
     }
     bound = [x for x in program.of(cst.Assign) if x not in elsewhere]
     if _values(bound, "device_type"):
-        return "device_type"
+        yield "device_type", "device_type"
     if _values(bound, "device") or "device" in given:
         # A parameter is what the program made elsewhere.
         made = _values(program.of(cst.Assign), "device")
         typed = made and all(x.startswith(("torch.device(", "torch.accel")) for x in made)
-        return "device.type" if typed else "torch.device(device).type"
+        yield "device", "device.type" if typed else "torch.device(device).type"
     if any(value.startswith("Accelerator(") for value in _values(bound, "accelerator")):
-        return "accelerator.device.type"
+        yield "accelerator", "accelerator.device.type"
     owned = any(source_of(target) == "self.device" for target in program.targets)
-    return "torch.device(self.device).type" if owned and "self" in given else f'"{edit.device}"'
+    if owned and "self" in given:
+        yield "self.device", "torch.device(self.device).type"
 
 
 def _covering(program: Program, body: Sequence[cst.CSTNode], line: int) -> int | None:
     return next((n for n, node in enumerate(body) if program.covers(node, line)), None)
 
 
-def before_loop(program: Program, edit: BeforeLoopEdit) -> cst.Module | None:
-    """Insert a statement before the outermost loop around a line, within its function."""
-    added = cst.parse_statement(edit.statement, program.module.config_for_parsing)
-    if not program.imports("torch"):
-        return None
-    if _in_effect(program, edit.line, added):
-        return program.module
-    if _sometimes(program, added, edit.name):
-        return None
-    names = {x.value for x in program.of(cst.Name)}
-    if isinstance(added, cst.For) and source_of(added.target) in names:
-        return None  # the added loop would overwrite it
-    scope = program.innermost(program.scopes, edit.line)
-    if isinstance(scope, cst.ClassDef):
-        return None
-    deepest = None
-    for block in Syntax(scope.body if scope is not None else program.module).blocks:
-        number = _covering(program, block.body, edit.line)
-        if number is None:
-            continue
-        deepest = block, number
-        loop = block.body[number]
-        if isinstance(loop, (cst.For, cst.While)) and not _assigns(program, loop, edit.name):
-            return _inserted(program, block, number, added)
-    if edit.needs_loop or deepest is None:
-        return None
-    return _inserted(program, *deepest, added)
-
-
-def _in_effect(program: Program, line: int, added: cst.CSTNode) -> bool:
-    """Return True if every run that reaches a line has passed this statement."""
-    return any(
-        program.line(statement) <= line and same_statement(statement, added)
-        for block in program.blocks
-        if isinstance(block, cst.Module) or program.covers(block, line)
-        for statement in block.body
-    )
-
-
-def _sometimes(program: Program, added: cst.CSTNode, name: str) -> bool:
-    """Return True if the program does the same in a branch or a function, now and then."""
-    if any(same_statement(line, added) for block in program.blocks for line in block.body):
-        return True
-    if not Syntax(added).calls("compile"):
-        return False
-    compiled = [source_of(x.args[0].value) for x in program.calls_by("torch.compile") if x.args]
-    return name in compiled or bool(program.calls_by(f"{name}.compile"))
-
-
-def _assigns(program: Program, loop: cst.For | cst.While, name: str) -> bool:
-    """Return True if a loop, or a function that it calls, makes what goes by this name."""
-    wanted = {name, name.split(".", 1)[0]}
-    syntax = Syntax(loop)
-    if wanted & {source_of(target) for target in syntax.targets}:
-        return True
-    waiting = list(program.of(cst.FunctionDef))
-    names = {last_name(x.func) for x in syntax.calls()}
-    while reached := [x for x in waiting if x.name.value in names]:
-        for function in reached:
-            waiting.remove(function)
-            inside = Syntax(function)
-            shared = {x.name.value for x in inside.of(cst.NameItem)}
-            made = {source_of(target) for target in inside.targets}
-            if wanted & {x for x in made if "." in x or x in shared}:
-                return True
-            names |= {last_name(x.func) for x in inside.calls()}
-    return False
-
-
-def _inserted(
-    program: Program,
-    block: Block,
-    number: int,
-    added: cst.SimpleStatementLine | cst.BaseCompoundStatement,
-) -> cst.Module:
-    # Comments above the loop stay with the loop.
-    loop, above = block.body[number], block.body[number - 1] if number else None
-    spaced = isinstance(loop, LED) and any(line.comment is None for line in loop.leading_lines)
-    if spaced and not isinstance(above, cst.SimpleStatementLine) and above is not None:
-        added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-    return program.with_body(block, [*block.body[:number], added, *block.body[number:]])
-
-
-def with_input(program: Program, edit: InputEdit) -> cst.Module | None:
+def with_input(program: Program, edit: InputEdit) -> Changes | None:
     """Chain a method to the call's first argument: `model(x)` -> `model(x.to(...))`."""
     call = program.only_call(program.calls_by(edit.callee), edit.line)
     if call is None or not program.imports("torch") or not call.args:
         return None
     given = call.args[0]
     if source_of(given.value).endswith(edit.method):
-        return program.module
+        return []
     if given.star or given.keyword is not None or not isinstance(given.value, WHOLE):
         return None
-    return program.replaced(given.value, source_of(given.value) + edit.method)
+    return [Around(*program.span_with_brackets(given.value), "", edit.method)]
 
 
-def without_statement(program: Program, edit: RemoveEdit) -> cst.Module | None:
+def without_statement(program: Program, edit: RemoveEdit) -> Changes | None:
     """Remove a call that is a statement; `pass` stands in its place if it was alone."""
     place = program.statement_at(edit.line)
     if place is None:
@@ -355,7 +284,4 @@ def without_statement(program: Program, edit: RemoveEdit) -> cst.Module | None:
     call = called(line)
     if call is None or last_name(call.func) != edit.callee:
         return None
-    if len(block.body) == 1:
-        return program.spliced((*program.span(call), "pass"))
-    # Comments above it stay.
-    return program.spliced((*program.lines_of(line), ""))
+    return [Removed(block, number)]

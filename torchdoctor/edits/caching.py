@@ -5,6 +5,7 @@ import re
 import libcst as cst
 
 from torchdoctor.edits import KeptSamplesEdit
+from torchdoctor.edits.changes import Changes, Reshaped
 from torchdoctor.edits.syntax import Program, Syntax, last_name, source_of
 
 _OWN = re.compile(r"\b(_samples|_make_sample|__slots__)\b")
@@ -20,7 +21,7 @@ def {0}({1}, {2}):
 """
 
 
-def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | None:
+def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> Changes | None:
     """Let the method answer later calls with a copy; None if it takes more than an index."""
     method = program.innermost(program.of(cst.FunctionDef), edit.line)
     classes = program.of(cst.ClassDef)
@@ -28,7 +29,7 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | N
     if method is None or owner is None:
         return None
     if "._make_sample(" in source_of(owner):
-        return program.module
+        return []
     given = method.params.params
     plain = method.params.deep_equals(cst.Parameters(params=given)) and len(given) == 2
     special = method.decorators or method.asynchronous or given[-1].default
@@ -37,14 +38,18 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> cst.Module | N
     if special or named or extended or not plain or _changes_later(program, owner, edit.changed):
         return None
     code = _KEPT.format(method.name.value, *(x.name.value for x in given))
+    return [Reshaped(*program.place_of(method), code, lambda made: _kept(made, code))]
+
+
+def _kept(method: cst.CSTNode, code: str) -> list[cst.CSTNode]:
+    """Return the method that keeps samples, and the program's own under another name."""
+    own = cst.ensure_type(method, cst.FunctionDef)
     kept = cst.ensure_type(cst.parse_statement(code), cst.FunctionDef)
     kept = kept.with_changes(
-        leading_lines=method.leading_lines, params=method.params, returns=method.returns
+        leading_lines=own.leading_lines, params=own.params, returns=own.returns
     )
     name = cst.Name("_make_sample")
-    made = method.with_changes(name=name, leading_lines=[cst.EmptyLine(indent=False)])
-    body = [part for x in owner.body.body for part in ((kept, made) if x is method else (x,))]
-    return program.replaced(owner.body, owner.body.with_changes(body=body))
+    return [kept, own.with_changes(name=name, leading_lines=[cst.EmptyLine(indent=False)])]
 
 
 def _changes_later(program: Program, owner: cst.ClassDef, changed: tuple[str, ...]) -> bool:

@@ -84,14 +84,36 @@ def _others_made_there(recording: Recording) -> int:
 
 
 def _written(recording: Recording, loader: LoaderFacts) -> LoaderFacts:
-    """Return the loader of the user's code, from which a library (Accelerate) made this one."""
-    for earlier in recording.main.loaders:
-        if earlier.ident >= loader.ident or earlier.batches or earlier.location == loader.location:
-            continue
-        known = (earlier.dataset_cls, earlier.dataset_length)
-        if known == (loader.dataset_cls, loader.dataset_length):
-            return earlier
-    return loader
+    """Return the loader of the user's code, from which a library (Accelerate) made this one.
+
+    The loader itself where the user's code made it, or several others may be what it was made of.
+    """
+    if loader.location is None or loader.location.through is None:
+        return loader
+    origins = [
+        earlier
+        for earlier in recording.main.loaders
+        if earlier.ident < loader.ident
+        and not earlier.batches
+        and earlier.location is not None
+        and earlier.location.through is None
+        and earlier.location != loader.location
+        and _may_become(earlier, loader)
+    ]
+    # One line may make them all, by a function or in a comprehension.
+    places = {(earlier.location, earlier.cls) for earlier in origins}
+    return origins[0] if len(places) == 1 else loader
+
+
+def _may_become(earlier: LoaderFacts, loader: LoaderFacts) -> bool:
+    """Return True unless something tells two loaders apart."""
+    if (earlier.dataset_cls, earlier.dataset_length) != (loader.dataset_cls, loader.dataset_length):
+        return False
+    for known in ("batch_size", "shuffles"):
+        before, after = getattr(earlier, known), getattr(loader, known)
+        if before is not None and after is not None and before != after:
+            return False
+    return True
 
 
 def loader_location(recording: Recording) -> Location | None:

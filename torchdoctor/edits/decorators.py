@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from torchdoctor.edits import DecoratorEdit
+from torchdoctor.edits.changes import Changes, Reshaped
 from torchdoctor.edits.syntax import NAMES, Program, Syntax, last_name, source_of
 
 # What calls one of these trains: gradients must stay on in it.
@@ -19,21 +20,25 @@ _HARMLESS = frozenset(NAMES["harmless_methods"]).union(
 )
 
 
-def with_decorator(program: Program, edit: DecoratorEdit) -> cst.Module | None:
+def with_decorator(program: Program, edit: DecoratorEdit) -> Changes | None:
     """Decorate the innermost function around the line; None if it trains, or that is not known."""
     function = program.innermost(program.of(cst.FunctionDef), edit.line)
     if function is None or not program.imports(edit.decorator.split(".", 1)[0]):
         return None
     present = [source_of(d.decorator) for d in function.decorators]
     if any(text in _OFF or text == edit.decorator for text in present):
-        return program.module
+        return []
     # Gradients would be on again before the first line of a coroutine runs.
     if function.asynchronous is not None or _Calls(program).may_train(function):
         return None
-    added = cst.Decorator(decorator=cst.parse_expression(edit.decorator))
-    # Comments above the function stay above its decorator.
-    decorated = function.with_changes(decorators=[*function.decorators, added])
-    return program.replaced(function, decorated)
+
+    def decorated(made: cst.CSTNode) -> list[cst.CSTNode]:
+        own = cst.ensure_type(made, cst.FunctionDef)
+        added = cst.Decorator(decorator=cst.parse_expression(edit.decorator))
+        # Comments above the function stay above its decorator.
+        return [own.with_changes(decorators=[*own.decorators, added])]
+
+    return [Reshaped(*program.place_of(function), f"@{edit.decorator}", decorated)]
 
 
 class _Calls:

@@ -8,11 +8,11 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchdoctor.edits import BeforeLoopEdit, Edit, KeywordEdit, LineEdit, WithEdit
+from torchdoctor.edits import Edit, KeywordEdit
 
 if TYPE_CHECKING:
     from torchdoctor.edits.syntax import Program
@@ -23,8 +23,11 @@ _VARIABLE = re.compile(r"""\b(?:environ\.get\(|environ\[|getenv\()\s*["'](\w+)["
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
     """Return the edits as a diff with names relative to the folder; None: one cannot be made."""
     files = edited_files(edits)
-    if files is None:
-        return None
+    return None if files is None else diff_of_files(files, folder)
+
+
+def diff_of_files(files: Mapping[str, tuple[str, str]], folder: str | Path) -> str | None:
+    """Return what was made of files as a diff with names relative to the folder; None: nothing."""
     return "".join(_file_diff(Path(p), *texts, Path(folder)) for p, texts in files.items()) or None
 
 
@@ -92,28 +95,12 @@ def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:
 
 def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
     """Return contents before and after the edits by path; None if one cannot be made."""
-    from torchdoctor.edits.source import edited  # LibCST takes a while to import
+    from torchdoctor.edits.composing import compose  # LibCST takes a while to import
 
-    # A script that was started as `../train.py` has that name and the recording's.
-    paths = {edit.file: os.path.realpath(edit.file) for edit in edits}
-    try:
-        before = {path: read_source(Path(path)) for path in paths.values()}
-    except (OSError, UnicodeDecodeError):
-        return None
-    after = dict(before)
-    for edit in sorted(edits, key=_order):
-        path = paths[edit.file]
-        if (changed := edited(after[path], edit)) is None:
-            return None
-        after[path] = changed
-    return {path: (before[path], after[path]) for path in before}
-
-
-def _order(edit: Edit) -> tuple[int, int, int]:
-    """Return a sorting key from the last line up, calls before what goes around or above them."""
-    if not isinstance(edit, LineEdit):
-        return 2, 0, 0
-    return int(isinstance(edit, BeforeLoopEdit)), -edit.line, int(isinstance(edit, WithEdit))
+    if not edits:
+        return {}
+    composed = compose({"all": edits})
+    return composed.files if composed.made else None
 
 
 def read_source(path: Path) -> str:

@@ -12,6 +12,7 @@ import libcst as cst
 from libcst import matchers
 
 from torchdoctor.edits import KeywordEdit
+from torchdoctor.edits.changes import Changes, Replaced
 from torchdoctor.edits.origins import constant_changed, is_parsed, set_elsewhere
 from torchdoctor.edits.syntax import Program, argument, last_name, source_of
 
@@ -29,9 +30,7 @@ _BATCH = "batch_size"  # what else reads it (a mean, a number of steps) has to f
 _LAST_OF = re.compile(r"[\w.]+\.(\w+)")  # args.num_workers, self.args.num_workers
 
 
-def at_its_source(
-    program: Program, value: cst.BaseExpression, edit: KeywordEdit
-) -> cst.Module | None:
+def at_its_source(program: Program, value: cst.BaseExpression, edit: KeywordEdit) -> Changes | None:
     """Change the option's default or the constant; None if it is neither, for certain."""
     inner = _unwrapped(value)
     if isinstance(inner, cst.Name):
@@ -41,9 +40,9 @@ def at_its_source(
         return None
     command = _command(option, edit)
     if command == list(edit.command):
-        return program.module
+        return []
     if _serves_something_else(program, _dest(option), edit.keyword):
-        return None if edit.keyword == _BATCH else program.replaced(value, edit.value)
+        return None if edit.keyword == _BATCH else [Replaced(*program.span(value), edit.value)]
     return None if command is not None else _default_changed(program, option, edit.value)
 
 
@@ -176,19 +175,21 @@ def _command(option: cst.Call, edit: KeywordEdit) -> list[str] | None:
     return words
 
 
-def _default_changed(program: Program, option: cst.Call, value: str) -> cst.Module | None:
+def _default_changed(program: Program, option: cst.Call, value: str) -> Changes | None:
     kind, old = argument(option, "type"), argument(option, "default")
     if old is None or argument(option, "action") is not None or not value.isdigit():
         return None
     number = isinstance(old, cst.Name) and kind is not None and last_name(kind) in _CONVERTS
     if any(a.star for a in option.args) or not (number or isinstance(old, cst.Integer)):
         return None
-    splices = [(*program.span(old), value)]
+    changes: Changes = [Replaced(*program.span(old), value)]
     told = argument(option, "help")
     if isinstance(told, cst.SimpleString):
         shown = rf"(default\W{{0,3}}){re.escape(source_of(old))}(?![\w.])"
-        splices.append((*program.span(told), re.sub(shown, rf"\g<1>{value}", source_of(told))))
-    return program.spliced(*splices)
+        text = re.sub(shown, rf"\g<1>{value}", source_of(told))
+        if text != source_of(told):
+            changes.append(Replaced(*program.span(told), text))
+    return changes
 
 
 def by_option_of_script(edit: KeywordEdit, origin: str) -> list[str]:

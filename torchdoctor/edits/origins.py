@@ -15,6 +15,7 @@ from libcst.metadata import ClassScope, ComprehensionScope, GlobalScope
 from libcst.metadata.scope_provider import BaseAssignment
 
 from torchdoctor.edits import KeywordEdit
+from torchdoctor.edits.changes import Changes, Replaced
 from torchdoctor.edits.syntax import Program, Syntax, last_name, source_of
 
 _UPDATES = frozenset({"update", "setdefault", "pop", "__setitem__"})
@@ -183,7 +184,7 @@ def is_computed(program: Program, value: cst.BaseExpression) -> bool:
     return False
 
 
-def constant_changed(program: Program, value: cst.Name, edit: KeywordEdit) -> cst.Module | None:
+def constant_changed(program: Program, value: cst.Name, edit: KeywordEdit) -> Changes | None:
     """Change `WORKERS = 0`, or the argument if it serves more; None: its value is not sure."""
     # A file of settings may overrule every name, or something may read them all.
     if any(last_name(x.func) != "vars" or not x.args for x in program.calls("vars", *_EVERY_NAME)):
@@ -200,11 +201,11 @@ def constant_changed(program: Program, value: cst.Name, edit: KeywordEdit) -> cs
     if is_computed(program, assign.value) or isinstance(scope, (ClassScope, ComprehensionScope)):
         return None
     if source_of(assign.value) == edit.value:
-        return program.module
+        return []
     shared = isinstance(scope, GlobalScope) and not _is_started(edit.file, edit.command)
     if shared or any(reference.node is not value for reference in bound[0].references):
-        return program.replaced(value, edit.value)
-    return program.replaced(assign.value, edit.value)
+        return [Replaced(*program.span(value), edit.value)]
+    return [Replaced(*program.span(assign.value), edit.value)]
 
 
 _EVERY_NAME = ("exec", "globals", "locals")

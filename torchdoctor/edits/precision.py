@@ -6,7 +6,8 @@ import libcst as cst
 from libcst import matchers
 
 from torchdoctor.edits import BatchCastEdit, SinglePrecisionEdit
-from torchdoctor.edits.syntax import Program, Splice, last_name, same_statement, source_of
+from torchdoctor.edits.changes import Around, Changes, Inserted, Replaced
+from torchdoctor.edits.syntax import Program, last_name, same_statement, source_of
 
 _DOUBLE = ("torch.float64", "torch.double", "torch.DoubleTensor", "torch.cuda.DoubleTensor")
 _SINGLE = ("torch.float32", "torch.float", "torch.FloatTensor", "torch.cuda.FloatTensor")
@@ -14,31 +15,35 @@ _MAKERS = ("from_numpy", "as_tensor", "tensor")
 _TYPES = ("float", "double", "to", "type", "half", "bfloat16", "long", "int")
 
 
-def single_precision(program: Program, edit: SinglePrecisionEdit) -> cst.Module | None:
+def single_precision(program: Program, edit: SinglePrecisionEdit) -> Changes | None:
     """Make the calls of a name on a line give float32; None if there is none or it is not sure."""
     on_line = [x for x in program.calls() if program.covers(x, edit.line)]
     calls = [x for x in on_line if last_name(x.func) == edit.callee]
     chosen = [x for x in calls if program.line(x) == edit.line] or calls
     if not chosen:
         done = edit.callee == "double" and any(last_name(x.func) == "float" for x in on_line)
-        return program.module if done else None
-    splices = [_single(program, call, edit.callee) for call in chosen]
-    if any(x is None for x in splices):
-        return None
-    return program.spliced(*(splice for call in splices for splice in call or []))
+        return [] if done else None
+    changes: Changes = []
+    for call in chosen:
+        made = _single(program, call, edit.callee)
+        if made is None:
+            return None
+        changes += made
+    return changes
 
 
-def _single(program: Program, call: cst.Call, callee: str) -> list[Splice] | None:
+def _single(program: Program, call: cst.Call, callee: str) -> Changes | None:
     """Return what to change in one call; None if it is not sure."""
     if callee == "double":
         if call.args or not isinstance(call.func, cst.Attribute):
             return None
-        return [(*program.span(call.func.attr), "float")]
+        return [Replaced(*program.span(call.func.attr), "float")]
     kinds = [source_of(given.value).strip("'\"") for given in call.args]
     for given, kind in zip(call.args, kinds, strict=True):
         if kind in _DOUBLE:
             single = source_of(given.value).replace("DoubleTensor", "FloatTensor")
-            return [(*program.span(given.value), single if "Tensor" in kind else "torch.float32")]
+            text = single if "Tensor" in kind else "torch.float32"
+            return [Replaced(*program.span(given.value), text)]
     if set(kinds) & set(_SINGLE):
         return []
     typed = any(a.star or (a.keyword and a.keyword.value == "dtype") for a in call.args)
@@ -49,11 +54,10 @@ def _single(program: Program, call: cst.Call, callee: str) -> list[Splice] | Non
         if method.attr.value in _TYPES:
             return []  # what follows says the type
         after = program.parents[method]
-    end = program.span(call)[1]
-    return [(end, end, ".float()")]
+    return [Around(*program.span(call), "", ".float()")]
 
 
-def cast_batch(program: Program, edit: BatchCastEdit) -> cst.Module | None:
+def cast_batch(program: Program, edit: BatchCastEdit) -> Changes | None:
     """Cast the parts of a batch to float32 before anything else in the loop's body."""
     loops = [x for x in program.of(cst.For) if program.line(x) == edit.line]
     if len(loops) != 1 or not isinstance(loops[0].body, cst.IndentedBlock):
@@ -64,5 +68,8 @@ def cast_batch(program: Program, edit: BatchCastEdit) -> cst.Module | None:
     text = matchers.SimpleStatementLine(body=[matchers.Expr(value=matchers.SimpleString())])
     at = len(list(takewhile(lambda line: matchers.matches(line, text), body)))  # a docstring
     if len(body) > at and same_statement(body[at], added):
-        return program.module
-    return program.with_body(block, [*body[:at], added, *body[at:]])
+        return []
+    code = source_of(added)
+    if at < len(body):
+        return [Inserted(block, at, code, statement=added)]
+    return [Inserted(block, at - 1, code, after=True, statement=added)]

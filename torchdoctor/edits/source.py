@@ -1,21 +1,28 @@
-"""One edit of one module's source, with comments and formatting kept. Pure: text in, text out."""
+"""What each kind of edit changes in a program, and all edits of one program made together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import libcst as cst
-
 from torchdoctor import edits
-from torchdoctor.edits import blocks, caching, decorators, keywords, precision, statements, tensors
+from torchdoctor.edits import (
+    blocks,
+    caching,
+    decorators,
+    keywords,
+    placing,
+    precision,
+    statements,
+    tensors,
+)
+from torchdoctor.edits.changes import Change, Changes
+from torchdoctor.edits.rewriting import rewritten
 from torchdoctor.edits.syntax import Program
 
-_BY_KIND: dict[type[edits.Edit], Callable[[Program, Any], cst.Module | None]] = {
-    edits.KeywordEdit: keywords.with_keyword_set,
-    edits.DropKeywordEdit: keywords.without_keyword,
+_BY_KIND: dict[type[edits.Edit], Callable[[Program, Any], Changes | None]] = {
     edits.StatementEdit: statements.with_statement,
     edits.DecoratorEdit: decorators.with_decorator,
     edits.WithEdit: blocks.with_context,
-    edits.BeforeLoopEdit: blocks.before_loop,
+    edits.BeforeLoopEdit: placing.before_loop,
     edits.InputEdit: blocks.with_input,
     edits.ScaledStepEdit: blocks.scaled_step,
     edits.RemoveEdit: blocks.without_statement,
@@ -27,21 +34,76 @@ _BY_KIND: dict[type[edits.Edit], Callable[[Program, Any], cst.Module | None]] = 
     edits.BatchCastEdit: precision.cast_batch,
     edits.KeptSamplesEdit: caching.with_kept_samples,
 }
-_MARK = "\ufeff"  # of a file's byte order; LibCST drops it
+# What they do depends on what other edits do to an argument of the same call.
+_ARGUMENTS: dict[type[edits.Edit], Callable[[Program, Any, Sequence[Change]], Changes | None]] = {
+    edits.KeywordEdit: keywords.with_keyword_set,
+    edits.DropKeywordEdit: keywords.without_keyword,
+}
+
+
+class EditedProgram:
+    """One program as it was parsed, and what edits of it make of its text."""
+
+    def __init__(self, source: str) -> None:
+        """Parse a source; raise cst.ParserSyntaxError."""
+        self._source = source
+        self._program = Program(source)
+        self._mark = "\ufeff" if source.startswith("\ufeff") else ""  # LibCST drops it
+        self._known: dict[edits.Edit, Changes | None] = {}
+
+    def with_edits(self, wanted: Iterable[edits.Edit]) -> str | None:
+        """Return the text with all edits, the same in whatever order they are given.
+
+        The same text if all that they make stands there already. None if one of them is not
+        certain, two of them want different things, or one fails.
+        """
+        try:
+            changes = self._changes(list(dict.fromkeys(wanted)))
+            if changes is None:
+                return None
+            return self._mark + rewritten(self._program, changes) if changes else self._source
+        except Exception:
+            # The instruction stands then: whatever an edit trips over must not cost the report.
+            return None
+
+    def _changes(self, wanted: Sequence[edits.Edit]) -> Changes | None:
+        arguments = [x for x in wanted if type(x) in _ARGUMENTS]
+        alone = [x for x in wanted if type(x) not in _ARGUMENTS or not _depends(x)]
+        changes: Changes = []
+        for edit in alone:
+            own = self._changes_alone(edit)
+            if own is None:
+                return None
+            changes += own
+        beside = list(changes)
+        for edit in arguments:
+            if _depends(edit):
+                own = _ARGUMENTS[type(edit)](self._program, edit, beside)
+                if own is None:
+                    return None
+                changes += own
+        return changes
+
+    def _changes_alone(self, edit: edits.Edit) -> Changes | None:
+        """Return what an edit changes that depends on no other; each is looked for once."""
+        if edit not in self._known:
+            kind = type(edit)
+            if kind in _ARGUMENTS:
+                self._known[edit] = _ARGUMENTS[kind](self._program, edit, ())
+            else:
+                self._known[edit] = _BY_KIND[kind](self._program, edit)
+        return self._known[edit]
+
+
+def _depends(edit: edits.Edit) -> bool:
+    """Return True if an edit is another one where a second argument of its call is changed."""
+    return bool(getattr(edit, "needs", None) or getattr(edit, "unless", None))
 
 
 def edited(source: str, edit: edits.Edit) -> str | None:
-    """Return the source with one edit made; the same text if it stands there already.
-
-    None if that is not certain, the source does not parse, or the edit fails.
-    """
+    """Return the source with one edit made; None if that is not certain. See `with_edits`."""
     try:
-        changed = _BY_KIND[type(edit)](Program(source), edit)
-        if changed is None:
-            return None
-        code = changed.code.removeprefix(_MARK)
-        compile(code, "<edited>", "exec")
+        program = EditedProgram(source)
     except Exception:
-        # The instruction stands then: whatever an edit trips over must not cost the report.
-        return None
-    return _MARK + code if source.startswith(_MARK) else code
+        return None  # it does not parse
+    return program.with_edits([edit])

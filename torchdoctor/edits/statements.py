@@ -1,16 +1,26 @@
 """A statement at the head of a module, or in place of the program's own that sets the same."""
 
 import re
+import sys
 from collections.abc import Sequence
 
 import libcst as cst
 
 from torchdoctor.edits import StatementEdit
+from torchdoctor.edits.changes import Changes, Inserted, Replaced
 from torchdoctor.edits.origins import is_computed
-from torchdoctor.edits.syntax import NAMES, Program, Syntax, called, imports, same_statement
+from torchdoctor.edits.syntax import (
+    NAMES,
+    Program,
+    Syntax,
+    called,
+    imports,
+    same_statement,
+    source_of,
+)
 
 
-def with_statement(program: Program, edit: StatementEdit) -> cst.Module | None:
+def with_statement(program: Program, edit: StatementEdit) -> Changes | None:
     """Insert the statement behind the imports at the head, or change the program's own.
 
     None where the program sets the same in a function or branch, or more than once.
@@ -22,19 +32,27 @@ def with_statement(program: Program, edit: StatementEdit) -> cst.Module | None:
     own: list[cst.CSTNode] = [x for x in program.targets if program.full_name(x) in wanted]
     own += [x for x in program.calls() if program.full_name(x.func) in wanted]
     if len(own) < 2 and any(same_statement(line, added) for line in body):
-        return program.module
+        return []
     made = re.match(r"\w+ = ", edit.statement)  # otherwise the owner of what is set comes first
     owner = edit.statement[made.end() if made else 0 :].split(".", 1)[0]
     name = "" if _imports_only(added) else owner
     if not name and program.imports(edit.statement.removeprefix("import ")):
-        return program.module
+        return []
     after = _head(body, name)
     if after is None:
         return None
     if own:
         return _own_changed(program, own, setting, added)
-    added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)] if name else [])
-    return program.with_body(program.module, [*body[: after + 1], added, *body[after + 1 :]])
+    inserted = Inserted(
+        program.module,
+        after if name else _beside_its_like(body[: after + 1], edit.statement, after),
+        edit.statement,
+        after=True,
+        blank_above=bool(name),
+        subject=setting,
+        statement=added,
+    )
+    return [inserted]
 
 
 def _head(body: Sequence[cst.CSTNode], name: str) -> int | None:
@@ -48,6 +66,22 @@ def _head(body: Sequence[cst.CSTNode], name: str) -> int | None:
         elif head is not None:
             break
     return head
+
+
+def _beside_its_like(head: Sequence[cst.CSTNode], statement: str, after: int) -> int:
+    """Return the import to put `import copy` behind: the last of the standard library above it."""
+    place = None
+    if statement.split()[1].split(".")[0] not in sys.stdlib_module_names:
+        return after
+    for number, line in enumerate(head):
+        if not isinstance(line, cst.SimpleStatementLine):
+            continue
+        for part in line.body:
+            code = source_of(part)
+            module = code.split()[1].split(".")[0] if isinstance(part, cst.Import) else ""
+            if module in sys.stdlib_module_names and (place is None or code < statement):
+                place = number
+    return after if place is None else place
 
 
 def _imports_only(line: cst.CSTNode) -> bool:
@@ -70,7 +104,7 @@ def _setting(program: Program, line: cst.CSTNode) -> str:
 
 def _own_changed(
     program: Program, own: Sequence[cst.CSTNode], setting: str, added: cst.SimpleStatementLine
-) -> cst.Module | None:
+) -> Changes | None:
     """Give the program's one statement of this kind the new value, if it runs before any loop."""
     for line in program.module.body:
         if isinstance(line, (cst.For, cst.While)) or len(own) != 1:
@@ -79,7 +113,7 @@ def _own_changed(
             old, new = _value(line), _value(added)
             if old is None or new is None or is_computed(program, old):
                 return None
-            return program.replaced(old, new)
+            return [Replaced(*program.span_with_brackets(old), source_of(new))]
     return None
 
 

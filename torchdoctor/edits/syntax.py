@@ -21,7 +21,6 @@ from torchdoctor.words.record_files import parsed_toml
 NAMES = parsed_toml(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 Block = cst.Module | cst.IndentedBlock
-Splice = tuple[int, int, str]  # from, to (offsets in the code), and the text in place of that
 WHOLE = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)  # bind tighter than any operator
 LED = (cst.SimpleStatementLine, cst.BaseCompoundStatement)  # may have comments above them
 _ASSIGNING = (cst.AssignTarget, cst.AnnAssign, cst.For, cst.AugAssign, cst.NamedExpr)
@@ -160,22 +159,6 @@ class Program(Syntax):
         """Return True if `import name` stands at the module's top level, under its own name."""
         return imports(self.module.body, name)
 
-    def replaced(self, old: cst.CSTNode, new: cst.CSTNode | str) -> cst.Module:
-        """Return the module with one node replaced, by another or by an expression's source."""
-        made = cst.parse_expression(new) if isinstance(new, str) else new
-        return cst.ensure_type(self.module.deep_replace(old, made), cst.Module)
-
-    def with_body(self, block: Block, body: Sequence[cst.CSTNode]) -> cst.Module:
-        """Return the module with other statements in a block."""
-        return self.replaced(block, block.with_changes(body=body))
-
-    def spliced(self, *splices: Splice) -> cst.Module:
-        """Return the module with changes of its text, which do not overlap."""
-        code = self.code
-        for start, end, text in sorted(splices, reverse=True):
-            code = code[:start] + text + code[end:]
-        return cst.parse_module(code)
-
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Return where a node begins and ends in the code."""
         return self._offset(self.ranges[node].start), self._offset(self.ranges[node].end)
@@ -183,10 +166,20 @@ class Program(Syntax):
     def _offset(self, position: CodePosition) -> int:
         return self._line_starts[position.line - 1] + position.column
 
-    def lines_of(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Return where the lines that a node stands on begin and end in the code."""
-        places = self.ranges[node]
-        return self._line_starts[places.start.line - 1], self._line_starts[places.end.line]
+    def span_with_brackets(self, node: cst.BaseExpression) -> tuple[int, int]:
+        """Return where an expression begins and ends, with the brackets around it."""
+        start, end = self.span(node)
+        for _ in node.lpar:
+            start = self.code.rfind("(", 0, start)
+            end = self.code.find(")", end) + 1
+        return start, end
+
+    def place_of(self, statement: cst.CSTNode) -> tuple[Block, int]:
+        """Return the block that a statement stands in, and its number there."""
+        block = self.parents[statement]
+        if not isinstance(block, (cst.Module, cst.IndentedBlock)):
+            raise LookupError("the statement stands on the line of another one")
+        return block, next(n for n, x in enumerate(block.body) if x is statement)
 
 
 def source_of(node: cst.CSTNode) -> str:

@@ -6,7 +6,7 @@ import libcst as cst
 from libcst import matchers
 
 from torchdoctor.edits import AsTensorEdit, DetachEdit, NonBlockingEdit, OnDeviceEdit
-from torchdoctor.edits.keywords import added_argument
+from torchdoctor.edits.changes import ArgumentAdded, Around, Changes, Replaced
 from torchdoctor.edits.syntax import WHOLE, Program, Syntax, argument, called, last_name, source_of
 
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
@@ -22,7 +22,7 @@ _TAKEN = ("dtype", "device")  # all that torch.as_tensor knows besides the data
 _KEEPS = ("append", "appendleft")
 
 
-def non_blocking(program: Program, edit: NonBlockingEdit) -> cst.Module | None:
+def non_blocking(program: Program, edit: NonBlockingEdit) -> Changes | None:
     """Add `non_blocking=True` to moves of the loop's batch, above the line of the model's call."""
     loop = program.innermost(program.of(cst.For), edit.line)
     if loop is None:
@@ -36,7 +36,7 @@ def non_blocking(program: Program, edit: NonBlockingEdit) -> cst.Module | None:
     if not moves:
         return None
     blocking = [call for call in moves if argument(call, "non_blocking") is None]
-    return program.spliced(*(added_argument(program, x, "non_blocking=True") for x in blocking))
+    return [ArgumentAdded(call, "non_blocking", "True") for call in blocking]
 
 
 def _yielded(loop: cst.For) -> set[str]:
@@ -65,33 +65,33 @@ def _moves_batch(call: cst.Call, yielded: set[str]) -> bool:
     return len(plain) < 3 and not _TYPE.match(plain[0])
 
 
-def as_tensor(program: Program, edit: AsTensorEdit) -> cst.Module | None:
+def as_tensor(program: Program, edit: AsTensorEdit) -> Changes | None:
     """Change `torch.tensor(x)` to `torch.as_tensor(x)`, of a list to as_tensor(np.array(x))."""
     call = program.only_call(program.calls_by("torch.tensor"), edit.line)
     if call is None:
         done = program.only_call(program.calls_by("torch.as_tensor"), edit.line)
-        return program.module if done else None
+        return [] if done else None
     if not call.args or call.args[0].star or call.args[0].keyword is not None:
         return None
     if any(a.star or a.keyword is None or a.keyword.value not in _TAKEN for a in call.args[1:]):
         return None
-    splices = [(*program.span(call.func), "torch.as_tensor")]
+    changes: Changes = [Replaced(*program.span(call.func), "torch.as_tensor")]
     if edit.joined:
         numpy = next((x for x, full in program.imported.items() if full == "numpy"), None)
         if numpy is None:
             return None
         rows = call.args[0].value
-        splices.append((*program.span(rows), f"{numpy}.array({source_of(rows)})"))
-    return program.spliced(*splices)
+        changes.append(Around(*program.span_with_brackets(rows), f"{numpy}.array(", ")"))
+    return changes
 
 
-def on_device(program: Program, edit: OnDeviceEdit) -> cst.Module | None:
+def on_device(program: Program, edit: OnDeviceEdit) -> Changes | None:
     """Change `torch.zeros(4).to(device)` to `torch.zeros(4, device=device)`."""
     maker = program.only_call(program.calls_by(f"torch.{edit.maker}"), edit.line)
     if maker is None:
         return None
     if argument(maker, "device") is not None:
-        return program.module
+        return []
     move = program.parents.get(program.parents[maker])
     if not isinstance(move, cst.Call) or not isinstance(move.func, cst.Attribute):
         return None
@@ -100,7 +100,7 @@ def on_device(program: Program, edit: OnDeviceEdit) -> cst.Module | None:
         return None
     if "#" in program.code[made:moved]:
         return None  # a comment would be lost
-    return program.spliced(added_argument(program, maker, f"device={device}"), (made, moved, ""))
+    return [ArgumentAdded(maker, "device", device), Replaced(made, moved, "")]
 
 
 def _device(move: cst.Call) -> str | None:
@@ -117,7 +117,7 @@ def _device(move: cst.Call) -> str | None:
     return code if _DEVICE.match(code) else None
 
 
-def detached(program: Program, edit: DetachEdit) -> cst.Module | None:
+def detached(program: Program, edit: DetachEdit) -> Changes | None:
     """Detach the value that a statement keeps; with `from_item` in place of `.item()`."""
     place = program.statement_at(edit.line)
     line = None if place is None else place[0].body[place[1]]
@@ -131,23 +131,24 @@ def detached(program: Program, edit: DetachEdit) -> cst.Module | None:
         return _from_item(program, scope, line, edit.name)
     code = source_of(value)
     if code.endswith((".detach()", ".item()")):
-        return program.module
+        return []
     # An attribute or a global may be read in the whole file.
     declared = matchers.findall(scope, matchers.NameItem(name=matchers.Name(edit.name)))
     known = scope if edit.name.isidentifier() and not declared else program.module
     if isinstance(value, (cst.Tuple, cst.List, cst.Dict)) or _learned_from(known, edit.name):
         return None
     simple = isinstance(value, WHOLE) or value.lpar
-    return program.replaced(value, f"{code}.detach()" if simple else f"({code}).detach()")
+    before, behind = ("", ".detach()") if simple else ("(", ").detach()")
+    return [Around(*program.span_with_brackets(value), before, behind)]
 
 
 def _from_item(
     program: Program, scope: cst.Module | cst.FunctionDef, line: cst.SimpleStatementLine, name: str
-) -> cst.Module | None:
+) -> Changes | None:
     """Change `total += loss.item()` to `total += loss.detach()`, where a tensor does as well."""
     syntax = Syntax(line)
     if syntax.calls("detach"):
-        return program.module
+        return []
     items = [c for c in syntax.calls("item") if not c.args and isinstance(c.func, cst.Attribute)]
     if len(items) != 1 or isinstance(line.body[0], cst.Expr) or not program.imports("torch"):
         return None
@@ -155,7 +156,7 @@ def _from_item(
     if not uses or not all(_needs_no_number(program, use) for use in uses):
         return None
     function = cst.ensure_type(items[0].func, cst.Attribute)
-    return program.spliced((*program.span(function.attr), "detach"))
+    return [Replaced(*program.span(function.attr), "detach")]
 
 
 def _needs_no_number(program: Program, use: cst.Name) -> bool:

@@ -90,6 +90,7 @@ def before_training(recording: Recording, statement: str) -> list[Edit]:
                 name=holder.name,
                 # A function that is called from further in may be called at each step.
                 needs_loop=model.holder_depth > 1,
+                function=holder.location.function or "",
             )
         )
     return edits

@@ -93,6 +93,7 @@ class LoaderFacts:
     shards_by_worker: bool | None = None  # IterableDataset: calls get_worker_info; None: unknown
     dataset_cls: str = ""  # within torch's Subset and the like
     dataset_length: int | None = None
+    shuffles: bool | None = None  # by torch's random sampler; None: a sampler of another kind
     iterators_before: int | None = None  # of all loaders, started before this one was made
     iterators: int = 0  # how many times it was iterated (epochs)
     batches: int = 0

@@ -115,7 +115,20 @@ def _described(loader, torch):
         "shards_by_worker": shards(dataset) if iterable else None,
         "dataset_cls": "%s.%s" % (own.__module__, own.__qualname__),
         "dataset_length": _length(dataset),
+        "shuffles": _shuffles(loader, torch),
     }
+
+
+def _shuffles(loader, torch):
+    """Return whether samples come in an order drawn anew; None: by a sampler of another kind."""
+    sampler = loader
+    # Beside a sampler of batches the loader's own sampler is a default that draws nothing.
+    while getattr(sampler, "batch_sampler", None) is not None:
+        sampler = sampler.batch_sampler
+    sampler = getattr(sampler, "sampler", None)
+    if isinstance(sampler, torch.utils.data.RandomSampler):
+        return True
+    return False if isinstance(sampler, torch.utils.data.SequentialSampler) else None
 
 
 def _length(dataset):
