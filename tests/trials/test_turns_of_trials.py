@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -214,7 +215,7 @@ def test_each_side_of_a_pair_warms_up_and_waits_as_its_arm_needs(
     seen: Any = SimpleNamespace(
         steps=observed(mean_s=0.2, median_s=0.2), start_s=4.0, logs_phases=False
     )
-    recorder: Any = SimpleNamespace(time=print, image=lambda arm: None)
+    recorder: Any = SimpleNamespace(time=print, image=lambda arm: None, end_by_s=math.inf)
     window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
     launches = measurement.ProgramLaunches.of_trials(recorder, seen, window, turns)
 
@@ -245,3 +246,23 @@ def test_an_arm_has_the_workers_of_the_loader_that_its_fixes_make() -> None:
     compiled = ("torch-compile", {"mode": "default"})
     assert arms.of([compiled, ("loader-workers", {"num_workers": 8})]).workers == 8
     assert arms.of([compiled]).workers == 0
+
+
+def test_a_pair_begins_with_fewer_turns_where_no_whole_pair_fits() -> None:
+    """Search ended at 13 s of 30 with two fixes untried: a whole pair would have taken 18 s."""
+    turns, _ = chosen(0.05)
+    pace = Pace(start_s=2.0, step_s=0.05, boundary=observed().boundary)
+    window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
+
+    def priced(left_s: float, **turns_of: Any) -> tuple[float, float]:
+        recorder: Any = SimpleNamespace(left_s=left_s)
+        launches = ProgramLaunches(recorder=recorder, pace=pace, window=window, **turns_of)
+        return launches.expected_s, launches.shortened_s(turns.pair_s / 2)
+
+    whole = turns.pair_s / 2
+    assert priced(math.inf, turns=turns) == (whole, whole)
+    short_s = 0.9 * turns.pair_s
+    assert all(2.05 * each <= short_s for each in priced(short_s, turns=turns))
+    assert priced(1.0, turns=turns) == (whole, whole), "not even four turns fit"
+    alone_s = pace.launch_s(window)
+    assert priced(alone_s, turns=None) == (alone_s, whole), "launches in turns have one window"

@@ -25,7 +25,7 @@ from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.machine.sensors import LoadBeside
 from torchdoctor.observe.observation import Observation, Profiled
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
-from torchdoctor.observe.window import Window, choose_window
+from torchdoctor.observe.window import Window, choose_profiler_window, choose_window
 from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
@@ -45,6 +45,7 @@ _OBSERVE_SHARE, _OBSERVE_MOST = 0.06, 0.35  # of the budget, for watching traini
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
 _LEAST_TRIALS_S = 5.0
+_REPORT_S, _REPORT_SHARE = 1.0, 0.1  # of the budget, after the last launch: for the report
 
 Progress = Callable[[ProgressEvent], None]
 
@@ -62,7 +63,8 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
         machine = replace(environment(workload.python), sandbox=sandbox.mode)
         stdin, seed, timeout_s = keep_stdin(folder), settings.seed, settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
-        recorder = Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
+        end_by_s = began_s + settings.budget_s - min(_REPORT_S, _REPORT_SHARE * settings.budget_s)
+        recorder = Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks, end_by_s)
         with contextlib.closing(recorder):
             return _Checkup(
                 settings=settings,
@@ -118,7 +120,8 @@ class _Checkup(RunResults):
         return time.monotonic() - self.began_s
 
     def _left(self) -> float:
-        return self.settings.budget_s - self._elapsed()
+        """Return the seconds that launches may still take."""
+        return self.recorder.left_s
 
     def _relay(self, event: ProgressEvent) -> None:
         self.tell(replace(event, elapsed_s=self._elapsed(), budget_s=self.settings.budget_s))
@@ -177,27 +180,24 @@ class _Checkup(RunResults):
 
     def _profile(self, observation: Observation) -> Profiled | None:
         """Return the profiler window, where the budget allows it; its absence is a doubt."""
-        step_s = observation.steps.mean_s
-        warmup = 3 if step_s > 1.0 else 10
-        expected = observation.start_s + 5.0 + step_s * (warmup + 14)
-        if observation.steps.program_ended and observation.steps.total_steps_seen < warmup + 8:
-            warmup = 0
         share = 1.0 if self.settings.no_fixes else _PROFILE_SHARE
-        if expected > min(self._left(), self.settings.budget_s * share):
+        most_s = min(self._left(), self.settings.budget_s * share)
+        window = choose_profiler_window(observation.steps, observation.start_s, most_s)
+        if window is None:
             self.doubts.append(
-                f"No profiler window: one more launch takes about {expected:.0f} s, too much of "
-                f"the budget of {self.settings.budget_s:.0f} s (--budget). Operators and kernels "
-                "are therefore not measured."
+                "No profiler window: a launch for it takes more than the "
+                f"{max(most_s, 0):.0f} s that the budget of {self.settings.budget_s:.0f} s has "
+                "for it (--budget). Operators and kernels are therefore not measured."
             )
             return None
-        longest = max(2 * expected, min(6 * expected + 30, self._left()))
+        longest = 6 * window.launch_s(observation.steps, observation.start_s) + 30
         why = "Its trace says which operators and kernels take the time"
         message = "The profiler records a few steps, in a launch of its own"
         self._relay(ProgressEvent(phase="profile", message=message, why=why))
         boundary, cold = observation.steps_found.boundary, stays_cold(self.recording)
         forked = not self.recording.has_gpu  # what records kernels was never tried in a fork
         try:
-            return self.recorder.profile(boundary, warmup, longest, cold=cold, forked=forked)
+            return self.recorder.profile(boundary, window, longest, cold=cold, forked=forked)
         except ProgramFailed as error:
             self.doubts.append(str(error))
             return None

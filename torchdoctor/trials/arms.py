@@ -108,6 +108,7 @@ class Arm:
     refused: str | None = None
     remarks: list[str] = field(default_factory=list)  # for its row of the report
     further: bool = False  # a setting that its fix does not name
+    cut_off_pairs: int = 0  # by the end of the budget
 
     @property
     def alive(self) -> bool:

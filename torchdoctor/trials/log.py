@@ -106,6 +106,8 @@ class Log:
             return timing
         if usable(timing):
             arm.timings.append(timing)
+        if timing.cut_off and not usable(timing):
+            return timing
         outcome = self.engine.failures.after_launch(arm.spec, timing)
         if isinstance(outcome, Failed):
             self._is_out(arm, outcome)
@@ -129,6 +131,8 @@ class Log:
         arm.remarks += [remark for remark in remarks if remark not in arm.remarks]
         if isinstance(outcome, Failed):
             self._is_out(arm, outcome)
+        if isinstance(outcome, Lost):
+            arm.cut_off_pairs += outcome.cut_off
         if not isinstance(outcome, Pair):
             return
         self.pairs[arm.key].append(outcome)

@@ -186,6 +186,7 @@ class Judgement:
             reason=arm.refused or arm.failed or self._reason(members, ended),
             pairs=len(measured.differences),
             pair_speedups=[math.exp(difference) for difference in measured.differences],
+            cut_off_pairs=arm.cut_off_pairs,
             setup_s=setup_s,
             details=_details(arm),
             break_even_steps=_break_even(measured, setup_s, untouched)

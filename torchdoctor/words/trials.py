@@ -74,6 +74,7 @@ class Trial:
     reason: str | None = None  #: Why it was refused, failed or stayed unclear.
     pairs: int = 0  #: Launches with the fix that were compared with one of the untouched program.
     pair_speedups: list[float] = field(default_factory=list)  #: Of each pair, in their order.
+    cut_off_pairs: int = 0  #: Pairs that the end of the budget cut off; they say nothing of it.
     setup_s: float | None = None  #: One-time cost, such as compilation.
     #: Noted in the first launch; torch-compile: compile_s, graphs, breaks, recompiles,
     #: recompile_reasons, gave_up, passes, compiled_at; mixed-precision: skipped_steps, scale.
