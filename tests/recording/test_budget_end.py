@@ -28,8 +28,9 @@ SPEC = LaunchSpec(name="endless", boundary=Boundary(kind="optimizer", ident=0), 
 def recorder_of(folder: Path, sandbox: Sandbox, left_s: float) -> Recorder:
     (folder / "train.py").write_text(ENDLESS)
     workload = Workload(command=[sys.executable, "train.py"], cwd=str(folder))
-    end_by_s = time.monotonic() + left_s
-    return Recorder(workload, folder / "out", sandbox, 0, None, 600.0, end_by_s=end_by_s)
+    recorder = Recorder(workload, folder / "out", sandbox, 0, None, 600.0)
+    recorder.end_by_s = time.monotonic() + left_s
+    return recorder
 
 
 @pytest.mark.parametrize("mode", ["auto", "none"])

@@ -12,7 +12,6 @@ import pytest
 from simulated_program import observed
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.hardware import load_during_trials
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import Window, choose_window
 from torchdoctor.pairs import measurement
@@ -127,23 +126,6 @@ def launched_and_doubted(
     engine.launch(arm, most_s=100.0)
     assert engine.warmup_steps(arm) == warmups[0]
     return warmups[0], arms.unsettled(fixes, warmups[0])
-
-
-def test_load_that_came_after_the_observation_is_a_doubt() -> None:
-    """Fewer threads were 6.3x faster beside a load that the observed launch had not met."""
-    environment = Environment(usable_cpus=2.0)
-
-    def doubts(observed_cpus: float, tried_cpus: float) -> list[str]:
-        sensors = SensorStatistics(other_load_cpus=observed_cpus)
-        recording = Recording(
-            workload=Workload(command=[], cwd=""), environment=environment, sensors=sensors
-        )
-        return load_during_trials(recording, tried_cpus)
-
-    assert doubts(0.1, 0.1) == []
-    (said,) = doubts(0.1, 0.9)
-    assert "kept 0.9 of 2 usable CPUs busy while fixes were tried" in said
-    assert doubts(0.9, 0.9) == []  # said of the observed launch
 
 
 def test_a_warm_up_that_was_too_short_for_a_fix_is_a_doubt() -> None:

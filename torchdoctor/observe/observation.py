@@ -163,6 +163,15 @@ class Observation:
     logs_phases: bool = False  # samples of training and evaluation are not told apart otherwise
 
 
+def without_yielding(observed: Observation, yielded_cpus: float | None) -> Observation:
+    """Return an observation without the load of programs that give way to this one."""
+    load = observed.sensors.other_load_cpus
+    if load is None or not yielded_cpus:
+        return observed
+    sensors = replace(observed.sensors, other_load_cpus=max(load - yielded_cpus, 0.0))
+    return replace(observed, sensors=sensors)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profiled:
     """What the profiled launch showed: a trace of each rank, and what hooks saw after them."""

@@ -48,7 +48,7 @@ class Recorder:
     `seed` is given to a program that sets none, `stdin_file` is replayed to each launch, and
     `timeout_s` is the longest wait for the first training steps; if `forks`, launches are forked
     from a warm image of the program, where that is possible. At `end_by_s`, of `time.monotonic()`,
-    whatever still runs is ended.
+    whatever still runs is ended: set it where there is a budget.
     """
 
     def __init__(
@@ -60,12 +60,11 @@ class Recorder:
         stdin_file: Path | None,
         timeout_s: float,
         forks: bool = False,
-        end_by_s: float = math.inf,
     ) -> None:
         self._images: dict[frozenset[tuple[str, Any]], WarmImage | None] = {}
         self._forks, self._compiled = forks, False
         self.workload, self.folder, self.sandbox = workload, folder, sandbox
-        self.seed, self.timeout_s, self.end_by_s = seed, timeout_s, end_by_s
+        self.seed, self.timeout_s, self.end_by_s = seed, timeout_s, math.inf
         self.escaped: list[str] = []
         self.doubts: list[str] = []
         self._launches = itertools.count(1)  # two may begin at the same moment

@@ -187,6 +187,7 @@ class Judgement:
             pairs=len(measured.differences),
             pair_speedups=[math.exp(difference) for difference in measured.differences],
             cut_off_pairs=arm.cut_off_pairs,
+            on_busy_machine=arm.on_busy_machine,
             setup_s=setup_s,
             details=_details(arm),
             break_even_steps=_break_even(measured, setup_s, untouched)

@@ -62,6 +62,8 @@ class Trial:
     verdict: Annotated[
         str, "faster", "looks-faster", "slower", "same", "unclear", "failed", "refused"
     ] = "unclear"
+    #: Other programs held more than a quarter of the processors during most of its measurements.
+    on_busy_machine: bool = False
     patched: bool = False  #: Measured with the source edited, not with fixes applied at run time.
     numerics: Annotated[  #: Whether training stayed the same, by losses and samples.
         str, "identical", "within-rounding", "within-seed-noise", "changed", "not-comparable"
