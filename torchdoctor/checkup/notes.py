@@ -30,8 +30,8 @@ def report_notes(
 
     `load`: of others during the trials; where it was much, the first screen says that instead.
     """
-    said = load is not None and much_load(load.held, load.usable) is not None
-    notes = [*_on_recording(recording), *_on_steps(recording), *_on_load(recording, said)]
+    is_told = load is not None and much_load(load.held, load.usable) is not None
+    notes = [*_on_recording(recording), *_on_steps(recording), *_on_load(recording, is_told)]
     if trials is None:
         return notes
     return [*notes, *_on_launches(recording, trials), *_on_noise(trials), *_on_patch(trials)]
@@ -92,9 +92,9 @@ def _on_steps(recording: Recording) -> Iterator[Note]:
         yield _detail(unknown)
 
 
-def _on_load(recording: Recording, said: bool) -> Iterator[Note]:
+def _on_load(recording: Recording, is_told: bool) -> Iterator[Note]:
     """Yield what others did on the machine, and how much of the step's time may be theirs."""
-    note = _detail if said else _beware
+    note = _detail if is_told else _beware
     load = load_of([recording.sensors], recording.environment.cpus)
     if load is None:
         return

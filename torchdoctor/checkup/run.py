@@ -136,9 +136,11 @@ class _Checkup(RunResults):
         most = max(_OBSERVE_MOST * budget, enough)
 
         def observe(enough_s: float = enough) -> Observation:
-            with self._load_beside().measuring() as others:
-                seen = self.recorder.observe(self.settings.step_on, enough_s, most, self._left())
-            return without_yielding(seen, others.yielded)
+            with self._load_beside().measuring() as held:
+                observed = self.recorder.observe(
+                    self.settings.step_on, enough_s, most, self._left()
+                )
+            return without_yielding(observed, held.yielded)
 
         earlier, workload = self.settings.earlier, self.recording.workload
         observation = earlier(workload, observe) if earlier else observe()
@@ -273,7 +275,7 @@ class _Checkup(RunResults):
         window = choose_window(observation.steps, self._left(), self.recording.main.loaders)
         window = window.overruled(wanted.steps, wanted.warmup)
         launches, why_in_turns = self._launches(observation, window)
-        others, cluster = self._load_beside(), wanted.cluster
+        beside, cluster = self._load_beside(), wanted.cluster
         self.trials = run_trials(
             (cluster.engine if cluster else Engine)(launches, random.Random(wanted.seed)),
             ArmSpecs(modules, self.recording),
@@ -283,7 +285,7 @@ class _Checkup(RunResults):
             progress=self._relay,
             settings=SearchSettings(
                 kind=cluster.search if cluster else None,
-                others=None if cluster else others,  # nodes have a load of their own
+                beside=None if cluster else beside,  # nodes have a load of their own
                 steps=replace(observation.steps, warmup_steps=window.warmup_steps),
                 seed=wanted.seed,
                 allow_training_changes=wanted.allow_training_changes,
@@ -303,9 +305,9 @@ class _Checkup(RunResults):
             reason=self.trials.stopped, after_s=self._elapsed(), budget_s=wanted.budget_s
         )
         self.doubts += self.trials.doubts
-        held = others.on_average()
+        held = beside.on_average()
         if held is not None:
-            self.other_load = OtherLoad(held=held, usable=others.usable)
+            self.other_load = OtherLoad(held=held, usable=beside.usable)
 
     def _load_beside(self) -> LoadBeside:
         return LoadBeside(self.recording.environment.cpus, self.folder)

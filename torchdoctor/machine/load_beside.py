@@ -78,9 +78,9 @@ class _Watch:
 
     def _look(self, first: bool = False) -> float:
         """Note what every process took so far; return what our tree did, ended children too."""
-        found = rows(self.proc)
-        tree = descendants(found, self.own)
-        for pid, row in found.items():
+        table = rows(self.proc)
+        tree = descendants(table, self.own)
+        for pid, row in table.items():
             if pid in tree:
                 self._in_tree.add(row.key)
                 for thread, waited_s in queued_s(pid, self.proc).items():
@@ -90,7 +90,7 @@ class _Watch:
                 self._kept[row.key].last = row.cpu_s
             else:
                 self._kept[row.key] = self._new(row, first)
-        return sum(found[pid].cpu_s + found[pid].children_s for pid in tree)
+        return sum(table[pid].cpu_s + table[pid].children_s for pid in tree)
 
     def _new(self, row: ProcessRow, first: bool) -> _Kept:
         # What left our tree was counted there until now, and no longer is.
@@ -150,12 +150,12 @@ class LoadBeside:
             yield held
         finally:
             with contextlib.suppress(OSError):
-                found = watch.stop()
-                held.seconds, held.yielded = found.seconds, found.yielded
-                if found.held is not None:
+                table = watch.stop()
+                held.seconds, held.yielded = table.seconds, table.yielded
+                if table.held is not None:
                     # A quota leaves CPUs to others, who take nothing from us there.
                     spare = max(len(cpus) - self.usable, 0.0)
-                    held.held = max(found.held - spare, 0.0)
+                    held.held = max(table.held - spare, 0.0)
                 self._measured.append(held)
 
     def on_average(self) -> float | None:

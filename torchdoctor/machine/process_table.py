@@ -31,11 +31,11 @@ class ProcessRow:
 
 def rows(proc: Path = PROC) -> dict[int, ProcessRow]:
     """Return all processes that can be seen, by pid."""
-    found = {}
+    table = {}
     for folder in proc.iterdir():
         if folder.name.isdigit() and (row := _row(folder)) is not None:
-            found[row.pid] = row
-    return found
+            table[row.pid] = row
+    return table
 
 
 def _row(folder: Path) -> ProcessRow | None:
@@ -56,15 +56,15 @@ def _row(folder: Path) -> ProcessRow | None:
         return None  # it has ended
 
 
-def descendants(found: dict[int, ProcessRow], root: int) -> set[int]:
+def descendants(table: dict[int, ProcessRow], root: int) -> set[int]:
     """Return the pids of a process and of all that descend from it."""
     children: dict[int, list[int]] = {}
-    for row in found.values():
+    for row in table.values():
         children.setdefault(row.parent, []).append(row.pid)
     known, waiting = set[int](), [root]
     while waiting:
         pid = waiting.pop()
-        if pid in found and pid not in known:
+        if pid in table and pid not in known:
             known.add(pid)
             waiting += children.get(pid, [])
     return known

@@ -76,9 +76,9 @@ class Log:
         engine: Engine,
         budget: Budget,
         progress: Callable[[ProgressEvent], None] | None = None,
-        others: LoadBeside | None = None,
+        beside: LoadBeside | None = None,
     ) -> None:
-        self._others = others
+        self._beside = beside
         self.engine, self.budget, self._progress = engine, budget, progress
         self.baseline = Arm(key=BASELINE, spec=UNTOUCHED)
         self.pairs: dict[str, list[Pair]] = defaultdict(list)  # by the key of the arm
@@ -174,10 +174,10 @@ class Log:
         """Tell of a measurement before and after, and charge its time to these arms."""
         self.tell(phase, message)
         began_s = self.budget.clock()
-        others = self._others.measuring() if self._others is not None else nullcontext()
+        beside = self._beside.measuring() if self._beside is not None else nullcontext()
         held: Held | None = None
         try:
-            with others as held:
+            with beside as held:
                 yield
         except TorchdoctorError as error:
             raise Stopped(f"Trials stopped: {error}") from error
@@ -188,8 +188,8 @@ class Log:
         self.tell(phase, message)
 
     def _note_load(self, arm: Arm, held: Held | None) -> None:
-        if self._others is not None and held is not None and held.held is not None:
-            busy = much_load(held.held, self._others.usable) is not None
+        if self._beside is not None and held is not None and held.held is not None:
+            busy = much_load(held.held, self._beside.usable) is not None
             arm.measured_s += held.seconds
             arm.busy_s += held.seconds * busy
 

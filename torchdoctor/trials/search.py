@@ -61,7 +61,7 @@ class SearchSettings:
     ceilings: Sequence[CeilingTrial] = ()  # the most telling first
     growing: Mapping[str, NextSettings] = field(default_factory=dict)  # searched settings, by fix
     kind: "type[Search] | None" = None  # another executor than `Search`
-    others: LoadBeside | None = None  # measures what other programs hold; None: nobody does
+    beside: LoadBeside | None = None  # measures what other programs hold; None: nobody does
 
 
 def run_trials(
@@ -75,7 +75,7 @@ def run_trials(
     progress: Callable[[ProgressEvent], None] | None = None,
 ) -> TrialResults:
     """Try the candidates, the most promising first, against the untouched program."""
-    log = Log(engine, budget, progress, settings.others)
+    log = Log(engine, budget, progress, settings.beside)
     search = (settings.kind or Search)(
         log, specs, candidate_arms(specs, candidates, facts), settings
     )
