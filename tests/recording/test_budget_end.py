@@ -29,7 +29,7 @@ def recorder_of(folder: Path, sandbox: Sandbox, left_s: float) -> Recorder:
     (folder / "train.py").write_text(ENDLESS)
     workload = Workload(command=[sys.executable, "train.py"], cwd=str(folder))
     recorder = Recorder(workload, folder / "out", sandbox, 0, None, 600.0)
-    recorder.end_by_s = time.monotonic() + left_s
+    recorder.end_by(time.monotonic() + left_s)
     return recorder
 
 

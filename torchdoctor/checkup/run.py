@@ -57,15 +57,17 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     sentence and its exit code, where nothing could be measured.
     """
     settings.check()
-    began_s, created = time.monotonic(), datetime.now(timezone.utc)
+    began_s, created = settings.began_s or time.monotonic(), datetime.now(timezone.utc)
     folder = new_run_folder(settings.output, workload.cwd, created)
     with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
         machine = replace(environment(workload.python), sandbox=sandbox.mode)
         stdin, seed, timeout_s = keep_stdin(folder), settings.seed, settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
         recorder = Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
-        report_s = min(_REPORT_S, _REPORT_SHARE * settings.budget_s)
-        recorder.end_by_s = began_s + settings.budget_s - report_s
+        # Where starting took long, the machine is busy, and the report takes longer too.
+        report_s = _REPORT_S + time.monotonic() - began_s
+        report_s = min(report_s, _REPORT_SHARE * settings.budget_s)
+        recorder.end_by(began_s + settings.budget_s - report_s)
         with contextlib.closing(recorder):
             return _Checkup(
                 settings=settings,

@@ -1,5 +1,6 @@
 """`torchdoctor run`."""
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -70,6 +71,7 @@ def run(
     details: arguments.Details = False,
 ) -> None:
     """Observe, diagnose, try fixes, rank. The context's `obj` gets the report if no screen does."""
+    began_s = time.monotonic()  # imports count in the budget: on a busy machine they take seconds
     from torchdoctor.checkup.run import checkup
     from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.workload import workload_of
@@ -78,6 +80,7 @@ def run(
 
     settings = RunSettings(
         **arguments.place(budget, on, nodes, gpus_per_pair, output),
+        began_s=began_s,
         timeout_s=parse_duration(timeout),
         earlier=partial(earlier.shortened, recording.opened(watched)) if watched else None,
         steps=steps,

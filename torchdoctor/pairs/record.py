@@ -47,8 +47,8 @@ class Recorder:
 
     `seed` is given to a program that sets none, `stdin_file` is replayed to each launch, and
     `timeout_s` is the longest wait for the first training steps; if `forks`, launches are forked
-    from a warm image of the program, where that is possible. At `end_by_s`, of `time.monotonic()`,
-    whatever still runs is ended: set it where there is a budget.
+    from a warm image of the program, where that is possible. Where there is a budget, `end_by`
+    says when it ends.
     """
 
     def __init__(
@@ -76,6 +76,10 @@ class Recorder:
         self._program = Program(
             workload=workload, sandbox=sandbox, seed=seed, stdin_file=stdin_file, compile_cache=kept
         )
+
+    def end_by(self, end_by_s: float) -> None:
+        """End whatever runs by then, a moment of `time.monotonic()`."""
+        self.end_by_s = end_by_s
 
     @property
     def left_s(self) -> float:
