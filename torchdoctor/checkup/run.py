@@ -58,15 +58,14 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     """
     settings.check()
     began_s, created = settings.began_s or time.monotonic(), datetime.now(timezone.utc)
+    imports_s = time.monotonic() - began_s  # where they took long, so does the report
     folder = new_run_folder(settings.output, workload.cwd, created)
     with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
         machine = replace(environment(workload.python), sandbox=sandbox.mode)
         stdin, seed, timeout_s = keep_stdin(folder), settings.seed, settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
         recorder = Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
-        # Where starting took long, the machine is busy, and the report takes longer too.
-        report_s = _REPORT_S + time.monotonic() - began_s
-        report_s = min(report_s, _REPORT_SHARE * settings.budget_s)
+        report_s = min(_REPORT_S + imports_s, _REPORT_SHARE * settings.budget_s)
         recorder.end_by(began_s + settings.budget_s - report_s)
         with contextlib.closing(recorder):
             return _Checkup(
