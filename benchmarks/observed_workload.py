@@ -20,7 +20,7 @@ from torchdoctor.advice.diagnosis import diagnose
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import environment
 from torchdoctor.observe.shares import shares, with_inline_preparation
-from torchdoctor.observe.window import choose_window
+from torchdoctor.observe.window import PROFILER_WINDOWS, choose_window
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.pair_times import Estimator
@@ -61,7 +61,7 @@ class Workload:
         try:
             seen = recorder.observe(None, 8.0, 30.0)
             profiled = recorder.profile(
-                seen.steps_found.boundary, 10, 300.0, cold=False, forked=False
+                seen.steps_found.boundary, PROFILER_WINDOWS[0], 300.0, cold=False, forked=False
             )
             trace = profiled.largest().statistics
             recording = Recording(

@@ -189,7 +189,11 @@ def test_a_new_version_that_breaks_down_after_its_first_blocks_is_no_pass(how: s
 def measure(**starts: Any) -> None:
     """Decide a gate on launches that are not made."""
     launches: Any = SimpleNamespace(
-        side_by_side="together" in starts, expected_s=1.0, shortest_pair_s=1.0, **starts
+        side_by_side="together" in starts,
+        expected_s=1.0,
+        shortest_pair_s=1.0,
+        shortened_s=lambda half_s: half_s,
+        **starts,
     )
     settings = GateSettings(tolerances={"step_time": 0.02})
     run = GateRun(Workload(command=["train.py"], cwd="/w"), "main", settings, lambda event: None)

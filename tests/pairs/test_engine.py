@@ -56,6 +56,9 @@ class Program:
     def clock(self) -> float:
         return self.now_s
 
+    def shortened_s(self, half_s: float) -> float:
+        return half_s
+
     def alone(self, arm: LaunchSpec, most_s: float) -> LaunchTiming:
         self.launched.append(arm.name)
         self.now_s += 5.0
@@ -226,3 +229,24 @@ def test_only_what_can_be_switched_is() -> None:
     engine = engine_of(Program(blocks=object()))
     assert engine.can_switch(replace(AMP, switching=Switching())) and not engine.can_switch(AMP)
     assert not engine_of(Program()).can_switch(replace(AMP, switching=Switching()))
+
+
+def test_a_pair_that_the_budget_cut_off_says_nothing_of_the_fix() -> None:
+    """Neither a failed fix nor one set apart: nobody may take it for one that hangs."""
+    cut = {"ended": "timed-out", "reason": "too late", "cut_off": True, "stopped": False}
+    for blocks in ([], timing(AMP).blocks[:1]):
+        program = Program(beside={"amp": lambda arm, _, x=blocks: timing(arm, blocks=x, **cut)})
+        engine = engine_of(program)
+        outcome = engine.pair(AMP, most_s=60.0)
+        assert isinstance(outcome, Lost) and outcome.cut_off
+        assert len(program.launched) == 1, "there is no time for another one"
+        assert not engine.failures.remarks("amp") and engine.runs_beside(AMP)
+    in_turns = Program(side_by_side=False)
+    in_turns.alone_["amp"] = lambda arm, _: timing(arm, step_s=0.05, **cut)
+    outcome = engine_of(in_turns).pair(AMP)
+    assert isinstance(outcome, Lost) and outcome.cut_off
+
+
+def test_whole_blocks_count_where_the_budget_cut_a_pair_off() -> None:
+    program = Program(beside={"amp": lambda arm, _: timing(arm, cut_off=True)})
+    assert isinstance(engine_of(program).pair(AMP), Pair)

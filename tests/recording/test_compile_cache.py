@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_what_was_compiled_before_is_said_where_something_is_compiled(
     timing = LaunchTiming(ended="measured", fixes=fixes)
     monkeypatch.setattr(record, "read_launch", lambda *_: timing)
     run = recorder(tmp_path)
-    monkeypatch.setattr(run, "_launch", lambda *_: None)
+    monkeypatch.setattr(run, "_launch", lambda *_: SimpleNamespace(ended="exited"))
     for _ in range(2):
         run.time(LaunchSpec(name="some"), 1.0)
     assert len(run.doubts) == compiled

@@ -203,8 +203,14 @@ def test_its_end_is_the_programs_own(
     ],
 )
 def test_a_program_that_launches_may_begin_in_several_ways_has_no_image(
-    program: Program, tmp_path: Path, source: str, reason: str | None
+    program: Program,
+    tmp_path: Path,
+    source: str,
+    reason: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # The image decides, whatever reading the script tells.
+    monkeypatch.setattr("torchdoctor.launch.launch.may_be_held_up", lambda script: True)
     packages = tmp_path / "site-packages"
     (packages / "starts_a_thread.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"

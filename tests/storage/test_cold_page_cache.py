@@ -13,6 +13,7 @@ from partial_recordings import recording
 from torchdoctor.checks import cold_page_cache
 from torchdoctor.checkup.notes import report_notes
 from torchdoctor.machine.storage import drop, storage_facts
+from torchdoctor.observe.window import ProfilerWindow
 from torchdoctor.probe.measure import page_cache
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import LaunchTiming, Recommendation
@@ -156,7 +157,8 @@ def test_where_data_stay_cold_each_later_launch_begins_with_cold_files(tmp_path)
     recorder = recorder_of(WARMS.replace("DATA", str(path)), tmp_path)
     assert recorder.storage(observe(recorder)) is not None
     seen = observe(recorder)
-    recorder.profile(seen.steps_found.boundary, 1, 200.0, cold=True, forked=False)
+    window = ProfilerWindow(warmup_steps=1, profiled_steps=4, analysed_steps=6)
+    recorder.profile(seen.steps_found.boundary, window, 200.0, cold=True, forked=False)
     shares = Path(f"{path}.log").read_text().split()
     assert shares == ["1.0", "1.0", "0.0"], "only the last launch had its files dropped"
 

@@ -354,6 +354,9 @@ class SimulatedStarts:
     def side_by_side(self) -> bool:
         return self.pairs is not None
 
+    def shortened_s(self, half_s: float) -> float:
+        return half_s
+
     def alone(self, arm: LaunchSpec, most_s: float) -> LaunchTiming:
         return self.program(fixes_of(arm), seed_offset=arm.seed_offset)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,6 @@ import pytest
 from simulated_program import observed
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.hardware import load_during_trials
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import Window, choose_window
 from torchdoctor.pairs import measurement
@@ -128,23 +128,6 @@ def launched_and_doubted(
     return warmups[0], arms.unsettled(fixes, warmups[0])
 
 
-def test_load_that_came_after_the_observation_is_a_doubt() -> None:
-    """Fewer threads were 6.3x faster beside a load that the observed launch had not met."""
-    environment = Environment(usable_cpus=2.0)
-
-    def doubts(observed_cpus: float, tried_cpus: float) -> list[str]:
-        sensors = SensorStatistics(other_load_cpus=observed_cpus)
-        recording = Recording(
-            workload=Workload(command=[], cwd=""), environment=environment, sensors=sensors
-        )
-        return load_during_trials(recording, tried_cpus)
-
-    assert doubts(0.1, 0.1) == []
-    (said,) = doubts(0.1, 0.9)
-    assert "kept 0.9 of 2 usable CPUs busy while fixes were tried" in said
-    assert doubts(0.9, 0.9) == []  # said of the observed launch
-
-
 def test_a_warm_up_that_was_too_short_for_a_fix_is_a_doubt() -> None:
     """The gain of a cache was that of a cache being filled, and nothing said so."""
     long = {"dataset_length": 96_000, "batch_size": 16}
@@ -214,7 +197,7 @@ def test_each_side_of_a_pair_warms_up_and_waits_as_its_arm_needs(
     seen: Any = SimpleNamespace(
         steps=observed(mean_s=0.2, median_s=0.2), start_s=4.0, logs_phases=False
     )
-    recorder: Any = SimpleNamespace(time=print, image=lambda arm: None)
+    recorder: Any = SimpleNamespace(time=print, image=lambda arm: None, end_by_s=math.inf)
     window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
     launches = measurement.ProgramLaunches.of_trials(recorder, seen, window, turns)
 
@@ -245,3 +228,23 @@ def test_an_arm_has_the_workers_of_the_loader_that_its_fixes_make() -> None:
     compiled = ("torch-compile", {"mode": "default"})
     assert arms.of([compiled, ("loader-workers", {"num_workers": 8})]).workers == 8
     assert arms.of([compiled]).workers == 0
+
+
+def test_a_pair_begins_with_fewer_turns_where_no_whole_pair_fits() -> None:
+    """Search ended at 13 s of 30 with two fixes untried: a whole pair would have taken 18 s."""
+    turns, _ = chosen(0.05)
+    pace = Pace(start_s=2.0, step_s=0.05, boundary=observed().boundary)
+    window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
+
+    def priced(left_s: float, **turns_of: Any) -> tuple[float, float]:
+        recorder: Any = SimpleNamespace(left_s=left_s)
+        launches = ProgramLaunches(recorder=recorder, pace=pace, window=window, **turns_of)
+        return launches.expected_s, launches.shortened_s(turns.pair_s / 2)
+
+    whole = turns.pair_s / 2
+    assert priced(math.inf, turns=turns) == (whole, whole)
+    short_s = 0.9 * turns.pair_s
+    assert all(2.05 * each <= short_s for each in priced(short_s, turns=turns))
+    assert priced(1.0, turns=turns) == (whole, whole), "not even four turns fit"
+    alone_s = pace.launch_s(window)
+    assert priced(alone_s, turns=None) == (alone_s, whole), "launches in turns have one window"

@@ -8,12 +8,12 @@ from math import isfinite
 from statistics import fmean
 
 from torchdoctor.advice.wording import wording
-from torchdoctor.facts.hardware import load_of
+from torchdoctor.facts.hardware import load_of, much_load
 from torchdoctor.facts.loading import untold_wait
 from torchdoctor.facts.lookup import data_wait_share, long_steps_share
 from torchdoctor.facts.slow_reads import cold_mounts
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.words import Note, RecommendedFix, Recording
+from torchdoctor.words import Note, OtherLoad, RecommendedFix, Recording
 from torchdoctor.words.figures import counted, ratio, seconds
 from torchdoctor.words.specs import FixSpec
 
@@ -23,9 +23,15 @@ _WAITED_FOR = 0.05  # of a step; the loader's checks ask the same
 _OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, either way
 
 
-def report_notes(recording: Recording, trials: TrialResults | None) -> list[Note]:
-    """Return the notes on the recording, and on the trials' launches against it."""
-    notes = [*_on_recording(recording), *_on_steps(recording), *_on_load(recording)]
+def report_notes(
+    recording: Recording, trials: TrialResults | None, load: OtherLoad | None = None
+) -> list[Note]:
+    """Return the notes on the recording, and on the trials' launches against it.
+
+    `load`: of others during the trials; where it was much, the first screen says that instead.
+    """
+    is_told = load is not None and much_load(load.held, load.usable) is not None
+    notes = [*_on_recording(recording), *_on_steps(recording), *_on_load(recording, is_told)]
     if trials is None:
         return notes
     return [*notes, *_on_launches(recording, trials), *_on_noise(trials)]
@@ -86,8 +92,9 @@ def _on_steps(recording: Recording) -> Iterator[Note]:
         yield _detail(unknown)
 
 
-def _on_load(recording: Recording) -> Iterator[Note]:
+def _on_load(recording: Recording, is_told: bool) -> Iterator[Note]:
     """Yield what others did on the machine, and how much of the step's time may be theirs."""
+    note = _detail if is_told else _beware
     load = load_of([recording.sensors], recording.environment.cpus)
     if load is None:
         return
@@ -96,7 +103,7 @@ def _on_load(recording: Recording) -> Iterator[Note]:
         f" {share:.0%} of the time is what slow steps took beyond the median step, and those "
         "programs may have caused it."
     )
-    yield _beware(
+    yield note(
         f"Other programs kept {load} busy: speed-ups, above all of thread counts and workers, may "
         f"be those of a busy machine.{theirs if share >= _LARGE else ''} Measure on a quiet "
         "one before changing anything for good."

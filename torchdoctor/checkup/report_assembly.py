@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchdoctor import __version__
+from torchdoctor.checkup import busy_machine
 from torchdoctor.checkup.notes import fix_notes, report_notes
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.checkup.run_settings import RunSettings
@@ -19,6 +20,7 @@ from torchdoctor.words import (
     Baseline,
     Diagnosis,
     Ending,
+    OtherLoad,
     Overhead,
     Recommendation,
     RecommendedFix,
@@ -51,6 +53,7 @@ class RunResults:
     interrupted: bool = False  # by Ctrl-C
     training: Sequence[TrainingTrial] = ()  # what short launches showed of advice on training
     ending: Ending | None = None  # of the search; None: there was none
+    other_load: OtherLoad | None = None  # while fixes were tried
 
 
 def assemble(run: RunResults) -> Report:
@@ -61,7 +64,7 @@ def assemble(run: RunResults) -> Report:
         risk = fixes[x.fix].risk if x.fix in fixes else 0
         row = Trial(fix=x.fix, settings=x.settings, verdict="refused", reason=x.reason, risk=risk)
         rows.append(row)
-    rows = _noted(rows, recording, fixes)
+    rows = busy_machine.judged(_noted(rows, recording, fixes), fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
     offered = offered_fixes(run.diagnosis, rows, chosen, recording, fixes)
     if run.settings.allow_training_changes:
@@ -69,7 +72,10 @@ def assemble(run: RunResults) -> Report:
     shown = [*chosen, *offered]
     told = [fix.fix for fix in shown]
     told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
-    notes = [*fix_notes(told, shown, recording, fixes), *report_notes(recording, trials)]
+    notes = [
+        *fix_notes(told, shown, recording, fixes),
+        *report_notes(recording, trials, run.other_load),
+    ]
     replayed = recording.trace.what_if if recording.trace else None
     ceilings = trials.ceilings if trials else []
     command = recording.workload.command
@@ -89,7 +95,7 @@ def assemble(run: RunResults) -> Report:
         trials=rows,
         training_trials=list(run.training),
         no_trials_reason=run.no_trials_reason,
-        ending=run.ending,
+        ending=busy_machine.ending_of(run.ending, rows, run.other_load, fixes),
         noise_floor=trials.noise_floor if trials else None,
         overhead=_overhead(recording),
         steps=recording.steps,
@@ -97,6 +103,7 @@ def assemble(run: RunResults) -> Report:
         ranks=recording.ranks,
         scaling=scaling(recording),
         sensors=recording.sensors,
+        other_load=run.other_load,
         doubts=[note.sentence for note in notes],
         beware=[note.sentence for note in notes if note.severity == "beware"],
         failure=recording.failure,

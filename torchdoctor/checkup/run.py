@@ -15,17 +15,16 @@ from torchdoctor.advice.diagnosis import by_experiment, diagnose, too_short
 from torchdoctor.checkup.report_assembly import RunResults, assemble
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.checkup.trace_verdict import with_waits
-from torchdoctor.facts.hardware import load_during_trials
 from torchdoctor.facts.slow_reads import stays_cold
 from torchdoctor.facts.stacks import share_showing
 from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import keep_stdin, new_run_folder
 from torchdoctor.machine.environment import as_seen_by, environment
-from torchdoctor.machine.sensors import LoadBeside
-from torchdoctor.observe.observation import Observation, Profiled
+from torchdoctor.machine.load_beside import LoadBeside
+from torchdoctor.observe.observation import Observation, Profiled, without_yielding
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
-from torchdoctor.observe.window import Window, choose_window
+from torchdoctor.observe.window import Window, choose_profiler_window, choose_window
 from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
@@ -37,14 +36,16 @@ from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
-from torchdoctor.words import Ending, ProgressEvent, Recording, Report, Workload
+from torchdoctor.words import Ending, OtherLoad, ProgressEvent, Recording, Report, Workload
 from torchdoctor.words.errors import ProgramFailed, UsageError
 from torchdoctor.words.record_files import write_record, write_recording
 
 _OBSERVE_SHARE, _OBSERVE_MOST = 0.06, 0.35  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
-_LEAST_TRIALS_S = 5.0
+_LEAST_TRIALS_S = 5.0  # of trials, and what starting takes
+_LEFT_FOR_TRIALS = 1.5  # times that, after profiling
+_REPORT_S, _REPORT_SHARE = 1.0, 0.1  # of the budget, after the last launch: for the report
 
 Progress = Callable[[ProgressEvent], None]
 
@@ -56,13 +57,16 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     sentence and its exit code, where nothing could be measured.
     """
     settings.check()
-    began_s, created = time.monotonic(), datetime.now(timezone.utc)
+    began_s, created = settings.began_s or time.monotonic(), datetime.now(timezone.utc)
+    imports_s = time.monotonic() - began_s  # where they took long, so does the report
     folder = new_run_folder(settings.output, workload.cwd, created)
     with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
         machine = replace(environment(workload.python), sandbox=sandbox.mode)
         stdin, seed, timeout_s = keep_stdin(folder), settings.seed, settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
         recorder = Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
+        report_s = min(_REPORT_S + imports_s, _REPORT_SHARE * settings.budget_s)
+        recorder.end_by(began_s + settings.budget_s - report_s)
         with contextlib.closing(recorder):
             return _Checkup(
                 settings=settings,
@@ -118,7 +122,8 @@ class _Checkup(RunResults):
         return time.monotonic() - self.began_s
 
     def _left(self) -> float:
-        return self.settings.budget_s - self._elapsed()
+        """Return the seconds that launches may still take."""
+        return self.recorder.left_s
 
     def _relay(self, event: ProgressEvent) -> None:
         self.tell(replace(event, elapsed_s=self._elapsed(), budget_s=self.settings.budget_s))
@@ -132,7 +137,11 @@ class _Checkup(RunResults):
         most = max(_OBSERVE_MOST * budget, enough)
 
         def observe(enough_s: float = enough) -> Observation:
-            return self.recorder.observe(self.settings.step_on, enough_s, most, self._left())
+            with self._load_beside().measuring() as held:
+                observed = self.recorder.observe(
+                    self.settings.step_on, enough_s, most, self._left()
+                )
+            return without_yielding(observed, held.yielded)
 
         earlier, workload = self.settings.earlier, self.recording.workload
         observation = earlier(workload, observe) if earlier else observe()
@@ -177,27 +186,26 @@ class _Checkup(RunResults):
 
     def _profile(self, observation: Observation) -> Profiled | None:
         """Return the profiler window, where the budget allows it; its absence is a doubt."""
-        step_s = observation.steps.mean_s
-        warmup = 3 if step_s > 1.0 else 10
-        expected = observation.start_s + 5.0 + step_s * (warmup + 14)
-        if observation.steps.program_ended and observation.steps.total_steps_seen < warmup + 8:
-            warmup = 0
-        share = 1.0 if self.settings.no_fixes else _PROFILE_SHARE
-        if expected > min(self._left(), self.settings.budget_s * share):
+        most_s = self._left()
+        if not self.settings.no_fixes:
+            most_s -= _LEFT_FOR_TRIALS * (_LEAST_TRIALS_S + observation.start_s)
+            most_s = min(most_s, self.settings.budget_s * _PROFILE_SHARE)
+        window = choose_profiler_window(observation.steps, observation.start_s, most_s)
+        if window is None:
             self.doubts.append(
-                f"No profiler window: one more launch takes about {expected:.0f} s, too much of "
-                f"the budget of {self.settings.budget_s:.0f} s (--budget). Operators and kernels "
-                "are therefore not measured."
+                "No profiler window: a launch for it takes more than the "
+                f"{max(most_s, 0):.0f} s that the budget of {self.settings.budget_s:.0f} s has "
+                "for it (--budget). Operators and kernels are therefore not measured."
             )
             return None
-        longest = max(2 * expected, min(6 * expected + 30, self._left()))
+        longest = 6 * window.launch_s(observation.steps, observation.start_s) + 30
         why = "Its trace says which operators and kernels take the time"
         message = "The profiler records a few steps, in a launch of its own"
         self._relay(ProgressEvent(phase="profile", message=message, why=why))
         boundary, cold = observation.steps_found.boundary, stays_cold(self.recording)
         forked = not self.recording.has_gpu  # what records kernels was never tried in a fork
         try:
-            return self.recorder.profile(boundary, warmup, longest, cold=cold, forked=forked)
+            return self.recorder.profile(boundary, window, longest, cold=cold, forked=forked)
         except ProgramFailed as error:
             self.doubts.append(str(error))
             return None
@@ -268,7 +276,7 @@ class _Checkup(RunResults):
         window = choose_window(observation.steps, self._left(), self.recording.main.loaders)
         window = window.overruled(wanted.steps, wanted.warmup)
         launches, why_in_turns = self._launches(observation, window)
-        load, cluster = LoadBeside(), wanted.cluster
+        beside, cluster = self._load_beside(), wanted.cluster
         self.trials = run_trials(
             (cluster.engine if cluster else Engine)(launches, random.Random(wanted.seed)),
             ArmSpecs(modules, self.recording),
@@ -278,6 +286,7 @@ class _Checkup(RunResults):
             progress=self._relay,
             settings=SearchSettings(
                 kind=cluster.search if cluster else None,
+                beside=None if cluster else beside,  # nodes have a load of their own
                 steps=replace(observation.steps, warmup_steps=window.warmup_steps),
                 seed=wanted.seed,
                 allow_training_changes=wanted.allow_training_changes,
@@ -297,7 +306,12 @@ class _Checkup(RunResults):
             reason=self.trials.stopped, after_s=self._elapsed(), budget_s=wanted.budget_s
         )
         self.doubts += self.trials.doubts
-        self.doubts += load_during_trials(self.recording, load.cpus())
+        held = beside.on_average()
+        if held is not None:
+            self.other_load = OtherLoad(held=held, usable=beside.usable)
+
+    def _load_beside(self) -> LoadBeside:
+        return LoadBeside(self.recording.environment.cpus, self.folder)
 
     def _launches(
         self, observation: Observation, window: Window

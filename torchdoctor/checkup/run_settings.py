@@ -22,6 +22,7 @@ class RunSettings:
     """What the user asked for on the command line of `run`."""
 
     budget_s: float = 300.0
+    began_s: float | None = None  # when its time began, of `time.monotonic()`; None: with the run
     timeout_s: float = 600.0
     output: Path | None = None
     # Gives what a watched run shows, with what a short or a whole observation adds.

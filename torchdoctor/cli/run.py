@@ -1,8 +1,10 @@
 """`torchdoctor run`."""
 
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +13,9 @@ from torchdoctor.cli.arguments import ids, parse_duration
 from torchdoctor.cli.outputs import check_written, hand_out
 from torchdoctor.words import Report
 from torchdoctor.words.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from torchdoctor.observe.observation import Observation
 
 HELP = (
     "Observe a training program, diagnose it, try fixes on it, and rank them as measured.\n\n"
@@ -70,16 +75,17 @@ def run(
     details: arguments.Details = False,
 ) -> None:
     """Observe, diagnose, try fixes, rank. The context's `obj` gets the report if no screen does."""
+    began_s = time.monotonic()  # imports count in the budget: on a busy machine they take seconds
     from torchdoctor.checkup.run import checkup
     from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.workload import workload_of
     from torchdoctor.reports.progress import Progress
-    from torchdoctor.watch import earlier, recording
 
     settings = RunSettings(
         **arguments.place(budget, on, nodes, gpus_per_pair, output),
+        began_s=began_s,
         timeout_s=parse_duration(timeout),
-        earlier=partial(earlier.shortened, recording.opened(watched)) if watched else None,
+        earlier=_earlier(watched) if watched else None,
         steps=steps,
         warmup=warmup,
         fixes=ids(fixes),
@@ -100,6 +106,12 @@ def run(
     if context.obj is not None:
         context.obj(report)
     _raise_for(report)
+
+
+def _earlier(watched: Path) -> "Callable[..., Observation]":
+    from torchdoctor.watch import earlier, recording
+
+    return partial(earlier.shortened, recording.opened(watched))
 
 
 def _raise_for(report: Report) -> None:

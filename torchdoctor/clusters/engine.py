@@ -15,8 +15,6 @@ from torchdoctor.pairs.measurement import ProgramLaunches
 from torchdoctor.words import Pair
 from torchdoctor.words.errors import Inconclusive, TorchdoctorError
 
-_LATE_S = 10.0  # that a pair may end after its time
-
 
 class ClusterEngine(Engine):
     """An engine with a fleet; arguments as of `Engine`. Launches that are no pair are made here."""
@@ -62,8 +60,8 @@ class ClusterEngine(Engine):
                 self.begin(arm, against, most_s)
         except TorchdoctorError as error:
             raise Inconclusive(str(error)) from error
-        ended = self.end(most_s + _LATE_S)
-        return Lost(reason="no pair ended in time") if ended is None else ended[1]
+        ended = self.end(most_s)
+        return Lost(reason="no pair ended in time", cut_off=True) if ended is None else ended[1]
 
     def close(self) -> None:
         """End what nodes still measure, and tell the report of them."""

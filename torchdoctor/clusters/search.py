@@ -15,8 +15,6 @@ from torchdoctor.trials.search import PAIR, Search, SearchSettings
 from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
 from torchdoctor.words.errors import TorchdoctorError
 
-_LATE_S = 10.0  # that a pair may end after the budget
-
 
 def expecting(policy: SearchPolicy, pending: Sequence[Members], seed: int) -> SearchPolicy:
     """Return the policy as if each pair that is measured now had shown what is expected of it.
@@ -64,7 +62,9 @@ class ClusterSearch(Search):
                 action = policy.next()
                 if not self._pending or action.kind == "pair":
                     return action
-            if not self._take_ended(max(self._log.budget.left(), 0.0) + _LATE_S):
+            if not self._take_ended(max(self._log.budget.left(), 0.0)):
+                for members in self._pending:
+                    self._arm(members).cut_off_pairs += 1
                 raise BudgetEnded
 
     def _measure_pair(self, members: Members) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from torchdoctor.words import Recording, SensorStatistics
 
 NEARLY_FULL = 0.9  # share of the GPU's memory
-MUCH_LOAD = 0.25  # of the usable CPUs, busy with other programs
+# Of the usable CPUs, held by other programs: a machine is busy then, wherever that is asked.
+MUCH_LOAD = 0.25
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
 _THROUGH_HOST = ("gloo", "mpi")
 # Values of these variables, the oldest first, with the CPU features that make each a loss.
@@ -86,19 +87,6 @@ def load_of(launches: Sequence[SensorStatistics], usable: float | None) -> str |
     """Return the most that other programs took of any launch, in the words of `load_words`."""
     loads = [sensors.other_load_cpus for sensors in launches]
     return load_words(max((x for x in loads if x is not None), default=None), usable)
-
-
-def load_during_trials(recording: Recording, cpus: float | None) -> list[str]:
-    """Return the doubt that other programs kept so many CPUs busy while fixes were tried."""
-    usable = recording.environment.cpus
-    load = load_words(cpus, usable)
-    if load is None or load_of([recording.sensors], usable) is not None:
-        return []  # the observed launch had it too, and its doubt says so
-    return [
-        f"Other programs kept {load} busy while fixes were tried: speed-ups, above all of "
-        "thread counts and workers, may be those of a busy machine. Measure on a quiet one "
-        "before changing anything for good."
-    ]
 
 
 def backend_by_host(recording: Recording) -> str | None:

@@ -111,6 +111,7 @@ FIX = FixSpec(
     name="CPU threads",
     treats=("too-many-threads", "many-small-kernels", "other-load"),
     keeps_results="within rounding",
+    needs_free_cpus=True,
     when="between steps",
     p_helps=0.2,  # gained in 4 of 17 programs of benchmarks/logs
     settles_s=0.3,  # threads that begin, or wake after seconds asleep, are first placed on cores

@@ -68,6 +68,7 @@ FIX = FixSpec(
     p_helps=0.3,
     reorders=True,
     needs_finding=True,  # it costs repeatable training: only where the order is seen to cost time
+    needs_free_cpus=True,
     refuses=refuses,
     settings=lambda recording: [loader_target(recording)],
     works_on_s=works_on_s,

@@ -218,6 +218,7 @@ FIX = FixSpec(
     keeps_results="within rounding",
     keeps_but="the same samples; with random augmentation other random numbers than before",
     phases=("data_wait_s", "loader_start_s"),
+    needs_free_cpus=True,
     when="between steps",
     p_helps=0.7,  # the loader is waited for
     by_second_loader=True,

@@ -63,6 +63,7 @@ FIX = FixSpec(
     treats=("data-wait", "slow-sample", "worker-imbalance"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s"),
+    needs_free_cpus=True,
     when="between steps",
     p_helps=0.2,
     by_second_loader=True,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from torchdoctor.launch import escaped_writes, shared_memory
+from torchdoctor.launch.held_up import may_be_held_up
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Command, Sandbox, Started
 from torchdoctor.machine import processes
@@ -209,9 +210,9 @@ class WarmImage:
     started: Started
     link: socket.socket
 
-    def ready(self) -> WarmImage | None:
+    def ready(self, most_s: float) -> WarmImage | None:
         """Wait until it can fork launches; None: it cannot, and has ended."""
-        self.link.settimeout(_PATIENCE_S)
+        self.link.settimeout(max(min(most_s, _PATIENCE_S), 0.1))
         with contextlib.suppress(OSError):
             if self.link.recv(16):
                 self.link.setblocking(True)  # also of what launches inherit
@@ -406,12 +407,19 @@ class _Watch:
             )
 
 
-def start_image(program: Program, folder: Path, spec: LaunchSpec = UNTOUCHED) -> WarmImage | None:
-    """Return a warm image of a script that runs in namespaces; None: it can have none."""
+def start_image(
+    program: Program, folder: Path, spec: LaunchSpec = UNTOUCHED, most_s: float = _PATIENCE_S
+) -> WarmImage | None:
+    """Return a warm image of a script that runs in namespaces; None: it can have none.
+
+    Its imports are waited for so long at most.
+    """
     workload, sandbox = program.workload, program.sandbox
     plain = [workload.script] == [str(Path(workload.cwd, x)) for x in workload.command[1:2]]
     in_namespaces = sandbox.mode == "overlay" and sandbox.pidns
     if not plain or workload.command[0] != workload.python or not in_namespaces:
+        return None
+    if workload.script is None or not may_be_held_up(Path(workload.script)):
         return None
     # In our PID namespace: from another one it could not enter a launch's.
     outside = replace(program, sandbox=replace(sandbox, pidns=False))
@@ -430,7 +438,7 @@ def start_image(program: Program, folder: Path, spec: LaunchSpec = UNTOUCHED) ->
     with theirs:
         (folder / "plan.json").write_text(json.dumps(plan | {"image": theirs.fileno()}))
         started = watch.start(folder / "output.txt", (theirs.fileno(),))
-    return WarmImage(sandbox=outside.sandbox, started=started, link=ours).ready()
+    return WarmImage(sandbox=outside.sandbox, started=started, link=ours).ready(most_s)
 
 
 def _stopped(sensors: Sensors | None, folder: Path) -> SensorColumns | None:

@@ -120,7 +120,6 @@ def _pss_bytes(pid: int) -> float:
 PROCESS_INTERVAL_S = 0.5
 COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
 _BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
-_SHORTEST_S = 1.0
 _TREE_FIELDS = (
     *("rss_bytes", "pss_bytes", "swap_bytes", "threads", "read_bytes", "write_bytes"),
     *("tree_cpu_s", "own_cpu_s", "network_bytes", "gpu_others"),
@@ -138,26 +137,6 @@ def _network_bytes() -> float:
     devices = psutil.net_io_counters(pernic=True).items()
     passed = [x.bytes_sent + x.bytes_recv for name, x in devices if not name.startswith("lo")]
     return float(sum(passed)) if passed else math.nan
-
-
-class LoadBeside:
-    """CPUs that others kept busy since it was made.
-
-    To the sensors of a pair's launch the other one is a stranger; the kernel counts all of ours.
-    """
-
-    def __init__(self) -> None:
-        self._began_s, self._before_s = time.monotonic(), self._used_s()
-
-    def _used_s(self) -> float:
-        return sum(busy_s()) - sum(os.times()[:4])  # without ours and our children's
-
-    def cpus(self) -> float | None:
-        """Return CPUs, on average, to be asked once all launches have ended; None: not known."""
-        passed_s = time.monotonic() - self._began_s
-        if passed_s < _SHORTEST_S or os.name == "nt":  # Windows counts no children
-            return None
-        return max(0.0, self._used_s() - self._before_s) / passed_s
 
 
 class Sensors:

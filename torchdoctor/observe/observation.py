@@ -36,10 +36,11 @@ class ObservationWatch:
 
     step_on: str | None  # what separates iterations, where the user says so
     enough_s: float  # time of training that is worth watching
-    most_s: float  # time after the first steps at which it ends in any case
+    most_s: float  # time after the first steps at which it ends in any case, if there are a few
     wait_s: float  # longest wait for the first steps
     gave_up: bool = False  # no steps came in time
     _next_look: float = 0.0
+    _first_s: float | None = None  # when the first steps were seen
 
     def __call__(self, running: RunningLaunch) -> bool:
         """Return True when the launch may be stopped; reads the step log about twice a second."""
@@ -53,6 +54,10 @@ class ObservationWatch:
             self.gave_up = running.elapsed_s > self.wait_s
             return self.gave_up
         durations = step_durations(events[steps.trainers[0]], steps)
+        if self._first_s is None:
+            self._first_s = running.elapsed_s - float(durations.sum())
+        if len(durations) >= FEWEST_STEPS and running.elapsed_s - self._first_s > self.most_s:
+            return True  # it hangs, or does something else than training
         # Reading grows with the log: look less often at a program with very many events.
         missing_s = self.enough_s - float(durations.sum())
         self._next_look += min(10 * (time.monotonic() - now), max(missing_s, 0.0))
@@ -156,6 +161,15 @@ class Observation:
     failure: ProgramFailure | None = None  # of the program by itself, after enough steps
     interrupted: bool = False  # by Ctrl-C; what was seen until then counts
     logs_phases: bool = False  # samples of training and evaluation are not told apart otherwise
+
+
+def without_yielding(observed: Observation, yielded_cpus: float | None) -> Observation:
+    """Return an observation without the load of programs that give way to this one."""
+    load = observed.sensors.other_load_cpus
+    if load is None or not yielded_cpus:
+        return observed
+    sensors = replace(observed.sensors, other_load_cpus=max(load - yielded_cpus, 0.0))
+    return replace(observed, sensors=sensors)
 
 
 @dataclass(frozen=True, kw_only=True)

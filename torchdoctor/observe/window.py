@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchdoctor.observe.steps import LEAST_WARMUP
+from torchdoctor.probe.hooks.analysis import ANALYSED_STEPS
 from torchdoctor.words import LoaderFacts, StepStatistics
 
 LEAST_STEPS = 30
@@ -15,6 +16,8 @@ MOST_S = 20.0
 _ASKED_FOR_S = 3600.0  # a number of steps that the user wants is measured to its end
 _LAUNCHES = 30  # a budget should pay for about so many of the longest windows
 _SHORT_LAUNCHES = 60  # and, where it is small, for so many of the shortest: pairs tell more
+# For writing a trace down, and for the tests that follow so many analysed steps.
+_WRITTEN_S = {ANALYSED_STEPS: 5.0, 1: 2.5, 0: 1.5}
 _WARMUP_SHARE = 0.25  # of a short program's iterations
 DEFAULT_PREFETCH = 2
 
@@ -72,6 +75,59 @@ def choose_window(
     if observed.program_ended:
         warmup, steps = _fit(warmup, steps, observed)
     return Window(warmup_steps=warmup, measure_steps=steps, max_window_s=longest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilerWindow:
+    """Iterations of the profiled launch: before the profiler, under it, and analysed after it."""
+
+    warmup_steps: int
+    profiled_steps: int
+    analysed_steps: int  # by hooks; 0: no such steps follow
+
+    @property
+    def steps(self) -> int:
+        """Return all of its iterations; the profiler's own warm-up takes two."""
+        return self.warmup_steps + 2 + self.profiled_steps + self.analysed_steps
+
+    def launch_s(self, observed: StepStatistics, start_s: float) -> float:
+        """Return the seconds of its launch, with those for writing down what was seen."""
+        written_s = next(s for steps, s in _WRITTEN_S.items() if self.analysed_steps >= steps)
+        return start_s + written_s + self.steps * observed.mean_s
+
+
+# The whole window first; each of the others says less, and takes less time.
+PROFILER_WINDOWS = tuple(
+    ProfilerWindow(warmup_steps=warmup, profiled_steps=profiled, analysed_steps=analysed)
+    for warmup, profiled, analysed in (
+        (10, 4, 6),
+        (3, 4, 6),
+        (3, 3, 3),
+        (2, 2, 1),
+        (1, 2, 0),
+        (1, 1, 0),
+    )
+)
+_LONG_STEP_S = 1.0  # so long a step needs no ten others before it
+
+
+def choose_profiler_window(
+    observed: StepStatistics, start_s: float, most_s: float
+) -> ProfilerWindow | None:
+    """Choose the largest profiler window whose launch takes `most_s` at most; None: none does."""
+    fits = []
+    for window in PROFILER_WINDOWS:
+        if observed.mean_s > _LONG_STEP_S and window.warmup_steps > FEWEST_WARMUP:
+            continue
+        needed = window.steps - window.analysed_steps + 2
+        if observed.program_ended and observed.total_steps_seen < needed:
+            continue
+        if window.launch_s(observed, start_s) <= most_s:
+            fits.append(window)
+    if not fits and observed.program_ended:  # its end will cut the window off: what is there counts
+        last = ProfilerWindow(warmup_steps=0, profiled_steps=4, analysed_steps=0)
+        fits = [last] if last.launch_s(observed, start_s) <= most_s else []
+    return fits[0] if fits else None
 
 
 def prepared_ahead(settings: Mapping[str, Any], loader: LoaderFacts) -> tuple[int, int]:

@@ -14,12 +14,14 @@ from statistics import median
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.pairs.failures import Failures, Lost, Outcome, failure, refusal
 from torchdoctor.pairs.measurement import ProgramLaunches
+from torchdoctor.pairs.pair_times import usable
 from torchdoctor.pairs.turns import neighbours
 from torchdoctor.words import LaunchTiming, Pair, SwitchedLaunch
 
 # Of a one-time cost, paid again with a warm cache, until measured (compiling on a CPU: 0.06).
 CACHED = 0.15
 _MANY = 4  # launches, of which the slowest met somebody else's load
+_FEWEST_BLOCKS = 2  # of each side, where the budget's end cut a pair off
 _LONGER = 2.0  # times the usual share of a pair: then it is the fix that takes so long
 
 
@@ -102,7 +104,7 @@ class Engine:
             task = self.task(arm, against, until_s - self._clock())
             outcome = self.taken(task, measure(self._starts, task, self._chance, self._clock))
             left_s = until_s - self._clock()
-            if not isinstance(outcome, Lost) or arm.name == against.name:
+            if not isinstance(outcome, Lost) or outcome.cut_off or arm.name == against.name:
                 return outcome
             if self.expected_s(arm, against) > left_s:
                 return outcome
@@ -144,11 +146,11 @@ class Engine:
         """Return seconds that the next launch of an arm takes at most, or its half of a pair."""
         own = self._seconds[arm.name]
         if arm.is_baseline:
-            return _at_most(own) if own else self._starts.expected_s
+            return self._starts.shortened_s(_at_most(own) if own else self._starts.expected_s)
         if not own:
-            return self._plain_s() + arm.setup_s
+            return self._starts.shortened_s(self._plain_s()) + arm.setup_s
         if not arm.setup_s:
-            return _at_most(own)
+            return self._starts.shortened_s(_at_most(own))
         # The first launch compiles; those after it find the result in the cache.
         return max(own[1:], default=self._plain_s() + CACHED * self.once_s(arm))
 
@@ -193,6 +195,8 @@ class Engine:
         self.launches += len(measured.timings)
         if any(timing.ended == "interrupted" for timing in measured.timings):
             raise KeyboardInterrupt
+        if _cut_off(task, measured.timings):
+            return Lost(reason="the budget ended", cut_off=True)
         if task.beside:
             return self._side_by_side(task, measured)
         return self._in_turns(task, measured)
@@ -238,6 +242,15 @@ class Engine:
             side_by_side=False,
             seconds=(seconds[0], seconds[1]),
         )
+
+
+def _cut_off(task: PairTask, timings: Sequence[LaunchTiming]) -> bool:
+    """Return True if the budget ended before the pair could show anything."""
+    if not any(timing.cut_off for timing in timings):
+        return False
+    if task.beside:
+        return min(len(timing.blocks) for timing in timings) < _FEWEST_BLOCKS
+    return not all(map(usable, timings)) or len(timings) < len(task.arms)
 
 
 def _at_most(seconds: Sequence[float]) -> float:

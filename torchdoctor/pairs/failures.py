@@ -36,6 +36,7 @@ class Lost:
     """A pair that gave nothing, and may be tried again; with half a sentence."""
 
     reason: str
+    cut_off: bool = False  # by the end of the budget
 
 
 Outcome = Failed | Lost

@@ -18,7 +18,7 @@ from torchdoctor.pairs.block_plan import (
     too_large,
     why_in_turns,
 )
-from torchdoctor.pairs.record import Recorder
+from torchdoctor.pairs.record import ENDS_BEFORE_S, Recorder
 from torchdoctor.pairs.turns import abba, take_turns
 from torchdoctor.words import Boundary, LaunchTiming, LoaderFacts, SwitchedLaunch
 
@@ -27,7 +27,8 @@ _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
 _TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 2.5  # times two launches that follow each other, which see half as much
-_LATE_S = 10.0  # for a launch that is about to end when its time is up
+_LATE_S = 10.0  # for a launch that is about to end when its share of the budget is up
+_PRICED = 2.1  # halves: slightly more than a pair takes, as the search reckons too
 _MANY_PAIRS = 16  # if the time is for fewer pairs, each is made shorter
 
 
@@ -100,7 +101,10 @@ class ProgramLaunches:
     @property
     def expected_s(self) -> float:
         """Return seconds of a launch of the untouched program, or of its half of a pair."""
-        return self.turns.pair_s / 2 if self.turns else self.pace.launch_s(self.window)
+        if self.turns is None:
+            return self.pace.launch_s(self.window)
+        # Where time is short, a pair is begun that may fit: what the budget cuts off costs nothing.
+        return self.shortened_s(self.turns.pair_s / 2, self.shortest_pair_s)
 
     @property
     def image_s(self) -> float:
@@ -113,6 +117,19 @@ class ProgramLaunches:
         if self.turns is None:
             return 2 * self.expected_s
         return self.pace.start_s + 4 * self.turns.turn_s
+
+    def shortened_s(self, half_s: float, least_s: float | None = None) -> float:
+        """Return what half of a pair takes in the time that is left, which may cut its turns.
+
+        `half_s`: with all of its turns, which it takes too where not even four of them fit;
+        `least_s`: of a pair of four turns, else told by `half_s`.
+        """
+        left_s = self.recorder.left_s - ENDS_BEFORE_S
+        if self.turns is None or 2 * half_s <= left_s:
+            return half_s
+        if least_s is None:
+            least_s = 2 * half_s - 2 * (self.turns.blocks - 2) * self.turns.turn_s
+        return min(half_s, left_s / _PRICED) if least_s * _PRICED / 2 <= left_s else half_s
 
     def alone(self, arm: LaunchSpec, most_s: float) -> LaunchTiming:
         """Launch an arm by itself."""
@@ -146,12 +163,15 @@ class ProgramLaunches:
         both = zip(arms, plans, strict=True)
         specs = [replace(self._with(arm, plan), forked=forked) for arm, plan in both]
         starts = [partial(self.recorder.time, spec, timeout_s) for spec in specs]
+        end_by_s = self.recorder.end_by_s - ENDS_BEFORE_S
         until_s = time.monotonic() + max(most_s - turns.turn_s, 0.0)
+        until_s = min(until_s, end_by_s - 4 * turns.turn_s)  # what begins is to end
         most_turn_s = turns.pair_s / (2 * turns.blocks)  # starting is charged to the turns
         # The first to warm up waits longer for its first block, so that goes by lot too.
         places = chance.sample([0, 1], 2)
         shuffled = starts[places[0]], starts[places[1]]
-        timings = take_turns(shuffled, abba(turns.blocks, chance), most_turn_s, until_s)
+        order = abba(turns.blocks, chance)
+        timings = take_turns(shuffled, order, most_turn_s, until_s, end_by_s)
         return timings[places[0]], timings[places[1]]  # swapping twice is nothing
 
     def switch(

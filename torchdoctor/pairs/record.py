@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,12 +27,15 @@ from torchdoctor.observe.events import evaluates_training_loader, read_channel
 from torchdoctor.observe.observation import Observation, ObservationWatch, Profiled
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics, window_ns
+from torchdoctor.observe.window import ProfilerWindow
 from torchdoctor.pairs.launch_timing import last_switched_on, read_launch
 from torchdoctor.words import Boundary, LaunchTiming, StorageFacts, SwitchedLaunch, Workload
 from torchdoctor.words.errors import NoStepFound
 
 _MOST_IMAGES = 2  # with files of their own, beside that of the untouched program
-_PROFILED_STEPS = 4
+# Launches that take turns are held up so long before the end of the budget: those blocks count.
+ENDS_BEFORE_S = 0.25
+_IMAGE_SHARE = 0.5  # of the time that is left, for the imports of a warm image
 _COMPILED_BEFORE = (
     "Code that torch.compile made in an earlier run of this program was used again, so compiling "
     f"took no longer than at a second start ({compile_cache.LIMIT}=0 compiles anew)."
@@ -44,7 +48,8 @@ class Recorder:
 
     `seed` is given to a program that sets none, `stdin_file` is replayed to each launch, and
     `timeout_s` is the longest wait for the first training steps; if `forks`, launches are forked
-    from a warm image of the program, where that is possible.
+    from a warm image of the program, where that is possible. Where there is a budget, `end_by`
+    says when it ends.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class Recorder:
         self._image_numbers = itertools.count()
         self._forks, self._compiled = forks, False
         self.workload, self.folder, self.sandbox = workload, folder, sandbox
-        self.seed, self.timeout_s = seed, timeout_s
+        self.seed, self.timeout_s, self.end_by_s = seed, timeout_s, math.inf
         self.escaped: list[str] = []
         self.doubts: list[str] = []
         self._launches = itertools.count(1)  # two may begin at the same moment
@@ -73,6 +78,15 @@ class Recorder:
         self._program = Program(
             workload=workload, sandbox=sandbox, seed=seed, stdin_file=stdin_file, compile_cache=kept
         )
+
+    def end_by(self, end_by_s: float) -> None:
+        """End whatever runs by then, a moment of `time.monotonic()`."""
+        self.end_by_s = end_by_s
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that launches may still take; below 0 once they are over."""
+        return self.end_by_s - time.monotonic()
 
     def close(self) -> None:
         """Remove what only further launches would have needed."""
@@ -125,15 +139,23 @@ class Recorder:
         return storage_facts(self._observed, self.folder)
 
     def profile(
-        self, boundary: Boundary, warmup_steps: int, timeout_s: float, *, cold: bool, forked: bool
+        self,
+        boundary: Boundary,
+        window: ProfilerWindow,
+        timeout_s: float,
+        *,
+        cold: bool,
+        forked: bool,
     ) -> Profiled:
         """Record a profiler window in a launch never timed; ProgramFailed: no trace came of it."""
-        profile = {"wait": 1, "warmup": 1, "active": _PROFILED_STEPS, "with_stack": False}
+        profile = {"wait": 1, "warmup": 1, "active": window.profiled_steps, "with_stack": False}
+        analysed = window.analysed_steps
+        profile |= {"record_shapes": True, "analyse": analysed > 0, "analysed_steps": analysed}
         plan = {
             "purpose": "profile",
-            "warmup_steps": warmup_steps,
+            "warmup_steps": window.warmup_steps,
             "measure_steps": 10**9,
-            "profile": {**profile, "record_shapes": True, "analyse": True},
+            "profile": profile,
         }
         spec = LaunchSpec(name="profile", boundary=boundary, plan=plan, forked=forked)
         result = self._launch(spec, timeout_s, cold=cold)
@@ -148,7 +170,8 @@ class Recorder:
             self._close_oldest()
             folder = self.folder.absolute() / f"image-{next(self._image_numbers)}"
             with writing(self.folder):
-                self._images[files] = start_image(self._program, folder, spec)
+                most_s = _IMAGE_SHARE * self.left_s
+                self._images[files] = start_image(self._program, folder, spec, most_s)
         return self._images.get(files)
 
     def _close_oldest(self) -> None:
@@ -170,6 +193,7 @@ class Recorder:
         sensors = Sensors(interval_s=0.5)
         result = self._launch(spec, timeout_s, poll, sensors, cold)
         timing = read_launch(result, spec, sensors.stop().peak_memory_bytes())
+        timing = replace(timing, cut_off=self._was_cut_off(result))
         compiled = not self._compiled and any("compile_s" in fix.details for fix in timing.fixes)
         self._compiled |= compiled
         if compiled and compile_cache.is_next_run(self.workload, self._kept):
@@ -186,6 +210,7 @@ class Recorder:
         # The probe lists the fixes of all arms one after another.
         fixes = iter(timing.fixes)
         failed = timing.ended not in ("measured", "interrupted") and result.exit_code != 0
+        failed = failed and not self._was_cut_off(result)
         return SwitchedLaunch(
             ended=timing.ended,
             reason=timing.reason,
@@ -194,6 +219,9 @@ class Recorder:
             wall_s=result.wall_s,
             failed_in=last_switched_on(result.channel) if failed else None,
         )
+
+    def _was_cut_off(self, result: LaunchResult) -> bool:
+        return result.ended in ("timed-out", "stopped") and self.left_s <= ENDS_BEFORE_S
 
     def _launch(
         self,
@@ -212,7 +240,8 @@ class Recorder:
         program = replace(self._program, image=self.image(spec) if spec.forked else None)
         with writing(self.folder):
             (folder / "channel").mkdir(parents=True)
-            result = launch(program, spec, folder, timeout_s=timeout_s, poll=poll, sensors=sensors)
+            limit_s = max(min(timeout_s, self.left_s), 0.0)
+            result = launch(program, spec, folder, timeout_s=limit_s, poll=poll, sensors=sensors)
         shutil.rmtree(folder / "channel" / "staged", ignore_errors=True)  # by fast-storage
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]

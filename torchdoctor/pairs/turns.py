@@ -6,6 +6,7 @@ so what else happens on the machine meets both; the start is paid once for many 
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -99,19 +100,24 @@ def neighbours(first: LaunchTiming, second: LaunchTiming) -> list[tuple[Block, B
 
 
 def take_turns(
-    starts: tuple[Start, Start], order: Sequence[int], turn_s: float, until_s: float
+    starts: tuple[Start, Start],
+    order: Sequence[int],
+    turn_s: float,
+    until_s: float,
+    end_by_s: float = math.inf,
 ) -> tuple[LaunchTiming, LaunchTiming]:
     """Run two launches side by side, in threads; a launch whose turn did not end is `late`.
 
     `order`: whose block is next, 0 or 1, in fours (ABBA or BAAB). A turn that takes much longer
-    than `turn_s` is not waited for; after `until_s`, once four turns were, no more four begin.
+    than `turn_s` is not waited for; after `until_s`, once four turns were, no more four begin. At
+    `end_by_s` both are ended, whosever turn it is.
     """
     over, late = threading.Event(), None
     players = _Player(starts[0], over), _Player(starts[1], over)
     try:
         for player in players:
             player.thread.start()
-        late = _play(players, order, turn_s, until_s)
+        late = _play(players, order, turn_s, until_s, end_by_s)
     finally:
         over.set()
         with no_interrupts():
@@ -132,7 +138,11 @@ def take_turns(
 
 
 def _play(
-    players: tuple[_Player, _Player], order: Sequence[int], turn_s: float, until_s: float
+    players: tuple[_Player, _Player],
+    order: Sequence[int],
+    turn_s: float,
+    until_s: float,
+    end_by_s: float,
 ) -> int | None:
     """Play all turns, as far as they go; return whose turn it was that did not end."""
     held: set[int] = set()
@@ -141,7 +151,8 @@ def _play(
             if number not in held and player.waits():
                 player.hold()
                 held.add(number)
-        if not all(player.thread.is_alive() for player in players):
+        alive = all(player.thread.is_alive() for player in players)
+        if not alive or time.monotonic() > end_by_s:
             return None
         time.sleep(_LOOK_S)
     # Each warms up alone: what is tuned by trying (cuDNN, torch.compile) is tuned undisturbed.
@@ -155,6 +166,8 @@ def _play(
         patience_s = _BLOCKED_S + _BLOCKED_FACTOR * turn_s if number > 1 else float("inf")
         given_up = time.monotonic() + patience_s
         while not player.waits():
+            if time.monotonic() > end_by_s:
+                return None
             if time.monotonic() > given_up:
                 return side
             ended = [x.result for x in players if not x.thread.is_alive()]

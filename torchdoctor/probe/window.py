@@ -11,7 +11,7 @@ import time
 from . import step_log
 from .fixkit.switching import Switching
 from .fixkit.turns import Turns
-from .hooks.analysis import Analysis
+from .hooks.analysis import ANALYSED_STEPS, Analysis
 from .measure import facts
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
@@ -166,7 +166,9 @@ class Window:
         profiler, self._profiler = self._profiler, None
         self._keep(profiler)
         if self._profile.get("analyse"):
-            self._analysis = Analysis(self._session, self.ident if self.kind == "loader" else None)
+            loader = self.ident if self.kind == "loader" else None
+            steps = self._profile.get("analysed_steps", ANALYSED_STEPS)
+            self._analysis = Analysis(self._session, loader, steps)
             self._analysis.start(profiler, self._profile["active"])
         else:
             self._finish("profile")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import most_promising, value_of
-from torchdoctor.reports import wording
+from torchdoctor.reports import other_load, wording
 from torchdoctor.reports.document import (
     Bars,
     Block,
@@ -59,6 +59,7 @@ def screen(report: Report, folder: str) -> list[Section]:
     return sections(
         ("", [*sentences(wording.failure(report), tone="bad"), *_cause(report)]),
         ("", [*_answer(report, folder), *_ending(report)]),
+        ("", sentences(other_load.held(report), tone="bad")),
         ("", _tried(report)),
         ("", _step(report)),
         ("", _beware(report)),
@@ -114,7 +115,8 @@ def _measured_answer(report: Report, folder: str) -> list[Block]:
     open_fixes = _offered(report, best) if best is not None else []
     shown = wording.patch_commands(report, open_fixes, folder)[:1]
     code = [f"Its code:   {command.removesuffix(wording.APPLY)}" for command in shown]
-    return [*_undecided(report, best), *sentences(*code), *_by_hand(report)]
+    answer = other_load.undecided(report) or _undecided(report, best)
+    return [*answer, *sentences(*code), *_by_hand(report)]
 
 
 def _promising(report: Report) -> Trial | None:
@@ -154,7 +156,7 @@ def _recommended(report: Report, folder: str) -> list[Block]:
     if interval is not None and interval.low > 1:
         how = ", from one pair" * (recommended.pairs == 1)
         load = load_of([report.sensors], report.environment.usable_cpus)
-        how += ", on a busy machine" * (load is not None)
+        how += ", on a busy machine" * (load is not None or bool(other_load.held(report)))
         figure = f"{_faster(interval, recommended.numerics)}{how}"
     elif interval is not None:
         title, figure = _UNPROVEN, f"measured {speedup(interval)}"
@@ -247,7 +249,8 @@ def _ending(report: Report) -> list[Block]:
 
 
 def _ends_without_gain(report: Report) -> bool:
-    return report.ending is not None and report.ending.reason == "nothing to gain"
+    ended = report.ending.reason if report.ending is not None else ""
+    return ended in ("nothing to gain", "busy machine")
 
 
 def _nothing_to_gain(report: Report) -> list[Block]:

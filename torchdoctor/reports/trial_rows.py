@@ -63,6 +63,11 @@ def candidate_rows(report: Report) -> list[list[str]]:
     for trial in sorted(believed, key=value_of, reverse=True):
         name, untried = fix_with_settings(trial.fix, trial.settings), trial.speedup is None
         because = f"not measured: {trial.because}" if untried else trial.because or ""
+        if trial.on_busy_machine and trial.verdict == "unclear":
+            because += "; not decided on a busy machine"
+        if trial.cut_off_pairs:
+            cut_off = counted(trial.cut_off_pairs, "pair")
+            because += f"; the end of the budget cut off {cut_off}, which says nothing against it"
         gain = f"{ratio(trial.expected)}x expected" if untried else figures_of(trial)
         rows.append([name, gain, percent(trial.p_helps), clean(because)])
     return rows

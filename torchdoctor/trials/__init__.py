@@ -2,5 +2,5 @@
 
 In: candidates, a budget, launches.
 Out: trials with verdicts, a recommendation.
-May import: words, facts, launch, advice, observe, pairs.
+May import: words, facts, machine, launch, advice, observe, pairs.
 """

@@ -108,11 +108,19 @@ class Arm:
     refused: str | None = None
     remarks: list[str] = field(default_factory=list)  # for its row of the report
     further: bool = False  # a setting that its fix does not name
+    cut_off_pairs: int = 0  # by the end of the budget
+    measured_s: float = 0.0  # while what others held was known
+    busy_s: float = 0.0  # of it, while they held much
 
     @property
     def alive(self) -> bool:
         """Return True if it may be launched again."""
         return self.failed is None and self.refused is None
+
+    @property
+    def on_busy_machine(self) -> bool:
+        """Return True if others held many processors during most of its measurements."""
+        return 2 * self.busy_s > self.measured_s
 
     @property
     def fixes(self) -> list[tuple[str, dict[str, Any]]]:

@@ -4,10 +4,12 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
+from torchdoctor.facts.hardware import much_load
 from torchdoctor.launch.launch_spec import BASELINE, UNTOUCHED
+from torchdoctor.machine.load_beside import Held, LoadBeside
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.failures import Failed, Lost, Outcome
 from torchdoctor.pairs.pair_times import Estimator, switched_differences, usable
@@ -74,7 +76,9 @@ class Log:
         engine: Engine,
         budget: Budget,
         progress: Callable[[ProgressEvent], None] | None = None,
+        beside: LoadBeside | None = None,
     ) -> None:
+        self._beside = beside
         self.engine, self.budget, self._progress = engine, budget, progress
         self.baseline = Arm(key=BASELINE, spec=UNTOUCHED)
         self.pairs: dict[str, list[Pair]] = defaultdict(list)  # by the key of the arm
@@ -106,6 +110,8 @@ class Log:
             return timing
         if usable(timing):
             arm.timings.append(timing)
+        if timing.cut_off and not usable(timing):
+            return timing
         outcome = self.engine.failures.after_launch(arm.spec, timing)
         if isinstance(outcome, Failed):
             self._is_out(arm, outcome)
@@ -129,6 +135,8 @@ class Log:
         arm.remarks += [remark for remark in remarks if remark not in arm.remarks]
         if isinstance(outcome, Failed):
             self._is_out(arm, outcome)
+        if isinstance(outcome, Lost):
+            arm.cut_off_pairs += outcome.cut_off
         if not isinstance(outcome, Pair):
             return
         self.pairs[arm.key].append(outcome)
@@ -166,14 +174,24 @@ class Log:
         """Tell of a measurement before and after, and charge its time to these arms."""
         self.tell(phase, message)
         began_s = self.budget.clock()
+        beside = self._beside.measuring() if self._beside is not None else nullcontext()
+        held: Held | None = None
         try:
-            yield
+            with beside as held:
+                yield
         except TorchdoctorError as error:
             raise Stopped(f"Trials stopped: {error}") from error
         finally:
             for arm in arms:
                 arm.cost_s += (self.budget.clock() - began_s) / len(arms)
+                self._note_load(arm, held)
         self.tell(phase, message)
+
+    def _note_load(self, arm: Arm, held: Held | None) -> None:
+        if self._beside is not None and held is not None and held.held is not None:
+            busy = much_load(held.held, self._beside.usable) is not None
+            arm.measured_s += held.seconds
+            arm.busy_s += held.seconds * busy
 
     def _is_out(self, arm: Arm, outcome: Failed) -> None:
         if outcome.name == BASELINE:

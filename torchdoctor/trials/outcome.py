@@ -192,6 +192,8 @@ class Judgement:
             pairs=len(measured.differences),
             pair_speedups=[math.exp(difference) for difference in measured.differences],
             patched=measured.patched > 0,
+            cut_off_pairs=arm.cut_off_pairs,
+            on_busy_machine=arm.on_busy_machine,
             setup_s=setup_s,
             details=_details(arm),
             break_even_steps=_break_even(measured, setup_s, untouched)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from torchdoctor.machine.load_beside import LoadBeside
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials import beliefs, ceilings
@@ -61,6 +62,7 @@ class SearchSettings:
     ceilings: Sequence[CeilingTrial] = ()  # the most telling first
     growing: Mapping[str, NextSettings] = field(default_factory=dict)  # searched settings, by fix
     kind: "type[Search] | None" = None  # another executor than `Search`
+    beside: LoadBeside | None = None  # measures what other programs hold; None: nobody does
 
 
 def run_trials(
@@ -74,7 +76,7 @@ def run_trials(
     progress: Callable[[ProgressEvent], None] | None = None,
 ) -> TrialResults:
     """Try the candidates, the most promising first, against the untouched program."""
-    log = Log(engine, budget, progress)
+    log = Log(engine, budget, progress, settings.beside)
     search = (settings.kind or Search)(
         log, specs, candidate_arms(specs, candidates, facts), settings
     )

@@ -51,6 +51,7 @@ class LaunchTiming:
     iterations: int | None = None  # since the start; None: the warm-up's and the window's
     stopped: bool = False  # from outside, so that how it ended says nothing about it
     late: bool = False  # it had its turn beside another launch, and the turn did not end
+    cut_off: bool = False  # the end of the budget ended it, which says nothing about it either
 
     @property
     def counted(self) -> "LaunchTiming":

@@ -202,11 +202,22 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherLoad:
+    """Processors that programs other than this one held while fixes were tried."""
+
+    held: float  #: On average; what gives way counts as what it takes.
+    usable: float  #: Processors that this program may use.
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ending:
     """How the search for fixes ended."""
 
-    #: nothing to gain: no measurement was worth its time; time: more of it may find more.
-    reason: Annotated[str, "decided", "nothing to gain", "time", "interrupted", "failed"]
+    #: nothing to gain: no measurement was worth its time; time: more of it may find more; busy
+    #: machine: nothing to gain, but for workers and threads, whose processors others held.
+    reason: Annotated[
+        str, "decided", "nothing to gain", "busy machine", "time", "interrupted", "failed"
+    ]
     after_s: float  #: Since the run began.
     budget_s: float  #: What the run was given.
 
@@ -239,6 +250,7 @@ class Report:
     ranks: list[RankTime] = field(default_factory=list)  #: One row for each of several traces.
     scaling: Scaling | None = None  #: Prediction for more GPUs; null: no GPU, or no trace.
     sensors: SensorStatistics = field(default_factory=SensorStatistics)  #: What the sensors saw.
+    other_load: OtherLoad | None = None  #: Of others, during trials; null: none, or not measured.
     doubts: list[str] = field(default_factory=list)  #: What weakens the report, a sentence each.
     beware: list[str] = field(default_factory=list)  #: Doubts that may change a decision.
     failure: ProgramFailure | None = None  #: How the observed program failed; null: it did not.

@@ -207,6 +207,7 @@ class FixSpec(SwitchSpec):
     more_setup_s: Callable[[Recording], float] = lambda _: 0.0  # and more of that in a program
     fills_in_first_epoch: bool = False  # it gains from the second epoch on; trials warm up for one
     reorders: bool = False  # the same batches come in another order
+    needs_free_cpus: bool = False  # on a busy machine it may gain nothing that it gains elsewhere
     prepares_elsewhere: bool = False  # in workers: it gains no more than the CPUs leave to them
 
     apply: Callable[[Any, Settings, Any], None] | None = None  # (torch, settings, Program)

@@ -62,6 +62,8 @@ class Trial:
     verdict: Annotated[
         str, "faster", "looks-faster", "slower", "same", "unclear", "failed", "refused"
     ] = "unclear"
+    #: Other programs held more than a quarter of the processors during most of its measurements.
+    on_busy_machine: bool = False
     patched: bool = False  #: Measured with the source edited, not with fixes applied at run time.
     numerics: Annotated[  #: Whether training stayed the same, by losses and samples.
         str, "identical", "within-rounding", "within-seed-noise", "changed", "not-comparable"
@@ -74,6 +76,7 @@ class Trial:
     reason: str | None = None  #: Why it was refused, failed or stayed unclear.
     pairs: int = 0  #: Launches with the fix that were compared with one of the untouched program.
     pair_speedups: list[float] = field(default_factory=list)  #: Of each pair, in their order.
+    cut_off_pairs: int = 0  #: Pairs that the end of the budget cut off; they say nothing of it.
     setup_s: float | None = None  #: One-time cost, such as compilation.
     #: Noted in the first launch; torch-compile: compile_s, graphs, breaks, recompiles,
     #: recompile_reasons, gave_up, passes, compiled_at; mixed-precision: skipped_steps, scale.

@@ -16,10 +16,13 @@ _MOST_ENTRIES = 100_000  # of the memory history: some tens of megabytes
 
 
 class Analysis:
-    """The analysed steps of one process; `loader`: whose fetches separate iterations, or None."""
+    """The analysed steps of one process; `loader`: whose fetches separate iterations, or None.
 
-    def __init__(self, session, loader):
-        self._session, self._loader = session, loader
+    `steps`: so many are analysed; below ANALYSED_STEPS none are added for the gradients alone.
+    """
+
+    def __init__(self, session, loader, steps=ANALYSED_STEPS):
+        self._session, self._loader, self._wanted = session, loader, steps
         self._steps = 0
         self._calls = TensorCalls(session)
         self._graphs = KeptGraphs(session)
@@ -38,14 +41,14 @@ class Analysis:
 
     def step(self):
         """Note that a step ended; return True once nothing more is to be looked at."""
-        if self._steps < ANALYSED_STEPS:
+        if self._steps < self._wanted:
             self._steps += 1
             self._calls.steps = self._graphs.step = self._steps
-            if self._steps < ANALYSED_STEPS:
+            if self._steps < self._wanted:
                 return False
             for part in (self._calls, self._memory, self._graphs):
                 self._attempt(part.stop)
-        if self._training.wants_more():
+        if self._wanted >= ANALYSED_STEPS and self._training.wants_more():
             return False
         self._training.on = False
         used = [known.batches for known in self._session.loaders.known]

@@ -1,0 +1,24 @@
+"""What other programs held while fixes were tried, as sentences for every kind of report."""
+
+from torchdoctor.facts.hardware import much_load
+from torchdoctor.reports.document import Block, KeyFigures
+from torchdoctor.words import Report
+
+
+def held(report: Report) -> str:
+    """Return that other programs held so many processors; empty where that was little."""
+    load = report.other_load
+    if load is None or much_load(load.held, load.usable) is None:
+        return ""
+    return (
+        f"Other programs held {load.held:.1f} of {load.usable:g} processors while fixes were "
+        "tried: speed-ups, above all of workers and threads, are those of a busy machine."
+    )
+
+
+def undecided(report: Report) -> list[Block]:
+    """Return what stays open where nothing is to be gained but, perhaps, on a quiet machine."""
+    if report.ending is None or report.ending.reason != "busy machine":
+        return []
+    figure = "Nothing else gains. Run it again on a quiet machine."
+    return [KeyFigures("Not decided for workers and threads.", figure)]
