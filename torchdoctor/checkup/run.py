@@ -43,8 +43,8 @@ from torchdoctor.words.record_files import write_record, write_recording
 _OBSERVE_SHARE, _OBSERVE_MOST = 0.06, 0.35  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
-_LEAST_TRIALS_S = 5.0  # of trials, and what starting takes
-_LEFT_FOR_TRIALS = 1.5  # times that, after profiling
+_LEAST_TRIALS_S = 3.0  # of trials, and what starting takes
+_LEFT_FOR_TRIALS = 2.0  # times that, after profiling
 _REPORT_S, _REPORT_SHARE = 1.0, 0.1  # of the budget, after the last launch: for the report
 
 Progress = Callable[[ProgressEvent], None]

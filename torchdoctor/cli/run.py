@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,6 @@ from torchdoctor.cli.arguments import ids, parse_duration
 from torchdoctor.cli.outputs import check_written, hand_out
 from torchdoctor.words import Report
 from torchdoctor.words.errors import Interrupted, UsageError
-
-if TYPE_CHECKING:
-    from torchdoctor.observe.observation import Observation
 
 HELP = (
     "Observe a training program, diagnose it, try fixes on it, and rank them as measured.\n\n"
@@ -108,7 +105,7 @@ def run(
     _raise_for(report)
 
 
-def _earlier(watched: Path) -> "Callable[..., Observation]":
+def _earlier(watched: Path) -> Callable[..., Any]:
     from torchdoctor.watch import earlier, recording
 
     return partial(earlier.shortened, recording.opened(watched))
