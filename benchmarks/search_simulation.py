@@ -325,10 +325,10 @@ class SimulatedSearch:
             self.once_s |= {arm.name: once_s for arm in dear if once_s > 0.3 * arm.once_s}
         elif not dear:
             self.launch_s = 0.5 * self.launch_s + 0.25 * took_s
-        # As the executor does: one pair at run time, then the patch; of a set the patch at once.
-        seen = members in self.run_time or members <= self.results.blocks.keys()
-        is_patch = len(members) > 1 or seen
-        kind = self.patched if is_patch else self.run_time
+        # As the executor does: once it was seen to work at run time, the patch.
+        switched = len(members) == 1 and members <= self.results.blocks.keys()
+        seen = members in self.run_time or switched
+        kind = self.patched if seen else self.run_time
         kind.setdefault(members, []).append(log)
         measured = [*self.run_time, *self.patched]
         pairs = {x: pooled(self.run_time.get(x, []), self.patched.get(x, [])) for x in measured}

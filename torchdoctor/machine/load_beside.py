@@ -25,7 +25,7 @@ from torchdoctor.machine.process_table import (
 from torchdoctor.machine.yielding import CGROUPS, Manner, Manners
 
 SHORTEST_S = 0.5  # a shorter time tells nothing: the kernel counts in hundredths of a second
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.5
 _COST_SHARE = 0.005  # of one CPU, that looking may take
 _PLAN = b"TORCHDOCTOR_PLAN="  # the variable that each launch has
 
@@ -58,13 +58,14 @@ class _Watch:
     plan: bytes
     cpus: list[int]
     _kept: dict[tuple[int, int], _Kept] = field(default_factory=dict)
-    _in_tree: set[tuple[int, int]] = field(default_factory=set)  # at any time
+    # CPU seconds of each process that was ever in our tree, as it was seen first and last.
+    _in_tree: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     _waits: dict[tuple[int, int], list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._ending = threading.Event()
         self._began = time.monotonic()
-        self._busy_s, self._ours_s = busy_s(self.cpus, self.proc), self._look(first=True)
+        self._busy_s, self._children_s = busy_s(self.cpus, self.proc), self._look(first=True)
         self._thread = threading.Thread(target=self._run, name="load beside", daemon=True)
         self._thread.start()
 
@@ -77,12 +78,12 @@ class _Watch:
             pause_s = max(_LOOK_EVERY_S, (time.thread_time() - began) / _COST_SHARE)
 
     def _look(self, first: bool = False) -> float:
-        """Note what every process took so far; return what our tree did, ended children too."""
+        """Note what every process took so far; return what ended children of our tree did."""
         table = rows(self.proc)
         tree = descendants(table, self.own)
         for pid, row in table.items():
             if pid in tree:
-                self._in_tree.add(row.key)
+                self._in_tree.setdefault(row.key, [row.cpu_s if first else 0.0, 0.0])[1] = row.cpu_s
                 for thread, waited_s in queued_s(pid, self.proc).items():
                     self._waits.setdefault(thread, [waited_s if first else 0.0, 0.0])[1] = waited_s
                 self._kept.pop(row.key, None)
@@ -90,7 +91,19 @@ class _Watch:
                 self._kept[row.key].last = row.cpu_s
             else:
                 self._kept[row.key] = self._new(row, first)
-        return sum(table[pid].cpu_s + table[pid].children_s for pid in tree)
+        self._alive = {table[pid].key for pid in tree}
+        return sum(table[pid].children_s for pid in tree)
+
+    def _ours_s(self, children_s: float) -> float:
+        """Return what our tree took; `children_s`: since the beginning, of those waited for.
+
+        A launch that is killed with its namespace is waited for by nobody, and its time is in no
+        parent's: what was seen of it last counts.
+        """
+        took = {key: last - first for key, (first, last) in self._in_tree.items()}
+        alive_s = sum(seconds for key, seconds in took.items() if key in self._alive)
+        ended_s = sum(took.values()) - alive_s
+        return alive_s + max(ended_s, children_s)
 
     def _new(self, row: ProcessRow, first: bool) -> _Kept:
         # What left our tree was counted there until now, and no longer is.
@@ -103,7 +116,7 @@ class _Watch:
         self._ending.set()
         self._thread.join()
         seconds = time.monotonic() - self._began
-        ours_s = self._look() - self._ours_s
+        ours_s = self._ours_s(self._look() - self._children_s)
         others_s = busy_s(self.cpus, self.proc) - self._busy_s - ours_s
         if seconds < SHORTEST_S:
             return Held(seconds=seconds)

@@ -160,6 +160,8 @@ class Search:
         """Measure a pair of a set: of its patch, once the fixes were seen to work at run time."""
         arm = self._arm(members)
         patched = self._patches.arm(members, arm) if self._is_patch_next(members) else None
+        if members in self._patches.dropped:
+            return  # a member is made by hand, beside the patch of the others
         measured = patched or arm
         before = len(self._evidence.paired(measured))
         if patched is not None:
@@ -177,11 +179,13 @@ class Search:
             self._too_dear.add(members)  # the next pair would show nothing either
 
     def _is_patch_next(self, members: Members) -> bool:
-        """Return whether the next pair of a set is one of its patch."""
-        seen = any(self._evidence.paired(self._arm(members)))
-        [name, *further] = members
-        switched = not further and bool(self._evidence.block_gains([self._by_key[name]]))
-        return self._settings.patch and (seen or switched or bool(further))
+        """Return whether the fixes of a set were seen to work, so that its patch is next.
+
+        The first launch of a patch costs an image of its own, which fixes at run time do not.
+        """
+        arm = self._arm(members)
+        seen = bool(self._evidence.paired(arm) or self._evidence.block_gains([arm]))
+        return self._settings.patch and seen
 
     def _judge_patch(self, members: Members, patched: Arm) -> None:
         """Reject a patch that does not run, changes training, or is slower than its fixes."""

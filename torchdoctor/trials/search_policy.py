@@ -32,7 +32,7 @@ LEAST_PROMISE = 0.5 * WORTH  # what any measurement has to promise
 _NO_RATE = 1e-6  # a gain for each second that is rounding
 _PAIR = 2.05  # launches that a pair takes
 _ENDS = 14  # sets that a plan may end with
-_BINS = 16  # of a signal's values, within which samples are averaged
+_BINS = 6  # of a signal's values, within which samples are averaged
 _SWITCH_ROUNDS = 3
 
 
@@ -262,7 +262,17 @@ class SearchPolicy:
             nearly = {x: round(x.worth, 4) for x in options}
             best = max(options, key=lambda x: (nearly[x], reached.get(x.action.members, 0.0)))
         least = self._least_promise(best.action.members)
-        return best.action if best.worth - self._claimed >= least else None
+        return best.action if best.worth - self._claimed - self._luck >= least else None
+
+    @cached_property
+    def _luck(self) -> float:
+        """Return the gain that a signal of pure noise seems to add: the best of averages."""
+        values = np.array([self.reach(end, self._left_s) for end in self._ends])
+        if not len(values):
+            return 0.0
+        random = np.random.default_rng(SAMPLES)
+        after = [self._expected(random.random(SAMPLES), self._ends, values) for _ in range(5)]
+        return max(0.0, sum(after) / len(after) - self._worth_now(self._left_s))
 
     def _least_promise(self, members: Members) -> float:
         """Return the gain beyond the claim that pairs of a set have to promise."""
@@ -276,17 +286,21 @@ class SearchPolicy:
         """Return a set that looks faster, or the most promising one: a hint, if no more fits."""
         for claim in self.open_claims:
             further = claim.worth >= self._claimed + self._least_promise(claim.members)
-            if further and self.pair_s(claim.members) <= self._left_s:
+            if further and self._fits_in(claim.members):
                 return claim.members
         for claim in self.claims[:1]:
             patched = self.results.patched.get(claim.members, ())
-            if len(patched) == 1 and self.pair_s(claim.members) <= self._left_s:
+            if len(patched) == 1 and self._fits_in(claim.members):
                 return claim.members  # its interval is that of a single pair
         best = next(iter(self._ends), frozenset())
         seen = self.claims or self.proof.pairs(best) >= PROOF_PAIRS
-        if seen or self.pair_s(best) > self._left_s or self._worth_now(math.inf) <= WORTH:
+        if seen or not best or not self._fits_in(best) or self._worth_now(math.inf) <= WORTH:
             return None
         return best
+
+    def _fits_in(self, members: Members) -> bool:
+        """Return whether the next pair of a set fits into the time that is left."""
+        return members not in self.results.too_dear and self.pair_s(members) <= self._left_s
 
     @property
     def _claimed(self) -> float:
