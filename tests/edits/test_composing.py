@@ -167,6 +167,32 @@ def test_neighbours_that_are_dropped_leave_no_comma() -> None:
     assert together("f(a, b=1, c=2)\n", drops) == "f(a)\n"
 
 
+def test_a_call_that_gets_too_long_has_a_line_for_each_argument() -> None:
+    source = """def main():
+    if True:
+        loader = DataLoader(Images(folder, "train"), batch_size=args.batch, shuffle=True)  # all
+"""
+    added = [
+        KeywordEdit(file="", line=3, callee="DataLoader", keyword=name, value=value)
+        for name, value in (("num_workers", "2"), ("pin_memory", "True"))
+    ]
+    assert (
+        together(source, added)
+        == """def main():
+    if True:
+        loader = DataLoader(
+            Images(folder, "train"),
+            batch_size=args.batch,
+            shuffle=True,
+            num_workers=2,
+            pin_memory=True,
+        )  # all
+"""
+    )
+    short = source.replace('Images(folder, "train")', "data")
+    assert "shuffle=True, num_workers=2)  # all" in (together(short, added[:1]) or "")
+
+
 def test_an_argument_needs_no_guard_where_another_edit_writes_the_number() -> None:
     """`args.workers > 0` would be False, with the number of workers written beside it."""
     source = """import argparse
