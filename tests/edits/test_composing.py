@@ -278,6 +278,19 @@ def test_what_binds_a_name_and_what_does_not(bound: str, ok: bool) -> None:
     assert (before_loop(source, "step(x)") is not None) == ok
 
 
+@pytest.mark.parametrize(
+    "head", ["for model in models:", "with made() as model:", "while (model := following()):"]
+)
+def test_the_head_of_a_block_binds_names_within_it(head: str) -> None:
+    source = f"""import torch
+def main():
+    {head}
+        for x in data:
+            step(x)
+"""
+    assert f"{head}\n        {LAYOUT}\n        for" in (before_loop(source, "step(x)") or "")
+
+
 def test_of_two_branches_the_other_one_binds_nothing() -> None:
     source = """import torch
 def main():
