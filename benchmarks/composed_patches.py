@@ -2,12 +2,12 @@
 
     python benchmarks/composed_patches.py --triples 40
 
-Each script of `training_scripts` (and with --samples each of `sample_workloads`) is observed once.
-Then each set of fixes is composed, in two orders; the diff is applied with `git apply` to a fresh
-copy, the copy runs, and its first three losses are compared with the untouched program's (later
-epochs may be shuffled in another order). A fix alone runs to the end, a set for three steps. A set
-fails if a fix of it is left out though it can be made alone, an order gives another text, git or
-Python refuse it, a name is not bound, or a loss is another one.
+Each script of `training_scripts`, and each of `sample_workloads` that --samples names, is observed
+once. Then each set of fixes is composed, in two orders; the diff is applied with `git apply` to a
+fresh copy, the copy runs, and its first three losses are compared with the untouched program's
+(later epochs may be shuffled in another order). A fix alone runs to the end, a set for three steps.
+A set fails if a fix of it is left out though it can be made alone, an order gives another text, git
+or Python refuse it, a name is not bound, or a loss is another one.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class Program:
         return None
 
 
-def programs(chosen: slice, samples: bool, scratch: Path) -> list[Callable[[], Program]]:
+def programs(chosen: slice, samples: str, scratch: Path) -> list[Callable[[], Program]]:
     """Return what makes each program ready."""
 
     def of_script(number: int, script: Script) -> Program:
@@ -284,10 +284,10 @@ def programs(chosen: slice, samples: bool, scratch: Path) -> list[Callable[[], P
     ready: list[Callable[[], Program]] = []
     for number, script in list(enumerate(scripts()))[chosen]:
         ready.append(lambda number=number, script=script: of_script(number, script))  # type: ignore[misc]
-    if samples:
-        for path in sorted((_REPOSITORY / "sample_workloads").glob("*.py")):
-            if "--steps" in path.read_text(encoding="utf-8"):
-                ready.append(lambda path=path: of_sample(path))  # type: ignore[misc]
+    for path in sorted((_REPOSITORY / "sample_workloads").glob("*.py")):
+        wanted = samples == "all" or path.stem in samples.split(",")
+        if wanted and "--steps" in path.read_text(encoding="utf-8"):
+            ready.append(lambda path=path: of_sample(path))  # type: ignore[misc]
     return ready
 
 
@@ -295,7 +295,7 @@ def main() -> int:
     """Print a line for each program as it is done, then the failures and the sums."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scripts", default="0:30", help="which, as a slice: 0:30, 3:4")
-    parser.add_argument("--samples", action="store_true", help="the sample workloads too")
+    parser.add_argument("--samples", default="", help="sample workloads too: all, or names")
     parser.add_argument("--triples", type=int, default=10**9, help="of each program, at most")
     parser.add_argument("--pairs", type=int, default=10**9, help="of each program, at most")
     parser.add_argument("--alone", type=int, default=10**9, help="of each program, at most")

@@ -167,6 +167,32 @@ def test_neighbours_that_are_dropped_leave_no_comma() -> None:
     assert together("f(a, b=1, c=2)\n", drops) == "f(a)\n"
 
 
+def test_a_call_that_gets_too_long_has_a_line_for_each_argument() -> None:
+    source = """def main():
+    if True:
+        loader = DataLoader(Images(folder, "train"), batch_size=args.batch, shuffle=True)  # all
+"""
+    added = [
+        KeywordEdit(file="", line=3, callee="DataLoader", keyword=name, value=value)
+        for name, value in (("num_workers", "2"), ("pin_memory", "True"))
+    ]
+    assert (
+        together(source, added)
+        == """def main():
+    if True:
+        loader = DataLoader(
+            Images(folder, "train"),
+            batch_size=args.batch,
+            shuffle=True,
+            num_workers=2,
+            pin_memory=True,
+        )  # all
+"""
+    )
+    short = source.replace('Images(folder, "train")', "data")
+    assert "shuffle=True, num_workers=2)  # all" in (together(short, added[:1]) or "")
+
+
 def test_an_argument_needs_no_guard_where_another_edit_writes_the_number() -> None:
     """`args.workers > 0` would be False, with the number of workers written beside it."""
     source = """import argparse
@@ -250,6 +276,19 @@ def main():
 def test_what_binds_a_name_and_what_does_not(bound: str, ok: bool) -> None:
     source = f"import torch\ndef main():\n    {bound}\n    for x in data:\n        step(x)\n"
     assert (before_loop(source, "step(x)") is not None) == ok
+
+
+@pytest.mark.parametrize(
+    "head", ["for model in models:", "with made() as model:", "while (model := following()):"]
+)
+def test_the_head_of_a_block_binds_names_within_it(head: str) -> None:
+    source = f"""import torch
+def main():
+    {head}
+        for x in data:
+            step(x)
+"""
+    assert f"{head}\n        {LAYOUT}\n        for" in (before_loop(source, "step(x)") or "")
 
 
 def test_of_two_branches_the_other_one_binds_nothing() -> None:

@@ -1,7 +1,8 @@
 """Source edits that make a fix permanent: asked for by fixes, made with LibCST, shown as a diff.
 
-A fix names what to change (`edits(settings, recording)`); `torchdoctor.edits.diff` makes the
-unified diff. An edit that cannot be made with certainty is not made: the instruction stands then.
+A fix names what to change (`edits(settings, recording)`); `composing` makes the edits of several
+fixes together, and `diff` the unified diff of the files. An edit that cannot be made with certainty
+is not made: the instruction stands then.
 
 May import: words, facts.
 """

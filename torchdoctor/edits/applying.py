@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from torchdoctor.edits.diff import blob_id, lines_of, read_source
+from torchdoctor.edits.diff import blob_id, lines_of
+from torchdoctor.edits.reading import read_source
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import write_atomically
 

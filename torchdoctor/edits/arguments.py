@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import libcst as cst
 
@@ -9,6 +10,7 @@ from torchdoctor.edits.changes import Replaced
 from torchdoctor.edits.syntax import Program
 
 _REST_OF_LINE = re.compile(r"[ \t]*,?[ \t]*(#[^\n]*)?\r?(\n|$)")
+_LONG, _MANY = 100, 4  # columns of a line, arguments of a call
 _COMMA = re.compile(r"(\s*,)[ \t]*")
 
 
@@ -28,8 +30,40 @@ def arguments_changed(
     for first, last in _runs(numbers[len(taken) :]):
         changes.append(_dropped(program, call, first, last))
     if rest := added[len(taken) :]:
+        if not numbers and _gets_too_long(program, call, rest):
+            return _on_lines_of_their_own(program, call, rest)
         changes.append(_added(program, call, rest))
     return changes
+
+
+def _gets_too_long(program: Program, call: cst.Call, added: Sequence[str]) -> bool:
+    """Return True if a call on one line leaves no room there for some more arguments."""
+    places = program.ranges[call]
+    several = len(call.args) + len(added) >= _MANY and len(call.args) > 0
+    if places.start.line != places.end.line or not several:
+        return False
+    if any(isinstance(x, cst.FormattedString) for x in program.around(call)):
+        return False  # before Python 3.12 it must stay on one line
+    longest = max(_LONG, *(len(line) for line in program.code.splitlines()))
+    return places.end.column + sum(len(text) + 2 for text in added) > longest
+
+
+def _on_lines_of_their_own(
+    program: Program, call: cst.Call, added: Sequence[str]
+) -> list[Replaced]:
+    """Return the changes that give each argument a line, those that are added included."""
+    code, spans = program.code, [program.span(given) for given in call.args]
+    line = code[code.rfind("\n", 0, spans[0][0]) + 1 : spans[0][0]]
+    newline = program.module.default_newline
+    outer = newline + line[: len(line) - len(line.lstrip())]
+    inner = outer + program.module.default_indent
+    begin = code.rindex("(", 0, spans[0][0]) + 1
+    end = program.span(call)[1] - 1
+    between = [(left[1], right[0]) for left, right in pairwise(spans)]
+    changes = [Replaced(begin, spans[0][0], inner)]
+    changes += [Replaced(start, stop, f",{inner}") for start, stop in between]
+    last = "".join(f",{inner}{text}" for text in added)
+    return [*changes, Replaced(spans[-1][1], end, f"{last},{outer}")]
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

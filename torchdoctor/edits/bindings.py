@@ -86,9 +86,11 @@ class Bindings:
 
     def _runs_first(self, node: cst.CSTNode, block: Block, statement: cst.CSTNode) -> bool:
         """Return True if of one compound statement the part with a node runs before a block."""
+        if node is statement:
+            return True  # `for model in models:`
         of_node, of_block = self._part(node, statement), self._part(block, statement)
         if not any(isinstance(x, cst.IndentedBlock) for x in of_node):
-            return True  # in its head: `for model in models:`
+            return True  # in its head: `with made() as model:`
         first = getattr(statement, "body", None)
         later = any(isinstance(x, (cst.Else, cst.Finally)) for x in of_block[-1:])
         return later and not isinstance(statement, cst.If) and of_node[-1] is first

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from torchdoctor.edits import Edit
-from torchdoctor.edits.diff import read_source
+from torchdoctor.edits.reading import read_source
 from torchdoctor.edits.source import EditedProgram
 
 _Name = TypeVar("_Name", bound=Hashable)

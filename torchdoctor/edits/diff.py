@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchdoctor.edits import Edit, KeywordEdit
+from torchdoctor.edits.reading import read_source
 
 if TYPE_CHECKING:
     from torchdoctor.edits.syntax import Program
@@ -101,13 +102,6 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
         return {}
     composed = compose({"all": edits})
     return composed.files if composed.made else None
-
-
-def read_source(path: Path) -> str:
-    """Return the text of a file. Raises OSError and UnicodeDecodeError."""
-    # newline="": line ends stay as they are, or the patch would not apply.
-    with path.open(encoding="utf-8", newline="") as file:
-        return file.read()
 
 
 def _file_diff(path: Path, before: str, after: str, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What the source of a program says, by Python's own parser: folders, methods, loops.
+"""The source of a program, and what Python's own parser says of it: folders, methods, loops.
 
 Fixes ask this at once; LibCST, which the edits need, takes long to import.
 """
@@ -6,6 +6,13 @@ Fixes ask this at once; LibCST, which the edits need, takes long to import.
 import ast
 from collections.abc import Sequence
 from pathlib import Path
+
+
+def read_source(path: Path) -> str:
+    """Return the text of a file. Raises OSError and UnicodeDecodeError."""
+    # newline="": line ends stay as they are, or the patch would not apply.
+    with path.open(encoding="utf-8", newline="") as file:
+        return file.read()
 
 
 def names_of_folder(file: str, folder: str) -> list[tuple[int, str]]:

@@ -1,7 +1,7 @@
 """A program's syntax tree: what all edits look up in it, and how they change its text."""
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -135,6 +135,12 @@ class Program(Syntax):
     def covers(self, node: cst.CSTNode, line: int) -> bool:
         """Return True if a node stands on this line (1-based)."""
         return self.line(node) <= line <= self.ranges[node].end.line
+
+    def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield what a node stands in, from its parent up to the module."""
+        while (above := self.parents.get(node)) is not None:
+            yield above
+            node = above
 
     def innermost(self, nodes: Iterable[_Node], line: int) -> _Node | None:
         """Return the node that covers a line and begins last; None if none does."""
