@@ -10,7 +10,7 @@ checkout, and the patched program runs to its end (an endless one for `--whole` 
 untouched and the patched checkout run in turns A B B A A B B A for `--most` seconds each, timed by
 `step_times.py`, which knows nothing of torchdoctor. The ratio is that of the mean time per step in
 the second half of the steps that all of these runs did, so that what happens once (compiling, a
-first epoch that fills a cache) is left out.
+first epoch that fills a cache) is left out; it has to be over by the middle of `--most`.
 
 Programs are the samples; with `--clones` public scripts (see `public_scripts.py`); with
 `--programs` those of a folder, as NAME/train.py. Each appends a line of JSON to LOG; what has a
@@ -37,7 +37,6 @@ from typing import Any
 from public_patches import overlap, shown, yes_or_no
 from public_scripts import OF_PACKAGES, SCRIPTS, public_workloads
 from row_log import append, rows_of
-from search_quality import trials_of
 from step_times import Timed, run_alone, timed
 
 from torchdoctor.cli.arguments import parse_duration
@@ -197,7 +196,11 @@ def _search(program: Program, python: str, scratch: Path, row: Row) -> dict[str,
     recommended = report["recommendation"]
     row.fixes = [one["fix"] for one in recommended["fixes"]]
     row.printed = recommended["speedup"]
-    row.tried = trials_of(report)
+    row.tried = [
+        f"{one['fix']} {one['settings'] or ''} {one['verdict']} {shown(one['speedup'])}"
+        for one in report["trials"]
+        if one["pairs"]
+    ]
     if row.fixes:
         by_patch = "patch" if recommended["patch"] else "by-hand"
         row.handed_out = recommended.get("handed_out") or by_patch

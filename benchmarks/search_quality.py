@@ -82,7 +82,7 @@ def run_as_a_user(
     return found, twice_s
 
 
-def trials_of(report: dict[str, Any]) -> list[str]:
+def _tried(report: dict[str, Any]) -> list[str]:
     """Each trial in a few words, so that a search which missed something can be understood."""
     return [
         f"{one['fix']} {one['settings'] or ''} {one['verdict']} "
@@ -121,7 +121,7 @@ def run_one(
         "candidates": len(tried),
         "search_s": round(took_s, 1),
         "twice_s": twice_s and round(twice_s, 1),  # until 2x or more was recommended
-        "tried": trials_of(report),
+        "tried": _tried(report),
         "search": label(ours),
         "exhaustive": label(best),
         "exhaustive_fixes": best,

@@ -95,3 +95,22 @@ def test_the_table_counts_patches_and_keeps_the_newest_row() -> None:
     shown = applied_patches.table([old, new, by_hand])
     assert shown.count("| x |") == 1 and "old" not in shown
     assert "of 1 recommended patches 1 ran to the end, 1 gain" in shown
+
+
+def test_a_public_script_imports_from_its_own_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A patch of what the script imports would otherwise change nothing."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # which this sets, and the test takes back
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    scripts = tmp_path / "clones/minGPT/projects/adder"
+    scripts.mkdir(parents=True)
+    (scripts / "adder.py").write_text("import mingpt\n")
+    (tmp_path / "clones/minGPT/mingpt").mkdir()
+    (tmp_path / "clones/minGPT/mingpt/__init__.py").write_text("")
+    program = applied_patches.of_clones(tmp_path / "clones")["minGPT"]
+    applied_patches.repository(program, tmp_path / "copy", sys.executable)
+    paths = program.environment(tmp_path / "copy")["PYTHONPATH"].split(os.pathsep)
+    assert paths == [str(tmp_path / "copy/minGPT")]
+    assert (tmp_path / "copy/minGPT/mingpt/__init__.py").is_file()
+    assert (tmp_path / "copy" / program.folder / program.command[0]).is_file()
