@@ -254,13 +254,13 @@ def _run(
     )  # fmt: skip
 
 
-def _shown(interval: dict[str, float] | None) -> str:
+def shown(interval: dict[str, float] | None) -> str:
     if interval is None:
         return "-"
     return f"{interval['estimate']:.2f}x ({interval['low']:.2f}-{interval['high']:.2f})"
 
 
-def _word(value: bool | None) -> str:
+def yes_or_no(value: bool | None) -> str:
     return "-" if value is None else "yes" if value else "NO"
 
 
@@ -283,8 +283,8 @@ def main() -> None:
     for row in rows:
         one = compared(row, given.folder.resolve(), given.budget, given.keep)
         cells = [
-            one.name, one.fix, one.verdict or "-", _word(one.applies), _shown(one.fix_speedup),
-            _shown(one.patch_speedup), one.measured_by or "-", _word(one.agree), one.said,
+            one.name, one.fix, one.verdict or "-", yes_or_no(one.applies), shown(one.fix_speedup),
+            shown(one.patch_speedup), one.measured_by or "-", yes_or_no(one.agree), one.said,
         ]  # fmt: skip
         print(" | ".join(cells), flush=True)
         print(json.dumps(asdict(one)), flush=True)
