@@ -51,6 +51,12 @@ from torchdoctor.words.report import Finding
 from torchdoctor.words.traced import MATTERS
 
 _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 8, 2
+_FEWEST_TRIALS, _FEW_LINES, _MANY_LINES = (
+    2,
+    7,
+    14,
+)  # an answer of more lines leaves room for fewer trials
+_HALF = 36  # characters of a cell of the key figures, on a narrow screen
 _LITTLE, _SMALL = 3, 10  # percent: gains below are nothing; are little
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME, _CODE_WIDTH = 44, 76  # characters of a fix with its settings; of code on a narrow screen
@@ -72,13 +78,31 @@ _TRAINING = {"rounding": "the same but for rounding", "seed noise": "within seed
 
 def screen(report: Report, folder: str) -> list[Section]:
     """Return the sections of the first screen; commands name paths from the reader's folder."""
+    answer = _answer(report, folder)
+    lines = _lines_of(answer)
+    # Each trial may take two lines.
+    trials, long = _MOST_TRIALS - max(0, lines - _FEW_LINES) * 2 // 3, lines > _MANY_LINES
     return sections(
         ("", [*sentences(wording.failure(report), tone="bad"), *_cause(report)]),
-        ("", [*_answer(report, folder), *_ending(report)]),
-        ("", _tried(report)),
+        ("", [*answer, *_ending(report)]),
+        ("", _tried(report, max(trials, _FEWEST_TRIALS))),
         ("", _step(report)),
-        ("", _beware(report)),
+        ("", _beware(report)[: 1 if long else _MOST_BEWARE]),
     )
+
+
+def _lines_of(blocks: Sequence[Block]) -> int:
+    """Return about how many lines blocks take on a narrow screen."""
+    lines = 0
+    for block in blocks:
+        if isinstance(block, Sentence):
+            lines += math.ceil(len(block.text) / _CODE_WIDTH)
+        elif isinstance(block, Code):
+            lines += block.text.count("\n") + 1
+        elif isinstance(block, KeyFigures):
+            rows = [(block.title, block.figure), *block.rows]
+            lines += sum(1 + any(len(cell) > _HALF for cell in row) for row in rows)
+    return lines
 
 
 def _cause(report: Report) -> list[Block]:
@@ -118,7 +142,10 @@ def _to_do(report: Report) -> str:
 
 
 def _measured_answer(report: Report, folder: str) -> list[Block]:
-    beside = [*_rejected(report), *_open_proof(report), *_likely(report)]
+    rejected, open_proof = _rejected(report), _open_proof(report)
+    beside = [*rejected, *open_proof] if report.recommendation.fixes else [*open_proof, *rejected]
+    if not (rejected and open_proof):  # else there is no room: the details have the candidates
+        beside += _likely(report, 1 if beside else _MOST_LIKELY)
     if report.recommendation.fixes:
         return [*_recommended(report, folder), *beside, *_by_hand(report)]
     proven = [x for x in report.trials if verdict_of(x) == "faster" and x.numerics != "changed"]
@@ -131,7 +158,6 @@ def _measured_answer(report: Report, folder: str) -> list[Block]:
     open_fixes = _offered(report, best) if best is not None else []
     shown = handed_out.patch_commands(report, open_fixes, folder)[:1]
     code = sentences(*(f"{command.title}   {command.show}" for command in shown))
-    open_proof = report.recommendation.open_proof is not None
     told = beside if open_proof else [*_undecided(report, best), *code, *beside]
     return [*told, *_by_hand(report)]
 
@@ -210,8 +236,9 @@ def _to_apply(report: Report, folder: str) -> list[Block]:
 def _rejected(report: Report) -> list[Block]:
     """Return what was tried as a patch and is not handed out, in a sentence each."""
     rejected = handed_out.rejected_patches(report)
-    told = [handed_out.rejected_sentence(x) for x in rejected[:_MOST_REJECTED]]
-    more = len(rejected) - _MOST_REJECTED
+    most = 1 if report.recommendation.open_proof else _MOST_REJECTED
+    told = [handed_out.rejected_sentence(x, False) for x in rejected[:most]]
+    more = len(rejected) - most
     told = [textwrap.shorten(text, _REJECTED, placeholder=" …") for text in told]
     further = f"{counted(more, 'more patch', 'more patches')} did not hold: --details."
     return sentences(*told, further if more > 0 else "")
@@ -223,16 +250,17 @@ def _open_proof(report: Report) -> list[Block]:
     if proof is None:
         return []
     figure = f"{speedup(proof.speedup)} in {counted(proof.pairs, 'pair')} of launches"
-    rows = [(_name(Trial(fix=fix, settings=own)), "") for fix, own in proof.fixes.items()]
+    names = [_name(Trial(fix=fix, settings=own)) for fix, own in proof.fixes.items()]
     missing = ""
     if proof.further_pairs:
         missing = f"Its proof needs {counted(proof.further_pairs, 'more pair')} of launches"
         missing += f", about {duration(proof.seconds)}" if proof.seconds is not None else ""
         missing += f"{_longer(report, proof.seconds)}."
-    return [KeyFigures(_LOOKS_FASTER, figure, rows[:_MOST_FIXES]), *sentences(missing)]
+    named = textwrap.shorten(" + ".join(names), _EVIDENCE, placeholder=" …")
+    return [KeyFigures(f"{_LOOKS_FASTER}:", f"{figure}, {named}"), *sentences(missing)]
 
 
-def _likely(report: Report) -> list[Block]:
+def _likely(report: Report, most: int = _MOST_LIKELY) -> list[Block]:
     """Return fixes that probably help and had no time, with the finding that they treat."""
     proof, told = report.recommendation.open_proof, set(report.recommendation.patch_fixes)
     told |= {fix.fix for fix in report.recommendation.fixes} | set(proof.fixes if proof else {})
@@ -241,7 +269,7 @@ def _likely(report: Report) -> list[Block]:
         lacked_time = trial.because == OUT_OF_TIME and (trial.p_helps or 0.0) >= _PROBABLY
         if lacked_time and not told.issuperset(settings_by_fix(trial)):
             likely.setdefault(trial.fix, trial)
-    rows = [(_name(trial), _treats(report, trial)) for trial in likely.values()][:_MOST_LIKELY]
+    rows = [(_name(trial), _treats(report, trial)) for trial in likely.values()][:most]
     if not rows:
         return []
     # Beside what is undecided it is said there.
@@ -449,7 +477,7 @@ def _instructions(fixes: Sequence[RecommendedFix]) -> list[Block]:
     return blocks
 
 
-def _tried(report: Report) -> list[Block]:
+def _tried(report: Report, most: int) -> list[Block]:
     """Return the table of trials, the most valuable first, and how many are not in it."""
     recommended = report.recommendation
     rows = []
@@ -462,9 +490,9 @@ def _tried(report: Report) -> list[Block]:
     ranked = [((x.fix, x.settings) in chosen, x) for x in shown]
     for first, trial in sorted(ranked, key=lambda row: (row[0], value_of(row[1])), reverse=True):
         rows.append(_trial_row(trial, first, _ends_without_gain(report)))
-    counts = sentences(_counts(report, max(len(rows) - _MOST_TRIALS, 0)), tone="soft")
+    counts = sentences(_counts(report, max(len(rows) - most, 0)), tone="soft")
     columns = ["tried", "speed-up (95 %)", "training", "pairs", "result"]
-    return [*table(columns, rows[:_MOST_TRIALS]), *counts]
+    return [*table(columns, rows[:most]), *counts]
 
 
 def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:

@@ -61,7 +61,7 @@ class PatchCommand:
         """Return what stands before the command."""
         if self.apply is not None:
             return "Apply it:"
-        how = "not proven to be faster as a patch" if self.tried else "not tried as a patch"
+        how = "with no gain proven as a patch" if self.tried else "not tried as a patch"
         return f"As code, {how}:"
 
 
@@ -147,9 +147,9 @@ def names_of(fixes: Settings) -> str:
     return " + ".join(fix_with_settings(fix, values) for fix, values in fixes.items())
 
 
-def rejected_sentence(rejected: RejectedPatch) -> str:
+def rejected_sentence(rejected: RejectedPatch, with_settings: bool = True) -> str:
     """Return what was tried as a patch, and how it came out."""
-    names = names_of(rejected.fixes)
+    names = names_of(rejected.fixes) if with_settings else " + ".join(map(clean, rejected.fixes))
     detail = _last_line(rejected.detail)
     if rejected.problem == "lacks-edit":
         lacking = f", because {detail} has no certain edit" if detail in rejected.fixes else ""
