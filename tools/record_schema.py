@@ -104,7 +104,8 @@ def report_page(example: str) -> str:
         summary = " ".join(definition.get("description", "").split())
         lines += ["", f"## {kind}", "", summary, "", "| field | type | meaning |", "|---|---|---|"]
         for name, field in definition["properties"].items():
-            choices = ", ".join(f"`{value}`" for value in field.get("enum", []) if value is not None)
+            named = [value for value in field.get("enum", []) if value is not None]
+            choices = ", ".join(f"`{value}`" for value in named)
             meaning = field["description"] + (f" One of {choices}." if choices else "")
             lines.append(f"| `{name}` | {_type_words(field)} | {meaning} |")
     told = "[report.example.json](report.example.json), here without what is null or empty:"

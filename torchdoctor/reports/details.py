@@ -72,7 +72,10 @@ def details(report: Report) -> list[document.Section]:
             document.table(_CANDIDATE_COLUMNS, candidate_rows(report)),
         ),
         ("What to change", _changes(report, report.recommendation.fixes)),
-        ("All together", document.sentences(*handed_out.together(report))),
+        (
+            "All together" if report.recommendation.fixes else "Patches that were rejected",
+            document.sentences(*handed_out.together(report)),
+        ),
         *((title, _changes(report, fixes)) for title, fixes in offered.items()),
         ("Not measured", document.table(["fix", "", "reason"], unmeasured)),
         ("Doubts", document.notes([clean(doubt) for doubt in report.doubts])),
