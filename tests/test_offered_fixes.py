@@ -18,7 +18,7 @@ from torchdoctor.checkup.offered_fixes import as_code, offered_fixes
 from torchdoctor.checkup.report_assembly import RunResults, assemble
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.reports.formats import rendered
-from torchdoctor.reports.wording import patch_commands
+from torchdoctor.reports.handed_out import patch_commands
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     DatasetWrite,
@@ -185,9 +185,11 @@ def test_what_was_measured_together_is_not_said_to_be_measured_alone(tmp_path: P
     shown = rendered(report_of(found), "terminal")
     assert "What could help, measured together and not decided" in " ".join(shown.split())
     report = replace(report_of(found), run_folder="runs/1")
-    joint = "patch runs/1 --fix loader-workers --fix cpu-threads --apply"
+    joint = "patch runs/1 --fix loader-workers --fix cpu-threads"
     assert [x.edit is not None for x in found] == [True, True]
-    assert patch_commands(report, found) == [f"torchdoctor {joint}"]
+    [command] = patch_commands(report, found)
+    assert command.show == f"torchdoctor {joint}"
+    assert command.apply is None, "the edits never ran"
     # One thread without the workers is not what was measured.
     assert patch_commands(report, [replace(found[0], edit=None), found[1]]) == []
 

@@ -18,7 +18,7 @@ from torchdoctor.advice.wording import source_patch
 from torchdoctor.checkup.offered_fixes import as_code
 from torchdoctor.launch.sandbox import Command, Sandbox
 from torchdoctor.reports.formats import rendered
-from torchdoctor.reports.wording import remarks, remarks_on
+from torchdoctor.reports.handed_out import proof, remarks, remarks_on
 from torchdoctor.trials.outcome import disagreement
 from torchdoctor.words import (
     Boundary,
@@ -224,8 +224,7 @@ def test_the_command_prints_the_diff_alone_on_stdout(tmp_path: Path) -> None:
     result = patch_command(path)
     assert result.returncode == 0
     assert result.stdout == diff
-    assert "Patch measured: 1.83x (1.79-1.88)" in result.stderr
-    assert "without torch-compile" in result.stderr
+    assert "applied to a copy and ran: 1.83x faster (1.79-1.88)" in result.stderr
     assert "model.compile()" in result.stderr
 
 
@@ -298,7 +297,7 @@ def test_of_several_values_the_measured_one_speaks(tmp_path: Path) -> None:
     assert "loader-workers (num_workers=2) came out unclear" in result.stderr
     assert "not tried" not in result.stderr
     four = RecommendedFix(fix="loader-workers", settings={"num_workers": 4}, edit="--- a/t.py\n")
-    assert remarks_on(read_report(path), [four], [], None)[0] == (
+    assert proof(read_report(path), [four])[1] == (
         "loader-workers (num_workers=4) was not measured by itself. Other values were: "
         "loader-workers (num_workers=2): 1.50x (1.30-1.80)."
     )
@@ -308,9 +307,7 @@ def test_what_was_measured_with_others_alone_is_said_to_be(tmp_path: Path) -> No
     one = RecommendedFix(fix="set-to-none", edit="--- a/t.py\n", standing="together")
     row = Trial(fix="set-to-none + loader-workers", speedup=Interval(estimate=1, low=1, high=1))
     path = report_with(tmp_path, row, also_offered=[one])
-    assert "set-to-none was not measured by itself." in remarks_on(
-        read_report(path), [one], [], None
-    )
+    assert "set-to-none was not measured by itself." in proof(read_report(path), [one])
 
 
 def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -> None:
@@ -370,7 +367,7 @@ val_loader = DataLoader(list(range(10)), num_workers=args.workers)
     path = report_with(tmp_path, fixes=[one], patch=one.edit, patch_fixes=[one.fix])
     report = read_report(path)
     assert said in remarks(report)
-    assert said in remarks_on(report, [one], [one.fix], None)
+    assert said in remarks_on([one], [one.fix], None)
     report = replace(report, recommendation=replace(report.recommendation, fixes=[one]))
     assert said in rendered(report, "markdown")
     alone = text.replace(", num_workers=args.workers)\n# opt", ")\n# opt")
@@ -444,7 +441,7 @@ def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: 
     ratio = recommended["patch_trial"]["speedup"]["estimate"] / recommended["speedup"]["estimate"]
     assert 0.5 < ratio < 2.0, "measured minutes apart, beside other tests: both do about the same"
     shown = commands.torchdoctor("report", path, "--details")
-    assert "atch measured:" in shown.stdout
+    assert "applied to a copy and ran" in shown.stdout
     printed = patch_command(path)
     assert apply(tmp_path, printed.stdout).returncode == 0
     assert "num_workers=" in (tmp_path / "train.py").read_text()

@@ -40,6 +40,8 @@ def _schema(whole: type, title: str) -> dict[str, Any]:
         for name, meaning in meanings.items():
             properties[name].pop("default", None)
             if choices := getattr(hints[name], "__metadata__", ()):
+                if {"type": "null"} in properties[name].get("anyOf", []):
+                    choices = (*choices, None)
                 # Not a Literal: files with other values are read all the same.
                 properties[name] = {"enum": list(choices), **properties[name]}
             properties[name]["description"] = meaning
@@ -102,7 +104,8 @@ def report_page(example: str) -> str:
         summary = " ".join(definition.get("description", "").split())
         lines += ["", f"## {kind}", "", summary, "", "| field | type | meaning |", "|---|---|---|"]
         for name, field in definition["properties"].items():
-            choices = ", ".join(f"`{value}`" for value in field.get("enum", []))
+            named = [value for value in field.get("enum", []) if value is not None]
+            choices = ", ".join(f"`{value}`" for value in named)
             meaning = field["description"] + (f" One of {choices}." if choices else "")
             lines.append(f"| `{name}` | {_type_words(field)} | {meaning} |")
     told = "[report.example.json](report.example.json), here without what is null or empty:"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import commands
 import pytest
@@ -14,13 +16,16 @@ from torchdoctor.edits.diff import unified_diff
 from torchdoctor.words import (
     Diagnosis,
     Environment,
+    Interval,
+    PatchTrial,
     Recommendation,
     RecommendedFix,
+    RejectedPatch,
     Report,
     WorkloadRecord,
 )
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import write_record
+from torchdoctor.words.record_files import read_report, write_record
 
 SCRIPT = "import torch\n\nloader = DataLoader(d)\n# the end\n"
 
@@ -34,7 +39,9 @@ def edits_of(script: Path) -> list[Edit]:
     return [workers, StatementEdit(file=str(script), statement="torch.set_num_threads(1)")]
 
 
-def measured(folder: Path, name: str = "train.py", text: str = SCRIPT) -> Path:
+def measured(
+    folder: Path, name: str = "train.py", text: str = SCRIPT, **recommendation: Any
+) -> Path:
     """A script as it was when it was measured; its run folder, with the report, is returned."""
     (folder / name).write_bytes(text.encode())
     edits = edits_of(folder / name)
@@ -48,6 +55,7 @@ def measured(folder: Path, name: str = "train.py", text: str = SCRIPT) -> Path:
             patch=unified_diff(edits, folder),
             patch_folder=str(folder),
             patch_fixes=["loader-workers", "cpu-threads"],
+            **recommendation,
         ),
     )
     run = folder / "torchdoctor-runs" / "run"
@@ -220,3 +228,60 @@ def test_a_patch_that_git_took_away_is_applied_again(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     assert patch(tmp_path, "--apply").returncode == 0
     assert patch(tmp_path, "--undo").returncode == 0 and script.read_text() == SCRIPT
+
+
+GAIN = Interval(estimate=1.7, low=1.56, high=1.99)
+BOTH: dict[str, dict[str, Any]] = {"loader-workers": {}, "cpu-threads": {}}
+
+
+def test_what_was_proven_is_said_before_a_file_is_changed(tmp_path: Path) -> None:
+    trial = PatchTrial(speedup=GAIN, numerics="identical", pairs=3)
+    measured(tmp_path, speedup=GAIN, pairs=3, patch_trial=trial, handed_out="patch")
+    result = patch(tmp_path, "--apply")
+    assert result.returncode == 0
+    said, changed = result.stderr.index("1.70x faster (1.56-1.99)"), result.stderr.index("Changed")
+    assert said < changed
+    assert "1.70x faster" in patch(tmp_path).stderr, "the diff alone says it as well"
+    alone = patch(tmp_path, "--fix", "cpu-threads")
+    assert "not tried" in alone.stderr and "faster" not in alone.stderr
+
+
+@pytest.mark.parametrize("problem", ["failed", "slower", "changes-training"])
+def test_a_rejected_patch_is_refused_without_force(tmp_path: Path, problem: str) -> None:
+    rejected = RejectedPatch(
+        fixes={"cpu-threads": {}}, problem=problem, detail="NameError: loader", pairs=3
+    )
+    measured(tmp_path, speedup=GAIN, pairs=3, rejected_patches=[rejected])
+    result = patch(tmp_path, "--apply", "--fix", "cpu-threads")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--force" in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert (tmp_path / "train.py").read_text() == SCRIPT
+    printed = patch(tmp_path, "--fix", "cpu-threads")
+    assert printed.returncode == 0 and printed.stdout
+    assert "cpu-threads" in printed.stderr.splitlines()[0], "printing it says the same"
+    assert patch(tmp_path, "--apply", "--fix", "cpu-threads", "--force").returncode == 0
+    assert (tmp_path / "train.py").read_text() != SCRIPT
+
+
+def test_a_patch_that_failed_in_an_older_report_is_refused(tmp_path: Path) -> None:
+    """`UnboundLocalError: model` stood in the report, and --apply wrote it into the script."""
+    trial = PatchTrial(reason="UnboundLocalError: model", numerics="not-comparable")
+    measured(tmp_path, speedup=GAIN, pairs=3, patch_trial=trial)
+    result = patch(tmp_path, "--apply")
+    assert result.returncode == 2 and "UnboundLocalError: model" in result.stderr
+    assert (tmp_path / "train.py").read_text() == SCRIPT
+
+
+def test_fixes_to_change_by_hand_have_nothing_to_apply(tmp_path: Path) -> None:
+    rejected = RejectedPatch(fixes=BOTH, problem="lacks-edit", detail="loader-workers")
+    run = measured(tmp_path, speedup=GAIN, pairs=3)
+    report = read_report(run)
+    recommended = replace(
+        report.recommendation,
+        patch=None, patch_fixes=[], handed_out="by-hand", rejected_patches=[rejected],
+    )  # fmt: skip
+    write_record(replace(report, recommendation=recommended), run / "report.json")
+    result = patch(tmp_path, "--apply")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "loader-workers has no certain edit" in result.stderr
+    assert (tmp_path / "train.py").read_text() == SCRIPT

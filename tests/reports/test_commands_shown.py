@@ -23,25 +23,30 @@ from torchdoctor.words.record_files import write_record
 EDIT = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 
 
+@pytest.mark.parametrize("patched", [False, True])
 @pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
-def test_each_form_has_the_command_that_applies_an_edit(form) -> None:
+def test_each_form_applies_what_ran_as_a_patch_and_only_shows_other_edits(form, patched) -> None:
     report = loader_bound()
     [fix] = report.recommendation.fixes
-    offered = replace(fix, fix="pin-memory", settings={}, edit=EDIT, standing="offered")
-    recommended = replace(report.recommendation, patch=EDIT, also_offered=[offered])
-    report = replace(report, recommendation=recommended, run_folder="/a b/run")
+    offered = replace(fix, fix="pin-memory", settings={}, edit=EDIT, standing="confirmed")
+    ran = replace(report.trials[0], fix="pin-memory", settings={}, patched=patched)
+    recommended = replace(report.recommendation, also_offered=[offered])
+    report = replace(report, recommendation=recommended, trials=[ran], run_folder="/a b/run")
     lines = [line.strip() for line in unescape(rendered(report, form)).splitlines()]
     text = "\n".join(lines)
     assert "torchdoctor patch '/a b/run' --apply" in text
-    assert "torchdoctor patch '/a b/run' --fix pin-memory --apply" in text
+    alone = "torchdoctor patch '/a b/run' --fix pin-memory"
+    assert alone in text
+    assert (f"{alone} --apply" in text) is patched
 
 
 def test_a_patch_that_was_measured_to_be_slower_is_not_to_be_applied() -> None:
     """15.7x stood above "Apply it", and below it that the patched program runs 0.19x."""
     report = replace(loader_bound(), run_folder="/runs/1")
     for speed, applied in ((0.19, False), (15.0, True)):
-        trial = PatchTrial(speedup=Interval(estimate=speed, low=0.9 * speed, high=1.1 * speed))
-        recommended = replace(report.recommendation, patch=EDIT, patch_trial=trial)
+        interval = Interval(estimate=speed, low=0.9 * speed, high=1.1 * speed)
+        trial = PatchTrial(speedup=interval, numerics="identical", pairs=3)
+        recommended = replace(report.recommendation, patch_trial=trial, handed_out=None)
         shown = rendered(replace(report, recommendation=recommended), "terminal")
         assert ("torchdoctor patch /runs/1 --apply" in shown) is applied
 

@@ -23,6 +23,7 @@ from torchdoctor.words import (
     Environment,
     Interval,
     Location,
+    PatchTrial,
     ProgramFailure,
     Recommendation,
     RecommendedFix,
@@ -71,7 +72,8 @@ def answer(report: Report) -> str:
 @pytest.mark.parametrize("interval", [between(1.2, 0.99, 1.45), between(0.9, 0.85, 0.95)])
 def test_a_gain_that_is_not_proven_is_never_called_faster(interval) -> None:
     whole = loader_bound()
-    recommended = replace(whole.recommendation, speedup=interval)
+    patch = PatchTrial(speedup=interval, numerics="identical", pairs=6)
+    recommended = replace(whole.recommendation, speedup=interval, patch_trial=patch)
     shown = answer(replace(whole, recommendation=recommended))
     assert "faster" not in shown and "No speed-up is proven yet" in shown
     trial = replace(whole.trials[0], speedup=interval, verdict="faster")
@@ -342,12 +344,12 @@ def test_every_form_says_that_the_steps_time_is_a_median(form) -> None:
     assert "Median step 412 ms (10 to 90 %" in " ".join(rendered(loader_bound(), form).split())
 
 
-def test_a_speedup_of_one_pair_or_of_a_busy_machine_says_so_beside_it() -> None:
+def test_one_pair_recommends_nothing_and_a_busy_machine_is_said_beside_the_figure() -> None:
     whole = loader_bound()
-    assert "from one pair" not in answer(whole) and "busy machine" not in answer(whole)
-    once = replace(whole, recommendation=replace(whole.recommendation, pairs=1))
+    assert "RECOMMENDED" in answer(whole) and "busy machine" not in answer(whole)
+    once = replace(whole, recommendation=replace(whole.recommendation, pairs=1, patch_trial=None))
     sensors = replace(whole.sensors, other_load_cpus=whole.environment.usable_cpus)
     shown = answer(replace(once, sensors=sensors))
-    assert ", from one pair, on a busy machine" in shown and "1 pairs" not in rendered(
-        once, "terminal"
-    )
+    assert "LOOKS FASTER, not proven" in shown and "RECOMMENDED" not in shown
+    assert "in 1 pair of launches, on a busy machine" in shown
+    assert "1 pairs" not in rendered(once, "terminal")

@@ -9,7 +9,7 @@ from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit, LineEdit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
 from torchdoctor.facts.lookup import place
-from torchdoctor.facts.outcomes import most_promising, value_of
+from torchdoctor.facts.outcomes import most_promising, settings_by_fix, value_of
 from torchdoctor.trials.outcome import SAME_TRAINING
 from torchdoctor.words import Diagnosis, Location, RecommendedFix, Recording, TrainingTrial, Trial
 from torchdoctor.words.specs import FixSpec
@@ -64,12 +64,12 @@ class _Trials:
         named = self._shown(best) if best is not None else []
         if len(named) > 1:
             return named
-        beside = [row for row in self.rows if not named or named[0].fix not in _parts(row)]
+        beside = [row for row in self.rows if not named or named[0].fix not in settings_by_fix(row)]
         return [*named, *self._for_findings(beside)][:_MOST_UNDECIDED]
 
     def _shown(self, row: Trial, treating: str | None = None) -> list[RecommendedFix]:
         """Return the fixes of an open trial that may be shown; unlaunched, `treating` a finding."""
-        parts = _parts(row)
+        parts = settings_by_fix(row)
         if not parts.keys() <= self.fixes.keys() or self._may_change_training(row):
             return []
         standing = "undecided" if len(parts) == 1 else "together"
@@ -89,14 +89,20 @@ class _Trials:
         changed = {x.fix for x in self.rows if x.numerics == "changed" and " + " not in x.fix}
         return any(
             fix in changed or self.fixes[fix].doubt(self.recording) is not None
-            for fix in _parts(row)
+            for fix in settings_by_fix(row)
         )
 
     def _for_findings(self, rows: Sequence[Trial]) -> list[RecommendedFix]:
         """Return the open trials' fixes of the first finding that has any, measured ones first."""
-        open_rows = [row for row in rows if row.verdict == "unclear" and self._may_help(row)]
+        unproven = ("unclear", "looks-faster")
+        open_rows = [row for row in rows if row.verdict in unproven and self._may_help(row)]
         for finding in self.diagnosis.findings:
-            pairs = [(row, fix) for fix in finding.fixes for row in open_rows if fix in _parts(row)]
+            pairs = [
+                (row, fix)
+                for fix in finding.fixes
+                for row in open_rows
+                if fix in settings_by_fix(row)
+            ]
             pairs.sort(key=lambda pair: -pair[0].speedup.low if pair[0].speedup else math.inf)
             offered: dict[str, RecommendedFix] = {}
             for row, fix in pairs:
@@ -112,7 +118,7 @@ class _Trials:
             return False
         if row.speedup is not None:
             return row.speedup.estimate > 1
-        parts = _parts(row)
+        parts = settings_by_fix(row)
         slower = [x for x in self.rows if x.speedup is not None and x.speedup.estimate < 1]
         return row.pairs == 0 and not any(
             x.fix in parts and x.settings != parts[x.fix] for x in slower
@@ -147,13 +153,6 @@ class _Trials:
         """Return True if the findings are ground enough to offer a fix that no run has tried."""
         checks = {finding.check for finding in self.diagnosis.findings}
         return not fix.untried_needs or not checks.isdisjoint(fix.untried_needs)
-
-
-def _parts(row: Trial) -> dict[str, dict[str, Any]]:
-    """Return the fixes of a trial, each with its settings."""
-    if " + " not in row.fix:
-        return {row.fix: row.settings}
-    return {fix: row.settings.get(fix, {}) for fix in row.fix.split(" + ")}
 
 
 def _offer(fix: str, settings: dict[str, Any], standing: str) -> RecommendedFix:

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from torchdoctor.cli.arguments import RUNS, Details
-from torchdoctor.words import Recording, Report
+from torchdoctor.words import RecommendedFix, Recording, Report
 from torchdoctor.words.errors import UsageError
 
 PATCH_HELP = (
@@ -36,7 +37,10 @@ _Open = Annotated[bool, typer.Option("--open", help="Open the report's page in a
 _List = Annotated[bool, typer.Option("--list", help="List the runs of this folder.")]
 _Apply = Annotated[bool, typer.Option("--apply", help="Change the files, and say what changed.")]
 _Undo = Annotated[bool, typer.Option("--undo", help="Take back what --apply changed, exactly.")]
-_FORCE = "Apply it to files with uncommitted changes too, or changed since the run."
+_FORCE = (
+    "Apply it to files with uncommitted changes too, or changed since the run, and though the run "
+    "rejected the patch."
+)
 _Force = Annotated[bool, typer.Option("--force", help=_FORCE)]
 
 
@@ -147,9 +151,9 @@ def patch(
     undo: _Undo = False,
     force: _Force = False,
 ) -> None:
-    """Print the diff on stdout, and what cannot be edited on stderr."""
+    """Print the diff on stdout; what was proven of it, and what cannot be edited, on stderr."""
     from torchdoctor.edits import applying
-    from torchdoctor.reports.wording import remarks
+    from torchdoctor.reports import handed_out
     from torchdoctor.words.record_files import read_report
 
     if apply and undo:
@@ -167,15 +171,27 @@ def patch(
     asked = list(dict.fromkeys(filter(None, map(str.strip, ",".join(fix or []).split(",")))))
     if fix and not asked:
         raise UsageError("--fix names no fix.")
-    if not asked:
-        diff, lines = read.recommendation.patch, remarks(read, apply)
-        folder = read.recommendation.patch_folder or read.workload.cwd
+    if asked:
+        printed = _of_fixes(read, file, asked, apply)
     else:
-        diff, folder, lines = _of_fixes(read, file, asked, apply)
-    made = applying.changes(diff, folder, record, force) if apply and diff else {}
+        recommended = read.recommendation
+        printed = _Printed(
+            diff=recommended.patch or "",
+            folder=recommended.patch_folder or read.workload.cwd,
+            edited=handed_out.applied_sets(read),
+            remarks=handed_out.remarks(read, apply),
+        )
+    if apply and printed.diff and not force:
+        _refuse_rejected(read, printed.edited)
+    if printed.diff:  # first, and before a file is changed
+        for line in handed_out.proof(read, printed.edited):
+            typer.echo(line, err=True)
+    to_change = apply and printed.diff
+    made = applying.changes(printed.diff, printed.folder, record, force) if to_change else {}
     # As the files are: the terminal's encoding may lack what stands in them.
-    sys.stdout.buffer.write((diff or "").encode("utf-8", "surrogateescape"))
+    sys.stdout.buffer.write(printed.diff.encode("utf-8", "surrogateescape"))
     sys.stdout.flush()
+    lines = printed.remarks
     if made:
         applying.apply(made, record)
         lines = [*(f"Changed {path}, as above." for path in made), _TAKE_BACK, *lines]
@@ -185,26 +201,48 @@ def patch(
         raise typer.Exit(UsageError.exit_code)
 
 
-def _of_fixes(
-    report: Report, file: Path, asked: list[str], applied: bool
-) -> tuple[str | None, str, list[str]]:
-    """Return one diff of these fixes (made anew: two may change one call), its folder, remarks."""
+@dataclass(frozen=True, kw_only=True)
+class _Printed:
+    """One diff, and what is said of it."""
+
+    diff: str  # empty: no edit can be made
+    folder: str
+    edited: list[RecommendedFix]
+    remarks: list[str]
+
+
+def _refuse_rejected(report: Report, edited: list[RecommendedFix]) -> None:
+    """Raise UsageError if the run has tried the patch of these fixes and rejected it."""
+    from torchdoctor.reports import handed_out
+
+    problem = handed_out.problem_of_patch(report, handed_out.settings_of(edited))
+    if problem is not None:
+        tried = handed_out.rejected_sentence(problem).rstrip(".")
+        raise UsageError(f"{tried}; nothing was changed, and --force applies it all the same.")
+
+
+def _of_fixes(report: Report, file: Path, asked: list[str], applied: bool) -> _Printed:
+    """Return one diff of these fixes; of several it is made anew, as two may change one call."""
     from torchdoctor.advice.catalogue import fixes
     from torchdoctor.advice.wording import source_patch
-    from torchdoctor.reports.wording import edit_of, remarks_on
+    from torchdoctor.reports.handed_out import edit_of, measured_at_run_time, remarks_on
 
     shown = [edit_of(report, ident) for ident in asked]
     editable = [fix for fix in shown if fix.edit]
     if len(shown) == 1 and editable:
-        folder = shown[0].folder or report.workload.cwd
-        lines = remarks_on(report, shown, asked, None if applied else folder)
-        return shown[0].edit, folder, lines
-    wanted = [(fix.fix, fix.settings) for fix in editable]
-    made = source_patch(wanted, _recording(report, file), fixes()) if editable else None
-    if made is None:
-        return None, "", remarks_on(report, shown, [], None)
-    where = None if applied else made.folder
-    return made.diff, made.folder, remarks_on(report, shown, made.fixes, where)
+        diff, folder, made = shown[0].edit or "", shown[0].folder or report.workload.cwd, asked
+    else:
+        wanted = [(fix.fix, fix.settings) for fix in editable]
+        patch = source_patch(wanted, _recording(report, file), fixes()) if editable else None
+        if patch is None:
+            lines = [*measured_at_run_time(report, shown), *remarks_on(shown, [], None)]
+            return _Printed(diff="", folder="", edited=[], remarks=lines)
+        diff, folder, made = patch.diff, patch.folder, patch.fixes
+    lines = remarks_on(shown, made, None if applied else folder)
+    edited = [fix for fix in shown if fix.fix in made]
+    if len(edited) < len(shown):  # else said before the diff
+        lines = [*measured_at_run_time(report, shown), *lines]
+    return _Printed(diff=diff, folder=folder, edited=edited, remarks=lines)
 
 
 def _recording(report: Report, file: Path) -> Recording:

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torchdoctor.words import BRANCHES, Ceiling, Interval, Trial, TriedCeiling, WhatIf
 from torchdoctor.words.figures import says_something
 
+PROVING_PAIRS = 3  # of launches, that prove a speed-up whatever its size
+_STRONG = 1.5  # from where on the interval of two pairs begins, if they prove a speed-up
 _A_LITTLE = 0.02  # a smaller gain is not worth mentioning before it is proven
 
 
@@ -52,7 +55,26 @@ def value_of(trial: Trial) -> float:
 
 def most_promising(trials: Sequence[Trial]) -> Trial | None:
     """Return the largest of the open trials that looked faster and do not change training."""
-    unclear = [x for x in trials if x.verdict == "unclear" and x.numerics != "changed"]
-    unclear = [x for x in unclear if x.speedup is not None]
-    best = max(unclear, key=value_of, default=None)
+    measured = [x for x in trials if x.speedup is not None and x.numerics != "changed"]
+    # Older reports call "faster" what too few pairs prove.
+    unproven = ("unclear", "looks-faster", "faster")
+    undecided = [x for x in measured if x.verdict in unproven and not is_proven(x.speedup, x.pairs)]
+    best = max(undecided, key=value_of, default=None)
     return best if best is not None and value_of(best) > 1 + _A_LITTLE else None
+
+
+def is_proven(speedup: Interval | None, pairs: int) -> bool:
+    """Return True if so many pairs of launches prove that a program is faster.
+
+    At least three pairs prove it, or two whose interval begins at 1.5.
+    """
+    if speedup is None or speedup.low <= 1:
+        return False
+    return pairs >= PROVING_PAIRS or (pairs == 2 and speedup.low >= _STRONG)
+
+
+def settings_by_fix(trial: Trial) -> dict[str, dict[str, Any]]:
+    """Return the fixes of a trial, each with its settings."""
+    if " + " not in trial.fix:
+        return {trial.fix: trial.settings}
+    return {fix: trial.settings.get(fix, {}) for fix in trial.fix.split(" + ")}

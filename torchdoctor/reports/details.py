@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
-from torchdoctor.reports import document, time_parts, traced, wording
+from torchdoctor.reports import document, handed_out, time_parts, traced, wording
 from torchdoctor.reports.trial_rows import (
     candidate_rows,
     measured,
@@ -72,7 +72,10 @@ def details(report: Report) -> list[document.Section]:
             document.table(_CANDIDATE_COLUMNS, candidate_rows(report)),
         ),
         ("What to change", _changes(report, report.recommendation.fixes)),
-        ("All together", document.sentences(*wording.together(report))),
+        (
+            "All together" if report.recommendation.fixes else "Patches that were rejected",
+            document.sentences(*handed_out.together(report)),
+        ),
         *((title, _changes(report, fixes)) for title, fixes in offered.items()),
         ("Not measured", document.table(["fix", "", "reason"], unmeasured)),
         ("Doubts", document.notes([clean(doubt) for doubt in report.doubts])),
@@ -190,9 +193,11 @@ def _changes(report: Report, fixes: list[RecommendedFix]) -> list[document.Block
         code = clean((fix.edit or fix.instruction or "").strip("\n"))
         blocks.append(document.Code(code, "diff" if fix.edit else "python"))
         blocks += document.sentences(*map(clean, fix.also_changes), *_training_notes(report, fix))
-    return blocks + [
-        document.Code(clean(x), "shell") for x in wording.patch_commands(report, fixes)
-    ]
+    for command in handed_out.patch_commands(report, fixes):
+        if command.apply is None:
+            blocks += document.sentences(command.title)
+        blocks.append(document.Code(clean(command.apply or command.show), "shell"))
+    return blocks
 
 
 def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:

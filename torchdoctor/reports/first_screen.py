@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
-from torchdoctor.facts.outcomes import most_promising, value_of
-from torchdoctor.reports import other_load, wording
+from torchdoctor.facts.outcomes import is_proven, most_promising, settings_by_fix, value_of
+from torchdoctor.reports import handed_out, other_load, wording
 from torchdoctor.reports.document import (
     Bars,
     Block,
@@ -23,8 +23,16 @@ from torchdoctor.reports.document import (
     table,
 )
 from torchdoctor.reports.time_parts import replayed_gains, time_bars, upper_bounds
-from torchdoctor.reports.trial_rows import figures_of, not_tried, training, verdict_of
-from torchdoctor.words import NOT_WORTH_ITS_TIME, Interval, Note, RecommendedFix, Report, Trial
+from torchdoctor.reports.trial_rows import LOOKS_FASTER, figures_of, not_tried, training, verdict_of
+from torchdoctor.words import (
+    NOT_WORTH_ITS_TIME,
+    OUT_OF_TIME,
+    Interval,
+    Note,
+    RecommendedFix,
+    Report,
+    Trial,
+)
 from torchdoctor.words.figures import (
     clean,
     counted,
@@ -43,6 +51,12 @@ from torchdoctor.words.report import Finding
 from torchdoctor.words.traced import MATTERS
 
 _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 8, 2
+_FEWEST_TRIALS, _FEW_LINES, _MANY_LINES = (
+    2,
+    7,
+    14,
+)  # an answer of more lines leaves room for fewer trials
+_HALF = 36  # characters of a cell of the key figures, on a narrow screen
 _LITTLE, _SMALL = 3, 10  # percent: gains below are nothing; are little
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME, _CODE_WIDTH = 44, 76  # characters of a fix with its settings; of code on a narrow screen
@@ -50,20 +64,46 @@ _WHOLE_BUDGET = 0.9
 _PLACE = 44  # characters of a path; its end says most
 _PLACED = re.compile(r"\.py:\d")
 _UNPROVEN = "No speed-up is proven yet"
+_RECOMMENDED, _BY_HAND = "RECOMMENDED", "RECOMMENDED, BY HAND"
+_LOOKS_FASTER = "LOOKS FASTER, not proven"
+_MOST_REJECTED, _MOST_LIKELY, _REJECTED = 2, 3, 200  # the last: characters of a sentence
+_PROBABLY = 0.5  # that a fix helps, from where on it is likely to
+_ENDED_EARLY = {
+    "time": ": what is worth measuring takes longer than the time that was left",
+    "decided": ": no further fix promised a gain that is worth the rest",
+}
 _ONE_LAUNCH = "measured in one launch only"
 _TRAINING = {"rounding": "the same but for rounding", "seed noise": "within seed noise"}
 
 
 def screen(report: Report, folder: str) -> list[Section]:
     """Return the sections of the first screen; commands name paths from the reader's folder."""
+    answer = _answer(report, folder)
+    lines = _lines_of(answer)
+    # Each trial may take two lines.
+    trials, long = _MOST_TRIALS - max(0, lines - _FEW_LINES) * 2 // 3, lines > _MANY_LINES
     return sections(
         ("", [*sentences(wording.failure(report), tone="bad"), *_cause(report)]),
-        ("", [*_answer(report, folder), *_ending(report)]),
+        ("", [*answer, *_ending(report)]),
         ("", sentences(other_load.held(report), tone="bad")),
-        ("", _tried(report)),
+        ("", _tried(report, max(trials, _FEWEST_TRIALS))),
         ("", _step(report)),
-        ("", _beware(report)),
+        ("", _beware(report)[: 1 if long else _MOST_BEWARE]),
     )
+
+
+def _lines_of(blocks: Sequence[Block]) -> int:
+    """Return about how many lines blocks take on a narrow screen."""
+    lines = 0
+    for block in blocks:
+        if isinstance(block, Sentence):
+            lines += math.ceil(len(block.text) / _CODE_WIDTH)
+        elif isinstance(block, Code):
+            lines += block.text.count("\n") + 1
+        elif isinstance(block, KeyFigures):
+            rows = [(block.title, block.figure), *block.rows]
+            lines += sum(1 + any(len(cell) > _HALF for cell in row) for row in rows)
+    return lines
 
 
 def _cause(report: Report) -> list[Block]:
@@ -103,20 +143,25 @@ def _to_do(report: Report) -> str:
 
 
 def _measured_answer(report: Report, folder: str) -> list[Block]:
+    rejected, open_proof = _rejected(report), _open_proof(report)
+    beside = [*rejected, *open_proof] if report.recommendation.fixes else [*open_proof, *rejected]
+    if not (rejected and open_proof):  # else there is no room: the details have the candidates
+        beside += _likely(report, 1 if beside else _MOST_LIKELY)
     if report.recommendation.fixes:
-        return [*_recommended(report, folder), *_by_hand(report)]
+        return [*_recommended(report, folder), *beside, *_by_hand(report)]
     proven = [x for x in report.trials if verdict_of(x) == "faster" and x.numerics != "changed"]
     best = max(proven, key=lambda trial: trial.speedup.low if trial.speedup else 0.0, default=None)
     if best is not None:
-        return _proven_alone(report, best, folder)
+        return [*_proven_alone(report, best, folder), *beside]
     if report.no_trials_reason or not report.trials:
         return _not_measured(report)
     best = None if _ends_without_gain(report) else _promising(report)
     open_fixes = _offered(report, best) if best is not None else []
-    shown = wording.patch_commands(report, open_fixes, folder)[:1]
-    code = [f"Its code:   {command.removesuffix(wording.APPLY)}" for command in shown]
-    answer = other_load.undecided(report) or _undecided(report, best)
-    return [*answer, *sentences(*code), *_by_hand(report)]
+    shown = handed_out.patch_commands(report, open_fixes, folder)[:1]
+    code = sentences(*(f"{command.title}   {command.show}" for command in shown))
+    undecided = other_load.undecided(report) or _undecided(report, best)
+    told = beside if open_proof else [*undecided, *code, *beside]
+    return [*told, *_by_hand(report)]
 
 
 def _promising(report: Report) -> Trial | None:
@@ -151,20 +196,118 @@ def _recommended(report: Report, folder: str) -> list[Block]:
     for fix in recommended.fixes[:_MOST_FIXES]:
         parts = [place(fix.location, report.workload.cwd, _PLACE), "" if rows else memory]
         rows.append((_name(fix), "   ".join(filter(None, parts))))
-    interval = recommended.speedup
-    title, figure = "RECOMMENDED", "not measured all together"
-    if interval is not None and interval.low > 1:
-        how = ", from one pair" * (recommended.pairs == 1)
-        load = load_of([report.sensors], report.environment.usable_cpus)
-        how += ", on a busy machine" * (load is not None or bool(other_load.held(report)))
-        figure = f"{_faster(interval, recommended.numerics)}{how}"
-    elif interval is not None:
-        title, figure = _UNPROVEN, f"measured {speedup(interval)}"
+    title, figure = _recommended_title(report)
+    shown = KeyFigures(title, figure, rows, "good" if title.startswith(_RECOMMENDED) else "strong")
+    return [shown, *sentences(wording.at_most(recommended)), *_to_apply(report, folder)]
+
+
+def _recommended_title(report: Report) -> tuple[str, str]:
+    """Return the heading of the set with its figure; without proof it is not recommended."""
+    recommended = report.recommendation
+    interval, pairs = recommended.speedup, recommended.pairs
+    if interval is None:
+        return _RECOMMENDED, "not measured all together"
+    load = load_of([report.sensors], report.environment.usable_cpus)
+    is_busy = load is not None or bool(other_load.held(report))
+    busy = ", on a busy machine" * is_busy
+    if interval.low <= 1:
+        return _UNPROVEN, f"measured {speedup(interval)}"
+    if not is_proven(interval, pairs):
+        return _LOOKS_FASTER, f"{speedup(interval)} in {counted(pairs, 'pair')} of launches{busy}"
+    by_hand = not recommended.patch or handed_out.rejected_patches(report)
+    title = _BY_HAND if by_hand and recommended.handed_out != "patch" else _RECOMMENDED
+    return title, f"{_faster(interval, recommended.numerics)}{busy}"
+
+
+def _to_apply(report: Report, folder: str) -> list[Block]:
+    """Return how the recommended set was proven, and how to apply it: by a patch or by hand."""
+    recommended = report.recommendation
+    commands = handed_out.patch_commands(report, recommended.fixes, folder)
+    edited = handed_out.applied_sets(report)
+    run = handed_out.patch_run(report, handed_out.settings_of(edited))
+    if recommended.patch and (commands or not report.run_folder):
+        left_out = [fix for fix in recommended.fixes if fix not in edited]
+        how = handed_out.ran(run) if run is not None else ""
+        if run is not None and run.proven and run.speedup == recommended.speedup:
+            launches = f"{counted(run.pairs, 'pair')} of launches"
+            how = f"This patch was applied to a copy and ran: the figure is its own, of {launches}."
+        return [*sentences(how), *_command(commands), *_instructions(left_out)]
+    how = "There is no patch to apply: the figure is of fixes switched on at run time."
+    return [*sentences(how), *_instructions(recommended.fixes)]
+
+
+def _rejected(report: Report) -> list[Block]:
+    """Return what was tried as a patch and is not handed out, in a sentence each."""
+    rejected = handed_out.rejected_patches(report)
+    most = 1 if report.recommendation.open_proof else _MOST_REJECTED
+    told = [handed_out.rejected_sentence(x, False) for x in rejected[:most]]
+    more = len(rejected) - most
+    told = [textwrap.shorten(text, _REJECTED, placeholder=" …") for text in told]
+    further = f"{counted(more, 'more patch', 'more patches')} did not hold: --details."
+    return sentences(*told, further if more > 0 else "")
+
+
+def _open_proof(report: Report) -> list[Block]:
+    """Return the set that looks faster, and what its proof still needs."""
+    proof = report.recommendation.open_proof
+    if proof is None:
+        return []
+    figure = f"{speedup(proof.speedup)} in {counted(proof.pairs, 'pair')} of launches"
+    names = [_name(Trial(fix=fix, settings=own)) for fix, own in proof.fixes.items()]
+    missing = ""
+    if proof.further_pairs:
+        missing = f"Its proof needs {counted(proof.further_pairs, 'more pair')} of launches"
+        missing += f", about {duration(proof.seconds)}" if proof.seconds is not None else ""
+        missing += f"{_longer(report, proof.seconds)}."
+    named = textwrap.shorten(" + ".join(names), _EVIDENCE, placeholder=" …")
+    return [KeyFigures(f"{_LOOKS_FASTER}:", f"{figure}, {named}"), *sentences(missing)]
+
+
+def _likely(report: Report, most: int = _MOST_LIKELY) -> list[Block]:
+    """Return fixes that probably help and had no time, with the finding that they treat."""
+    proof, told = report.recommendation.open_proof, set(report.recommendation.patch_fixes)
+    told |= {fix.fix for fix in report.recommendation.fixes} | set(proof.fixes if proof else {})
+    likely: dict[str, Trial] = {}
+    for trial in sorted(filter(not_tried, report.trials), key=value_of, reverse=True):
+        lacked_time = trial.because == OUT_OF_TIME and (trial.p_helps or 0.0) >= _PROBABLY
+        if lacked_time and not told.issuperset(settings_by_fix(trial)):
+            likely.setdefault(trial.fix, trial)
+    rows = [(_name(trial), _treats(report, trial)) for trial in likely.values()][:most]
+    if not rows:
+        return []
+    # Beside what is undecided it is said there.
+    said = proof is not None or not report.recommendation.fixes
+    longer = "" if said else _longer(report, None)
     return [
-        KeyFigures(title, figure, rows, "good"),
-        *sentences(wording.at_most(recommended)),
-        *_commands(report, recommended.fixes, folder),
+        KeyFigures("LIKELY TO HELP", "not tried for want of time", rows),
+        *sentences(f"More time tries {_them(rows)}{longer}." if longer else ""),
     ]
+
+
+def _them(rows: Sequence[tuple[str, str]]) -> str:
+    return "it" if len(rows) == 1 else "them"
+
+
+def _treats(report: Report, trial: Trial) -> str:
+    """Return what an untried fix may gain, and the finding that it treats."""
+    parts = [f"{ratio(trial.expected)}x expected"] if trial.expected else []
+    fixes = settings_by_fix(trial).keys()
+    for finding in report.diagnosis.findings:
+        if not fixes.isdisjoint(finding.fixes):
+            share = finding.share_of_step
+            parts.append(f"treats {finding.check}")
+            parts += [f"{percent(share)} of the step"] if share is not None else []
+            break
+    return ", ".join(parts)
+
+
+def _longer(report: Report, more_s: float | None) -> str:
+    """Return with which budget the same command goes on; empty after an interruption or error."""
+    ending = report.ending
+    if report.interrupted or report.failure or ending is None:
+        return ""
+    needed_s = max(ending.budget_s, ending.after_s) + (more_s or ending.budget_s)
+    return f": the same command with --budget {math.ceil(needed_s / 60)}m"
 
 
 def _faster(interval: Interval | None, numerics: str | None) -> str:
@@ -243,9 +386,10 @@ def _ending(report: Report) -> list[Block]:
     if ending is None or not measured or ending.reason in ("interrupted", "failed"):
         return []
     times = f"{duration(ending.after_s)}, with a budget of {duration(ending.budget_s)}"
-    early = ending.reason == "time" and ending.after_s < _WHOLE_BUDGET * ending.budget_s
-    fits = ": what is worth measuring takes longer than the time that was left" * early
-    return sentences(f"The search ended after {times}{fits}.", tone="soft")
+    why = ""
+    if ending.after_s < _WHOLE_BUDGET * ending.budget_s:
+        why = _ENDED_EARLY.get(ending.reason, "")
+    return sentences(f"The search ended after {times}{why}.", tone="soft")
 
 
 def _ends_without_gain(report: Report) -> bool:
@@ -281,7 +425,13 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
     measured = [trial for trial in report.trials if trial.speedup is not None or trial.pairs]
     if measured and _ends_without_gain(report):
         return _nothing_to_gain(report)
-    open_trials = [trial for trial in measured if verdict_of(trial) == "not decided"]
+    undecided = ("not decided", LOOKS_FASTER)
+    open_trials = [trial for trial in measured if verdict_of(trial) in undecided]
+    if best is not None and verdict_of(best) == LOOKS_FASTER:
+        figure = f"{speedup(best.speedup)} in {counted(best.pairs, 'pair')} of launches"
+        return [KeyFigures(_LOOKS_FASTER, figure, [(_name(best), "")]), *_next(report)]
+    if best is not None and best.speedup is None and _likely(report):
+        return [KeyFigures(f"{_UNPROVEN}."), *_next(report)]
     if best is not None:
         looked = f"{ratio(best.expected)}x expected, not measured"
         if best.speedup is not None:
@@ -302,22 +452,36 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
 
 
 def _commands(report: Report, fixes: Sequence[RecommendedFix], folder: str) -> list[Block]:
-    """Return how to apply the fixes: one command, and the code of those that have no edit."""
+    """Return how to see or apply the fixes: one command, and code of what has no edit."""
+    shown = _command(handed_out.patch_commands(report, fixes, folder))
+    return [*shown, *_instructions([fix for fix in fixes if not fix.edit][:1])]
+
+
+def _command(commands: Sequence[handed_out.PatchCommand]) -> list[Block]:
+    """Return the first command, to apply a diff or only to see it."""
     blocks: list[Block] = []
-    for command in wording.patch_commands(report, fixes, folder)[:1]:
-        shown = command.removesuffix(wording.APPLY)
-        blocks.append(Sentence(f"Apply it:   {command}"))
-        blocks += sentences(f"See it:     {shown}" if len(shown) < 60 else "", tone="soft")
-    for fix in [fix for fix in fixes if not fix.edit and fix.instruction][:1]:
-        lines = clean(fix.instruction or "").strip("\n").split("\n")
-        short = len(lines) <= _MOST_CODE and max(map(len, lines)) <= _CODE_WIDTH
-        where = ":" if short else ": its code is in the details."
-        blocks.append(Sentence(f"By hand, {clean(catalogue.name(fix.fix))}{where}"))
-        blocks += [Code("\n".join(lines))] * short
+    for command in commands[:1]:
+        blocks.append(Sentence(f"{command.title}   {command.apply or command.show}"))
+        see = command.apply is not None and len(command.show) < 60
+        blocks += sentences(f"See it:     {command.show}" if see else "", tone="soft")
     return blocks
 
 
-def _tried(report: Report) -> list[Block]:
+def _instructions(fixes: Sequence[RecommendedFix]) -> list[Block]:
+    """Return the code of fixes to change by hand, as far as there is room for it."""
+    blocks: list[Block] = []
+    room = _MOST_CODE
+    for fix in [fix for fix in fixes if fix.instruction][:_MOST_FIXES]:
+        lines = clean(fix.instruction or "").strip("\n").split("\n")
+        short = len(lines) <= room and max(map(len, lines)) <= _CODE_WIDTH
+        where = ":" if short else ": its code is in the details."
+        blocks.append(Sentence(f"By hand, {clean(catalogue.name(fix.fix))}{where}"))
+        blocks += [Code("\n".join(lines))] * short
+        room -= len(lines) * short
+    return blocks
+
+
+def _tried(report: Report, most: int) -> list[Block]:
     """Return the table of trials, the most valuable first, and how many are not in it."""
     recommended = report.recommendation
     rows = []
@@ -330,16 +494,16 @@ def _tried(report: Report) -> list[Block]:
     ranked = [((x.fix, x.settings) in chosen, x) for x in shown]
     for first, trial in sorted(ranked, key=lambda row: (row[0], value_of(row[1])), reverse=True):
         rows.append(_trial_row(trial, first, _ends_without_gain(report)))
-    counts = sentences(_counts(report, max(len(rows) - _MOST_TRIALS, 0)), tone="soft")
+    counts = sentences(_counts(report, max(len(rows) - most, 0)), tone="soft")
     columns = ["tried", "speed-up (95 %)", "training", "pairs", "result"]
-    return [*table(columns, rows[:_MOST_TRIALS]), *counts]
+    return [*table(columns, rows[:most]), *counts]
 
 
 def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
     verdict = "recommended" if recommended else verdict_of(trial)
     if bounds and trial.upper_bound and trial.speedup and verdict != "slower":
         verdict += f", {ratio(max(trial.upper_bound, trial.speedup.high))}x at most"
-    if trial.numerics == "changed" and verdict == "faster":
+    if trial.numerics == "changed" and verdict in ("faster", LOOKS_FASTER):
         verdict = "changes training"
     known = trial.numerics != "not-comparable" or verdict == "faster"
     drawn = trial.speedup if trial.speedup and says_something(trial.speedup) else None

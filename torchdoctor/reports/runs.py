@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
+from torchdoctor.facts.outcomes import is_proven
 from torchdoctor.reports.document import Document, Row, sections, table
 from torchdoctor.reports.formats import program
 from torchdoctor.words.errors import UsageError
@@ -36,6 +37,8 @@ def _row(file: Path) -> Row:
     cause += f", {percent(share)}" if share is not None else ""
     faster = recommended.speedup is not None and recommended.speedup.low > 1
     names = " + ".join(catalogue.name(fix.fix) for fix in recommended.fixes)
-    gain = f"{clean(names)}: {speedup(recommended.speedup)}" if faster else "nothing yet"
+    open_yet = "" if is_proven(recommended.speedup, recommended.pairs) else ", not proven"
+    figures = f"{clean(names)}: {speedup(recommended.speedup)}{open_yet}"
+    gain = figures if faster else "nothing yet"
     command = program(report.workload.command, str(Path.cwd()))
-    return Row([file.parent.name, command, cause, gain], "good" if faster else "")
+    return Row([file.parent.name, command, cause, gain], "good" if faster and not open_yet else "")

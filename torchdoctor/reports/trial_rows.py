@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torchdoctor.facts.outcomes import value_of
+from torchdoctor.facts.outcomes import is_proven, value_of
 from torchdoctor.words import Report, Trial
 from torchdoctor.words.figures import (
     clean,
@@ -18,6 +18,7 @@ from torchdoctor.words.figures import (
 )
 
 _VERDICTS = {"same": "no difference", "slower": "slower"}
+LOOKS_FASTER = "looks faster, not proven"
 _SETUP_WORTH_SAYING_S = 2.0  # below, start-up differs by as much from launch to launch
 _MOST_PLACES = 3
 
@@ -30,9 +31,12 @@ def training(numerics: str | None) -> str:
 
 
 def verdict_of(trial: Trial) -> str:
-    """Return faster (its interval is above 1), no difference, slower or not decided, of a trial."""
-    if trial.verdict == "faster" and trial.speedup is not None and trial.speedup.low > 1:
-        return "faster"
+    """Return the verdict of a trial in words; nothing is faster without enough pairs."""
+    looks_faster = trial.verdict in ("faster", "looks-faster")
+    if looks_faster and trial.speedup is not None and trial.speedup.low > 1:
+        # Older reports call "faster" what one pair has shown.
+        proven = trial.verdict == "faster" and is_proven(trial.speedup, trial.pairs)
+        return "faster" if proven else LOOKS_FASTER
     return _VERDICTS.get(trial.verdict, "not decided")
 
 

@@ -1,33 +1,24 @@
 """Sentences and commands that several parts of a report share, and what goes with a patch."""
 
 import re
-import shlex
-from collections.abc import Sequence
 
-from torchdoctor.reports.trial_rows import training
 from torchdoctor.words import (
     Environment,
     ProgramFailure,
     Recommendation,
-    RecommendedFix,
     Report,
     Trial,
 )
-from torchdoctor.words.errors import ProgramFailed, UsageError
+from torchdoctor.words.errors import ProgramFailed
 from torchdoctor.words.figures import (
     clean,
     counted,
-    fix_with_settings,
-    memory,
     percent,
     quantity,
     ratio,
-    relative,
     seconds,
-    speedup,
 )
 
-APPLY = " --apply"  # behind the command that prints a patch
 _MEAN_APART = 0.03  # of the median, from where on both are said
 _LONGEST_LINE, _LAST_LINES = 200, 40  # of a program's output that is looked at
 _PLACES = re.compile(r'File "([^"<>]+)", line (\d+)')
@@ -100,58 +91,6 @@ def untried(report: Report) -> str:
     if any(fix.aim != "training" for fix in report.recommendation.also_offered):
         return "No fix was tried: what applies here is shown as code, not run."
     return "No fix was tried."
-
-
-def together(report: Report) -> list[str]:
-    """Return what the recommended fixes do all together, or that this was not measured."""
-    recommended = report.recommendation
-    names = " + ".join(fix_with_settings(fix.fix, fix.settings) for fix in recommended.fixes)
-    more = [at_most(recommended), patch(report)]
-    if recommended.speedup is None:
-        return [f"{names}: not measured all together."] * (len(recommended.fixes) > 1) + more
-    parts = [f"{speedup(recommended.speedup)} against the untouched program"]
-    if recommended.pairs:
-        beside = " side by side" * (report.baseline.measured == "side by side")
-        parts.append(f"{counted(recommended.pairs, 'pair')} of launches{beside}")
-    parts.append(f"training: {training(recommended.numerics)}")
-    if recommended.peak_memory_bytes is not None:
-        before = report.baseline.peak_memory_bytes
-        change = f" (was {memory(before)})" if before is not None else ""
-        parts.append(f"peak memory {memory(recommended.peak_memory_bytes)}{change}")
-    return [f"{names}: {'; '.join(parts)}.", *more]
-
-
-def patch(report: Report) -> str:
-    """Return what the patched source did by itself, in one line; empty without a patch."""
-    recommended, trial = report.recommendation, report.recommendation.patch_trial
-    if trial is None:
-        return ""
-    if trial.speedup is None:
-        return f"Patch not measured: {clean(trial.reason or 'no reason was given').rstrip('.')}."
-    parts = [f"Patch measured: {speedup(trial.speedup)}"]
-    parts.append(clean(trial.reason or f"{counted(trial.pairs, 'pair')} of launches"))
-    if trial.numerics:
-        parts.append(f"training: {training(trial.numerics)}")
-    if left_out := {fix.fix for fix in recommended.fixes} - set(recommended.patch_fixes):
-        parts.append(f"without {', '.join(sorted(left_out))}")
-    return "; ".join(parts) + "."
-
-
-def patch_commands(report: Report, fixes: Sequence[RecommendedFix], folder: str = "") -> list[str]:
-    """Return shell commands that apply the edits of these fixes, from the reader's folder."""
-    if not report.run_folder:
-        return []
-    print_it = f"torchdoctor patch {shlex.quote(relative(report.run_folder, folder))}"
-    recommended = report.recommendation
-    if fixes and list(fixes) == recommended.fixes:
-        trial = recommended.patch_trial
-        slower = trial is not None and trial.speedup is not None and trial.speedup.high < 1
-        return [f"{print_it}{APPLY}"] * (bool(recommended.patch) and not slower)
-    joint = [fix for fix in fixes if fix.standing == "together"]
-    # Without the one that has no edit the others are not what was measured.
-    whole = bool(joint) and all(fix.edit for fix in joint)
-    sets = [joint] * whole + [[fix] for fix in fixes if fix.edit and fix not in joint]
-    return [print_it + "".join(f" --fix {fix.fix}" for fix in some) + APPLY for some in sets]
 
 
 def machine(environment: Environment) -> str:
@@ -231,97 +170,3 @@ def overhead(report: Report) -> str:
     if cost.profiler_window:
         parts.append(clean(cost.profiler_window.strip().rstrip(".")) + ".")
     return " ".join(parts)
-
-
-_APPLY = "Apply it in {}: git apply, or patch -p1."
-_GIT = 'A "git apply" behind this pipe ends with "No valid patches in input": that is all it means.'
-
-
-def remarks(report: Report, applied: bool = False) -> list[str]:
-    """Return lines for the user, in order; never part of the diff, which may be `applied`."""
-    recommended = report.recommendation
-    beside = [fix.fix for fix in recommended.also_offered if fix.edit]
-    elsewhere = [f"Other edits, one with each --fix ID: {', '.join(beside)}."] if beside else []
-    if not recommended.fixes:
-        nothing = "The report recommends no fix: there is no diff, and nothing to apply."
-        return [nothing if applied else f"{nothing} {_GIT}", *elsewhere]
-    folder = recommended.patch_folder or report.workload.cwd
-    apply = "No edit could be made for certain: there is nothing to apply."
-    if recommended.patch:
-        apply = "" if applied else _APPLY.format(clean(folder))
-    elif not applied:
-        apply = f"{apply} {_GIT}"
-    rest = _rest(recommended.fixes, recommended.patch_fixes)
-    return [*filter(None, (apply, patch(report))), *rest, *elsewhere]
-
-
-def remarks_on(
-    report: Report, fixes: list[RecommendedFix], made: list[str], folder: str | None
-) -> list[str]:
-    """Return what was measured of fixes, where to apply their diff, and what it lacks."""
-    lines = [_APPLY.format(clean(folder))] if folder is not None else []
-    lines += _measured(report, fixes)
-    if clashing := [fix.fix for fix in fixes if fix.edit and fix.fix not in made]:
-        lines.append(
-            f"Without {', '.join(clashing)}: no edit can be made any more, or none that goes "
-            "with the others'."
-        )
-    return lines + _rest(fixes, made)
-
-
-def edit_of(report: Report, ident: str) -> RecommendedFix:
-    """Return the fix of this id, recommended or offered. Raises UsageError where none is shown."""
-    recommended = report.recommendation
-    shown: dict[str, RecommendedFix] = {}
-    for fix in (*recommended.fixes, *recommended.also_offered):
-        shown.setdefault(fix.fix, fix)
-    if ident in shown:
-        return shown[ident]
-    known = ", ".join(shown) or "none"
-    trials = [trial for trial in report.trials if trial.fix == ident]
-    # Of several values the one that was measured best speaks for the fix.
-    tried = max(trials, key=lambda trial: trial.pairs, default=None)
-    if tried is None:
-        raise UsageError(f"The report offers no fix {ident!r}; it offers: {known}.")
-    reason = clean(tried.reason or "").rstrip(".")
-    subject = fix_with_settings(ident, tried.settings) if tried.pairs else "it"
-    became = f"{subject} came out {tried.verdict}{f': {reason}' if reason else ''}"
-    if reason.startswith("not tried"):
-        became = f"it was {reason}"
-    raise UsageError(
-        f"The report holds no edit of {ident!r}: {became}. "
-        f"It holds edits or advice of: {known}. For another: run again with --fixes."
-    )
-
-
-def _measured(report: Report, fixes: list[RecommendedFix]) -> list[str]:
-    """Return what was measured of just these fixes with these settings, else of each alone."""
-    names = " + ".join(fix_with_settings(fix.fix, fix.settings) for fix in fixes)
-    first, several = fixes[0], len(fixes) > 1
-    wanted = {fix.fix: fix.settings for fix in fixes} if several else first.settings
-    trials = [trial for trial in report.trials if trial.speedup is not None]
-    for trial in trials:
-        of_these = " + " in trial.fix if several else trial.fix == first.fix
-        if of_these and trial.settings == wanted:
-            how = f"{'together' if several else 'by itself'}, applied at run time"
-            return [f"{names} {how}: {speedup(trial.speedup)}, {trial.verdict}."]
-    if several:
-        alone = [line for fix in fixes for line in _measured(report, [fix])]
-        return [*alone, "They were not measured together."]
-    in_a_set = any(first.fix in trial.fix.split(" + ") for trial in trials)
-    tried = [trial for trial in trials if trial.fix == first.fix]
-    values = (f"{fix_with_settings(x.fix, x.settings)}: {speedup(x.speedup)}" for x in tried)
-    other = f" Other values were: {'; '.join(values)}." if tried else ""
-    return [f"{names} was not measured{' by itself' * in_a_set}.{other}"]
-
-
-def _rest(fixes: list[RecommendedFix], made: list[str]) -> list[str]:
-    """Return what the edits change beside what they are for, and what has none."""
-    edited = [fix for fix in fixes if fix.fix in made]
-    lines = list(dict.fromkeys(clean(text) for fix in edited for text in fix.also_changes))
-    by_hand = [fix for fix in fixes if fix not in edited]
-    lines += ["To be changed by hand:"] if by_hand else []
-    for fix in by_hand:
-        lines.append(f"  {fix_with_settings(fix.fix, fix.settings)}")
-        lines += [f"    {line}" for line in clean(fix.instruction or "").splitlines()]
-    return lines
