@@ -19,7 +19,6 @@ from torchdoctor.checkup.offered_fixes import as_code
 from torchdoctor.launch.sandbox import Command, Sandbox
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.handed_out import proof, remarks, remarks_on
-from torchdoctor.trials.outcome import disagreement
 from torchdoctor.words import (
     Boundary,
     Diagnosis,
@@ -377,17 +376,6 @@ val_loader = DataLoader(list(range(10)), num_workers=args.workers)
         catalogue.fixes(),
     )
     assert other.edit is not None and other.also_changes == []
-
-
-def test_patch_and_fix_that_differ_beyond_both_intervals_are_a_doubt() -> None:
-    fix = Interval(estimate=2.0, low=1.9, high=2.1)
-    assert disagreement(fix, replace(fix, low=1.8)) is None
-    said = disagreement(fix, Interval(estimate=1.0, low=0.9, high=1.1))
-    assert said is not None
-    assert "1.00x" in said
-    # Measured minutes apart: as close as the machine is to itself.
-    assert disagreement(fix, Interval(estimate=1.8, low=1.75, high=1.85)) is None
-    assert disagreement(fix, None) is None
 
 
 def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def recommended(results: Any) -> set[str]:
 
 
 def test_four_nodes_come_to_the_same_answer_sooner() -> None:
-    alone, _, alone_s = searched(1)
-    spread, nodes, spread_s = searched(4)
+    alone, _, alone_s = searched(1, budget_s=1200.0)
+    spread, nodes, spread_s = searched(4, budget_s=1200.0)
     assert recommended(alone) == recommended(spread) == BEST
     assert nodes.most == 4 and spread_s < 0.5 * alone_s
     low, high = spread.recommendation.speedup.low, spread.recommendation.speedup.high

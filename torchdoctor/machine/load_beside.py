@@ -103,7 +103,8 @@ class _Watch:
         took = {key: last - first for key, (first, last) in self._in_tree.items()}
         alive_s = sum(seconds for key, seconds in took.items() if key in self._alive)
         ended_s = sum(took.values()) - alive_s
-        return alive_s + max(ended_s, children_s)
+        before_s = sum(x[0] for key, x in self._in_tree.items() if key not in self._alive)
+        return alive_s + max(ended_s, children_s - before_s)
 
     def _new(self, row: ProcessRow, first: bool) -> _Kept:
         # What left our tree was counted there until now, and no longer is.

@@ -276,8 +276,8 @@ def _likely(report: Report, most: int = _MOST_LIKELY) -> list[Block]:
     if not rows:
         return []
     # Beside what is undecided it is said there.
-    said = proof is not None or not report.recommendation.fixes
-    longer = "" if said else _longer(report, None)
+    is_said = proof is not None or not report.recommendation.fixes
+    longer = "" if is_said else _longer(report, None)
     return [
         KeyFigures("LIKELY TO HELP", "not tried for want of time", rows),
         *sentences(f"More time tries {_them(rows)}{longer}." if longer else ""),

@@ -78,20 +78,28 @@ class Proof:
 
     def earns(self, members: Members) -> bool:
         """Return whether each member beyond the first was shown to gain within the set."""
+        return not self.unearned(members)
+
+    def unearned(self, members: Members) -> list[str]:
+        """Return the members of which nothing shows that the set gains by them."""
         if len(members) == 1:
             [name] = members
             plain = self._beliefs.arms[name].plain
-            return not plain or self._is_above(members, plain)
+            return [] if not plain or self._is_above(members, plain) else [name]
         first = max(sorted(members), key=lambda name: self._beliefs.mean_gain(frozenset([name])))
-        return all(self._adds(members, name) for name in members - {first})
+        return [name for name in sorted(members - {first}) if not self._adds(members, name)]
+
+    def compared_with(self, members: Members, name: str) -> Members:
+        """Return the set without a member, and with what goes without it."""
+        return members - {name} | self._beliefs.arms[name].plain
 
     def _adds(self, members: Members, name: str) -> bool:
         alone = frozenset([name])
         own = self.interval(alone)
-        seen_twice = self.pairs(alone) + (name in self._results.blocks) >= STRONG_PAIRS
-        if own is not None and seen_twice and own.low > PROVEN_ALONE:
+        times_seen = self.pairs(alone) + (name in self._results.blocks)
+        if own is not None and times_seen >= STRONG_PAIRS and own.low > PROVEN_ALONE:
             return True
-        return self._is_above(members, members - alone | self._beliefs.arms[name].plain)
+        return self._is_above(members, self.compared_with(members, name))
 
     def _is_above(self, members: Members, less: Members) -> bool:
         """Return whether a set is faster than a smaller one, both measured in several pairs."""

@@ -6,6 +6,7 @@ Whatever happens (budget, Ctrl-C, a program that fails), what was measured comes
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from torchdoctor.machine.load_beside import LoadBeside
 from torchdoctor.pairs.engine import Engine
@@ -184,8 +185,8 @@ class Search:
         The first launch of a patch costs an image of its own, which fixes at run time do not.
         """
         arm = self._arm(members)
-        seen = bool(self._evidence.paired(arm) or self._evidence.block_gains([arm]))
-        return self._settings.patch and seen
+        was_seen = bool(self._evidence.paired(arm) or self._evidence.block_gains([arm]))
+        return self._settings.patch and was_seen
 
     def _judge_patch(self, members: Members, patched: Arm) -> None:
         """Reject a patch that does not run, changes training, or is slower than its fixes."""
@@ -199,8 +200,9 @@ class Search:
             if not opened:
                 self._patches.reject(members, arm, "changes-training", measured.numerics.reason)
             return
-        interval = self._policy().proof.interval(members)
-        if interval is not None and interval.high < WORTH:
+        interval, run_time = self._policy().proof.interval(members), self._evidence.paired(arm)
+        works_at_run_time = not run_time or median(run_time) > WORTH  # else no edit is to blame
+        if works_at_run_time and interval is not None and interval.high < WORTH:
             self._patches.reject(members, arm, "slower", None)
 
     def _blame(self, members: Members, failed: Arm) -> None:

@@ -29,10 +29,11 @@ CLEARLY_FASTER = math.log(1.2)  # an interval that begins here is proven before 
 FURTHER_GAIN = math.log1p(0.05)  # what a further measurement has to promise beside a claim
 LARGE_PART = 0.2  # of the rest of the budget: a proof that takes less may promise less
 LEAST_PROMISE = 0.5 * WORTH  # what any measurement has to promise
+_NOISE = 0.2  # log speed-up: standard deviation of a plan's worth from sample to sample
 _NO_RATE = 1e-6  # a gain for each second that is rounding
 _PAIR = 2.05  # launches that a pair takes
 _ENDS = 14  # sets that a plan may end with
-_BINS = 6  # of a signal's values, within which samples are averaged
+_BINS = 16  # of a signal's values, within which samples are averaged
 _SWITCH_ROUNDS = 3
 
 
@@ -246,15 +247,24 @@ class SearchPolicy:
 
     def _best_measurement(self) -> Action | None:
         """Return what adds most for each second; None: nothing promises enough."""
+        if self._left_s <= 0:
+            return None
         # Several pairs may decide what one cannot.
         return self._best_of([*self._pair_options(1), *self._switch_options()]) or self._best_of(
             list(self._pair_options(PROOF_PAIRS))
         )
 
     def _best_of(self, options: Sequence[_Option]) -> Action | None:
+        """Return what adds most for each second; None: nothing promises enough."""
         if not options:
             return None
         now = self._worth_now(self._left_s)
+        if self.claims:
+            # Noise must not keep the time from a set that is expected to be far better.
+            telling = [x for x in options if x.worth - now >= self._noise]
+            if not telling:
+                return self._in_reach()
+            options = telling
         rates = [(option.worth - now) / option.cost_s for option in options]
         best = options[int(np.argmax(rates))]
         if max(rates) <= _NO_RATE:  # no measurement is worth its time: take the claim in reach
@@ -262,25 +272,46 @@ class SearchPolicy:
             nearly = {x: round(x.worth, 4) for x in options}
             best = max(options, key=lambda x: (nearly[x], reached.get(x.action.members, 0.0)))
         least = self._least_promise(best.action.members)
-        return best.action if best.worth - self._claimed - self._luck >= least else None
+        return best.action if best.worth - self._claimed >= least else None
 
-    @cached_property
-    def _luck(self) -> float:
-        """Return the gain that a signal of pure noise seems to add: the best of averages."""
-        values = np.array([self.reach(end, self._left_s) for end in self._ends])
-        if not len(values):
-            return 0.0
-        random = np.random.default_rng(SAMPLES)
-        after = [self._expected(random.random(SAMPLES), self._ends, values) for _ in range(5)]
-        return max(0.0, sum(after) / len(after) - self._worth_now(self._left_s))
+    @property
+    def _noise(self) -> float:
+        """Return the error of an average: few samples count once sets were measured."""
+        return _NOISE * float(np.linalg.norm(self.beliefs.weight))
+
+    def _in_reach(self) -> Action | None:
+        """Return what the set still lacks that is worth most if the time left goes to it alone."""
+        reached = self._reached(self._left_s)
+        for members in sorted(reached, key=lambda each: -reached[each]):
+            if reached[members] - self._claimed < self._least_promise(members):
+                return None
+            lacking = [x for x in self._lacking(members) if self._fits_in(x)]
+            if lacking:
+                return Action(kind="pair", members=lacking[0])
+        return None
+
+    def _lacking(self, members: Members) -> Iterator[Members]:
+        """Yield the sets of which a pair would bring the claim of one nearer."""
+        if self.proof.further_pairs(members) and self.proof.pairs(members) < MOST_PAIRS:
+            yield members
+        for name in self.proof.unearned(members):
+            without = self.proof.compared_with(members, name)
+            if without and self.proof.pairs(without) >= STRONG_PAIRS:
+                continue  # both were measured, and it adds nothing that shows
+            for less in (without, frozenset([name])):
+                if self._may_run(less) and self.proof.pairs(less) < STRONG_PAIRS:
+                    yield less
 
     def _least_promise(self, members: Members) -> float:
-        """Return the gain beyond the claim that pairs of a set have to promise."""
+        """Return the gain beyond the claim that pairs of a set have to promise.
+
+        The more is gained already, the less of the program's time a further gain can save.
+        """
         if not self.claims:
             return LEAST_PROMISE
         proof_s = self.pair_s(members, PROOF_PAIRS)
         part = min(proof_s / (LARGE_PART * max(self._left_s, proof_s)), 1.0)
-        return max(FURTHER_GAIN * part, LEAST_PROMISE)
+        return max(FURTHER_GAIN * (1.0 + self._claimed) * part, LEAST_PROMISE)
 
     def _last_proof(self) -> Members | None:
         """Return a set that looks faster, or the most promising one: a hint, if no more fits."""
@@ -293,8 +324,8 @@ class SearchPolicy:
             if len(patched) == 1 and self._fits_in(claim.members):
                 return claim.members  # its interval is that of a single pair
         best = next(iter(self._ends), frozenset())
-        seen = self.claims or self.proof.pairs(best) >= PROOF_PAIRS
-        if seen or not best or not self._fits_in(best) or self._worth_now(math.inf) <= WORTH:
+        is_known = bool(self.claims) or self.proof.pairs(best) >= PROOF_PAIRS
+        if is_known or not best or not self._fits_in(best) or self._worth_now(math.inf) <= WORTH:
             return None
         return best
 
@@ -498,11 +529,12 @@ class SearchPolicy:
             if cost_s > self._left_s:
                 continue
             values = np.array([self.reach(end, self._left_s - cost_s) for end in self._ends])
-            before = worth = self._expected(np.zeros(SAMPLES), self._ends, values)
+            before = self._expected(np.zeros(SAMPLES), self._ends, values)
             error = np.hypot(0.025, (0.4 + 0.7 / math.sqrt(_SWITCH_ROUNDS)) * self.beliefs.sigma)
-            for name in taken:
-                signal = self.beliefs.gain_of[name] + error * self._errors[:, 1]
-                worth += max(0.0, self._expected(signal, self._ends, values) - before)
+            signals = [self.beliefs.gain_of[name] + error * self._errors[:, 1] for name in taken]
+            more = [max(0.0, self._expected(x, self._ends, values) - before) for x in signals]
+            # Beside a claim, each further member has to promise enough by itself.
+            worth = before + (max(more) if self.claims else sum(more))
             action = Action(kind="switch", arms=tuple(taken), rounds=_SWITCH_ROUNDS)
             yield _Option(action, worth, cost_s)
 
