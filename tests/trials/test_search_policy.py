@@ -348,6 +348,20 @@ def test_what_lacks_one_pair_to_be_far_faster_gets_it_before_the_search_ends() -
     assert search.next() == Action(kind="pair", members=both)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_is_expected_to_be_far_better_is_not_kept_waiting_by_noise(seed: int) -> None:
+    """16x with compiling had one pair, and seven others got theirs: each seemed to promise as much,
+    as the averages of few samples differ.
+    """
+    compiled = an_arm("compiled", "compute", p_helps=0.5, ceiling=8.0, once_s=20.0, risk=1)
+    others = [an_arm(f"other {x}", "compute", p_helps=0.3, ceiling=1.1, risk=1) for x in "abcdef"]
+    both = a_set("cache", "compiled")
+    pairs = {a_set("cache"): logs(7.1, 7.0), both: logs(16.0), a_set("cache", "other a"): logs(5.9)}
+    beliefs = Beliefs([CACHE, compiled, *others], WAITS, Results(pairs=pairs), seed)
+    search = SearchPolicy(beliefs, Prices(budget_s=136.0, left_s=80.0, launch_s=3.9))
+    assert search.next() == Action(kind="pair", members=both)
+
+
 def test_no_pairs_show_that_lesser_fixes_gain_nothing_where_the_best_does_not_fit() -> None:
     """Half a minute went into four fixes of which three were known to gain nothing."""
     compiled = an_arm("compiled", "compute", p_helps=0.9, ceiling=4.0, once_s=80.0)

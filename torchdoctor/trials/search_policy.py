@@ -234,7 +234,9 @@ class SearchPolicy:
             return False
         if pairs >= MOST_PAIRS or self.proof_s(members) > self._left_s:
             return False
-        return len(members) == 1 or (self._is_earned(members) and self.proof.earns(members))
+        if len(members) == 1 or (self.claims and interval.low > self.claims[0].interval.estimate):
+            return True  # such a set shows by its next pairs what its members add to the claim
+        return self._is_earned(members) and self.proof.earns(members)
 
     def _of_blocks(self, members: Members) -> LogInterval | None:
         """Return the interval of blocks within one launch alone; None: there are none."""
