@@ -98,6 +98,22 @@ def test_four_nodes_come_to_the_same_answer_sooner() -> None:
     assert low < 1.5 * 1.3 * 1.2 < high
 
 
+def test_what_nodes_found_is_proven_by_its_patch() -> None:
+    program = Simulated(gains=GAINS, noise=(0.01, 0.0, 0.0), seed=1)
+    nodes = SimulatedNodes(program, 3)
+    results = try_all(
+        program,
+        NAMES,
+        1200.0,
+        pairs=SimulatedPairs(program),
+        nodes=nodes,
+        make_patch=lambda fixes: None,
+    )
+    assert results.recommendation.handed_out == "patch" and nodes.most > 1
+    assert recommended(results) == set(results.source_patch.fixes) >= {"workers"}
+    assert results.recommendation.patch_trial.pairs >= 1 and nodes.closed == 0
+
+
 def test_a_lost_pair_costs_nothing_else() -> None:
     results, nodes, _ = searched(3, seed=1, loses=(1, 4))
     assert recommended(results) == BEST and results.stopped == "decided"

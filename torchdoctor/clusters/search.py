@@ -35,7 +35,7 @@ def expecting(policy: SearchPolicy, pending: Sequence[Members], seed: int) -> Se
 class ClusterSearch(Search):
     """A search whose pairs are begun as long as a node has room, and taken as they end.
 
-    All else (launches that switch, other seeds, the patch) is measured here, once no pair runs.
+    All else (launches that switch, other seeds) is measured here, once no pair runs.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ClusterSearch(Search):
         super().__init__(log, specs, arms, settings)
         assert isinstance(log.engine, ClusterEngine)
         self._engine = log.engine
-        self._pending: list[Members] = []
+        self._pending: list[tuple[Members, Arm]] = []  # each set with the arm of its pair
 
     def run(self) -> None:
         """Measure until the policy stops, or something ends the search; leave nothing running."""
@@ -58,17 +58,22 @@ class ClusterSearch(Search):
             while self._pending and self._take_ended(0.0):
                 pass
             if self._engine.fleet.room or not self._pending:
-                policy = expecting(self._policy(), self._pending, self._settings.seed)
+                pending = [members for members, _ in self._pending]
+                policy = expecting(self._policy(), pending, self._settings.seed)
                 action = policy.next()
                 if not self._pending or action.kind == "pair":
                     return action
             if not self._take_ended(max(self._log.budget.left(), 0.0)):
-                for members in self._pending:
-                    self._arm(members).cut_off_pairs += 1
+                for _, arm in self._pending:
+                    arm.cut_off_pairs += 1
                 raise BudgetEnded
 
     def _measure_pair(self, members: Members) -> None:
         arm, log = self._arm(members), self._log
+        if self._is_patch_next(members):
+            arm = self._patches.arm(members, arm) or arm
+        if members in self._patches.dropped:
+            return
         if not log.affords(log.baseline, arm):
             self._too_dear.add(members)
             return
@@ -77,7 +82,7 @@ class ClusterSearch(Search):
             self._engine.begin(arm.spec, UNTOUCHED, log.budget.left())
         except TorchdoctorError as error:
             raise Stopped(f"Trials stopped: {error}") from error
-        self._pending.append(members)
+        self._pending.append((members, arm))
 
     def _take_ended(self, most_s: float) -> bool:
         """Take the first pair that ends within this time; return False where none does."""
@@ -85,12 +90,13 @@ class ClusterSearch(Search):
         if ended is None:
             return False
         spec, outcome, seconds = ended
-        arms = {x: self._arm(x) for x in self._pending}
-        [(members, arm)] = [x for x in arms.items() if x[1].spec.name == spec.name]
-        self._pending.remove(members)
+        members, arm = next(x for x in self._pending if x[1].spec.name == spec.name)
+        self._pending.remove((members, arm))
         arm.cost_s += sum(seconds)
         self._log.take(arm, outcome)
-        if not arm.alive and len(members) > 1:
+        if arm is not self._arm(members):
+            self._judge_patch(members, arm)
+        elif not arm.alive and len(members) > 1:
             self._blame(members, arm)
         self._name_best()
         return True
