@@ -69,10 +69,8 @@ class ClusterSearch(Search):
                 raise BudgetEnded
 
     def _measure_pair(self, members: Members) -> None:
-        arm, log = self._arm(members), self._log
-        if self._is_patch_next(members):
-            arm = self._patches.arm(members, arm) or arm
-        if members in self._patches.dropped:
+        arm, log = self._arm_of_next_pair(members), self._log
+        if arm is None:
             return
         if not log.affords(log.baseline, arm):
             self._too_dear.add(members)
@@ -94,10 +92,7 @@ class ClusterSearch(Search):
         self._pending.remove((members, arm))
         arm.cost_s += sum(seconds)
         self._log.take(arm, outcome)
-        if arm is not self._arm(members):
-            self._judge_patch(members, arm)
-        elif not arm.alive and len(members) > 1:
-            self._blame(members, arm)
+        self._judge_pair(members, arm)
         self._name_best()
         return True
 

@@ -7,8 +7,8 @@ from typing import Any
 from torchdoctor.words import BRANCHES, Ceiling, Interval, Trial, TriedCeiling, WhatIf
 from torchdoctor.words.figures import says_something
 
-PROVING_PAIRS = 3  # of launches, that prove a speed-up whatever its size
-_STRONG = 1.5  # from where on the interval of two pairs begins, if they prove a speed-up
+PROOF_PAIRS = 3  # of launches, that prove a speed-up whatever its size
+STRONG_PAIRS, STRONG_SPEEDUP = 2, 1.5  # or so many, if the interval begins here
 _A_LITTLE = 0.02  # a smaller gain is not worth mentioning before it is proven
 
 
@@ -70,7 +70,7 @@ def is_proven(speedup: Interval | None, pairs: int) -> bool:
     """
     if speedup is None or speedup.low <= 1:
         return False
-    return pairs >= PROVING_PAIRS or (pairs == 2 and speedup.low >= _STRONG)
+    return pairs >= PROOF_PAIRS or (pairs >= STRONG_PAIRS and speedup.low >= STRONG_SPEEDUP)
 
 
 def settings_by_fix(trial: Trial) -> dict[str, dict[str, Any]]:

@@ -90,15 +90,12 @@ class Judgement:
         self.verdicts = {members: self._verdict(members) for members in measured}
 
     def _interval(self, members: Members) -> Interval | None:
-        measured, beliefs = self.measured[members], self.policy.beliefs
+        measured = self.measured[members]
         if not measured.differences or not measured.arm.alive:
             return None
-        if (interval := self.policy.proof.interval(members)) is not None:
-            return as_speedup(interval)
-        if (blocks := beliefs.blocks(members)) is None:
-            return None
-        half = 2.0 * float(blocks.spread(float(beliefs.weight @ beliefs.sigma), blocks.gain))
-        return compare.as_interval(blocks.gain, half)
+        of_pairs = self.policy.proof.interval(members)
+        interval = of_pairs or self.policy.interval_of_blocks(members)
+        return None if interval is None else as_speedup(interval)
 
     def _verdict(self, members: Members) -> str:
         measured, interval = self.measured[members], self.intervals[members]

@@ -18,14 +18,9 @@ class Patches:
 
     def __init__(self, log: Log, specs: ArmSpecs, *, enabled: bool) -> None:
         self._log, self._specs, self.enabled = log, specs, enabled
-        self._arms: dict[Members, Arm] = {}
+        self.arms: dict[Members, Arm] = {}  # of the patches that may be launched, or were
         self._sources: dict[Members, SourcePatch] = {}
         self.rejected: dict[Members, RejectedPatch] = {}
-
-    @property
-    def arms(self) -> dict[Members, Arm]:
-        """Return the arms of the patches that may be launched, or were."""
-        return dict(self._arms)
 
     @property
     def by_hand(self) -> frozenset[Members]:
@@ -58,9 +53,9 @@ class Patches:
         """
         if not self.enabled or members in self.rejected:
             return None
-        if members not in self._arms and not self._make(members, like):
+        if members not in self.arms and not self._make(members, like):
             return None
-        return self._arms[members]
+        return self.arms[members]
 
     def _make(self, members: Members, like: Arm) -> bool:
         """Make the patch and its arm; return whether it can be launched."""
@@ -70,14 +65,14 @@ class Patches:
             detail = why_not or f"no edit of the source for {', '.join(left_out)}"
             self.reject(members, like, "lacks-edit", detail)
             return False
-        key = PATCH if not self._arms else f"{PATCH}-{len(self._arms) + 1}"
+        key = PATCH if not self.arms else f"{PATCH}-{len(self.arms) + 1}"
         spec = self._specs.patched(patch, like.fixes)
         # What was compiled at run time lies in the cache by now.
         engine = self._log.engine
         more_s = max(self._log.expected_s(like) - self._log.expected_s(self._log.baseline), 0.0)
         setup_s = more_s + engine.image_s
         spec = replace(spec, name=f"{PATCH} of {like.label}", setup_s=setup_s)
-        self._arms[members] = Arm(key=key, spec=spec, facts=like.facts)
+        self.arms[members] = Arm(key=key, spec=spec, facts=like.facts)
         self._sources[members] = patch
         return True
 

@@ -8,11 +8,11 @@ Pairs at run time count beside them as long as the two agree.
 import math
 from collections.abc import Sequence
 
+from torchdoctor.facts.outcomes import PROOF_PAIRS, STRONG_PAIRS, STRONG_SPEEDUP
 from torchdoctor.trials.beliefs import Beliefs, Members
 from torchdoctor.trials.claims import LogInterval, claim_interval
 
-PROOF_PAIRS = 3  # pairs that prove a gain
-STRONG_PAIRS, STRONG_GAIN = 2, math.log(1.5)  # or so many, if the interval begins here
+STRONG_GAIN = math.log(STRONG_SPEEDUP)
 PROVEN_ALONE = math.log(1.02)  # where the interval of a further member begins, by itself
 _APART = math.log(1.05)  # between intervals that agree: the load changes within minutes
 

@@ -159,34 +159,38 @@ class Search:
 
     def _measure_pair(self, members: Members) -> None:
         """Measure a pair of a set: of its patch, once the fixes were seen to work at run time."""
-        arm = self._arm(members)
-        patched = self._patches.arm(members, arm) if self._is_patch_next(members) else None
-        if members in self._patches.dropped:
-            return  # a member is made by hand, beside the patch of the others
-        measured = patched or arm
-        before = len(self._evidence.paired(measured))
-        if patched is not None:
+        arm = self._arm_of_next_pair(members)
+        if arm is None:
+            return
+        before, is_patch = len(self._evidence.paired(arm)), arm is not self._arm(members)
+        if is_patch:
             self._log.why = _WHY["patch"]
         try:
-            self._log.pair(measured, PATCH if patched is not None else PAIR)
+            self._log.pair(arm, PATCH if is_patch else PAIR)
         except BudgetEnded:
             self._too_dear.add(members)
             return
-        if patched is not None:
-            self._judge_patch(members, patched)
-        elif not arm.alive and len(members) > 1:
-            self._blame(members, arm)
-        if measured.alive and len(self._evidence.paired(measured)) == before:
+        self._judge_pair(members, arm)
+        if arm.alive and len(self._evidence.paired(arm)) == before:
             self._too_dear.add(members)  # the next pair would show nothing either
 
-    def _is_patch_next(self, members: Members) -> bool:
-        """Return whether the fixes of a set were seen to work, so that its patch is next.
+    def _arm_of_next_pair(self, members: Members) -> Arm | None:
+        """Return what the next pair of a set is of: its patch, once its fixes were seen to work.
 
         The first launch of a patch costs an image of its own, which fixes at run time do not.
+        None: the set is given up, as a member is made by hand beside the patch of the others.
         """
         arm = self._arm(members)
         was_seen = bool(self._evidence.paired(arm) or self._evidence.block_gains([arm]))
-        return self._settings.patch and was_seen
+        patched = self._patches.arm(members, arm) if was_seen else None
+        return None if members in self._patches.dropped else patched or arm
+
+    def _judge_pair(self, members: Members, arm: Arm) -> None:
+        """Take what a pair of a set says of its patch, or of a member that could not be applied."""
+        if arm is not self._arm(members):
+            self._judge_patch(members, arm)
+        elif not arm.alive and len(members) > 1:
+            self._blame(members, arm)
 
     def _judge_patch(self, members: Members, patched: Arm) -> None:
         """Reject a patch that does not run, changes training, or is slower than its fixes."""

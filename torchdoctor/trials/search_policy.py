@@ -12,11 +12,12 @@ from functools import cache, cached_property
 
 import numpy as np
 
+from torchdoctor.facts.outcomes import PROOF_PAIRS, STRONG_PAIRS
 from torchdoctor.pairs.engine import CACHED
 from torchdoctor.trials.beliefs import LEAST_GAIN, SAMPLES, Beliefs, Members
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, Floats, LogInterval, error_density
 from torchdoctor.trials.log import SEED_LAUNCHES
-from torchdoctor.trials.proof import PROOF_PAIRS, STRONG_GAIN, STRONG_PAIRS, Proof
+from torchdoctor.trials.proof import STRONG_GAIN, Proof
 
 WORTH = 0.01  # log speed-up that one more edit has to gain
 LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
@@ -229,7 +230,7 @@ class SearchPolicy:
         if not self._may_run(members) or members in self.results.too_dear:
             return False
         lacking, pairs = self.proof.further_pairs(members), self.proof.pairs(members)
-        interval = self.proof.interval(members) or self._of_blocks(members)
+        interval = self.proof.interval(members) or self.interval_of_blocks(members)
         if interval is None or interval.low < CLEARLY_FASTER or not 0 < lacking <= MOST_PAIRS:
             return False
         if pairs >= MOST_PAIRS or self.proof_s(members) > self._left_s:
@@ -238,7 +239,7 @@ class SearchPolicy:
             return True  # such a set shows by its next pairs what its members add to the claim
         return self._is_earned(members) and self.proof.earns(members)
 
-    def _of_blocks(self, members: Members) -> LogInterval | None:
+    def interval_of_blocks(self, members: Members) -> LogInterval | None:
         """Return the interval of blocks within one launch alone; None: there are none."""
         blocks = self.beliefs.blocks(members)
         if blocks is None:
