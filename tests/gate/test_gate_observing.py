@@ -132,12 +132,13 @@ def test_what_was_seen_to_be_doubtful_is_said_once() -> None:
 def test_writes_that_escaped_and_a_weak_sandbox_are_doubts() -> None:
     session: Any = session_of()
     session.recorder = SimpleNamespace(escaped=["/a", "/b"], doubts=["hung"])
-    doubt = "Only writes by Python are redirected."
-    session.sandbox = SimpleNamespace(mode="redirect", doubt=doubt)
+    doubt = "Other programs were denied to write."
+    session.sandbox = SimpleNamespace(mode="landlock", doubt=doubt)
     assert session.launch_doubts() == [
         "hung",
-        "2 writes reached your files in spite of the 'redirect' sandbox: /a, /b.",
-        "Only writes by Python are redirected.",
+        "2 of your files changed while the program ran, in spite of the 'landlock' sandbox: "
+        "/a, /b.",
+        "Other programs were denied to write.",
     ]
 
 

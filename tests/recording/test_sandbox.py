@@ -264,17 +264,34 @@ def test_a_command_that_does_not_exist_is_said_so(overlay, tmp_path):
         launch(program, UNTOUCHED, tmp_path / "launch", timeout_s=20)
 
 
-def test_without_namespaces_the_probe_has_to_redirect(monkeypatch):
+def test_without_namespaces_landlock_keeps_the_files(monkeypatch):
     if sys.platform != "linux":
         pytest.skip("tries the Linux way")
-    monkeypatch.setattr(sandbox_module, "trial", lambda sandbox, workload: "not permitted.")
+    monkeypatch.setattr(
+        sandbox_module,
+        "trial",
+        lambda sandbox, workload: "not permitted." if sandbox.mode == "overlay" else None,
+    )
     with Sandbox.choose("auto") as sandbox:
-        assert sandbox.mode == "redirect"
+        assert sandbox.mode == "landlock"
         assert "not permitted" in sandbox.doubt
         folder = sandbox.store.folder
     assert not folder.exists()
     with pytest.raises(UsageError, match="not permitted"):
         Sandbox.choose("overlay")
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_without_any_layer_nothing_is_chosen_and_the_way_on_is_named(monkeypatch, platform):
+    """A program was started whose shell commands removed the user's files."""
+    if sys.platform != "linux":
+        pytest.skip("tries the Linux way")
+    monkeypatch.setattr(sandbox_module, "trial", lambda sandbox, workload: "not permitted.")
+    monkeypatch.setattr(sys, "platform", platform)
+    with pytest.raises(UsageError, match="--no-sandbox"):
+        Sandbox.choose("auto")
+    with Sandbox.choose("none") as sandbox:
+        assert sandbox.mode == "none"
 
 
 def test_an_unknown_mode_is_refused():
@@ -324,7 +341,7 @@ def test_it_works_for_an_ordinary_user(tmp_path):
                  "PYTHONPATH": str(folder / "package")},
         )  # fmt: skip
         lines = ended.stdout.splitlines()
-        if lines[:1] == ["redirect False"]:
+        if lines[:1] == ["landlock False"]:
             pytest.skip("user namespaces are not permitted here")
         assert lines == ["overlay True", "x", "y", "group's", "z", "65534", "0 None"], ended.stderr
         assert content_of(folder) == before

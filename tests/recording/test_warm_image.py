@@ -231,7 +231,7 @@ def test_options_of_the_interpreter_and_weaker_sandboxes_have_none(
         assert (
             start_image(replace(program, workload=replace(plain, command=command)), folder) is None
         )
-    for change in ({"mode": "redirect"}, {"pidns": False}):
+    for change in ({"mode": "landlock"}, {"pidns": False}):
         sandbox = replace(program.sandbox, **change)
         assert start_image(replace(program, sandbox=sandbox), folder) is None
     assert not folder.exists()

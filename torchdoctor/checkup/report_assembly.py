@@ -20,6 +20,7 @@ from torchdoctor.words import (
     Baseline,
     Diagnosis,
     Ending,
+    Note,
     OtherLoad,
     Overhead,
     Recommendation,
@@ -54,6 +55,7 @@ class RunResults:
     training: Sequence[TrainingTrial] = ()  # what short launches showed of advice on training
     ending: Ending | None = None  # of the search; None: there was none
     other_load: OtherLoad | None = None  # while fixes were tried
+    warnings: Sequence[str] = ()  # doubts that the first screen shows
 
 
 def assemble(run: RunResults) -> Report:
@@ -73,6 +75,7 @@ def assemble(run: RunResults) -> Report:
     told = [fix.fix for fix in shown]
     told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
     notes = [
+        *(Note(severity="beware", sentence=sentence) for sentence in run.warnings),
         *fix_notes(told, shown, recording, fixes),
         *report_notes(recording, trials, run.other_load),
     ]

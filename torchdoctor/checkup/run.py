@@ -341,7 +341,11 @@ class _Checkup(RunResults):
 
     def _assemble(self) -> Report:
         doubts = [*self.doubts, *self.recorder.doubts, *filter(None, [self.sandbox.doubt])]
-        doubts += escape_doubt(self.recorder.escaped, self.sandbox.mode)
+        escaped = escape_doubt(self.recorder.escaped, self.sandbox.mode)
+        if self.sandbox.mode == "none":  # as the user wants it
+            doubts += escaped
+        else:
+            self.warnings = escaped
         on_gpu = self.recording.has_gpu or self.recording.shares.gpu is not None
         tried = self.trials.ceilings if self.trials else []
         checks = catalogue.checks()

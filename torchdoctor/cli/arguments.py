@@ -42,7 +42,11 @@ Python = Annotated[
     str | None, typer.Option(help="The Python that runs the script (default: the active one).")
 ]
 NoSandbox = Annotated[
-    bool, typer.Option("--no-sandbox", help="Let every launch of the program write to your files.")
+    bool,
+    typer.Option(
+        "--no-sandbox",
+        help="My files may be written: run without a scratch layer, each launch writing to them.",
+    ),
 ]
 InTurns = Annotated[
     bool,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 LOOK_AT_MOST = 20_000
 LOOK_AT_MOST_S = 2.0
+_NAMED = 5  # files, in a sentence
 _FOREIGN_S = 0.3
 _COPY_AT_MOST_BYTES = 64 << 20  # one file
 _COPY_ALL_AT_MOST_BYTES = 256 << 20
@@ -44,9 +45,9 @@ def walk(
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Time of change and size of every file below some folders; `whole`: none was left out."""
+    """Time of change, size, mode and owner of every file below; `whole`: none was left out."""
 
-    files: dict[str, tuple[int, int]]
+    files: dict[str, tuple[int, ...]]
     whole: bool
 
     def changed_since(self, before: "Snapshot") -> list[str]:
@@ -65,7 +66,8 @@ def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
         try:
             if entry is not None and not entry.is_dir(follow_symlinks=False):
                 facts = entry.stat(follow_symlinks=False)
-                files[entry.path] = (facts.st_mtime_ns, facts.st_size)
+                owner = facts.st_mode, facts.st_uid, facts.st_gid
+                files[entry.path] = (facts.st_mtime_ns, facts.st_size, *owner)
         except OSError:
             whole = False
         whole = whole and entry is not None
@@ -73,12 +75,13 @@ def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
 
 
 def escape_doubt(escaped: Collection[str], mode: str) -> list[str]:
-    """Return one doubt where writes reached these files in spite of a sandbox, else none."""
+    """Return one doubt where writes reached these files, wanted or not, else none."""
     if not escaped:
         return []
-    named = ", ".join(list(escaped)[:5])
-    noun = "writes" if len(escaped) > 1 else "write"
-    return [f"{len(escaped)} {noun} reached your files in spite of the '{mode}' sandbox: {named}."]
+    more = len(escaped) - _NAMED
+    named = ", ".join(list(escaped)[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    how = "as --no-sandbox lets it" if mode == "none" else f"in spite of the '{mode}' sandbox"
+    return [f"{len(escaped)} of your files changed while the program ran, {how}: {named}."]
 
 
 @functools.cache  # a launch leaves everything as it was

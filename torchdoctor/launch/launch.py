@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from torchdoctor.launch import escaped_writes, shared_memory
+from torchdoctor.launch import escaped_writes, layer_limits, shared_memory
 from torchdoctor.launch.held_up import may_be_held_up
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
-from torchdoctor.launch.sandbox import Command, Sandbox, Started
+from torchdoctor.launch.sandbox import TEMPORARY, Command, Sandbox, Started
+from torchdoctor.launch.workload import RUNS
 from torchdoctor.machine import processes
 from torchdoctor.words import LaunchTiming, Workload
 from torchdoctor.words.errors import TorchdoctorError, UsageError
@@ -244,6 +245,7 @@ class Program:
     stdin_file: Path | None = None  # what the program reads on its standard input
     compile_cache: Path | None = None  # keeps what torch.compile makes; None: thrown away
     image: WarmImage | None = None  # forks launches that differ by their plan alone
+    run_folder: Path | None = None  # of ours: what changes there no program changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +259,8 @@ class LaunchResult:
     output_tail: str
     # The user's files, changed all the same.
     escaped_writes: list[str] = field(default_factory=list)
+    sandbox: str = "overlay"  # its mode
+    full_layer: layer_limits.Room | None = None  # that the program found no space left in
     doubts: list[str] = field(default_factory=list)  # what could not be ended, a sentence each
     sensors: SensorColumns | None = None
     began_s: float | None = None  # time.monotonic(), which on Linux is the probe's clock too
@@ -284,8 +288,9 @@ def launch(
         needed.mkdir(parents=True, exist_ok=True)
     scratch = program.sandbox.new_scratch()
     plan = spec.plan_content(program.seed) | {"channel": str(channel.absolute())}
-    if program.sandbox.mode == "redirect":
+    if program.sandbox.mode == "landlock":
         kept = [str(cache.absolute())] if cache else []
+        kept += [str(scratch / TEMPORARY), str((folder / "output.txt").absolute())]
         plan["redirect"] = {"scratch": str(scratch / "redirect"), "exempt": kept}
         (scratch / "redirect").mkdir()
     plan_file = (folder / "plan.json").absolute()
@@ -293,7 +298,7 @@ def launch(
     # In an overlay the launch's own folder is thrown away as everything is.
     away = folder.absolute() if program.sandbox.mode == "overlay" else scratch
     environment = child_environment(plan_file, away / "trackers", cache, plan["seed"])
-    if program.sandbox.mode == "redirect":
+    if program.sandbox.mode == "landlock":
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
     changed = {**environment, **spec.variables}
     watch = _Watch(
@@ -353,16 +358,20 @@ class _Watch:
                     started.read_status()
                     if open_to_writes:
                         shared_memory.remove_left(segments, tree.every_pid, held)
+                    rooms = self._rooms(started)
                     self.program.sandbox.discard(started)
         self._refuse(started)
         code = started.code() if ended == "exited" else None
+        tail = _tail(output_file, None if ended == "exited" else said_bytes)
         return LaunchResult(
             ended=ended,
             exit_code=code,
             wall_s=wall_s,
             channel=channel,
-            output_tail=_tail(output_file, None if ended == "exited" else said_bytes),
+            output_tail=tail,
             escaped_writes=self._snapshot().changed_since(files) if files is not None else [],
+            sandbox=self.program.sandbox.mode,
+            full_layer=layer_limits.full_layer(tail, rooms),
             doubts=[] if clean else ["A process of the program could not be ended."],
             sensors=columns,
             began_s=begin,
@@ -393,7 +402,19 @@ class _Watch:
         folders = [self.workload.cwd]
         if self.workload.script:
             folders.append(str(Path(self.workload.script).parent))
-        return escaped_writes.snapshot(folders, skip=[str(self.folder)])
+        ours = filter(None, (self.folder, self.program.run_folder))
+        runs = Path(self.workload.cwd, RUNS)  # another run may go on beside this one
+        return escaped_writes.snapshot(folders, skip=map(str, [*ours, runs]))
+
+    def _rooms(self, started: Started) -> list[layer_limits.Room]:
+        """Return what room its layers had left, before they are removed."""
+        if self.program.sandbox.mode == "none":
+            return []
+        rooms = [layer_limits.room(self.program.sandbox.store.folder.parent)]
+        if started.memory is not None:
+            size, free = started.memory
+            rooms.append(layer_limits.Room(folder="", size_bytes=size, free_bytes=free))
+        return rooms
 
     def _refuse(self, started: Started) -> None:
         if started.exec_errno is not None:
@@ -502,6 +523,21 @@ def how_it_ended(result: LaunchResult) -> str:
     return f"exit code {result.exit_code}"
 
 
+def reason_of_layer(result: LaunchResult) -> str:
+    """Return sentences on what its layer had to do with how it ended; mostly empty."""
+    if result.full_layer is not None:
+        return layer_limits.said_of_full(result.full_layer)
+    if result.sandbox == "landlock" and layer_limits.was_denied(result.output_tail):
+        return layer_limits.SAID_OF_DENIED
+    return ""
+
+
+def told_of_layer(result: LaunchResult) -> str:
+    """Return what an error has to tell besides its cause: files that were changed, the layer."""
+    escaped = escaped_writes.escape_doubt(result.escaped_writes, result.sandbox)
+    return " ".join(filter(None, [*escaped, reason_of_layer(result)]))
+
+
 def with_ending(
     timing: LaunchTiming, result: LaunchResult, peak_memory_bytes: int | None
 ) -> LaunchTiming:
@@ -526,6 +562,8 @@ def _ending(result: LaunchResult, steps: int) -> tuple[str, str | None]:
         return "out-of-memory", "It was killed, as the kernel does where memory runs out."
     if result.exit_code == 0 and steps >= _FEWEST_STEPS:
         return "program-ended", None
+    if why := reason_of_layer(result):
+        return "failed", f"The program ended with {how_it_ended(result)}. {why}"
     lines = [line.strip() for line in result.output_tail.splitlines() if line.strip()]
     last = f": {lines[-1][:200]}" if lines else ""
     return "failed", f"The program ended with {how_it_ended(result)}{last}"

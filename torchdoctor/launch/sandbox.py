@@ -1,8 +1,8 @@
 """Everything that a launched program writes is thrown away, and it does not notice.
 
 On Linux, where the kernel lets us: a mount namespace with an overlay over every folder, a PID
-namespace so that no process survives, a private /dev/shm. Elsewhere the probe redirects what
-Python and torch write, and a snapshot of the folders names what escaped.
+namespace so that no process survives, a private /dev/shm. Where namespaces are forbidden: the probe
+redirects what Python and torch write, and Landlock denies all other writing. Else nothing starts.
 """
 
 import base64
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -64,6 +64,8 @@ class Started:
     failure: str | None = None
     exec_errno: int | None = None
     limits: list[str] = field(default_factory=list)
+    landlock: int | None = None  # its version, where it keeps the program from writing
+    memory: tuple[int, int] | None = None  # at its end: bytes of layers in memory, and those free
     _unread: bytes = b""
 
     def read_status(self) -> None:
@@ -90,6 +92,10 @@ class Started:
             self.exit_code = os.waitstatus_to_exitcode(event["status"])
         elif kind == "limited":
             self.limits.append(f"{event['path']}: {event['reason']}")
+        elif kind == "landlock":
+            self.landlock = event["version"]
+        elif kind == "memory":
+            self.memory = event["size"], event["free"]
         else:
             self.failure = event["reason"]
             self.exec_errno = event["errno"] if kind == "exec-failed" else None
@@ -271,10 +277,12 @@ class Planner:
 
 
 ROOM_BYTES = 2 << 30  # below this a checkpoint or two may fill the disk
-MODES = ("auto", "overlay", "redirect", "none")
+MODES = ("auto", "overlay", "landlock", "none")
+TEMPORARY = "tmp"  # in a launch's folder, where nobody may write to /tmp
+_TRUNCATE_SINCE = 3  # version of Landlock
 _TRIAL_TIMEOUT_S = 20.0
 # Run inside: writes beside the user's files, reads back, and says who it is.
-_TRIAL = """
+_OVERLAY_TRIAL = """
 import os, sys
 for folder in sys.argv[2:]:
     path = os.path.join(folder, sys.argv[1])
@@ -287,6 +295,19 @@ for folder in sys.argv[2:]:
         sys.exit(f"{folder} does not read back what was written")
 print(os.getuid(), os.getcwd(), sep="\\n")
 """
+# Run inside: what stays of its writing beside the user's files, others see.
+_LANDLOCK_TRIAL = """
+import contextlib, os, sys
+for folder in sys.argv[2:]:
+    with contextlib.suppress(OSError):
+        open(os.path.join(folder, sys.argv[1]), "w").close()
+try:
+    open(os.path.join(os.environ["TMPDIR"], "trial"), "w").close()
+    open(os.devnull, "w").close()
+except OSError as error:
+    sys.exit(f"its own folder cannot be written: {error.strerror}")
+print(os.getuid(), os.getcwd(), sep="\\n")
+"""
 
 
 # By absolute path; text is the target of a symbolic link; None: no such file.
@@ -297,7 +318,7 @@ Contents = Mapping[str, bytes | str | None]
 class Sandbox:
     """A way to keep writes from the user's files. Make one with `choose`; close it at the end."""
 
-    mode: str  # "overlay" (kernel), "redirect" (by the probe, in Python and torch) or "none"
+    mode: str  # "overlay", "landlock" (and the probe redirects Python and torch), or "none"
     store: scratch.Scratch
     reason: str | None = None  # why it is not "overlay", one sentence
     doubts: list[str] = field(default_factory=list)  # what is not covered, one sentence each
@@ -311,39 +332,42 @@ class Sandbox:
     ) -> "Sandbox":
         """Return the strongest kind that works here, tried for real in the workload's folders.
 
-        `mode`: "auto" (overlay if it works, else redirect) or the wanted one; `beside`: a folder
-        whose disk may hold the scratch folder. Raises UsageError: no overlay is possible here.
+        `mode`: "auto" (overlay if it works, else Landlock) or the wanted one; `beside`: a folder
+        whose disk may hold the scratch folder. Raises UsageError: it is not possible here.
         """
         if mode not in MODES:
             raise UsageError(f"'{mode}' is no kind of sandbox: choose one of {', '.join(MODES)}.")
         cwd = workload.cwd if workload else str(Path.cwd())
         parent, on_disk = scratch.choose(beside, mounts_now(), cwd)
         store = scratch.Scratch(parent)
-        reason: str | None = None
+        if mode == "none":
+            return cls(mode=mode, store=store)
+        problems: dict[str, str] = {}  # of each mode, that of its strongest kind
         try:
-            for overlay in _overlays(store, on_disk) if mode in ("auto", "overlay") else ():
-                problem = trial(overlay, workload)
+            for layer in _layers(store, on_disk):
+                if mode not in ("auto", layer.mode):
+                    continue
+                problem = trial(layer, workload)
                 if problem is None:
-                    return overlay
-                reason = reason or problem
-            if mode in ("auto", "overlay"):
-                reason = reason or "only Linux has the namespaces that it needs."
-            if mode == "overlay":
-                raise UsageError(f"No overlay sandbox is possible here: {reason}")
+                    layer.reason = problems.get("overlay")
+                    return layer
+                problems.setdefault(layer.mode, problem)
+            raise UsageError(_no_layer(mode, problems))
         except BaseException:
             store.close()
             raise
-        return cls(mode="none" if mode == "none" else "redirect", store=store, reason=reason)
 
     @property
     def doubt(self) -> str | None:
         """Return all that is not covered, for the report; None where nothing is."""
         sentences = list(self.doubts)
-        if self.mode == "redirect":
+        if self.mode == "landlock":
+            why = f" (no overlay: {self.reason.rstrip('.')})" if self.reason else ""
             sentences.insert(
                 0,
-                "Only writes by Python and torch are redirected, those of other programs"
-                f" and libraries are not; the stronger sandbox is not possible: {self.reason}",
+                "What Python and torch write went to a scratch layer; other programs and libraries "
+                f"were denied to write to your files{why}. The mode, owner and times of a file are "
+                "not kept from them.",
             )
         return " ".join(sentences) or None
 
@@ -386,7 +410,13 @@ class Sandbox:
             "cwd": command.cwd,
             "parent": os.getpid(),
             "isolate": self.mode == "overlay",
+            "writable": None,
         }
+        if self.mode == "landlock":
+            (folder / TEMPORARY).mkdir()
+            own = {"TMPDIR": str(folder / TEMPORARY)}
+            command = replace(command, environment={**command.environment, **own})
+            settings["writable"] = _writable([folder, *real], command.output)
         if self.mode == "overlay":
             for name in ("root", "memory", "upper"):
                 (folder / name).mkdir()
@@ -432,13 +462,52 @@ class Sandbox:
         return scratch.remove_tree(started.folder)
 
 
+def _no_layer(mode: str, problems: Mapping[str, str]) -> str:
+    """Return why nothing keeps a program from the user's files, and what to do, in one sentence."""
+    if mode != "auto":
+        problem = problems.get(mode, "only Linux has it.")
+        return f"No {mode} sandbox is possible here: {problem}"
+    if not problems:
+        why = "only Linux has what it takes"
+    else:
+        needs = {"overlay": "no overlay", "landlock": "no Landlock, which Linux has since 5.13"}
+        why = ", and ".join(f"{needs[x]}: {problems[x].rstrip('.')}" for x in needs)
+    return (
+        f"Nothing was started, because nothing here can keep the program from your files ({why}). "
+        "If it may write to them, give --no-sandbox."
+    )
+
+
+def _writable(folders: Sequence[Path], output: IO[bytes] | int) -> list[tuple[str, bool]]:
+    """Return what a program may write without a layer, and whether it may make files there.
+
+    Devices, terminals, its own settings in /proc, and its output, as /dev/stderr leads there.
+    """
+    files = ["/dev", "/proc", *([] if isinstance(output, int) else [output.name])]
+    files += [str(_mps_folder())] if _uses_mps() else []
+    whole = [str(shared_memory.FOLDER), *map(str, folders)]
+    return [(os.path.realpath(x), x in whole) for x in (*files, *whole)]
+
+
+def _layers(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
+    """Yield what may keep writes from the user's files here, the strongest first."""
+    yield from _overlays(store, on_disk)
+    if sys.platform == "linux":
+        yield Sandbox(mode="landlock", store=store, doubts=_little_room(store))
+
+
+def _little_room(store: scratch.Scratch) -> list[str]:
+    free, folder = shutil.disk_usage(store.folder).free, store.folder.parent
+    if free >= ROOM_BYTES:
+        return []
+    return [f"Only {free / 2**30:.1f} GiB are free in {folder} for what a launch writes."]
+
+
 def _overlays(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
     """Yield overlays with the namespaces that may be possible here, the strongest first."""
-    free, folder, doubts = shutil.disk_usage(store.folder).free, store.folder.parent, []
+    doubts = _little_room(store)
     if not on_disk:
         doubts = ["No disk here can hold a layer: what a launch writes is kept in memory."]
-    elif free < ROOM_BYTES:
-        doubts = [f"Only {free / 2**30:.1f} GiB are free in {folder} for what a launch writes."]
     for userns in (False, True) if sys.platform == "linux" and os.geteuid() == 0 else (True,):
         for pidns in (True, False) if sys.platform == "linux" else ():
             yield Sandbox(
@@ -484,7 +553,8 @@ def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
     folders = {folder for folder in folders if os.access(folder, os.W_OK)}
     name = f".torchdoctor-trial-{os.getpid()}-{threading.get_ident()}"
     folder = sandbox.new_scratch()
-    words = [sys.executable, "-I", "-S", "-c", _TRIAL, name, *sorted(folders)]
+    program = _OVERLAY_TRIAL if sandbox.mode == "overlay" else _LANDLOCK_TRIAL
+    words = [sys.executable, "-I", "-S", "-c", program, name, *sorted(folders)]
     with (folder / "answer").open("w+b") as output:
         command = Command(words=words, cwd=cwd, environment=os.environ, output=output)
         started = sandbox.start(command, folder)
@@ -515,4 +585,9 @@ def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
         for limit in started.limits
         if os.access(limit.partition(": ")[0], os.W_OK)
     ]
+    if started.landlock is not None and started.landlock < _TRUNCATE_SINCE:
+        sandbox.doubts.append(
+            f"Landlock of this kernel (version {started.landlock}) does not keep programs and "
+            "libraries from truncate(2), which cuts a file without opening it."
+        )
     return None

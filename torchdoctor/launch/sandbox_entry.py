@@ -2,8 +2,9 @@
 
     python -I -S sandbox_entry.py settings.json
 
-It mounts what the settings say (`sandbox_plan.py`), moves into the new root and executes the
-command, in its own environment. JSON lines on `status_fd` tell what happens: {"event": ...}.
+It mounts what the settings say (`Planner`), moves into the new root and executes the command, in
+its own environment; or it only takes the right to write from it (Landlock). JSON lines on
+`status_fd` tell what happens: {"event": ...}.
 """
 
 import base64
@@ -13,18 +14,25 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import sys
 from typing import Any, NoReturn
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x08000000, 0x10000000, 0x20000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
-MNT_DETACH, PR_SET_PDEATHSIG, SETUP_FAILED = 2, 1, 125
+MNT_DETACH, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, SETUP_FAILED = 2, 1, 38, 125
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 FLAGS = {"ro": MS_RDONLY, "nosuid": MS_NOSUID, "nodev": MS_NODEV, "noexec": MS_NOEXEC}
 
 _libc = ctypes.CDLL(None, use_errno=True)  # without a wrapper of pivot_root
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
+
+# Landlock: the same numbers on every machine. Rights are bits; reading is none of those handled,
+# nor is IOCTL_DEV, without which no GPU works.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
+_ALL_WRITING = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))  # remove and make anything
 
 
 def _check(result: int, action: str) -> None:
@@ -186,6 +194,38 @@ class Root:
         os.chdir("/")
 
 
+def rights_of(version: int) -> tuple[int, int]:
+    """Return the rights of Landlock to write a file, and those to change anything in a folder."""
+    files = _WRITE_FILE | (_TRUNCATE if version >= 3 else 0)
+    # Before version 2 nothing moves from one folder into another.
+    return files, files | _ALL_WRITING | (_REFER if version >= 2 else 0)
+
+
+def forbid_writing(writable: list[tuple[str, bool]]) -> int:
+    """Forbid this process and all that it starts to write elsewhere; return Landlock's version.
+
+    `writable`: paths, and whether files may be made and removed below, not only written.
+    """
+    version = _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    _check(min(version, 0), "Landlock")
+    files, everything = rights_of(version)
+    handled = struct.pack("=Q", everything)
+    rules = _libc.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
+    _check(min(rules, 0), "landlock_create_ruleset")
+    for path, whole in writable:
+        if not os.path.exists(path):
+            continue
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack("=Qi", everything if whole else files, descriptor)
+        _check(_libc.syscall(_ADD_RULE, rules, 1, rule, 0), f"landlock_add_rule for {path}")
+        os.close(descriptor)
+    # Asked for by the kernel: no set-user-id program may undo it.
+    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _check(_libc.syscall(_RESTRICT_SELF, rules, 0), "landlock_restrict_self")
+    os.close(rules)
+    return int(version)
+
+
 def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
@@ -244,7 +284,15 @@ def _wait(pid: int) -> int:
             return status
 
 
-def _as_init(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any) -> NoReturn:
+def _say_room(memory: int, say: Any) -> None:
+    """Tell how full the layers in memory are: nobody else sees them, and they go with us."""
+    disk = os.fstatvfs(memory)
+    say(event="memory", size=disk.f_blocks * disk.f_frsize, free=disk.f_bavail * disk.f_frsize)
+
+
+def _as_init(
+    settings: dict[str, Any], environment: dict[bytes, bytes], memory: int, say: Any
+) -> NoReturn:
     """Be PID 1 of the namespace: when it ends, the kernel kills every process in it.
 
     Between it and the program stands one more process, so that the program's parent is not
@@ -260,10 +308,13 @@ def _as_init(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any
         say(event="exit", status=_wait(program))
         os._exit(0)
     _wait(middle)
+    _say_room(memory, say)
     os._exit(0)
 
 
-def _forked(settings: dict[str, Any], environment: dict[bytes, bytes]) -> NoReturn:
+def _forked(
+    settings: dict[str, Any], environment: dict[bytes, bytes], memory: int, say: Any
+) -> NoReturn:
     """Be PID 1 of a namespace that a warm image forks the program into, until it has ended."""
     reader, writer = os.pipe()
     kinds = ["user"] * settings["userns"] + ["mnt", "pid"] + ["ipc"] * settings["ipcns"]
@@ -279,6 +330,7 @@ def _forked(settings: dict[str, Any], environment: dict[bytes, bytes]) -> NoRetu
     if not middle:
         raise OSError("the warm image could not be forked")
     _wait(int(middle))
+    _say_room(memory, say)
     os._exit(0)
 
 
@@ -287,6 +339,18 @@ def _initial_environment() -> dict[bytes, bytes]:
     with open("/proc/self/environ", "rb") as file:
         pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if entry)
         return {name: value for name, _, value in pairs}
+
+
+def _begin(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any) -> NoReturn:
+    """Become the command without a layer, allowed to write to a few folders or anywhere."""
+    if settings["writable"] is not None:
+        try:
+            say(event="landlock", version=forbid_writing(settings["writable"]))
+        except OSError as error:
+            say(event="failed", errno=error.errno, reason=error.strerror or str(error))
+            os._exit(SETUP_FAILED)
+    say(event="started", program=os.getpid())
+    _execute(settings, environment, say)
 
 
 def main() -> None:
@@ -304,8 +368,7 @@ def main() -> None:
     if os.getppid() != settings["parent"]:
         os._exit(SETUP_FAILED)
     if not settings["isolate"]:
-        say(event="started", program=os.getpid())
-        _execute(settings, environment, say)
+        _begin(settings, environment, say)
     try:
         if settings["image"] and settings["userns"]:  # its launches' must lie within its own
             space = os.open(settings["image"][1], os.O_RDONLY)
@@ -320,15 +383,16 @@ def main() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         root = Root(settings, say)
         root.build(settings["steps"])
+        memory = os.open(settings["memory"], os.O_PATH | os.O_CLOEXEC)
         root.enter()
         replace_contents(settings.get("contents") or {}, settings.get("links") or [])
         if settings["image"]:
-            _forked(settings, environment)
+            _forked(settings, environment, memory, say)
     except OSError as error:
-        say(event="failed", errno=error.errno, reason=str(error))
+        say(event="failed", errno=error.errno, reason=error.strerror or str(error))
         os._exit(SETUP_FAILED)
     if settings["pidns"]:
-        _as_init(settings, environment, say)
+        _as_init(settings, environment, memory, say)
     say(event="started", program=os.getpid())
     _execute(settings, environment, say)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
+RUNS = "torchdoctor-runs"  # that runs are written to where no other folder is named
 _PYTHON = re.compile(r"^(python|pypy)[\d.]*(\.exe)?$", re.IGNORECASE)
 _HAS_TORCH = "import importlib.util as u; raise SystemExit(0 if u.find_spec('torch') else 9)"
 _COMPILE = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"
@@ -178,7 +179,7 @@ def new_run_folder(output: Path | None, cwd: str, created: datetime) -> Path:
     """
     folder = output
     if folder is None:
-        folder = Path(cwd) / "torchdoctor-runs" / created.strftime("%Y%m%d-%H%M%S")
+        folder = Path(cwd) / RUNS / created.strftime("%Y%m%d-%H%M%S")
         number = 2
         while folder.exists():
             folder = folder.with_name(f"{created:%Y%m%d-%H%M%S}-{number}")

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchdoctor.launch.launch import LaunchResult, RunningLaunch, how_it_ended
+from torchdoctor.launch.launch import (
+    LaunchResult,
+    RunningLaunch,
+    how_it_ended,
+    reason_of_layer,
+    told_of_layer,
+)
 from torchdoctor.observe.events import Events, read_channel
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
 from torchdoctor.observe.steps import step_durations
@@ -87,10 +93,11 @@ def check_usable(
     if isinstance(outcome, StepsFound):
         steps = len(step_durations(events[outcome.trainers[0]], outcome))
     failed = result.ended == "exited" and result.exit_code != 0
+    layer = f" {told}" if (told := told_of_layer(result)) else ""
     if failed and steps < FEW_STEPS:
         raise ProgramFailed(
             f"The program failed before it could be measured ({how_it_ended(result)}, after "
-            f"{steps} whole training steps). {_last_words(result, workload)}",
+            f"{steps} whole training steps).{layer} {_last_words(result, workload)}",
             result.exit_code,
         )
     if result.ended == "timed-out" and steps < FEWEST_STEPS:
@@ -99,10 +106,10 @@ def check_usable(
             problem, todo = outcome.reason, f" {outcome.advice}"
         raise TimedOut(
             f"Stopped after {result.wall_s:.0f} s without enough training steps: "
-            f"{problem.rstrip('.')}.{todo} {_LONGER}"
+            f"{problem.rstrip('.')}.{todo} {_LONGER}{layer}"
         )
     if isinstance(outcome, NoSteps):
-        raise NoStepFound(f"No training step was found: {outcome.reason} {outcome.advice}")
+        raise NoStepFound(f"No training step was found: {outcome.reason} {outcome.advice}{layer}")
 
 
 def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
@@ -110,13 +117,16 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
     if result.ended != "exited" or not result.exit_code:
         return None
     tail = result.output_tail.strip()
-    return ProgramFailure(exit_code=result.exit_code, steps=steps, output_tail=tail)
+    told = told_of_layer(result)
+    return ProgramFailure(exit_code=result.exit_code, steps=steps, output_tail=tail, layer=told)
 
 
 def _last_words(result: LaunchResult, workload: Workload) -> str:
     output, todo = result.output_tail.strip(), "Make it run without torchdoctor first."
     if not output:
         return f"It printed nothing. {todo}"
+    if reason_of_layer(result):  # which says what to do
+        return f"Its own output ends with:\n\n{output}"
     options = {word.partition("=")[0] for word in workload.command if word.startswith("--")}
     refused = sorted(option for option in options if option in output)
     if refused and _REFUSED.search(output):

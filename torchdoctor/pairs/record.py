@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.launch import compile_cache
-from torchdoctor.launch.launch import LaunchResult, Poll, Program, WarmImage, launch, start_image
+from torchdoctor.launch.launch import (
+    LaunchResult,
+    Poll,
+    Program,
+    WarmImage,
+    launch,
+    start_image,
+    told_of_layer,
+)
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import writing
@@ -76,7 +84,12 @@ class Recorder:
         with writing(folder):
             kept.mkdir(parents=True, exist_ok=True)
         self._program = Program(
-            workload=workload, sandbox=sandbox, seed=seed, stdin_file=stdin_file, compile_cache=kept
+            workload=workload,
+            sandbox=sandbox,
+            seed=seed,
+            stdin_file=stdin_file,
+            compile_cache=kept,
+            run_folder=folder,
         )
 
     def end_by(self, end_by_s: float) -> None:
@@ -274,7 +287,7 @@ def _observation(
             raise KeyboardInterrupt from None
         raise NoStepFound(
             "Only one training step was seen before the program ended; give it more data "
-            "or steps, or say with --step-on what a step is."
+            f"or steps, or say with --step-on what a step is. {told_of_layer(result)}".rstrip()
         ) from None
     begin, end = window_ns(trainers[0], boundaries, steps)
     return Observation(

@@ -1,6 +1,6 @@
-"""The fallback sandbox: Python's and torch's writers go to a scratch folder and read back from it.
+"""Without an overlay, Python's and torch's writers go to a scratch folder and read back from it.
 
-For kernels without an overlay; C++ libraries and other programs get past it. A path's *upper* is
+What gets past it (C++ libraries, other programs) Landlock denies. A path's *upper* is
 scratch/<absolute path>. What was removed has a mark below scratch/.gone, on disk for the program's
 children, for good: an upper wins over it, and what a removed folder held stays hidden.
 """

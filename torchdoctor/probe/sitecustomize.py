@@ -100,7 +100,7 @@ def _plan_text():
 
 
 def _redirect_writes():
-    """Install the fallback sandbox, before the program's first write."""
+    """Let Python and torch write to the scratch folder, from the program's first write on."""
     plan_text = _plan_text()
     if '"redirect"' not in plan_text:
         return

@@ -41,7 +41,8 @@ def failure(report: Report) -> str:
     where = f" at {':'.join(own[-1])}".replace(f"{report.workload.cwd}/", "") if own else ""
     ends = [f" The error{where}: {line}"] if line else [f" Its output ends: {x}" for x in last]
     before = f"{how_it_failed(failed)}: the report is of the steps before"
-    return f"{before}. Mend this first, then run again.{''.join(ends)}"
+    todo = clean(failed.layer) or "Mend this first, then run again."
+    return f"{before}. {todo}{''.join(ends)}"
 
 
 def program_failed(
@@ -50,7 +51,9 @@ def program_failed(
     """Return the error that ends the command, with the program's own traceback."""
     output = failed.output_tail.strip()
     ending = f"Its own output ends with:\n\n{output}" if output else "It printed nothing."
-    return ProgramFailed(f"{how_it_failed(failed)}; {what_then}. {ending}", failed.exit_code)
+    layer = f"{failed.layer} " if failed.layer else ""
+    sentence = f"{how_it_failed(failed)}; {what_then}. {layer}{ending}"
+    return ProgramFailed(sentence, failed.exit_code)
 
 
 def exception_line(output: str) -> str:

@@ -66,7 +66,7 @@ class ArmSpecs:
         if patch is None:
             return None, "no edit of the source can be made with certainty"
         if self._recording.environment.sandbox != "overlay":
-            return patch, "the patched source can be run in the overlay sandbox alone"
+            return patch, "the patched source can be run in an overlay alone, and there was none"
         return patch, None
 
     def unsettled(self, fixes: Fixes, warmup_steps: int) -> list[str]:

@@ -46,7 +46,7 @@ class Environment:
     hip: str | None = None  #: Version of ROCm's HIP that torch was built with.
     container: ContainerLimits = field(default_factory=ContainerLimits)  #: Limits of the container.
     numa_nodes: int | None = None  #: Memory nodes of the machine.
-    sandbox: Annotated[str, "overlay", "redirect", "none"] = "none"  #: How writes were kept apart.
+    sandbox: Annotated[str, "overlay", "landlock", "none"] = "none"  #: How writes were kept apart.
 
     @property
     def cpus(self) -> float:

@@ -1,0 +1,67 @@
+"""What a launch's layer has to do with how the program ended: its disk was full, it was denied."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_NO_ROOM = re.compile(r"No space left on device|\bENOSPC\b|\[Errno 28\]|os error 28|Disk full")
+_DENIED = re.compile(r"Permission denied|\bEACCES\b|Operation not permitted|\[Errno 13\]")
+# What a program could not write in whole it may have removed: a little may be free again.
+_NEARLY_FULL_BYTES, _NEARLY_FULL_SHARE = 64 << 20, 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """The file system that holds a layer, as a launch left it."""
+
+    folder: str  # on a disk; "": it lies in memory
+    size_bytes: int
+    free_bytes: int
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether next to nothing can be written."""
+        enough = max(_NEARLY_FULL_BYTES, _NEARLY_FULL_SHARE * self.size_bytes)
+        return self.free_bytes < min(enough, self.size_bytes / 2)
+
+
+def room(folder: Path) -> Room:
+    """Return the room of the disk that a folder lies on."""
+    disk = os.statvfs(folder)
+    size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    return Room(folder=str(folder), size_bytes=size, free_bytes=free)
+
+
+def full_layer(output: str, rooms: list[Room]) -> Room | None:
+    """Return the layer that was full as the program complained of it; None: neither."""
+    full = [x for x in rooms if x.is_full] if _NO_ROOM.search(output) else []
+    return full[0] if full else None
+
+
+def said_of_full(full: Room) -> str:
+    """Return whose limit it was, and how to move it."""
+    size, free = (_amount(x) for x in (full.size_bytes, full.free_bytes))
+    where = f"the scratch folder in {full.folder}" if full.folder else "memory"
+    todo = "Free space there, or set" if full.folder else "Set"
+    return (
+        f"It found no space left, and the limit is torchdoctor's: what a launch writes goes to "
+        f"{where} until the launch ends ({size}, of which {free} were free). {todo} TMPDIR, or "
+        "--output, to a folder on a disk with more room."
+    )
+
+
+def was_denied(output: str) -> bool:
+    """Return whether the program complains that it may not do something."""
+    return _DENIED.search(output) is not None
+
+
+SAID_OF_DENIED = (
+    "It may have been denied by torchdoctor: without namespaces, other programs and libraries than "
+    "Python and torch are not let write to your files. If they may, give --no-sandbox."
+)
+
+
+def _amount(size_bytes: int) -> str:
+    unit, name = (2**30, "GiB") if size_bytes >= 2**30 else (2**20, "MiB")
+    return f"{size_bytes / unit:.3g} {name}"
