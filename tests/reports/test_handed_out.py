@@ -47,6 +47,7 @@ SLOWER = RejectedPatch(
 LACKING = RejectedPatch(
     fixes=WORKERS | {"decoded-cache": {}}, problem="lacks-edit", detail="decoded-cache"
 )
+UNTRIED = RejectedPatch(fixes=WORKERS, problem="not-tried", detail="there was no overlay")
 OPEN = OpenProof(
     fixes=WORKERS | COMPILED,
     speedup=between(3.9, 1.2, 12.0),
@@ -167,6 +168,7 @@ def test_each_rejected_patch_says_what_became_of_it() -> None:
     assert "UnboundLocalError: no model yet" in rejected_sentence(FAILED)
     assert "0.80x (0.72-0.89) in 3 pairs" in rejected_sentence(SLOWER)
     assert "decoded-cache has no certain edit" in rejected_sentence(LACKING)
+    assert "there was no overlay" in rejected_sentence(UNTRIED)
     text = " ".join(rendered(CASES["all"], "terminal").split())
     for rejected in (FAILED, SLOWER, LACKING):
         assert rejected_sentence(rejected) in text, "the details have all of them"
@@ -179,6 +181,7 @@ def test_an_edit_is_a_problem_where_its_patch_was_rejected() -> None:
     assert problem_of_patch(report, SLOWER.fixes) is SLOWER
     assert problem_of_patch(report, SLOWER.fixes | {"tf32": {}}) is None, "that may be faster"
     assert problem_of_patch(report, LACKING.fixes) is None
+    assert problem_of_patch(by_hand([UNTRIED]), UNTRIED.fixes) is None, "nothing speaks against it"
     assert problem_of_patch(report, WORKERS) is None, "the recommended patch holds"
     assert problem_of_patch(report, {"loader-workers": {"num_workers": 2}} | COMPILED) is None
     held = RejectedPatch(fixes=WORKERS, problem="changes-training")

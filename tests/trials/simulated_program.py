@@ -382,11 +382,13 @@ class SimulatedSpecs:
         setup_s: one-time cost that is announced, by fix id.
         switched: ids of fixes that can be switched within one launch.
         make_patch: takes the fixes; says why there is no patch.
+        why_untried: no patch can be launched, as without an overlay.
     """
 
     setup_s: Mapping[str, float] = field(default_factory=dict)
     switched: Sequence[str] = ()
     make_patch: Callable[[Fixes], str | None] = _no_patch
+    why_untried: str | None = None
 
     def of(self, fixes: Fixes) -> LaunchSpec:
         switches = all(fix in self.switched or fix.startswith("no-") for fix, _ in fixes)
@@ -399,7 +401,8 @@ class SimulatedSpecs:
 
     def patch(self, fixes: Fixes) -> tuple[Any, str | None]:
         patch = SimpleNamespace(fixes=[fix for fix, _ in fixes], left_out=[])
-        return patch, self.make_patch(fixes)
+        lacking = self.make_patch(fixes)
+        return (None, lacking) if lacking else (patch, self.why_untried)
 
     def patched(self, patch: Any, fixes: Fixes) -> LaunchSpec:
         """Return the fixes with "patch" before them: what it gains comes on top of theirs."""
@@ -430,7 +433,7 @@ def try_all(
     `pairs`: starts them side by side; `switching`: starts launches that switch.
     """
     facts, could_gain = more.pop("facts", {}), more.pop("could_gain", None)
-    fields = ("make_patch", "setup_s", "switched")
+    fields = ("make_patch", "why_untried", "setup_s", "switched")
     specs: Any = SimulatedSpecs(**{name: more.pop(name) for name in fields if name in more})
     pairs, blocks = more.pop("pairs", None), more.pop("switching", None)
     engine = engine_of(

@@ -11,7 +11,13 @@ LIKELY = {fix: FixFacts(p_helps=0.9) for fix in "abc"}
 LARGE = dict.fromkeys("abc", 4.0)
 
 
-def search(program: Simulated, *names: str, no_edit: str = "", budget_s: float | None = None):
+def search(
+    program: Simulated,
+    *names: str,
+    no_edit: str = "",
+    budget_s: float | None = None,
+    why_untried: str | None = None,
+):
     """A search with patches, of which those with a fix of `no_edit` cannot be made."""
 
     def make_patch(fixes):
@@ -19,7 +25,13 @@ def search(program: Simulated, *names: str, no_edit: str = "", budget_s: float |
         return f"no edit for {lacking}" if lacking else None
 
     return try_all(
-        program, list(names), budget_s, make_patch=make_patch, facts=LIKELY, could_gain=LARGE
+        program,
+        list(names),
+        budget_s,
+        make_patch=make_patch,
+        why_untried=why_untried,
+        facts=LIKELY,
+        could_gain=LARGE,
     )
 
 
@@ -76,6 +88,16 @@ def test_where_nothing_can_be_edited_fixes_are_proven_at_run_time() -> None:
     results = search(Simulated(gains={"a": 2.0, "b": 1.6}), "a", "b", no_edit="ab")
     assert fixes_of(results.recommendation) == {"a", "b"}
     assert results.recommendation.handed_out == "by-hand" and results.source_patch is None
+
+
+def test_without_an_overlay_fixes_are_proven_at_run_time_and_no_patch_counts_as_tried() -> None:
+    """ "No patch could be made" was said of edits that exist and could not be launched here."""
+    program = Simulated(gains={"a": 2.0, "b": 1.6})
+    results = search(program, "a", "b", no_edit="b", why_untried="no overlay")
+    assert fixes_of(results.recommendation) == {"a", "b"}
+    assert results.recommendation.handed_out == "by-hand" and results.source_patch is None
+    assert results.recommendation.patch_trial is None
+    assert (problems(results)["a"], problems(results)["b"]) == ("not-tried", "lacks-edit")
 
 
 def test_a_search_that_ends_early_hands_out_nothing_that_was_not_proven() -> None:

@@ -74,11 +74,9 @@ def assemble(run: RunResults) -> Report:
     shown = [*chosen, *offered]
     told = [fix.fix for fix in shown]
     told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
-    notes = [
-        *(Note(severity="beware", sentence=sentence) for sentence in run.warnings),
-        *fix_notes(told, shown, recording, fixes),
-        *report_notes(recording, trials, run.other_load),
-    ]
+    notes = [Note(severity="beware", sentence=sentence) for sentence in run.warnings]
+    notes += fix_notes(told, shown, recording, fixes)
+    notes += report_notes(recording, trials, run.other_load)
     replayed = recording.trace.what_if if recording.trace else None
     ceilings = trials.ceilings if trials else []
     command = recording.workload.command

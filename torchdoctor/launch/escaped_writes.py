@@ -60,7 +60,8 @@ class Snapshot:
 
 def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
     """Look at folders and all below, but for those in `skip`, within bounds of number and time."""
-    files, whole = {}, True
+    files: dict[str, tuple[int, ...]] = {}
+    whole = True
     left_out = {os.path.realpath(path) for path in skip}
     for entry in walk(folders, LOOK_AT_MOST, LOOK_AT_MOST_S, left_out):
         try:

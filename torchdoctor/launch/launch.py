@@ -49,7 +49,16 @@ class RunningLaunch:
     channel: Path
     folder: Path
     begin_s: float  # time.monotonic()
+    layers: Path | None = None  # where what it writes lies; None: in the user's files
+    least_room: layer_limits.Room | None = None  # there, since the start
     _root: int | None = None
+
+    def look_at_room(self) -> None:
+        """Note how full its layers are: who could not write a file in whole often removes it."""
+        if self.layers is not None:
+            room = layer_limits.room(self.layers)
+            if self.least_room is None or room.free_bytes < self.least_room.free_bytes:
+                self.least_room = room
 
     @property
     def elapsed_s(self) -> float:
@@ -82,7 +91,8 @@ def until_end(
 ) -> str:
     """Wait until the program ends or is to be ended; says which.
 
-    Raise OSError if the channel's disk is full: its window's end would never be seen.
+    Raise OSError if the channel's disk is full: its window's end would never be seen; UsageError if
+    what the program writes lies there, too.
     """
     popen, waiting = running.started.popen, sensors
     look_at_s = disk_at_s = 0.0
@@ -93,10 +103,11 @@ def until_end(
         if waiting is not None and running.root_pid is not None:
             waiting.start(running.root_pid)
             waiting = None
+        running.look_at_room()
         if poll(running):
             return "stopped" if popen.poll() is None else "exited"
         if running.elapsed_s > disk_at_s:
-            _check_disk(running.channel)
+            _check_disk(running.channel, running.layers)
             disk_at_s = running.elapsed_s + 1.0
         if running.started.init_pid is None and running.elapsed_s > look_at_s:
             # Without a PID namespace, who leaves the tree later must have been seen in it.
@@ -106,11 +117,13 @@ def until_end(
     return "exited"
 
 
-def _check_disk(channel: Path) -> None:
-    """Raise OSError for a full disk: the probe never fails for it, so nobody else would say it."""
+def _check_disk(channel: Path, layers: Path | None) -> None:
+    """Raise an error for a full disk: the probe never fails for it, so nobody else would say it."""
     disk = os.statvfs(channel)
     # A file system that reports no size at all (some of FUSE) says nothing of its room.
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
+        if layers is not None and layers.stat().st_dev == channel.stat().st_dev:
+            raise UsageError(layer_limits.said_of_shared_disk(layers))
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(channel))
 
 
@@ -327,7 +340,8 @@ class _Watch:
 
     def run(self, timeout_s: float | None, poll: Poll, sensors: Sensors | None) -> LaunchResult:
         # An overlay's files and its /dev/shm are its own.
-        open_to_writes = self.program.sandbox.mode != "overlay"
+        sandbox = self.program.sandbox
+        open_to_writes = sandbox.mode != "overlay"
         files = self._snapshot() if open_to_writes else None
         segments = shared_memory.segments()
         output_file, channel = self.folder / "output.txt", self.folder / "channel"
@@ -338,7 +352,11 @@ class _Watch:
             uninterrupted.enter_context(no_interrupts())
             started = self.start(output_file)
             running = RunningLaunch(
-                started=started, channel=channel, folder=self.folder, begin_s=begin
+                started=started,
+                channel=channel,
+                folder=self.folder,
+                begin_s=begin,
+                layers=sandbox.store.folder.parent if sandbox.mode != "none" else None,
             )
             tree = processes.Tree(started.popen.pid, (plan, self.environment[plan]))
             try:
@@ -358,8 +376,8 @@ class _Watch:
                     started.read_status()
                     if open_to_writes:
                         shared_memory.remove_left(segments, tree.every_pid, held)
-                    rooms = self._rooms(started)
-                    self.program.sandbox.discard(started)
+                    running.look_at_room()
+                    sandbox.discard(started)
         self._refuse(started)
         code = started.code() if ended == "exited" else None
         tail = _tail(output_file, None if ended == "exited" else said_bytes)
@@ -370,8 +388,8 @@ class _Watch:
             channel=channel,
             output_tail=tail,
             escaped_writes=self._snapshot().changed_since(files) if files is not None else [],
-            sandbox=self.program.sandbox.mode,
-            full_layer=layer_limits.full_layer(tail, rooms),
+            sandbox=sandbox.mode,
+            full_layer=layer_limits.full_layer(tail, [running.least_room, started.memory]),
             doubts=[] if clean else ["A process of the program could not be ended."],
             sensors=columns,
             began_s=begin,
@@ -405,16 +423,6 @@ class _Watch:
         ours = filter(None, (self.folder, self.program.run_folder))
         runs = Path(self.workload.cwd, RUNS)  # another run may go on beside this one
         return escaped_writes.snapshot(folders, skip=map(str, [*ours, runs]))
-
-    def _rooms(self, started: Started) -> list[layer_limits.Room]:
-        """Return what room its layers had left, before they are removed."""
-        if self.program.sandbox.mode == "none":
-            return []
-        rooms = [layer_limits.room(self.program.sandbox.store.folder.parent)]
-        if started.memory is not None:
-            size, free = started.memory
-            rooms.append(layer_limits.Room(folder="", size_bytes=size, free_bytes=free))
-        return rooms
 
     def _refuse(self, started: Started) -> None:
         if started.exec_errno is not None:

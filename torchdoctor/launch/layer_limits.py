@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ _NEARLY_FULL_BYTES, _NEARLY_FULL_SHARE = 64 << 20, 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """The file system that holds a layer, as a launch left it."""
+    """The file system that holds a layer, when it was fullest."""
 
     folder: str  # on a disk; "": it lies in memory
     size_bytes: int
@@ -33,9 +34,9 @@ def room(folder: Path) -> Room:
     return Room(folder=str(folder), size_bytes=size, free_bytes=free)
 
 
-def full_layer(output: str, rooms: list[Room]) -> Room | None:
+def full_layer(output: str, rooms: Iterable[Room | None]) -> Room | None:
     """Return the layer that was full as the program complained of it; None: neither."""
-    full = [x for x in rooms if x.is_full] if _NO_ROOM.search(output) else []
+    full = [x for x in rooms if x is not None and x.is_full] if _NO_ROOM.search(output) else []
     return full[0] if full else None
 
 
@@ -48,6 +49,16 @@ def said_of_full(full: Room) -> str:
         f"It found no space left, and the limit is torchdoctor's: what a launch writes goes to "
         f"{where} until the launch ends ({size}, of which {free} were free). {todo} TMPDIR, or "
         "--output, to a folder on a disk with more room."
+    )
+
+
+def said_of_shared_disk(folder: Path) -> str:
+    """Return what to do where a full disk holds the layers and the run's own files."""
+    size = _amount(room(folder).size_bytes)
+    return (
+        f"The disk of {folder} is full ({size}), where what the program writes goes until each "
+        "launch ends, and the run's own files as well: free space there, or set TMPDIR and "
+        "--output to folders on a disk with more room."
     )
 
 

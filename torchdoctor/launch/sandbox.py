@@ -21,6 +21,7 @@ from typing import IO, Any, NamedTuple
 
 from torchdoctor.launch import scratch, shared_memory
 from torchdoctor.launch.escaped_writes import foreign_files
+from torchdoctor.launch.layer_limits import Room
 from torchdoctor.machine.mounts import VIRTUAL, Mount, mounts_now
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
@@ -65,7 +66,7 @@ class Started:
     exec_errno: int | None = None
     limits: list[str] = field(default_factory=list)
     landlock: int | None = None  # its version, where it keeps the program from writing
-    memory: tuple[int, int] | None = None  # at its end: bytes of layers in memory, and those free
+    memory: Room | None = None  # of the layers in memory, at its end
     _unread: bytes = b""
 
     def read_status(self) -> None:
@@ -95,7 +96,7 @@ class Started:
         elif kind == "landlock":
             self.landlock = event["version"]
         elif kind == "memory":
-            self.memory = event["size"], event["free"]
+            self.memory = Room(folder="", size_bytes=event["size"], free_bytes=event["free"])
         else:
             self.failure = event["reason"]
             self.exec_errno = event["errno"] if kind == "exec-failed" else None

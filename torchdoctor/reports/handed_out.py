@@ -132,7 +132,7 @@ def problem_of_patch(report: Report, wanted: Settings) -> RejectedPatch | None:
     if run is not None and run.proven and run.numerics != "changed":
         return None
     for rejected in rejected_patches(report):
-        if rejected.problem == "lacks-edit" or not rejected.fixes:
+        if rejected.problem in ("lacks-edit", "not-tried") or not rejected.fixes:
             continue
         if rejected.fixes == wanted:
             return rejected
@@ -148,12 +148,14 @@ def names_of(fixes: Settings) -> str:
 
 
 def rejected_sentence(rejected: RejectedPatch, with_settings: bool = True) -> str:
-    """Return what was tried as a patch, and how it came out."""
+    """Return what was tried as a patch and how it came out, or why it was not tried."""
     names = names_of(rejected.fixes) if with_settings else " + ".join(map(clean, rejected.fixes))
     detail = _last_line(rejected.detail)
     if rejected.problem == "lacks-edit":
         lacking = f", because {detail} has no certain edit" if detail in rejected.fixes else ""
         return f"No patch could be made of {names}{lacking}."
+    if rejected.problem == "not-tried":
+        return f"A patch of {names} was not tried: {detail}."
     pairs = counted(rejected.pairs, "pair")
     figures = f": {speedup(rejected.speedup)} in {pairs} of launches" if rejected.speedup else ""
     if rejected.problem == "slower":

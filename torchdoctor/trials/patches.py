@@ -33,7 +33,7 @@ class Patches:
         return frozenset(x for x in alone if all(frozenset([name]) in alone for name in x))
 
     def _works_by_hand(self, members: Members) -> bool:
-        return self.rejected[members].problem in ("lacks-edit", "failed")
+        return self.rejected[members].problem in ("lacks-edit", "not-tried", "failed")
 
     @property
     def dropped(self) -> frozenset[Members]:
@@ -62,8 +62,9 @@ class Patches:
         patch, why_not = self._specs.patch(like.fixes)
         left_out = patch.left_out if patch is not None else like.ids
         if patch is None or left_out or why_not:
+            lacking = patch is None or bool(left_out)
             detail = why_not or f"no edit of the source for {', '.join(left_out)}"
-            self.reject(members, like, "lacks-edit", detail)
+            self.reject(members, like, "lacks-edit" if lacking else "not-tried", detail)
             return False
         key = PATCH if not self.arms else f"{PATCH}-{len(self.arms) + 1}"
         spec = self._specs.patched(patch, like.fixes)

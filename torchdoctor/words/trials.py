@@ -119,11 +119,12 @@ class PatchTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class RejectedPatch:
-    """Source edits of a set of fixes that were tried, and are not handed out."""
+    """Source edits of a set of fixes that are not handed out as tried ones."""
 
     fixes: dict[str, dict[str, Any]]  #: The settings of each fix of the set, by its id.
-    #: lacks-edit: a fix has no edit; failed: the edited program ended with an error.
-    problem: Annotated[str, "lacks-edit", "failed", "changes-training", "slower"]
+    #: lacks-edit: a fix has no edit; not-tried: the edited program could not be launched here;
+    #: failed: it ended with an error.
+    problem: Annotated[str, "lacks-edit", "not-tried", "failed", "changes-training", "slower"]
     detail: str | None = None  #: The error, the fix without an edit, or how training changed.
     speedup: Interval | None = None  #: Edited against untouched; null: no pair ended.
     pairs: int = 0  #: Pairs of launches behind it.
