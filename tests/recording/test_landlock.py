@@ -199,9 +199,25 @@ def test_in_a_container_that_forbids_namespaces_a_failing_program_removes_nothin
     assert str(project / "out" / "model.pt") in ended.stderr
 
 
+@pytest.mark.slow
+def test_where_landlock_is_used_up_too_nothing_is_started(project):
+    """The kernel lets 16 domains lie within each other."""
+    (project / "train.py").write_text("open('started', 'w')")
+    words = [sys.executable, "-m", "torchdoctor", "run", "--quiet", "train.py"]
+    for _ in range(16):
+        words = without_namespaces.in_container(words)
+    ended = subprocess.run(
+        words, cwd=project, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        timeout=300, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert "--no-sandbox" in ended.stderr and "Traceback" not in ended.stderr
+    assert not (project / "started").exists()
+
+
 @pytest.mark.parametrize("command", ["run", "gate"])
 def test_where_nothing_keeps_a_program_from_the_files_it_is_not_started(
-    project, tmp_path, monkeypatch, command
+    project, monkeypatch, command
 ):
     (project / "train.py").write_text("open('started', 'w')")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
@@ -209,12 +225,12 @@ def test_where_nothing_keeps_a_program_from_the_files_it_is_not_started(
         subprocess.run(["git", *name, *words], cwd=project, check=True)
     monkeypatch.setattr(sandbox_module, "trial", lambda sandbox, workload: "not permitted.")
     against = ["--against", "HEAD"] if command == "gate" else []
-    output = ["--quiet", "--output", str(tmp_path / "run")]
-    ended = commands.torchdoctor(command, *against, *output, "train.py", cwd=project)
+    ended = commands.torchdoctor(command, *against, "--quiet", "train.py", cwd=project)
     assert ended.returncode == 2
     assert "--no-sandbox" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (project / "started").exists()
+    assert not list((project / "torchdoctor-runs").glob("2*")), "the newest run is another one"
 
 
 def test_older_kernels_are_asked_for_no_right_that_they_do_not_know():

@@ -19,7 +19,7 @@ from torchdoctor.facts.slow_reads import stays_cold
 from torchdoctor.facts.stacks import share_showing
 from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.workload import keep_stdin, new_run_folder
+from torchdoctor.launch.workload import gone_if_refused, keep_stdin, new_run_folder
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.machine.load_beside import LoadBeside
 from torchdoctor.observe.observation import Observation, Profiled, without_yielding
@@ -60,7 +60,9 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     began_s, created = settings.began_s or time.monotonic(), datetime.now(timezone.utc)
     imports_s = time.monotonic() - began_s  # where they took long, so does the report
     folder = new_run_folder(settings.output, workload.cwd, created)
-    with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
+    with gone_if_refused(folder):
+        chosen = Sandbox.choose("auto" if settings.sandbox else "none", folder, workload)
+    with chosen as sandbox:
         machine = replace(environment(workload.python), sandbox=sandbox.mode)
         stdin, seed, timeout_s = keep_stdin(folder), settings.seed, settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing

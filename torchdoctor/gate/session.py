@@ -13,7 +13,7 @@ from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.workload import keep_stdin, new_run_folder
+from torchdoctor.launch.workload import gone_if_refused, keep_stdin, new_run_folder
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
@@ -42,7 +42,8 @@ class GateSession:
         settings, workload = self.settings, self.workload
         self._folder = new_run_folder(settings.output, workload.cwd, self._created)
         mode = "auto" if settings.sandbox else "none"
-        self.sandbox = Sandbox.choose(mode, self._folder, workload)
+        with gone_if_refused(self._folder):
+            self.sandbox = Sandbox.choose(mode, self._folder, workload)
         self._closing.callback(self.sandbox.close)
         stdin = keep_stdin(self._folder)
         self.recorder = Recorder(

@@ -200,6 +200,18 @@ def new_run_folder(output: Path | None, cwd: str, created: datetime) -> Path:
     return folder.absolute()
 
 
+@contextlib.contextmanager
+def gone_if_refused(folder: Path) -> Iterator[None]:
+    """Take away a run folder of our own naming, still empty, where UsageError ends the run."""
+    try:
+        yield
+    except UsageError:
+        if folder.parent.name == RUNS:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
 def keep_stdin(folder: Path) -> Path | None:
     """Keep what is piped into us, so that each launch reads the same; None: nothing is."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
