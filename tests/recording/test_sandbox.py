@@ -14,6 +14,7 @@ from launching import content_of, launch_script
 
 from torchdoctor.launch import sandbox as sandbox_module
 from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -256,7 +257,6 @@ def test_a_large_file_goes_to_disk_not_to_memory(overlay, project):
 def test_a_command_that_does_not_exist_is_said_so(overlay, tmp_path):
     from torchdoctor.launch.launch import Program, launch
     from torchdoctor.launch.launch_spec import UNTOUCHED
-    from torchdoctor.words import Workload
 
     workload = Workload(command=["./no-such-program"], cwd=str(tmp_path))
     with pytest.raises(UsageError, match="no-such-program"):
@@ -292,6 +292,23 @@ def test_without_any_layer_nothing_is_chosen_and_the_way_on_is_named(monkeypatch
         Sandbox.choose("auto")
     with Sandbox.choose("none") as sandbox:
         assert sandbox.mode == "none"
+
+
+@pytest.mark.parametrize("mode", ["overlay", "landlock"])
+def test_a_folder_whose_name_is_no_text_gets_its_layer_too(tmp_path, mode):
+    """The trial could not print its name: the weaker kind of sandbox was taken for it."""
+    try:
+        Sandbox.choose(mode).close()
+    except UsageError as error:
+        pytest.skip(str(error))
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/b\xff")
+    try:
+        os.mkdir(folder)  # noqa: PTH102 - a name that is no text
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    workload = Workload(command=["true"], cwd=folder)
+    with Sandbox.choose(mode, workload=workload) as sandbox:
+        assert sandbox.mode == mode
 
 
 def test_an_unknown_mode_is_refused():

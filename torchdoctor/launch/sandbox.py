@@ -294,7 +294,7 @@ for folder in sys.argv[2:]:
         sys.exit(f"{folder} cannot be written in the sandbox: {error.strerror}")
     if open(path).read() != "trial":
         sys.exit(f"{folder} does not read back what was written")
-print(os.getuid(), os.getcwd(), sep="\\n")
+print(os.getuid(), ascii(os.getcwd()), sep="\\n")
 """
 # Run inside: what stays of its writing beside the user's files, others see.
 _LANDLOCK_TRIAL = """
@@ -307,7 +307,7 @@ try:
     open(os.devnull, "w").close()
 except OSError as error:
     sys.exit(f"its own folder cannot be written: {error.strerror}")
-print(os.getuid(), os.getcwd(), sep="\\n")
+print(os.getuid(), ascii(os.getcwd()), sep="\\n")
 """
 
 
@@ -578,7 +578,7 @@ def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
         return f"what was written to {escaped[0]} stayed there."
     if started.code() != 0:
         return (lines or ["the trial program failed"])[-1] + "."
-    if lines != [str(os.getuid()), os.path.realpath(cwd)]:
+    if lines != [str(os.getuid()), ascii(os.path.realpath(cwd))]:
         return "the trial program saw another user or folder."
     # Folders without a layer that the user could write to outside.
     sandbox.doubts += [
