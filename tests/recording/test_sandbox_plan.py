@@ -1,4 +1,4 @@
-from torchdoctor.launch.sandbox import EXPAND_AT_MOST, Entry, Planner
+from torchdoctor.launch.layer_plan import EXPAND_AT_MOST, Entry, Planner
 from torchdoctor.machine.mounts import Mount, read_mounts
 
 MOUNTINFO = """\

@@ -2,8 +2,8 @@
 
     python -I -S sandbox_entry.py settings.json
 
-It mounts what the settings say (`Planner`), moves into the new root and executes the command, in
-its own environment; or it only takes the right to write from it (Landlock). JSON lines on
+It mounts what the settings say (`layer_plan.py`), moves into the new root and executes the command,
+in its own environment; or it only takes the right to write from it (Landlock). JSON lines on
 `status_fd` tell what happens: {"event": ...}.
 """
 
