@@ -17,8 +17,8 @@ from typing import Any
 from torchdoctor.launch import compile_cache
 from torchdoctor.launch.launch import LaunchResult, Poll, Program, WarmImage, launch, start_image
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
+from torchdoctor.launch.run_folder import writing
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.workload import writing
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
 from torchdoctor.machine.storage import drop, storage_facts, waits_for_input
