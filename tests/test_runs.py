@@ -179,3 +179,34 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert result.returncode == 2, "the report is kept nowhere"
     assert "No space left" in " ".join(result.stderr.split())
     assert "--output" in result.stderr
+
+
+SECRETIVE = """
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--hf-token")
+parser.add_argument("--key")
+given = parser.parse_args()
+assert given.hf_token == "hf_geheimnis42" and given.key == "k9"
+print(given, flush=True)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(400):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_token_on_the_command_line_is_stored_and_shown_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SECRETIVE)
+    words = ["--no-fixes", "--budget", "20s", "--output", "out", "train.py"]
+    result = run(tmp_path, *words, "--hf-token", "hf_geheimnis42", "--key=k9")
+    assert result.returncode == 0, result.stderr
+    command = json.loads((tmp_path / "out" / "report.json").read_text())["workload"]["command"]
+    assert command[-3:] == ["--hf-token", "***", "--key=***"]
+    for text in (result.stdout, result.stderr):
+        assert "geheimnis" not in text
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    holding = [path for path in files if b"geheimnis" in path.read_bytes()]
+    assert files and holding == []

@@ -1,6 +1,18 @@
 """`torchdoctor`, also as `python -m torchdoctor`: Ctrl-C ends it in one line from its start on."""
 
+import os
 import sys
+
+
+def _leave_working_folder() -> None:
+    """Import nothing from the working folder, which `python -m` puts first.
+
+    A json.py there is not Python's own; but this package may itself lie in it.
+    """
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    first = os.path.abspath(sys.path[0] or os.curdir) if sys.path else ours  # noqa: PTH100
+    if first == os.getcwd() != ours:  # noqa: PTH109
+        del sys.path[0]
 
 
 def main() -> None:
@@ -14,4 +26,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    _leave_working_folder()
     main()

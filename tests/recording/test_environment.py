@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -109,3 +110,19 @@ def test_the_smaller_of_affinity_and_quota_is_usable(monkeypatch):
     assert usable_cpus() == 4
     monkeypatch.setattr(cpus, "cpu_quota", lambda: 64.0)
     assert usable_cpus() == pytest.approx(4)
+
+
+def test_files_of_the_working_folder_are_not_executed(tmp_path):
+    for name in ("json", "torch", "numpy", "psutil", "typing"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('executed')")
+    paths = os.pathsep.join(path for path in sys.path if path)
+    ended = subprocess.run(
+        [sys.executable, "-m", "torchdoctor", "env"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "executed" not in ended.stdout + ended.stderr

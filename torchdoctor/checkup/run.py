@@ -18,8 +18,9 @@ from torchdoctor.checkup.trace_verdict import with_waits
 from torchdoctor.facts.slow_reads import stays_cold
 from torchdoctor.facts.stacks import share_showing
 from torchdoctor.launch.escaped_writes import escape_doubt
+from torchdoctor.launch.kept_input import keep_stdin
+from torchdoctor.launch.run_folder import gone_if_refused, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.workload import gone_if_refused, keep_stdin, new_run_folder
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.machine.load_beside import LoadBeside
 from torchdoctor.observe.observation import Observation, Profiled, without_yielding
@@ -29,6 +30,7 @@ from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.probe import secrets
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
@@ -38,7 +40,7 @@ from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
 from torchdoctor.words import Ending, OtherLoad, ProgressEvent, Recording, Report, Workload
 from torchdoctor.words.errors import ProgramFailed, UsageError
-from torchdoctor.words.record_files import write_record, write_recording
+from torchdoctor.words.record_files import without_secrets, write_record, write_recording
 
 _OBSERVE_SHARE, _OBSERVE_MOST = 0.06, 0.35  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
@@ -64,9 +66,11 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
         chosen = Sandbox.choose("auto" if settings.sandbox else "none", folder, workload)
     with chosen as sandbox:
         machine = replace(environment(workload.python), sandbox=sandbox.mode)
-        stdin, seed, timeout_s = keep_stdin(folder), settings.seed, settings.timeout_s
+        with gone_if_refused(folder):
+            kept = keep_stdin(folder)
+        seed, timeout_s = settings.seed, settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
-        recorder = Recorder(workload, folder, sandbox, seed, stdin, timeout_s, forks)
+        recorder = Recorder(workload, folder, sandbox, seed, kept.path, timeout_s, forks)
         report_s = min(_REPORT_S + imports_s, _REPORT_SHARE * settings.budget_s)
         recorder.end_by(began_s + settings.budget_s - report_s)
         with contextlib.closing(recorder):
@@ -79,7 +83,7 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
                 sandbox=sandbox,
                 recorder=recorder,
                 recording=Recording(workload=workload, environment=machine, folder=str(folder)),
-                doubts=[*settings.remarks],
+                doubts=[*settings.remarks, *([kept.doubt] if kept.doubt else [])],
             ).report()
 
 
@@ -112,13 +116,17 @@ class _Checkup(RunResults):
                 self._share_out()  # the shares may not be there yet
                 self._diagnose()
             self.doubts.append("The run was interrupted: the report holds what was measured.")
-        report = self._assemble()
+        report = without_secrets(self._assemble(), self._secrets)
         try:
             write_record(report, self.folder / "report.json")
         except UsageError as error:
             # What was measured is printed all the same.
             return replace(report, doubts=[*report.doubts, str(error)], run_folder=None)
         return report
+
+    @property
+    def _secrets(self) -> list[str]:
+        return secrets.values(self.recording.workload.command)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.began_s
@@ -156,7 +164,10 @@ class _Checkup(RunResults):
         self._share_out()
         self.doubts += share_doubts(self.recording.steps, self.recording.trace)
         try:
-            write_recording(self.recording, self.folder / "recording.json")
+            workload = self.recording.workload
+            shown = replace(workload, command=secrets.masked(workload.command))
+            recording = without_secrets(replace(self.recording, workload=shown), self._secrets)
+            write_recording(recording, self.folder / "recording.json")
         except UsageError as error:
             self.doubts.append(str(error))
         if observation.interrupted:

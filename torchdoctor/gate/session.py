@@ -11,12 +11,14 @@ from datetime import datetime, timezone
 from torchdoctor import __version__
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.escaped_writes import escape_doubt
+from torchdoctor.launch.kept_input import keep_stdin
 from torchdoctor.launch.launch_spec import LaunchSpec
+from torchdoctor.launch.run_folder import gone_if_refused, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.workload import gone_if_refused, keep_stdin, new_run_folder
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.probe import secrets
 from torchdoctor.reports.wording import how_it_failed, program_failed
 from torchdoctor.words import Environment, ProgressEvent, StepStatistics, Workload, WorkloadRecord
 from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
@@ -45,9 +47,11 @@ class GateSession:
         with gone_if_refused(self._folder):
             self.sandbox = Sandbox.choose(mode, self._folder, workload)
         self._closing.callback(self.sandbox.close)
-        stdin = keep_stdin(self._folder)
+        with gone_if_refused(self._folder):
+            kept = keep_stdin(self._folder)
+        self.input_doubts = [kept.doubt] if kept.doubt else []
         self.recorder = Recorder(
-            workload, self._folder, self.sandbox, settings.seed, stdin, settings.timeout_s, True
+            workload, self._folder, self.sandbox, settings.seed, kept.path, settings.timeout_s, True
         )
         self._closing.callback(self.recorder.close)
         return self
@@ -96,7 +100,8 @@ class GateSession:
     def launch_doubts(self) -> list[str]:
         """Return what the launches gave reason to doubt, and the sandbox they ran in."""
         escaped = escape_doubt(self.recorder.escaped, self.sandbox.mode)
-        return [*self.recorder.doubts, *escaped, *filter(None, [self.sandbox.doubt])]
+        doubts = [*self.input_doubts, *self.recorder.doubts, *escaped]
+        return [*doubts, *filter(None, [self.sandbox.doubt])]
 
     def completed(self, report: GateReport) -> GateReport:
         """Return the report with what was launched, when and where."""
@@ -104,10 +109,14 @@ class GateSession:
             report,
             torchdoctor_version=__version__,
             created=self._created.isoformat(timespec="seconds"),
-            workload=WorkloadRecord(command=self.workload.command, cwd=self.workload.cwd),
+            workload=_record(self.workload),
             doubts=list(dict.fromkeys(report.doubts)),
             run_folder=str(self._folder),
         )
+
+
+def _record(workload: Workload) -> WorkloadRecord:
+    return WorkloadRecord(command=secrets.masked(workload.command), cwd=workload.cwd)
 
 
 def undecided(
@@ -117,7 +126,7 @@ def undecided(
     return GateReport(
         torchdoctor_version=__version__,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        workload=WorkloadRecord(command=workload.command, cwd=workload.cwd),
+        workload=_record(workload),
         environment=environment(workload.python),
         reference=reference,
         verdict="inconclusive",

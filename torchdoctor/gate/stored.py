@@ -18,6 +18,7 @@ from torchdoctor.observe.window import choose_window
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.pair_times import is_per_step, seconds_per_sample, usable
+from torchdoctor.probe import secrets
 from torchdoctor.trials.compare import has_two_modes
 from torchdoctor.words import (
     Environment,
@@ -60,7 +61,8 @@ def gate_against_report(
             f"{name} holds {len(launches)} launches of the untouched program, and "
             f"{FEWEST_STORED} are needed: make it with torchdoctor run, fixes included."
         )
-    then, now = (shlex.join(x.command[1:]) for x in (stored.workload, workload))
+    then = shlex.join(stored.workload.command[1:])
+    now = shlex.join(secrets.masked(workload.command)[1:])
     if then != now:
         raise Inconclusive(f"{name} is not comparable: another command ({then} then, {now} now).")
     with GateSession(workload, settings, progress) as session:

@@ -24,10 +24,12 @@ import psutil
 
 from torchdoctor.launch import escaped_writes, layer_limits, shared_memory
 from torchdoctor.launch.held_up import may_be_held_up
+from torchdoctor.launch.kept_output import KeptOutput
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
+from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.launch.sandbox import TEMPORARY, Command, Sandbox, Started
-from torchdoctor.launch.workload import RUNS
 from torchdoctor.machine import processes
+from torchdoctor.probe import secrets
 from torchdoctor.words import LaunchTiming, Workload
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 
@@ -345,6 +347,12 @@ class _Watch:
         files = self._snapshot() if open_to_writes else None
         segments = shared_memory.segments()
         output_file, channel = self.folder / "output.txt", self.folder / "channel"
+        output, hidden = KeptOutput(output_file), secrets.values(self.workload.command)
+
+        def poll_and_bound(running: RunningLaunch) -> bool:
+            output.bound()
+            return poll(running)
+
         begin = time.monotonic()
         ended, columns, plan = "interrupted", None, "TORCHDOCTOR_PLAN"
         with contextlib.ExitStack() as uninterrupted:
@@ -361,7 +369,7 @@ class _Watch:
             tree = processes.Tree(started.popen.pid, (plan, self.environment[plan]))
             try:
                 uninterrupted.close()  # what came is heeded here
-                ended = until_end(running, tree, timeout_s, poll, sensors)
+                ended = until_end(running, tree, timeout_s, poll_and_bound, sensors)
             except KeyboardInterrupt:
                 pass
             finally:
@@ -381,12 +389,13 @@ class _Watch:
         self._refuse(started)
         code = started.code() if ended == "exited" else None
         tail = _tail(output_file, None if ended == "exited" else said_bytes)
+        output.close(hidden)
         return LaunchResult(
             ended=ended,
             exit_code=code,
             wall_s=wall_s,
             channel=channel,
-            output_tail=tail,
+            output_tail=secrets.without(tail, hidden),
             escaped_writes=self._snapshot().changed_since(files) if files is not None else [],
             sandbox=sandbox.mode,
             full_layer=layer_limits.full_layer(tail, [running.least_room, started.memory]),

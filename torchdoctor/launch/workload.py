@@ -1,17 +1,14 @@
-"""The command to start, from what was typed; what was piped in; the folder that a run writes to."""
+"""The command to start, from what was typed."""
 
-import contextlib
 import os
 import re
-import select
 import shutil
-import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
+from torchdoctor.machine.environment import SAFE_PATH
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
@@ -124,7 +121,7 @@ def _checked_script(name: str, folder: str, interpreter: str) -> str:
         compile(source, name, "exec", dont_inherit=True)
     except SyntaxError as error:
         # The program's interpreter may know a newer Python than ours.
-        if interpreter == sys.executable or not _runs(interpreter, "-c", _COMPILE, str(path)):
+        if interpreter == sys.executable or not _runs(interpreter, _COMPILE, str(path)):
             where = f", line {error.lineno}" if error.lineno else ""
             raise UsageError(f"'{name}' is not valid Python: {error.msg}{where}.") from None
     except ValueError as error:
@@ -158,10 +155,12 @@ def _check_torch(interpreter: str, name: str) -> None:
 
 def has_torch(interpreter: str) -> bool:
     """Return whether torch can be imported there; it is looked for, not imported."""
-    return _runs(interpreter, "-c", _HAS_TORCH)
+    return _runs(interpreter, _HAS_TORCH)
 
 
-def _runs(*command: str) -> bool:
+def _runs(interpreter: str, code: str, *arguments: str) -> bool:
+    """Return whether this code ends well there; the working folder is not imported from."""
+    command = [interpreter, "-c", f"{SAFE_PATH}\n{code}", *arguments]
     try:
         ended = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_TIMEOUT_S
@@ -171,73 +170,3 @@ def _runs(*command: str) -> bool:
     except subprocess.TimeoutExpired:  # a busy machine says nothing of the program: the run will
         return True
     return ended.returncode == 0
-
-
-def new_run_folder(output: Path | None, cwd: str, created: datetime) -> Path:
-    """Make the folder that a run writes to: the one asked for, or torchdoctor-runs/<time>.
-    Raise UsageError if it cannot be written, or holds something already.
-    """
-    folder = output
-    if folder is None:
-        folder = Path(cwd) / RUNS / created.strftime("%Y%m%d-%H%M%S")
-        number = 2
-        while folder.exists():
-            folder = folder.with_name(f"{created:%Y%m%d-%H%M%S}-{number}")
-            number += 1
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if output is None:  # recordings are nothing to commit
-            (folder.parent / ".gitignore").write_text("*\n")
-        if any(folder.iterdir()):
-            raise UsageError(f"The folder {folder} is not empty: name a new folder with --output.")
-        probe = folder / ".writable"
-        probe.write_text("")
-        probe.unlink()
-    except OSError as error:
-        raise UsageError(
-            f"Cannot write to {folder} ({error.strerror}): name another folder with --output."
-        ) from None
-    return folder.absolute()
-
-
-@contextlib.contextmanager
-def gone_if_refused(folder: Path) -> Iterator[None]:
-    """Take away a run folder of our own naming, still empty, where UsageError ends the run."""
-    try:
-        yield
-    except UsageError:
-        if folder.parent.name == RUNS:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
-
-
-def keep_stdin(folder: Path) -> Path | None:
-    """Keep what is piped into us, so that each launch reads the same; None: nothing is."""
-    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        return None
-    try:
-        kind = os.fstat(sys.stdin.fileno()).st_mode
-        # A pipe that nobody writes to would be waited for until it closes.
-        ready = stat.S_ISREG(kind) or select.select([sys.stdin], [], [], 0.2)[0]
-        data = sys.stdin.buffer.read() if ready and not stat.S_ISCHR(kind) else b""
-    except (OSError, ValueError):
-        return None
-    if not data:
-        return None
-    path = folder / "stdin"
-    with writing(folder):
-        path.write_bytes(data)
-    return path
-
-
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Raise UsageError, with what to do, for an OSError in the run folder (a full disk, say)."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"Cannot write to the run folder {folder} ({error.strerror or error}): free some disk "
-            "space, or name another folder with --output."
-        ) from error

@@ -37,6 +37,9 @@ except Exception:
     pass
 print(json.dumps(found))
 """
+# What is asked with `-c` imports from the working folder first: a json.py there would be executed.
+# (`-P` is of Python 3.11, and `-I` leaves PYTHONPATH out.)
+SAFE_PATH = "import sys; sys.path[:] = [path for path in sys.path if path]"
 # Imports torch, which is slow, and knows every accelerator that this torch has code for.
 _ASK_DEVICES = """
 import json, torch
@@ -113,7 +116,7 @@ def ask_interpreter(python: str, code: str, cwd: str | None = None) -> Any:
     """Return what the last line that this code prints says as JSON; None: it cannot be asked."""
     try:
         ended = subprocess.run(
-            [python, "-c", code], cwd=cwd, stdin=subprocess.DEVNULL,
+            [python, "-c", f"{SAFE_PATH}\n{code}"], cwd=cwd, stdin=subprocess.DEVNULL,
             capture_output=True, timeout=_ASK_TIMEOUT_S, check=True,
         )  # fmt: skip
         return json.loads(ended.stdout.splitlines()[-1])

@@ -25,8 +25,8 @@ from torchdoctor.launch.launch import (
     told_of_layer,
 )
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
+from torchdoctor.launch.run_folder import writing
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.workload import writing
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
 from torchdoctor.machine.storage import drop, storage_facts, waits_for_input

@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
-from torchdoctor.launch.workload import new_run_folder
+from torchdoctor.launch.run_folder import new_run_folder
+from torchdoctor.probe import secrets
 from torchdoctor.watch.inside.stepping import BOUNDING
 from torchdoctor.watch.recording import FOLDER, Start, write_start
 from torchdoctor.words import Workload
@@ -48,7 +49,7 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
     start = Start(
         host=host,
         pid=os.getpid(),
-        command=workload.command,
+        command=secrets.masked(workload.command),
         cwd=workload.cwd,
         python=workload.python,
         script=workload.script,
@@ -101,7 +102,7 @@ def _folder(output: Path | None, cwd: str) -> Path:
     """Return the run folder; several hosts may write to one that others of them made."""
     if output is not None and any((output / FOLDER).glob("run-*.json")):
         return output.absolute()
-    return new_run_folder(output, cwd, datetime.now().astimezone())
+    return new_run_folder(output, cwd, datetime.now().astimezone(), shared=True)
 
 
 def _leave_beside(folder: Path, start: Start, settings: WatchSettings) -> None:

@@ -7,12 +7,13 @@ import os
 import re
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from torchdoctor.probe import secrets
 from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Recording, Report
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.errors import UsageError
@@ -38,6 +39,28 @@ def encode(record: Report | Comparison | GateReport) -> bytes:
         ceilings = {**dict.fromkeys(BRANCHES), **record.ceilings}
         record = dataclasses.replace(record, ceilings=ceilings)
     return _encode(_finite(record))
+
+
+def without_secrets(record: _Record, values: Sequence[str]) -> _Record:
+    """Return a record with `***` wherever one of these values stands in a text of it."""
+    if not any(len(value) >= secrets.LEAST_LENGTH for value in values):
+        return record
+    hidden: _Record = _hidden(record, values)
+    return hidden
+
+
+def _hidden(value: Any, values: Sequence[str]) -> Any:
+    if isinstance(value, str):
+        return secrets.without(value, values)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_hidden(part, values) for part in value)
+    if isinstance(value, dict):
+        return {_hidden(key, values): _hidden(part, values) for key, part in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        parts = {name: _hidden(getattr(value, name), values) for name in fields}
+        return dataclasses.replace(value, **parts)
+    return value
 
 
 def decode_report(data: bytes | str, name: str = "the file") -> Report:
