@@ -39,7 +39,9 @@ def machine(folder: Path) -> Path:
 def make_wheel(name: str, folder: Path) -> None:
     """Pack an installed distribution, as a package index would have handed it out."""
     installed = distribution(name)
-    [tag] = [line for line in (installed.read_text("WHEEL") or "").splitlines() if "Tag:" in line][:1]
+    [tag] = [line for line in (installed.read_text("WHEEL") or "").splitlines() if "Tag:" in line][
+        :1
+    ]
     version, tag = installed.version, tag.removeprefix("Tag: ")
     with zipfile.ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as wheel:
         for file in installed.files or []:

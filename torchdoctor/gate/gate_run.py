@@ -69,7 +69,8 @@ class GateRun:
             cluster = self._settings.cluster
             engine = (cluster.engine if cluster else Engine)(launches, chance, patience=_FORGIVEN)
             kinds = [(x.steps, x.sensors.other_load_cpus) for x in observed.versions]
-            measured = Measured(how=estimator(kinds))
+            on_device = any(x.processes[0].accelerator for x in observed.versions)
+            measured = Measured(how=estimator(kinds, on_device=on_device))
             try:
                 verdict = self._decide(engine, launches, observed, measured)
             except KeyboardInterrupt:
