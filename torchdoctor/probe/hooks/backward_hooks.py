@@ -15,6 +15,7 @@ _SETTLED = 16  # backwards, and optimizer steps as long as they are looked at
 _MOST_BACKWARDS = 24  # enough for a generator that learns at every fifth step
 _MOST_FORWARDS = 2_000  # an episode of single forwards may come before each backward
 _DEEPEST = 40  # frames of the user's code
+_CUDA_GRAPHS = "torch._inductor.cudagraph_trees"  # imported once "reduce-overhead" makes one
 
 
 class Losses:
@@ -50,8 +51,11 @@ class Losses:
         if getattr(tensor, "numel", None) is None or tensor.numel() != 1 or tensor.is_cpu:
             return -1
         if self._keeps_on_device:
-            # A copy: the next replay of a CUDA graph writes over what lies in the graph's memory.
-            self._device.append((len(values) - 1, tensor.detach().clone()))
+            loss = tensor.detach()
+            # The next replay of a compiled CUDA graph writes over it; elsewhere no kernel is ours.
+            if _CUDA_GRAPHS in sys.modules:
+                loss = loss.clone()
+            self._device.append((len(values) - 1, loss))
         return len(values) - 1
 
     def read_device(self):
