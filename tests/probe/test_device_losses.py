@@ -143,7 +143,9 @@ def test_a_loss_is_what_it_was_before_a_scaler_multiplied_it(tmp_path: Path) -> 
 def test_a_loss_on_a_device_is_kept_though_its_memory_is_written_over(tmp_path: Path) -> None:
     # As the next replay of a compiled CUDA graph does with the memory of its results.
     replayed = "import sys; sys.modules['torch._inductor.cudagraph_trees'] = sys\n"
-    overwritten = replayed + SCRIPT.replace("optimizer.step()", "loss.detach().fill_(1e9); optimizer.step()")
+    overwritten = replayed + SCRIPT.replace(
+        "optimizer.step()", "loss.detach().fill_(1e9); optimizer.step()"
+    )
     (tmp_path / "train.py").write_text(overwritten.replace("LAST", "12"))
     run = run_probed(
         ["train.py"], tmp_path, tmp_path, forked=True, purpose="time", phases=False,

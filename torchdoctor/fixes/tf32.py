@@ -30,7 +30,7 @@ from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 _CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"
-# Where the program sets `fp32_precision`, which torch has since 2.9 and does not mix with the others.
+# Where the program sets `fp32_precision`: torch has it since 2.9, and does not mix it with these.
 _NEWER_STATEMENT = 'torch.backends.cuda.matmul.fp32_precision = "tf32"'
 _NEWER_CONVOLUTIONS = 'torch.backends.cudnn.conv.fp32_precision = "tf32"'
 _LEAST_CAPABILITY = (8, 0)  # the first with TF32
