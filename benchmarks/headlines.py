@@ -310,7 +310,11 @@ def main() -> None:
     parser.add_argument("--budget", default="3m", help="of each claim")
     parser.add_argument("--only", help="names of claims, comma-separated")
     parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--names", action="store_true", help="print the claims' names alone")
     given = parser.parse_args()
+    if given.names:
+        print(*(claim.name for claim in CLAIMS), sep="\n")
+        return
     wanted = given.only.split(",") if given.only else [claim.name for claim in CLAIMS]
     has_gpu = _has_gpu()
     rows = []

@@ -106,3 +106,49 @@ def test_a_launch_that_observes_reads_no_loss_from_a_device(tmp_path: Path) -> N
     assert run.said() == []
     assert np.isinf(run.losses()).all()
     assert not (tmp_path / "read.txt").exists()
+
+
+SCALED = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+data = torch.utils.data.TensorDataset(torch.randn(800, 4))
+for step, (x,) in enumerate(torch.utils.data.DataLoader(data, batch_size=4)):
+    loss = model(x).square().mean()
+    with open("losses.txt", "a") as file:
+        file.write("%r\\n" % float(loss))
+    scaler.scale(loss).backward()
+    if step == 3:
+        model.weight.grad.fill_(float("inf"))  # an overflow: the scaler halves its factor
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    if step == 11:
+        assert scaler.get_scale() == 2.0**13
+        break
+"""
+
+
+def test_a_loss_is_what_it_was_before_a_scaler_multiplied_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCALED)
+    run = run_probed(
+        ["train.py"], tmp_path, tmp_path, forked=True, purpose="time", phases=False,
+        boundary=BOUNDARY, warmup_steps=3, measure_steps=8,
+    )  # fmt: skip
+    check_losses(run, tmp_path, 11)
+
+
+def test_a_loss_on_a_device_is_kept_though_its_memory_is_written_over(tmp_path: Path) -> None:
+    # As the next replay of a compiled CUDA graph does with the memory of its results.
+    replayed = "import sys; sys.modules['torch._inductor.cudagraph_trees'] = sys\n"
+    overwritten = replayed + SCRIPT.replace(
+        "optimizer.step()", "loss.detach().fill_(1e9); optimizer.step()"
+    )
+    (tmp_path / "train.py").write_text(overwritten.replace("LAST", "12"))
+    run = run_probed(
+        ["train.py"], tmp_path, tmp_path, forked=True, purpose="time", phases=False,
+        boundary=BOUNDARY, warmup_steps=3, measure_steps=8,
+    )  # fmt: skip
+    check_losses(run, tmp_path, 11)

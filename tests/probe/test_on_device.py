@@ -117,3 +117,52 @@ def test_no_more_events_are_recorded_than_a_bound_while_the_device_has_come_to_n
     log.flush()
     log.add(step_log.BACKWARD_END)
     assert accelerator.recorded == bound + 1
+
+
+SECOND_DEVICE = """
+import simulated_gpu.attach, json, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(16, 16, bias=False).to("cuda:1")  # and nobody makes it the current one
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x = torch.ones(4, 16, device="cuda:1")
+for step in range(24):
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+counts = [simulated_gpu.attach.counts(index)["synchronisations"] for index in (0, 1)]
+open("counts.json", "w").write(json.dumps(counts))
+"""
+
+
+def test_a_program_on_the_second_gpu_is_waited_for_and_described_there(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SECOND_DEVICE)
+    settings = f"devices=2;kernel:mm={FAST_MS * 1000}"
+    boundary = {"kind": "optimizer", "ident": 0, "every": 1}
+    (tmp_path / "channel").mkdir()
+    for turn in range(6):
+        (tmp_path / "channel" / f"go-{turn}").touch()
+    turns = {"warmup_steps": 3, "block_steps": 4, "discard_steps": 1, "block_most_s": 60.0}
+    timed = run_probed(
+        ["train.py"], tmp_path, tmp_path, forked=True, purpose="time", phases=False,
+        boundary=boundary, turns=turns, env={**devices.variables(), "SIMULATED_GPU": settings},
+    )  # fmt: skip
+    assert timed.said() == [] and timed.returncode == 0, timed.stderr
+    first, second = json.loads((tmp_path / "counts.json").read_text())
+    assert first == 0 and second >= 2 * timed.count(step_log.BLOCK_BEGIN) > 2
+    facts = timed.facts[timed.main_pid]
+    [used] = facts["used_devices"]
+    assert used["index"] == 1 and used["uuid"].endswith("1") and used["compute_capability"] == "8.0"
+    assert facts["peak_gpu_memory_bytes"] == used["peak_bytes"] > 0
+
+
+def test_the_device_s_time_is_that_of_the_gpu_that_computes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SECOND_DEVICE)
+    settings = f"devices=2;kernel:mm={SLOW_MS * 1000}"
+    observed = run_probed(
+        ["train.py"], tmp_path, tmp_path, forked=True, purpose="observe", sample_stacks=True,
+        env={**devices.variables(), "SIMULATED_GPU": settings},
+    )  # fmt: skip
+    rows = observed.events[observed.main_pid]
+    ends = from_rows(rows).t_ns[from_rows(rows).at(step_log.BACKWARD_END)]
+    steps_s = np.diff(ends[2:]) / 1e9
+    assert float(steps_s.mean()) == pytest.approx(2 * SLOW_MS / 1e3, rel=0.02)

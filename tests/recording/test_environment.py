@@ -2,9 +2,11 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.machine import environment as module
 from torchdoctor.machine.environment import (
     as_seen_by,
@@ -13,7 +15,7 @@ from torchdoctor.machine.environment import (
     memory_limit_bytes,
     usable_cpus,
 )
-from torchdoctor.words import ProcessFacts
+from torchdoctor.words import Gpu, ProcessFacts, Recording, UsedDevice, Workload
 
 
 def test_this_machine_is_described_without_importing_torch():
@@ -51,6 +53,51 @@ def test_what_the_program_itself_said_comes_first():
     assert (found.torch, found.cuda, found.hip) == ("2.4.0", None, "6.2")
     assert found.built_for == "ROCm 6.2"
     assert [gpu.name for gpu in found.gpus] == ["AMD Instinct MI300X"]
+
+
+WEAK = Gpu(index=0, name="NVIDIA GeForce GT 1030", compute_capability="6.1", uuid="aa")
+STRONG = Gpu(index=1, name="NVIDIA GeForce RTX 4090", compute_capability="8.9", uuid="bb")
+
+
+def on(*devices):
+    """A program on these devices, and the machine of both GPUs as it is then seen."""
+    machine = replace(environment(sys.executable), gpus=[WEAK, STRONG])
+    return as_seen_by(ProcessFacts(pid=1, used_devices=[*devices]), machine)
+
+
+def test_the_gpus_that_a_program_uses_come_first_whatever_the_driver_s_order():
+    # CUDA puts the fastest first: number 0 of the program is number 1 of the driver.
+    found = on(UsedDevice(index=0, name="NVIDIA GeForce RTX 4090", uuid="bb"))
+    assert [(gpu.name, gpu.in_use) for gpu in found.gpus] == [
+        (STRONG.name, True),
+        (WEAK.name, False),
+    ]
+    recording = Recording(workload=Workload(command=[], cwd="/"), environment=found)
+    assert compute_capability(recording) == (8, 9)
+
+
+def test_a_slice_of_a_gpu_is_what_torch_says_of_it():
+    slice_of_it = UsedDevice(
+        index=0, name="NVIDIA A100 MIG 1g.10gb", uuid="cc", memory_bytes=10 << 30,
+        compute_capability="8.0",
+    )  # fmt: skip
+    found = on(slice_of_it)
+    assert found.used_gpus == [
+        Gpu(
+            index=0, name="NVIDIA A100 MIG 1g.10gb", memory_bytes=10 << 30,
+            compute_capability="8.0", uuid="cc", in_use=True,
+        )
+    ]  # fmt: skip
+
+
+def test_the_gpus_of_every_rank_are_in_use():
+    machine = replace(environment(sys.executable), gpus=[WEAK, STRONG])
+    ranks = [
+        ProcessFacts(pid=rank, used_devices=[UsedDevice(index=0, name="", uuid=uuid)])
+        for rank, uuid in enumerate(("bb", "aa"))
+    ]
+    found = as_seen_by(ranks[0], machine, ranks)
+    assert [gpu.in_use for gpu in found.gpus] == [True, True]
 
 
 def test_an_interpreter_that_does_not_answer_is_survived(tmp_path):

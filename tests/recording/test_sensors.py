@@ -130,6 +130,35 @@ def test_the_gpus_of_the_program_count():
     assert (found.gpu_other_processes, found.gpu_sharing_processes) == (3, 2)
 
 
+def gpus_of(uuids, **changes):
+    """Columns of two devices, of which the first is busy, and the driver names no process."""
+    return columns(
+        gpu_utilization=np.array([[0.9, 0.1]] * 5),
+        gpu_memory_bytes=np.array([[99.0, 7]] * 5),
+        gpu_power_w=np.array([[300.0, 50]] * 5),
+        gpu_sm_clock_mhz=np.array([[1000.0, 500]] * 5),
+        gpu_throttle=np.array([[0x4, 0]] * 5),
+        gpu_ours=np.zeros(2),
+        gpu_others=np.zeros((5, 2)),
+        gpu_uuid=np.array(["aa", "bb"]),
+    ).of_devices(uuids).statistics(0, 4 * SECOND)  # fmt: skip
+
+
+def test_the_program_s_gpu_is_the_one_that_its_torch_names():
+    found = gpus_of({"bb"})
+    assert (found.gpu_utilization, found.gpu_memory_peak_bytes) == (pytest.approx(0.1), 7)
+
+
+def test_of_a_slice_of_a_gpu_the_driver_s_figures_say_nothing():
+    found = gpus_of({"cc"})
+    assert found.gpu_utilization is None and found.gpu_memory_peak_bytes is None
+    assert found.gpu_throttle == []
+
+
+def test_a_torch_that_names_no_gpu_leaves_all_of_them():
+    assert gpus_of({None}).gpu_memory_peak_bytes == gpus_of(set()).gpu_memory_peak_bytes == 99
+
+
 def test_columns_are_stored_and_read_again(tmp_path):
     columns().save(tmp_path / "sensors.npz")
     again = SensorColumns.load(tmp_path / "sensors.npz")

@@ -4,7 +4,7 @@
 // The variable SIMULATED_NVML names the file, of lines "name=value"; a name may begin with the
 // device's index ("1.name=..."), else it holds for all. Names: devices, driver, name, memory,
 // used, power_w, limit_w, sm_mhz, throttle (bits), utilization (percent; without it: the device's
-// own), major, minor, pcie_generation, pcie_width, rx_kb, tx_kb, pids (blank-separated), ecc, mig,
+// own), major, minor, uuid, compute_mode (3: a single process), pcie_generation, pcie_width, rx_kb,
 // lost=1 (the device vanished), missing (functions that this driver lacks, blank-separated).
 #include <stddef.h>
 #include <stdio.h>
@@ -140,8 +140,16 @@ int nvmlDeviceGetName(Device* it, char* to, unsigned room) {
   return text_of(it, "name", "NVIDIA A100-SIM", to, room);
 }
 int nvmlDeviceGetUUID(Device* it, char* to, unsigned room) {
+  char usual[64];
   CHECK(it);
-  snprintf(to, room, "GPU-00000000-0000-0000-0000-%012d", it->index);
+  snprintf(usual, sizeof usual, "GPU-00000000-0000-0000-0000-%012d", it->index);
+  return text_of(it, "uuid", usual, to, room);
+}
+int nvmlDeviceGetComputeMode(Device* it, unsigned* to) {
+  double mode = 0;
+  CHECK(it);
+  number(it->index, "compute_mode", &mode);
+  *to = (unsigned)mode;
   return SUCCESS;
 }
 int nvmlSystemGetDriverVersion(char* to, unsigned room) {

@@ -30,7 +30,7 @@ print(json.dumps([rows, named, nvml.driver() if nvml else None]))
 """
 
 
-def read(folder: Path, state: str) -> Any:
+def read(folder: Path, state: str, program: str = PROGRAM) -> Any:
     (folder / "state").write_text(state, encoding="utf-8")
     variables = {
         **os.environ,
@@ -38,7 +38,7 @@ def read(folder: Path, state: str) -> Any:
         "LD_LIBRARY_PATH": devices.nvml_folder(),
     }
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=variables, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
@@ -69,6 +69,20 @@ def test_a_device_that_vanished_is_no_crash(tmp_path: Path) -> None:
     rows, names, _ = read(tmp_path, "devices=2\n0.lost=1\n1.name=still there\n")
     assert len(rows) == 1
     assert names == ["still there"]
+
+
+MODES = """
+import json
+from torchdoctor.machine.nvml import session
+with session() as nvml:
+    print(json.dumps([nvml.takes_one_process({uuid}) for uuid in UUIDS]))
+"""
+
+
+def test_a_gpu_that_takes_one_process_at_a_time_is_known(tmp_path: Path) -> None:
+    program = MODES.replace("UUIDS", repr(["aa", "bb", "cc"]))
+    state = "devices=2\n0.uuid=GPU-aa\n1.uuid=GPU-bb\n1.compute_mode=3\n"
+    assert read(tmp_path, state, program) == [False, True, False]
 
 
 def test_env_shows_the_gpu_and_that_a_cpu_build_of_torch_cannot_use_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from scipy import stats
 
 from torchdoctor.pairs.pair_times import seconds_per_sample
 from torchdoctor.trials import compare
-from torchdoctor.words import Boundary, Interval, LaunchTiming, StepStatistics
+from torchdoctor.words import Block, Boundary, Interval, LaunchTiming, StepStatistics
 
 
 def launch(step_s, samples=None, **more):
@@ -43,6 +43,22 @@ def test_two_kinds_of_steps_are_judged_by_the_mean():
         two_modes=True,
     )
     assert compare.decided_by([even], steps) == "mean"
+
+
+def test_a_host_ahead_of_its_gpu_is_judged_by_whole_blocks():
+    # Nine steps of the host in 88 ms each; in the tenth it waits for what the GPU has left to do.
+    ahead = launch([0.088] * 9 + [0.208], on_device=True)
+    assert compare.decided_by([ahead], None) == "mean"
+    assert seconds_per_sample(ahead, "mean") == pytest.approx(0.1)
+
+
+def test_blocks_differ_where_a_few_hold_what_takes_long():
+    def blocks(*step_s):
+        return launch([*step_s], blocks=[Block(step_s=[x, x]) for x in step_s])
+
+    assert not compare.blocks_differ([blocks(0.1, 0.1, 0.1, 0.11)])
+    assert compare.blocks_differ([blocks(0.1, 0.1, 0.1, 0.5)])
+    assert not compare.blocks_differ([launch([0.1, 0.5])])
 
 
 def test_interval_and_p_are_those_of_the_paired_t_test():

@@ -26,6 +26,7 @@ from torchdoctor.words import (
     ProcessFacts,
     Recording,
     SensorStatistics,
+    UsedDevice,
     Workload,
 )
 
@@ -35,12 +36,15 @@ def chosen(step_s: float, budget_s: float = 120.0, start_s: float = 4.0, **more:
     mode, drops, memory = (
         more.pop(x, y) for x, y in (("mode", "overlay"), ("cold", False), ("memory", 10**9))
     )
+    trainers = more.pop("processes", [])
     known = {"median_s": step_s, "mean_s": step_s, "p10_s": step_s, "p90_s": step_s}
     steps = observed(**{**known, "warmup_steps": 10, **more})
     seen: Any = SimpleNamespace(
         steps=steps,
         start_s=start_s,
         sensors=SensorStatistics(rss_peak_bytes=memory),
+        trainers=trainers,
+        gpu_uuids=set(),
         logs_phases=False,
     )
     window: Window = choose_window(steps, budget_s)
@@ -248,3 +252,21 @@ def test_a_pair_begins_with_fewer_turns_where_no_whole_pair_fits() -> None:
     assert priced(1.0, turns=turns) == (whole, whole), "not even four turns fit"
     alone_s = pace.launch_s(window)
     assert priced(alone_s, turns=None) == (alone_s, whole), "launches in turns have one window"
+
+
+def on_a_gpu(reserved: int, free: int | None, total: int | None = 80 << 30) -> list[ProcessFacts]:
+    device = UsedDevice(
+        index=0, name="a GPU", uuid="aa", memory_bytes=total, free_bytes=free,
+        reserved_bytes=reserved, peak_reserved_bytes=reserved,
+    )  # fmt: skip
+    return [ProcessFacts(pid=1, used_devices=[device])]
+
+
+def test_launches_share_a_gpu_that_has_room_for_both_beside_others() -> None:
+    """Also where no driver tells anything: torch does, of a slice (MIG) or of another maker's."""
+    gib = 1 << 30
+    assert not isinstance(chosen(0.1, processes=on_a_gpu(20 * gib, 59 * gib))[0], str)
+    assert isinstance(chosen(0.1, processes=on_a_gpu(40 * gib, 39 * gib))[0], str)
+    assert isinstance(chosen(0.1, processes=on_a_gpu(20 * gib, 4 * gib))[0], str)  # others have it
+    assert isinstance(chosen(0.1, processes=on_a_gpu(40 * gib, None))[0], str)
+    assert not isinstance(chosen(0.1, processes=on_a_gpu(40 * gib, None, None))[0], str)

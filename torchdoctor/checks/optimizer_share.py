@@ -11,7 +11,7 @@ The closure of LBFGS, which is forward and backward.
 """
 
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -25,6 +25,10 @@ def _examine(recording: Recording) -> Symptoms:
         )
 
 
+_BUSY_GPU = {
+    "shares": {"gpu": 0.97, "cpu": 0.03},
+    **process(models=[{"ident": 0, "device": "cuda:0"}]),
+}
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.2,
@@ -32,6 +36,13 @@ CHECK = CheckSpec(
     source="torchdoctor: a fifth of the step is worth a look",
     phases=("optimizer_s",),
     examine=_examine,
-    fires=[{"steps": {"optimizer_s": 0.004}}],
-    quiet=[{"steps": {"optimizer_s": 0.0004}}],
+    fires=[
+        {"steps": {"optimizer_s": 0.004}},
+        {"steps": {"optimizer_s": 0.004, "device_clock": True}, **_BUSY_GPU},
+    ],
+    quiet=[
+        {"steps": {"optimizer_s": 0.0004}},
+        # There the host waits until the GPU's queue has room.
+        {"steps": {"optimizer_s": 0.004}, **_BUSY_GPU},
+    ],
 )

@@ -181,7 +181,9 @@ class _Checkup(RunResults):
             failure=observation.failure,
             processes=observation.processes,
             sensors=observation.sensors,
-            environment=as_seen_by(observation.processes[0], self.recording.environment),
+            environment=as_seen_by(
+                observation.processes[0], self.recording.environment, observation.trainers
+            ),
         )
         machine, world = self.recording.environment, self.recording.main.world_size or 1
         if world > observation.steps.trainers:

@@ -23,9 +23,9 @@ _SIMD = {
 
 
 def compute_capability(recording: Recording) -> tuple[int, int] | None:
-    """Return the lowest compute capability among the machine's GPUs; None: not known."""
+    """Return the lowest compute capability among the program's GPUs; None: not known."""
     capabilities = []
-    for gpu in recording.environment.gpus:
+    for gpu in recording.environment.used_gpus:
         major, _, minor = (gpu.compute_capability or "").partition(".")
         if major.isdigit():
             capabilities.append((int(major), int(minor) if minor.isdigit() else 0))

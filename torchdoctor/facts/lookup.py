@@ -79,10 +79,18 @@ def training_wait_s(steps: StepStatistics) -> float:
 
 
 def phase_share(recording: Recording, *phases: str) -> float | None:
-    """Return the share of the mean step that fields of StepStatistics take; None: not measured."""
+    """Return the share of the mean step that fields of StepStatistics take; None: not measured.
+
+    By the host's clock beside a busy GPU a phase is given the time that the host waits in it for
+    room in the GPU's queue: then it costs at most what the GPU idles.
+    """
     steps = recording.steps
     seconds = sum(getattr(steps, x) for x in phases) if steps is not None else 0.0
-    return share_of_seconds(recording, seconds)
+    share = share_of_seconds(recording, seconds)
+    busy = recording.shares.gpu if recording.has_gpu else None
+    if share is None or busy is None or steps is None or steps.device_clock:
+        return share
+    return min(share, max(1.0 - busy, 0.0))
 
 
 def share_of_seconds(recording: Recording, seconds: float) -> float | None:

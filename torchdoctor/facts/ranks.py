@@ -39,7 +39,7 @@ def links(recording: Recording) -> list[str]:
     if best is None or best.best_bytes_per_s is None:
         return []
     reached = f"The fastest large {best.kind} moves {best.best_bytes_per_s / 1e9:.3g} GB/s"
-    names = {gpu.name for gpu in recording.environment.gpus}
+    names = {gpu.name for gpu in recording.environment.used_gpus}
     sheet = data_sheet(next(iter(names))) if len(names) == 1 else None
     if sheet is None or sheet.links is None:
         pcie = best.best_bytes_per_s < _SLOW * _PCIE

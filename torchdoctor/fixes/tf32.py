@@ -30,6 +30,9 @@ from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 _CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"
+# Where the program sets `fp32_precision`: torch has it since 2.9, and does not mix it with these.
+_NEWER_STATEMENT = 'torch.backends.cuda.matmul.fp32_precision = "tf32"'
+_NEWER_CONVOLUTIONS = 'torch.backends.cudnn.conv.fp32_precision = "tf32"'
 _LEAST_CAPABILITY = (8, 0)  # the first with TF32
 
 
@@ -54,30 +57,54 @@ def refuses(recording: Recording) -> str | None:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     if torch.version.cuda is None:
         program.refuse("This torch was built without CUDA, and TF32 is a format of NVIDIA's GPUs.")
-    before: list[bool] = []
-    backends = torch.backends
+    before: list[tuple[Any, str, Any]] = []  # (owner, name of its switch, what it was)
 
     def allow() -> None:
-        if not torch.cuda.is_available() or torch.cuda.get_device_capability() < _LEAST_CAPABILITY:
+        capability = program.accelerator.capability() if torch.cuda.is_available() else None
+        if capability is None or capability < _LEAST_CAPABILITY:
             program.refuse("There is no GPU with TF32 tensor cores.")
-        if program.switched:  # reading raises where the program uses torch's newer interface
-            before[:] = [backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32]
-        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True
+        switches = _switches(torch)
+        before[:] = [(owner, name, getattr(owner, name)) for owner, name, _ in switches]
+        for owner, name, on in switches:
+            setattr(owner, name, on)
         program.applied()
 
     def restore() -> None:
-        if before:
-            backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
-            before.clear()
+        for owner, name, value in before:
+            setattr(owner, name, value)
+        before.clear()
 
     program.set_reason("Training did not begin.")
     program.at_first_batch(allow, restore)
 
 
+def _switches(torch: Any) -> list[tuple[Any, str, Any]]:
+    """Return owner, name and value of the switches, by the interface that the program uses."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    try:
+        _ = matmul.allow_tf32, cudnn.allow_tf32
+    except RuntimeError:  # both interfaces must not be mixed
+        return [(owner, "fp32_precision", "tf32") for owner in (matmul, cudnn.conv, cudnn.rnn)]
+    return [(matmul, "allow_tf32", True), (cudnn, "allow_tf32", True)]
+
+
+def _statements(recording: Recording) -> tuple[str, str]:
+    """Return the statement for products, and the one for convolutions."""
+    if recording.main.flags.sets_fp32_precision:
+        return _NEWER_STATEMENT, _NEWER_CONVOLUTIONS
+    return _STATEMENT, _CONVOLUTIONS
+
+
+def instruction(settings: Settings, recording: Recording) -> str:
+    products, convolutions = _statements(recording)
+    return f"{products}  # after the imports\n{convolutions}"
+
+
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return the switch as a statement, and that of convolutions if the program turned it off."""
-    asked = [_STATEMENT, _CONVOLUTIONS]
-    return on_top(recording, *asked[: 2 if recording.main.flags.cudnn_tf32 is False else 1])
+    products, convolutions = _statements(recording)
+    turned_off = recording.main.flags.cudnn_tf32 is False
+    return on_top(recording, *([products, convolutions] if turned_off else [products]))
 
 
 FIX = FixSpec(
@@ -91,7 +118,7 @@ FIX = FixSpec(
     suits=multiplies_float32,
     platforms=("cuda",),
     apply=apply,
-    instruction=lambda settings, recording: f"{_STATEMENT}  # after the imports\n{_CONVOLUTIONS}",
+    instruction=instruction,
     edits=edits,
     example=Example(
         code="""

@@ -59,6 +59,7 @@ _PRODUCTS = 0.8  # of their time, which stays as it is
 # Of 1,000 to 5,000 operators a step, on two cores, compiling took 21 to 42 s.
 _SETUP_S, _OPERATOR_S, _USUAL_CALLS = 15.0, 0.0055, 2600
 _EVAL_GRAPH = 0.4  # it has no backward: three of them and one for training took 55 s
+_AUTOTUNE_S = 60.0  # a guess: no GPU was there to time it
 _MANY_SIZES = 3  # two are often those of training and of evaluation, or of the last batch
 _MATRIX_SHARE = 0.3  # of the step, from which on kernels of products are worth timing
 
@@ -110,12 +111,17 @@ def works_on_s(recording: Recording) -> float | None:
     return None if own_s is None or steps is None else max(steps.mean_s - _PRODUCTS * own_s, 0.0)
 
 
-def more_setup_s(recording: Recording) -> float:
-    """Return what operators add, and evaluation, which compiles its own graphs, for some sizes."""
+def more_setup_s(settings: Settings, recording: Recording) -> float:
+    """Return what operators add, and evaluation, which compiles its own graphs, for some sizes.
+
+    "max-autotune" times some twenty kernels for each product beside that.
+    """
     calls = (recording.trace and recording.trace.operator_calls_per_step) or _USUAL_CALLS
     operators_s = _OPERATOR_S * calls
     sizes = max((m.eval_sizes for m in training_models(recording)), default=0)
-    return operators_s + _EVAL_GRAPH * sizes * (_SETUP_S + operators_s)
+    compiling_s = operators_s + _EVAL_GRAPH * sizes * (_SETUP_S + operators_s)
+    autotunes = str(settings.get("mode")).startswith("max-autotune")
+    return compiling_s + (_AUTOTUNE_S if autotunes else 0.0)
 
 
 def _matrix_share(recording: Recording) -> float:

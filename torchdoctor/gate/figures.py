@@ -13,13 +13,18 @@ from torchdoctor.words.gate import GateMetric
 _OTHER_LOAD_CPUS = 0.5  # from here on it is others who make steps differ in length
 
 
-def estimator(observed: Sequence[tuple[StepStatistics, float | None]]) -> Estimator:
+def estimator(
+    observed: Sequence[tuple[StepStatistics, float | None]], *, on_device: bool = False
+) -> Estimator:
     """Return what suits the program's steps: medians, or means where steps come in two kinds.
 
     Means are of the middle half of blocks that hold whole cycles, else of all blocks, so that rare
     stalls count; but where the machine was shared the long steps are those that others interrupted.
     Each version's steps come with the CPUs that other programs kept busy meanwhile.
+    `on_device`: on an accelerator, where a step's stamps are the host's, blocks alone are whole.
     """
+    if on_device:
+        return Estimator(by="mean")
     two_kinds = [steps for steps, _ in observed if steps.two_modes]
     if not two_kinds:
         return Estimator()

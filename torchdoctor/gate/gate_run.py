@@ -18,7 +18,13 @@ from torchdoctor.gate.sources import changed, digests, unloaded_doubts
 from torchdoctor.gate.versions import Reference, elsewhere
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import choose_window
-from torchdoctor.pairs.block_plan import TurnBlocks, choose_turns, too_large, why_in_turns
+from torchdoctor.pairs.block_plan import (
+    TurnBlocks,
+    choose_turns,
+    takes_one_process,
+    too_large,
+    why_in_turns,
+)
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.failures import Failed
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
@@ -69,7 +75,8 @@ class GateRun:
             cluster = self._settings.cluster
             engine = (cluster.engine if cluster else Engine)(launches, chance, patience=_FORGIVEN)
             kinds = [(x.steps, x.sensors.other_load_cpus) for x in observed.versions]
-            measured = Measured(how=estimator(kinds))
+            on_device = any(x.processes[0].accelerator for x in observed.versions)
+            measured = Measured(how=estimator(kinds, on_device=on_device))
             try:
                 verdict = self._decide(engine, launches, observed, measured)
             except KeyboardInterrupt:
@@ -127,7 +134,10 @@ class GateRun:
         if settings.side_by_side:
             most_s = left_s / (FEWEST_PAIRS + 2)
             turns = choose_turns(slower, window, pace.start_s, most_s, settings.steps)
-            why = why_in_turns(slower) if turns is None else too_large(observed.versions)
+            if turns is None:
+                why: str | None = why_in_turns(slower)
+            else:
+                why = takes_one_process(observed.versions) or too_large(observed.versions)
             if why is not None:
                 turns = None
                 self._doubts.append(

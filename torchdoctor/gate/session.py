@@ -94,7 +94,9 @@ class GateSession:
 
     def environment(self, observed: Observation) -> Environment:
         """Return the machine, and the software as the program itself saw it."""
-        machine = as_seen_by(observed.processes[0], environment(self.workload.python))
+        machine = as_seen_by(
+            observed.processes[0], environment(self.workload.python), observed.trainers
+        )
         return replace(machine, sandbox=self.sandbox.mode)
 
     def launch_doubts(self) -> list[str]:

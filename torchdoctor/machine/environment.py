@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from torchdoctor.machine import nvml
-from torchdoctor.words import ContainerLimits, Environment, Gpu, ProcessFacts
+from torchdoctor.words import ContainerLimits, Environment, Gpu, ProcessFacts, UsedDevice
 
 _ASK_TIMEOUT_S = 60.0
 _SHM = Path("/dev/shm")
@@ -86,14 +86,52 @@ def environment(python: str | None) -> Environment:
     )
 
 
-def as_seen_by(program: ProcessFacts, machine: Environment) -> Environment:
-    """Return the machine with the torch of a program, and with its devices if none is known."""
+def as_seen_by(
+    program: ProcessFacts, machine: Environment, trainers: Sequence[ProcessFacts] = ()
+) -> Environment:
+    """Return the machine with the torch of a program, and with the GPUs that it uses first.
+
+    `trainers`: all processes that train, of which the program is one.
+    """
+    used: dict[str | int, UsedDevice] = {}
+    for process in (program, *trainers):
+        for device in process.used_devices:
+            used.setdefault(device.uuid or device.index, device)
     return replace(
         machine,
         torch=program.torch or machine.torch,
         cuda=program.cuda,
         hip=program.hip,
-        gpus=machine.gpus or named_gpus(program.devices),
+        gpus=_with_used(machine.gpus, list(used.values())) or named_gpus(program.devices),
+    )
+
+
+def _with_used(machine: list[Gpu], used: list[UsedDevice]) -> list[Gpu]:
+    """Return the machine's GPUs, those in use first; what the driver does not name is torch's."""
+    if not used:
+        return machine
+    by_uuid = {gpu.uuid: gpu for gpu in machine if gpu.uuid is not None}
+    ours = [by_uuid[device.uuid] for device in used if device.uuid in by_uuid]
+    if len(ours) == len(used):
+        rest = [gpu for gpu in machine if gpu not in ours]
+    elif all(device.uuid is None for device in used) and len({x.name for x in machine}) == 1:
+        return machine  # an older torch names no device, and all are alike
+    else:  # a slice of a GPU (MIG), or another maker's
+        ours = [_as_torch_says(device) for device in used]
+        rest = machine
+    return [
+        *(replace(gpu, in_use=True) for gpu in ours),
+        *(replace(gpu, in_use=False) for gpu in rest),
+    ]
+
+
+def _as_torch_says(device: UsedDevice) -> Gpu:
+    return Gpu(
+        index=device.index,
+        name=device.name,
+        memory_bytes=device.memory_bytes,
+        compute_capability=device.compute_capability,
+        uuid=device.uuid,
     )
 
 

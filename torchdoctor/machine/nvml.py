@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +28,8 @@ READINGS: dict[str, Callable[[Any], float]] = {
     "sm_clock_mhz": lambda device: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM),
     "throttle": lambda device: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(device),
 }
+
+_ONE_PROCESS = (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, 1)  # 1: one thread, of older drivers
 
 
 def reading(read: Callable[[], T]) -> T | None:
@@ -74,9 +76,25 @@ class Nvml:
         """Return all devices, for the report."""
         return [_described(index, device) for index, device in enumerate(self.devices)]
 
+    def takes_one_process(self, uuids: Collection[str]) -> bool:
+        """Return True if one of these devices is in a mode in which a single process may use it."""
+        modes = [
+            reading(partial(pynvml.nvmlDeviceGetComputeMode, device))
+            for device in self.devices
+            if uuid_of(device) in uuids
+        ]
+        return any(mode in _ONE_PROCESS for mode in modes)
+
     def driver(self) -> str | None:
         """Return the driver's version."""
         return reading(pynvml.nvmlSystemGetDriverVersion)
+
+
+def uuid_of(device: Any) -> str | None:
+    """Return a device's UUID as torch writes it; None: it has none that can be read."""
+    uuid = reading(lambda: pynvml.nvmlDeviceGetUUID(device))
+    text = uuid.decode() if isinstance(uuid, bytes) else uuid
+    return None if text is None else text.removeprefix("GPU-").removeprefix("MIG-")
 
 
 def _described(index: int, device: Any) -> Gpu:
@@ -86,4 +104,5 @@ def _described(index: int, device: Any) -> Gpu:
         name=reading(lambda: pynvml.nvmlDeviceGetName(device)) or "unknown",
         memory_bytes=reading(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device).total)),
         compute_capability=None if capability is None else "{}.{}".format(*capability),
+        uuid=uuid_of(device),
     )

@@ -1,7 +1,7 @@
 """The sensors' measurements as columns, their summary for a stretch of time, and their curves."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,15 @@ from torchdoctor.words import SensorStatistics
 Columns = NDArray[np.float64]
 Times = NDArray[np.int64]
 
+_OF_A_GPU = (
+    *("gpu_utilization", "gpu_memory_bytes", "gpu_power_w", "gpu_sm_clock_mhz", "gpu_throttle"),
+    "gpu_others",
+)
 _STEADY = 0.25  # of the mean rise: what grows with each step rises by as much in each quarter
 _RATE_INTERVAL_NS = 500_000_000  # the system counts CPU time in hundredths of a second
 _times: Callable[[], Times] = partial(np.array, (), dtype=np.int64)
 _column = partial(np.zeros, 0)
+_names: Callable[[], NDArray[np.str_]] = partial(np.array, (), dtype=str)
 _table = partial(np.zeros, (0, 0))
 
 
@@ -41,6 +46,7 @@ class SensorColumns:
     gpu_sm_clock_mhz: Columns = field(default_factory=_table)
     gpu_throttle: Columns = field(default_factory=_table)  # bits of THROTTLE_REASONS
     gpu_ours: Columns = field(default_factory=_column)  # (devices,), 1: the program's
+    gpu_uuid: NDArray[np.str_] = field(default_factory=_names)  # (devices,), "": not known
     process_t_ns: Times = field(default_factory=_times)  # (m,), as all below
     rss_bytes: Columns = field(default_factory=_column)
     pss_bytes: Columns = field(default_factory=_column)  # children by their proportional share
@@ -66,6 +72,21 @@ class SensorColumns:
         """Read what `save` wrote."""
         with np.load(path) as stored:
             return cls(**{f.name: stored[f.name] for f in fields(cls) if f.name in stored})
+
+    def of_devices(self, uuids: Collection[str | None]) -> "SensorColumns":
+        """Return them with the program's devices as its torch names them, where all are known.
+
+        The driver's order is not CUDA's, and to a container it may name no process. Of a slice of
+        a GPU (MIG) it tells nothing: then no device is the program's, and nothing is measured.
+        """
+        known = [uuid for uuid in uuids if uuid is not None]
+        if not known or len(known) < len(uuids) or "" in self.gpu_uuid:
+            return self
+        ours = np.isin(self.gpu_uuid, known).astype(np.float64)
+        if ours.any() or not len(ours):
+            return replace(self, gpu_ours=ours)
+        unknown = {name: np.full(getattr(self, name).shape, np.nan) for name in _OF_A_GPU}
+        return replace(self, **unknown)
 
     def peak_memory_bytes(self) -> int | None:
         """Return the tree's memory at its highest; what processes share counts once or so."""

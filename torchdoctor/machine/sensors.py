@@ -5,6 +5,7 @@ import math
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,7 @@ class Sensors:
         self._trees: list[dict[str, Any]] = []
         self._ours: set[int] = set()  # devices that the program computes on
         self._before: list[set[int]] | None = None  # pids on each when the program began
+        self._uuids: list[str] = []  # of the devices
         self._columns: SensorColumns | None = None
 
     def start(self, root_pid: int) -> None:
@@ -163,7 +165,8 @@ class Sensors:
             self._ending.set()
             if self._thread is not None:
                 self._thread.join()
-            self._columns = _columns(self._machine, self._trees, self._ours)
+            columns = _columns(self._machine, self._trees, self._ours)
+            self._columns = replace(columns, gpu_uuid=np.array(self._uuids, dtype=str))
         return self._columns
 
     def _run(self, root_pid: int) -> None:
@@ -172,6 +175,7 @@ class Sensors:
         except psutil.Error:
             processes = None
         with nvml.session() as gpus:
+            self._uuids = [nvml.uuid_of(device) or "" for device in gpus.devices] if gpus else []
             machine = _Pace(self._interval_s)
             tree = _Pace(max(PROCESS_INTERVAL_S, self._interval_s))
             last = False

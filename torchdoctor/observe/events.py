@@ -85,6 +85,7 @@ class Events:
     t_ns: np.ndarray
     value: np.ndarray
     learned_by: str = "backward"  # see `records.Boundary`
+    device_clock: bool = False  # times are those at which the GPU came to the events
 
     def __len__(self) -> int:
         return len(self.code)
@@ -100,13 +101,13 @@ class Events:
         return self.ident & _LOADER_MASK
 
 
-def _on_device_clock(rows: np.ndarray) -> np.ndarray:
-    """Return the log with the times at which the GPU came to each event, if it is known."""
+def _on_device_clock(rows: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Return the log with the times at which the GPU came to each event, and if they are known."""
     # The host runs ahead of a GPU until the launch queue is full: its times tell nothing of steps.
     marks = rows[rows[:, 0] == step_log.DEVICE]
     rows = rows[rows[:, 0] != step_log.DEVICE]
     if not len(marks) or (marks[:, 3] < 0).any():
-        return rows
+        return rows, False
     at, elapsed = marks[:, 2], marks[:, 3]
     # A GPU comes to no event before the host recorded it, and to that of an idle moment at once.
     reached = elapsed + (at - elapsed).max()
@@ -116,15 +117,22 @@ def _on_device_clock(rows: np.ndarray) -> np.ndarray:
     earliest = np.where(before < 0, rows[:, 2], reached[before])
     times = np.minimum(np.maximum(rows[:, 2], earliest), reached[after])
     rows[:, 2] = np.maximum.accumulate(times)
-    return rows
+    return rows, True
 
 
 def from_rows(rows: np.ndarray) -> Events:
     """Return the events of an int64 array of shape (n, 4), sorted by time."""
-    rows = _on_device_clock(rows[np.argsort(rows[:, 2], kind="stable")])
+    rows, device_clock = _on_device_clock(rows[np.argsort(rows[:, 2], kind="stable")])
     rows, learned_by = with_backwards(rows)
     code, ident, t_ns, value = np.ascontiguousarray(rows.T)
-    return Events(code=code, ident=ident, t_ns=t_ns, value=value, learned_by=learned_by)
+    return Events(
+        code=code,
+        ident=ident,
+        t_ns=t_ns,
+        value=value,
+        learned_by=learned_by,
+        device_clock=device_clock,
+    )
 
 
 def read_events(path: Path) -> Events:

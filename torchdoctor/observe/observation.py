@@ -172,6 +172,17 @@ class Observation:
     interrupted: bool = False  # by Ctrl-C; what was seen until then counts
     logs_phases: bool = False  # samples of training and evaluation are not told apart otherwise
 
+    @property
+    def trainers(self) -> list[ProcessFacts]:
+        """Return the facts of the processes that train."""
+        return self.processes[: self.steps.trainers]
+
+    @property
+    def gpu_uuids(self) -> set[str]:
+        """Return the UUIDs of the GPUs in use, as far as torch tells them."""
+        used = [device for process in self.trainers for device in process.used_devices]
+        return {device.uuid for device in used if device.uuid is not None}
+
 
 def without_yielding(observed: Observation, yielded_cpus: float | None) -> Observation:
     """Return an observation without the load of programs that give way to this one."""

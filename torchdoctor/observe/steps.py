@@ -267,6 +267,7 @@ def step_statistics(
         ),
         settled_after=settled,
         still_warming=shows_slope(measured),
+        device_clock=events.device_clock,
         program_ended=program_ended,
         total_steps_seen=len(durations),
         **phase_means(events, edges, every_batch=boundary.kind != "loader"),

@@ -28,6 +28,7 @@ _SLOW = 4.0  # times as long as the untouched program: a block is cut short, its
 _MUCH_LONGER = 2  # times as many steps: worth doing without whole cycles
 _HANDOVER_S = 0.03
 _MEMORY_TO_SPARE = 1.1
+_CONTEXT_BYTES = 512 << 20  # of a GPU, that a process takes beside what torch reserves
 _LONGEST_S = 600.0  # a launch that switches
 
 
@@ -176,12 +177,38 @@ def too_large(
     free, limit = psutil.virtual_memory().available, memory_limit_bytes()
     if to_spare * host > (free if limit is None else min(free, limit)):
         return "this machine has no memory for both at the same time"
+    return gpu_too_small(observations, gpu_to_spare)
+
+
+def takes_one_process(observations: Sequence[Observation]) -> str | None:
+    """Return why a second process cannot use the GPUs meanwhile, as half a sentence, or None."""
+    uuids = set().union(*(observation.gpu_uuids for observation in observations))
     with nvml.session() as gpus:
-        # The observed peak is of the whole device, so what others use is counted twice.
-        device = sum(x.gpu_memory_peak_bytes or 0 for x in sensors)
-        for gpu in gpus.describe() if gpus is not None and device else []:
-            if gpu.memory_bytes and gpu_to_spare * device > gpu.memory_bytes:
-                return "the GPU has no memory for both at the same time"
+        if gpus is not None and gpus.takes_one_process(uuids):
+            return "the GPU takes one process at a time (compute mode EXCLUSIVE_PROCESS)"
+    return None
+
+
+def gpu_too_small(observations: Sequence[Observation], to_spare: float) -> str | None:
+    """Return why the GPUs cannot hold both versions at the same time; None: they can, or none is.
+
+    Each version needs what torch reserved at most, and what a process takes beside it.
+    """
+    needed: dict[str | int, float] = {}
+    room: dict[str | int, float] = {}
+    for observation in observations:
+        for device in (x for process in observation.trainers for x in process.used_devices):
+            key = device.uuid or device.index
+            peak = device.peak_reserved_bytes or device.peak_bytes or 0
+            needed[key] = needed.get(key, 0.0) + to_spare * peak + _CONTEXT_BYTES
+            # What others have is missing in what was free beside our own.
+            ours = (device.reserved_bytes or 0) + _CONTEXT_BYTES
+            free = None if device.free_bytes is None else device.free_bytes + ours
+            known = free if free is not None else device.memory_bytes
+            if known is not None:
+                room[key] = min(room.get(key, math.inf), known)
+    if any(needed[key] > room.get(key, math.inf) for key in needed):
+        return "the GPU has no memory for both at the same time"
     return None
 
 

@@ -74,6 +74,7 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
         fingerprints=_fingerprints(fact, boundary),
         peak_memory_bytes=gpu if gpu is not None else fact.peak_memory_bytes,
         gpu_memory=gpu is not None,
+        on_device=fact.accelerator is not None,
         fixes=list(fact.fixes),
         setup_s=(fact.first_step_s or 0.0) + int(log.t_ns[begin] - log.t_ns[first]) / 1e9,
     )

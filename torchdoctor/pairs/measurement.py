@@ -15,6 +15,7 @@ from torchdoctor.pairs.block_plan import (
     TurnBlocks,
     choose_switch_blocks,
     choose_turns,
+    takes_one_process,
     too_large,
     why_in_turns,
 )
@@ -236,6 +237,8 @@ def turns_of_trials(
         return "files are read from the disk anew by each"
     if sandbox == "none":
         return "without the sandbox both would write to the same files"
+    if (alone := takes_one_process([observed])) is not None:
+        return alone
     if too_large([observed, observed], _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE) is not None:
         return "memory for both at the same time, and for what a fix may need, is not sure"
     most_s = _DEARER * 2 * Pace.of(observed).launch_s(window)

@@ -290,10 +290,13 @@ def _observation(
             f"or steps, or say with --step-on what a step is. {told_of_layer(result)}".rstrip()
         ) from None
     begin, end = window_ns(trainers[0], boundaries, steps)
+    processes = observation.trainers_first(facts, boundaries.trainers)
+    used = [x for process in processes[: steps.trainers] for x in process.used_devices]
+    columns = columns.of_devices({device.uuid for device in used})
     return Observation(
         steps_found=boundaries,
         steps=steps,
-        processes=observation.trainers_first(facts, boundaries.trainers),
+        processes=processes,
         sensors=columns.statistics(begin, end, main_pid=boundaries.trainers[0]),
         wall_s=result.wall_s,
         start_s=observation.step_start_s(trainers[0], boundaries, result),

@@ -1,6 +1,8 @@
-"""The device beside the CPU, under whatever name its backend has in torch.
+"""The devices beside the CPU, under whatever name their backend has in torch.
 
-CUDA, and ROCm under the same name; XPU, MPS and others that torch names (from torch 2.6 on).
+CUDA, and ROCm under the same name; XPU, MPS and others that torch names (from torch 2.6 on). A
+program may compute on any of them without making it the current one ("cuda:1"): what is waited
+for and described are the devices that it has memory on.
 """
 
 
@@ -16,9 +18,11 @@ class Accelerator:
         self.module = torch.get_device_module(self.type)
         # As it is before a fix or a ceiling replaces it: the end of a block waits all the same.
         self._wait = self.module.synchronize
+        self._count = None  # of devices, once one is used
+        self._events_on = None  # the device whose stream events go into, once it is known
 
     def is_used(self):
-        """Return True once the program has used the device; asking does not start its driver."""
+        """Return True once the program has used a device; asking does not start its driver."""
         asked = getattr(self.module, "is_initialized", None)
         return asked() if asked is not None else self.built and self.module.device_count() > 0
 
@@ -26,25 +30,112 @@ class Accelerator:
         """Return True if there is a device; asking may start its driver."""
         return self.built and self.module.device_count() > 0
 
+    def in_use(self):
+        """Return the numbers of the devices that the program has memory on.
+
+        The current one alone where there is no other, or the backend does not count memory.
+        """
+        peak = getattr(self.module, "max_memory_allocated", None)
+        if self._count is None:
+            self._count = self.module.device_count()
+        if self._count > 1 and peak is not None:
+            used = [number for number in range(self._count) if peak(number) > 0]
+            if used:
+                return used
+        return [self._current()]
+
+    def _current(self):
+        asked = getattr(self.module, "current_device", None)
+        return asked() if asked is not None else 0
+
     def wait(self):
-        """Wait until the device has done what the program asked for."""
-        if self.is_used():
+        """Wait until every device in use has done what the program asked for."""
+        if not self.is_used():
+            return
+        used = self.in_use()
+        if used == [self._current()]:
             self._wait()
+            return
+        for number in used:
+            self._wait(number)
 
     def event(self):
-        """Return an event recorded in the current stream; None: it would end up in a graph."""
+        """Return an event recorded where the program computes; None: it would end up in a graph."""
         capturing = getattr(self.module, "is_current_stream_capturing", None)
         if not self.is_used() or (capturing is not None and capturing()):
             return None
         event = self.module.Event(enable_timing=True)
-        event.record()
+        stream = self._other_stream()
+        if stream is None:
+            event.record()
+        else:
+            event.record(stream)
         return event
 
+    def _other_stream(self):
+        """Return the current stream of the device in use; None where that is the current one."""
+        if self._count == 1:
+            return None
+        current = self._current()
+        if self._events_on is None:
+            used = self.in_use()
+            if len(used) == 1 and used[0] == current:
+                return None  # there may be nothing yet: asked again
+            self._events_on = current if current in used else used[0]
+        return None if self._events_on == current else self.module.current_stream(self._events_on)
+
+    def memory_bytes(self):
+        """Return what tensors take and what is reserved for them, over all devices in use."""
+        used = self.in_use()
+        allocated = sum(self.module.memory_allocated(number) for number in used)
+        return allocated, sum(self.module.memory_reserved(number) for number in used)
+
+    def capability(self):
+        """Return the lowest compute capability of the devices in use; None: there is none."""
+        asked = getattr(self.module, "get_device_capability", None)
+        capabilities = [asked(number) for number in self.in_use()] if asked is not None else []
+        known = [tuple(each) for each in capabilities if each is not None]
+        return min(known, default=None)
+
     def facts(self):
-        """Return its name, its devices' names and the program's peak of memory."""
+        """Return its name, its devices, and what is known of those that the program uses."""
         if not self.is_used():
             return {"accelerator": None, "devices": [], "peak_gpu_memory_bytes": None}
         name = getattr(self.module, "get_device_name", lambda _: self.type)
-        peak = getattr(self.module, "max_memory_allocated", lambda: None)
-        names = [name(index) for index in range(self.module.device_count())]
-        return {"accelerator": self.type, "devices": names, "peak_gpu_memory_bytes": peak()}
+        names = [name(number) for number in range(self.module.device_count())]
+        used = [self._described(number, names[number]) for number in self.in_use()]
+        peaks = [device["peak_bytes"] for device in used]
+        return {
+            "accelerator": self.type,
+            "devices": names,
+            "used_devices": used,
+            "peak_gpu_memory_bytes": None if None in peaks else sum(peaks),
+        }
+
+    def _described(self, number, name):
+        """Return one device in use; what its backend does not tell is None."""
+
+        def asked(function, *arguments):
+            known = getattr(self.module, function, None)
+            try:
+                return known(*arguments) if known is not None else None
+            except (RuntimeError, NotImplementedError, AssertionError):
+                return None
+
+        properties = asked("get_device_properties", number)
+        free_and_total = asked("mem_get_info", number) or (None, None)
+        uuid = getattr(properties, "uuid", None)
+        major, minor = (getattr(properties, part, None) for part in ("major", "minor"))
+        # A backend of one device may take no number.
+        which = [] if self._count == 1 else [number]
+        return {
+            "index": number,
+            "name": name,
+            "uuid": None if uuid is None else str(uuid),
+            "compute_capability": None if major is None else "%d.%d" % (major, minor or 0),
+            "memory_bytes": free_and_total[1] or getattr(properties, "total_memory", None),
+            "free_bytes": free_and_total[0],
+            "reserved_bytes": asked("memory_reserved", *which),
+            "peak_bytes": asked("max_memory_allocated", *which),
+            "peak_reserved_bytes": asked("max_memory_reserved", *which),
+        }

@@ -47,7 +47,10 @@ class ArmSpecs:
             name=self._kind + (label(fixes) or BASELINE),
             fixes=tuple(FixFile(fix, Path(self._specs[fix].file), values) for fix, values in fixes),
             variables=variables,
-            setup_s=sum(spec.setup_s + spec.more_setup_s(self._recording) for spec, _ in known),
+            setup_s=sum(
+                spec.setup_s + spec.more_setup_s(settings, self._recording)
+                for spec, settings in known
+            ),
             settled_after=self._settled_after(fixes),
             workers=self._prepared(fixes)[0],
             switching=self._switching(fixes),

@@ -20,10 +20,25 @@ def has_two_modes(timings: Sequence[LaunchTiming | Block]) -> bool:
     return bool(gaps) and abs(median(gaps)) > TWO_MODES
 
 
+def blocks_differ(timings: Sequence[LaunchTiming]) -> bool:
+    """Return True if the mean and the median block of a launch typically differ by over 15 %."""
+    gaps = []
+    for timing in timings:
+        block_means_s = [fmean(block.step_s) for block in timing.blocks if sum(block.step_s) > 0]
+        if block_means_s:
+            gaps.append(fmean(block_means_s) / median(block_means_s) - 1.0)
+    return bool(gaps) and abs(median(gaps)) > TWO_MODES
+
+
 def decided_by(baselines: Sequence[LaunchTiming], steps: StepStatistics | None) -> str:
-    """Return "mean" or "median": the time per sample that decides, by the baseline alone."""
+    """Return "mean" or "median": the time per sample that decides, by the baseline alone.
+
+    On an accelerator the median step is the host's, which runs ahead of its device; a whole block
+    ends when the device has done its work.
+    """
+    on_device = any(timing.on_device for timing in baselines)
     two_modes = (steps is not None and steps.two_modes) or has_two_modes(baselines)
-    return "mean" if two_modes else "median"
+    return "mean" if on_device or two_modes else "median"
 
 
 def t_quantile(probability: float, degrees: float) -> float:

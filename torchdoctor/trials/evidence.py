@@ -54,6 +54,10 @@ class Evidence:
         """Return True if batches have no size, so that time per step has to do."""
         return any(not timing.samples for timing in self.baselines)
 
+    @property
+    def _on_device(self) -> bool:
+        return any(timing.on_device for timing in self.baselines)
+
     def decided_by(self) -> str:
         """Return "mean" or "median": the figure that decides for all arms, by the baseline."""
         return compare.decided_by(self.baselines, self._steps)
@@ -61,8 +65,15 @@ class Evidence:
     def estimator(self, by: str, arm: Arm | None = None) -> Estimator:
         """Return the estimator of a time by its blocks, which both sides of a pair share."""
         per_step = self.per_step or (arm is not None and not _has_samples(arm))
-        # If means decide, all blocks count: the long steps may lie in a few of them.
-        return Estimator(by=by, trimmed=TRIMMED if by == "median" else 0.0, per_step=per_step)
+        return Estimator(by=by, trimmed=self._trimmed(by), per_step=per_step)
+
+    def _trimmed(self, by: str) -> float:
+        """Return the share of blocks left out at either end of a pair's differences."""
+        if by == "median":
+            return TRIMMED
+        # Long steps may lie in a few blocks, which then have to count. On an accelerator means
+        # decide for another reason, and a stall of the machine is left out as it is elsewhere.
+        return TRIMMED if self._on_device and not compare.blocks_differ(self.baselines) else 0.0
 
     def noise(self) -> list[float]:
         """Return the differences of the untouched program with itself, in blocks of one launch."""
@@ -150,7 +161,12 @@ class Evidence:
         )
 
     def _other(self, arm: Arm, source: str) -> list[float]:
-        """Return the differences by whichever of mean and median does not decide."""
+        """Return the differences by whichever of mean and median does not decide, if it says any.
+
+        On an accelerator the median step is the host's alone.
+        """
+        if self._on_device:
+            return []
         return self.differences(arm, source, "median" if self._by(arm) == "mean" else "mean")
 
     def block_gains(self, arms: Sequence[Arm]) -> dict[str, BlockGain]:

@@ -66,8 +66,8 @@ def training_is_the_same(measured: Measured, allow_training_changes: bool) -> bo
     if risk == 3:
         return allow_training_changes
     if numerics.classification == "not-comparable":
-        # Nothing speaks against the fix, and its own promise is strong.
-        return risk < 2 and not numerics.needs_seeds and not measured.arm.facts.doubted
+        # Nothing speaks against the fix, and it promises the very same numbers.
+        return risk == 0 and not numerics.needs_seeds and not measured.arm.facts.doubted
     return numerics.classification in SAME_TRAINING
 
 
@@ -244,7 +244,8 @@ class Judgement:
         if verdict == "faster" and measured.gain < math.log1p(WORTH):
             parts.append(f"gains less than {WORTH:.0%}")
         numerics, facts = measured.numerics, measured.arm.facts
-        doubted = facts.doubted and numerics.classification == "not-comparable"
+        unproven = facts.risk > 0 or facts.doubted
+        doubted = unproven and numerics.classification == "not-comparable"
         if numerics.classification == "changed" and facts.risk < 3 and measured.gain > 0:
             parts.append("training changed: not recommended")
         elif measured.gain > 0 and (numerics.needs_seeds or doubted):

@@ -11,12 +11,14 @@ SLOW_KINDS = ("network", "FUSE", "rotating disk")
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU as NVML reports it; None: not measured."""
+    """One GPU as NVML reports it, or the program's torch; None: not measured."""
 
-    index: int  #: Number of the device, from 0.
+    index: int  #: Number of the device, from 0, in the driver's order, which CUDA need not share.
     name: str  #: Its product name.
     memory_bytes: int | None = None  #: Its memory.
     compute_capability: str | None = None  #: E.g. "9.0".
+    uuid: str | None = None  #: Without "GPU-" or "MIG-", by which driver and torch agree.
+    in_use: bool | None = None  #: Whether the program has memory on it; null: not known.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +42,18 @@ class Environment:
     usable_cpus: float | None = None  #: CPUs it may use by affinity and quota; null: not known.
     cpu_features: list[str] = field(default_factory=list)  #: Vector extensions.
     memory_bytes: int | None = None  #: Memory of the machine.
-    gpus: list[Gpu] = field(default_factory=list)  #: The GPUs that the driver reports.
+    gpus: list[Gpu] = field(default_factory=list)  #: The machine's, those in use first.
     driver: str | None = None  #: Version of the GPU driver.
     cuda: str | None = None  #: CUDA version that torch was built with.
     hip: str | None = None  #: Version of ROCm's HIP that torch was built with.
     container: ContainerLimits = field(default_factory=ContainerLimits)  #: Limits of the container.
     numa_nodes: int | None = None  #: Memory nodes of the machine.
     sandbox: Annotated[str, "overlay", "landlock", "none"] = "none"  #: How writes were kept apart.
+
+    @property
+    def used_gpus(self) -> list[Gpu]:
+        """Return the GPUs that the program uses, or all where that is not known."""
+        return [gpu for gpu in self.gpus if gpu.in_use] or self.gpus
 
     @property
     def cpus(self) -> float:

@@ -46,6 +46,7 @@ class LaunchTiming:
     fingerprints: list[str] = field(default_factory=list)  # per sample of the first batches
     peak_memory_bytes: int | None = None  # process tree; GPU peak where it trained on one
     gpu_memory: bool = False  # peak_memory_bytes is of the GPU
+    on_device: bool = False  # a GPU or another accelerator was used: step_s are the host's stamps
     fixes: list[AppliedFix] = field(default_factory=list)
     setup_s: float | None = None  # time to the end of warm-up (start-up, compilation)
     wall_s: float = 0.0

@@ -201,6 +201,7 @@ class Flags:
     cudnn_deterministic: bool | None = None
     matmul_tf32: bool | None = None
     cudnn_tf32: bool | None = None
+    sets_fp32_precision: bool = False  # the program does, so that reading `allow_tf32` raises
     num_threads: int | None = None
     num_threads_location: Location | None = None  # where set_num_threads was called
     grad_scaler: bool | None = None
@@ -309,6 +310,21 @@ ANALYSED = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class UsedDevice:
+    """An accelerator that a process has memory on, as its torch describes it; None: not told."""
+
+    index: int  # in the process's own order, of those that it may see
+    name: str
+    uuid: str | None = None  # without the prefix ("GPU-", "MIG-") that the driver writes
+    compute_capability: str | None = None
+    memory_bytes: int | None = None
+    free_bytes: int | None = None  # that nobody had, when it was asked
+    reserved_bytes: int | None = None  # that the process had then
+    peak_bytes: int | None = None  # of its tensors
+    peak_reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProcessFacts:
     """One process of the program, as its probe saw it."""
 
@@ -319,7 +335,8 @@ class ProcessFacts:
     cuda: str | None = None
     hip: str | None = None  # version of ROCm's HIP that torch was built with
     accelerator: str | None = None  # name in torch of the device that was used, such as "cuda"
-    devices: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)  # names of all that it may see
+    used_devices: list[UsedDevice] = field(default_factory=list)
     rank: int | None = None
     world_size: int | None = None
     is_loader_worker: bool = False

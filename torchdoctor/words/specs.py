@@ -204,7 +204,7 @@ class FixSpec(SwitchSpec):
     note: Sentence = lambda _: None  # said of its first trial, however it ended
 
     setup_s: float = 0.0  # what it costs once, so that cheaper trials come first
-    more_setup_s: Callable[[Recording], float] = lambda _: 0.0  # and more of that in a program
+    more_setup_s: Callable[[Settings, Recording], float] = lambda *_: 0.0  # and more in a program
     fills_in_first_epoch: bool = False  # it gains from the second epoch on; trials warm up for one
     reorders: bool = False  # the same batches come in another order
     needs_free_cpus: bool = False  # on a busy machine it may gain nothing that it gains elsewhere

@@ -50,8 +50,13 @@ class PaddedProducts:
         """Time the products that take most; leave out what cannot be timed."""
         accelerator = self._session.accelerator
         device = accelerator.type if accelerator.is_used() else "cpu"
-        if device not in ("cpu", "cuda"):
-            return  # which sizes suit others is not known
+        if device == "cpu":
+            self._measure_on("cpu")
+        elif device == "cuda":  # which sizes suit others is not known
+            with self._torch.cuda.device(accelerator.in_use()[0]):
+                self._measure_on("cuda")
+
+    def _measure_on(self, device):
         began = time.perf_counter()
         for operator, sizes, dtype, calls in self._wanted:
             if len(self._rows) >= _MOST or time.perf_counter() - began > _MOST_ALL_S:
@@ -74,7 +79,7 @@ class PaddedProducts:
     def _multiple_bytes(self, device):
         if device == "cpu":
             return _BYTES_CPU
-        ampere = self._torch.cuda.get_device_capability() >= (8, 0)
+        ampere = (self._session.accelerator.capability() or (0, 0)) >= (8, 0)
         return _BYTES_AMPERE if ampere else _BYTES_GPU
 
     def _compare(self, operator, sizes, padded, dtype, device):

@@ -15,6 +15,7 @@ _SETTLED = 16  # backwards, and optimizer steps as long as they are looked at
 _MOST_BACKWARDS = 24  # enough for a generator that learns at every fifth step
 _MOST_FORWARDS = 2_000  # an episode of single forwards may come before each backward
 _DEEPEST = 40  # frames of the user's code
+_CUDA_GRAPHS = "torch._inductor.cudagraph_trees"  # imported once "reduce-overhead" makes one
 
 
 class Losses:
@@ -38,6 +39,7 @@ class Losses:
     def keep(self, tensors):
         """Keep a scalar loss; return its index, -1 for no scalar (+inf, so that indices agree)."""
         tensor = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+        tensor = self._session.scaled_losses.unscaled(tensor)
         values = self._values
         try:
             if tensor.is_cpu:
@@ -49,14 +51,21 @@ class Losses:
         if getattr(tensor, "numel", None) is None or tensor.numel() != 1 or tensor.is_cpu:
             return -1
         if self._keeps_on_device:
-            self._device.append((len(values) - 1, tensor.detach()))
+            loss = tensor.detach()
+            # The next replay of a compiled CUDA graph writes over it; elsewhere no kernel is ours.
+            if _CUDA_GRAPHS in sys.modules:
+                loss = loss.clone()
+            self._device.append((len(values) - 1, loss))
         return len(values) - 1
 
     def read_device(self):
         """Read the losses that lie on the device, which waits for it."""
         kept, self._device = self._device, []
         for index, tensor in kept:
-            self._values[index] = float(tensor.float().item())
+            try:
+                self._values[index] = float(tensor.float().item())
+            except RuntimeError as error:  # its loss alone is not known
+                self._session.fail("loss", error)
 
     def _write(self):
         """Append to `losses-<number>.bin` what is known: the losses before the first unread one."""
@@ -156,6 +165,7 @@ class BackwardPasses:
 def install(session):
     """Wrap `torch.autograd.backward`, and `torch.autograd.grad`."""
     passes = BackwardPasses(session)
+    session.scaled_losses.install()
     wrapping.wrap(session.torch.autograd, "backward", passes.around)
     gradient_hooks.install(session, passes)
 

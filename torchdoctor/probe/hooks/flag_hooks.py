@@ -104,8 +104,9 @@ class Flags:
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "cudnn_benchmark": bool(backends.cudnn.benchmark),
             "cudnn_deterministic": bool(backends.cudnn.deterministic),
-            "matmul_tf32": _tf32(backends.cuda.matmul),
-            "cudnn_tf32": _tf32(backends.cudnn),
+            "matmul_tf32": _tf32(backends.cuda.matmul, backends.cuda.matmul),
+            "cudnn_tf32": _tf32(backends.cudnn, getattr(backends.cudnn, "conv", None)),
+            "sets_fp32_precision": _refuses_older(backends.cuda.matmul, backends.cudnn),
             "num_threads": torch.get_num_threads(),
             "grad_scaler": self._grad_scaler,
             "profiler_on": self._profilers_on > 0,
@@ -118,8 +119,24 @@ class Flags:
         }
 
 
-def _tf32(backend):
+def _tf32(backend, newer):
+    """Return whether TF32 is allowed; `newer`: what has `fp32_precision`, from torch 2.9 on."""
+    precision = getattr(newer, "fp32_precision", None)
+    if precision is not None:
+        return precision == "tf32"
     try:
         return bool(backend.allow_tf32)
-    except (AttributeError, RuntimeError):  # RuntimeError: set through the newer interface
+    except (AttributeError, RuntimeError):
         return None
+
+
+def _refuses_older(*backends):
+    """Return True where reading `allow_tf32` raises: the program set `fp32_precision` itself."""
+    try:
+        for backend in backends:
+            _ = backend.allow_tf32
+    except RuntimeError:
+        return True
+    except AttributeError:
+        return False
+    return False

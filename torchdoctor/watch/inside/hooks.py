@@ -11,6 +11,7 @@ from time import perf_counter_ns
 
 from ...probe import places, step_log, wrapping
 from ...probe.hooks import copy_hooks, gradient_hooks, model_hooks
+from ...probe.hooks.scaled_losses import ScaledLosses
 from ...probe.measure.batch_sizes import BatchSizes
 from .stepping import CHECKPOINT_BEGIN, CHECKPOINT_END
 
@@ -177,11 +178,13 @@ class Backwards:
 
     def __init__(self, watch):
         self._watch, self._on_device = watch, None
+        self._scaled_losses = ScaledLosses(watch)
         self._due_ns = self._device_due_ns = 0
 
     def install(self):
         """Wrap `torch.autograd.backward`, which `Tensor.backward` calls, and `autograd.grad`."""
         wrapping.wrap(self._watch.torch.autograd, "backward", self.around)
+        self._scaled_losses.install()
         gradient_hooks.install(self._watch, self)
 
     def around(self, old):
@@ -229,6 +232,7 @@ class Backwards:
         loss = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
         if getattr(loss, "numel", None) is None or loss.numel() != 1:
             return
+        loss = self._scaled_losses.unscaled(loss)
         if loss.is_cpu:
             self._watch.keeper.loss(loss.item())
             return

@@ -239,8 +239,8 @@ class Keeper:
         device = self._watch.accelerator
         try:
             if device.built and device.is_used():
-                module = device.module
-                return float(module.memory_allocated()), float(module.memory_reserved())
+                allocated, reserved = device.memory_bytes()
+                return float(allocated), float(reserved)
         except Exception:
             pass
         return nan, nan

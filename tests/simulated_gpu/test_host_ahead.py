@@ -1,0 +1,59 @@
+"""A program that never waits for its GPU: what the host needs is not what a step takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulated_gpu import devices
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trials")]
+
+# The host needs 48 ms, or 44 where gradients are dropped; the device 50, or 45 with TF32.
+PROGRAM = """
+import simulated_gpu.attach
+import time
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64, bias=False).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+x = torch.ones(1024, 64, device="cuda", requires_grad=True)
+for step in range(2000):
+    began = time.perf_counter()
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    host_s = 0.048 if {slower} else 0.044
+    time.sleep(max(began + host_s - time.perf_counter(), 0.0))
+"""
+_FLOPS = 2 * 1024 * 64 * 64  # of a product, and there are three in a step
+GFLOPS, GFLOPS_LOW = (_FLOPS / (device_s / 3) / 1e9 for device_s in (0.050, 0.045))
+DEVICE = f"gflops={GFLOPS};gflops_low={GFLOPS_LOW};kernel_us=1"
+
+
+def tried(folder: Path, program: str, fix: str) -> dict[str, Any]:
+    """Return the row of the one fix that was tried."""
+    (folder / "train.py").write_text(program, encoding="utf-8")
+    options = ["--fixes", fix, "--budget", "75s", "--output", "out"]
+    ran = devices.doctor(folder, "run", *options, "train.py", settings=DEVICE)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    report = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
+    [trial] = [trial for trial in report["trials"] if trial["fix"] == fix]
+    return trial
+
+
+def test_a_fix_of_the_host_alone_gains_nothing_where_the_gpu_is_busy(tmp_path: Path) -> None:
+    program = PROGRAM.format(slower="model.weight.grad is not None")
+    trial = tried(tmp_path, program, "set-to-none")
+    assert trial["speedup"]["estimate"] == pytest.approx(1.0, abs=0.02)
+    assert trial["median_speedup"] is None, "the host's own median step is 9 % faster"
+    assert trial["verdict"] not in ("faster", "looks-faster")
+
+
+def test_a_fix_of_kernels_gains_what_the_gpu_gains(tmp_path: Path) -> None:
+    speedup = tried(tmp_path, PROGRAM.format(slower="False"), "tf32")["speedup"]
+    assert speedup["estimate"] == pytest.approx(50 / 45, abs=0.03)
