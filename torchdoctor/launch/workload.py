@@ -12,7 +12,6 @@ from torchdoctor.machine.environment import SAFE_PATH
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
-RUNS = "torchdoctor-runs"  # that runs are written to where no other folder is named
 _PYTHON = re.compile(r"^(python|pypy)[\d.]*(\.exe)?$", re.IGNORECASE)
 _HAS_TORCH = "import importlib.util as u; raise SystemExit(0 if u.find_spec('torch') else 9)"
 _COMPILE = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"
