@@ -184,7 +184,8 @@ def _write_files(report: GateReport, files: Files) -> None:
             if path is not None and kind == "gate result":
                 write_record(report, path)
             elif path is not None:
-                write_text(render.get(kind, lambda _: formats.junit(report))(document), path)
+                text = render.get(kind, lambda _: formats.junit(report))(document)
+                write_text(text, path, through_link=path is not own)
         except UsageError as error:
             typer.echo(f"torchdoctor: {error}", err=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")

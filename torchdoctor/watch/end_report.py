@@ -34,7 +34,7 @@ def write_end_report(folder: Path) -> None:
     """Write report.json, .txt and .html into the run's folder; `folder`: its `watch`."""
     names = {"json": REPORT_NAME, "terminal": "report.txt", "html": doc.PAGE_NAME}
     for format, name in names.items():
-        write_text(rendered(folder.parent, format), folder.parent / name)
+        write_text(rendered(folder.parent, format), folder.parent / name, through_link=False)
 
 
 def rendered(folder: Path, format: str, details: bool = True) -> str:

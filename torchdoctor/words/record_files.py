@@ -5,6 +5,8 @@ import dataclasses
 import math
 import os
 import re
+import secrets
+import stat
 import sys
 import typing
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ RECORDING_NAME = "recording.json"
 
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _STREAMS = {"stdout": 1, "stderr": 2}
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _LARGEST = 1e60  # a figure beyond is nobody's measurement
 _ABOVE_ZERO = "step_time_s.mean", "step_time_s.median"
 _Record = TypeVar("_Record", Report, Recording)
@@ -90,18 +93,23 @@ def read_recording(path: str | Path) -> Recording:
     return _convert(outline["recording"], Recording, str(path))
 
 
-def write_text(text: str, path: str | Path) -> None:
-    """Write a rendered report as UTF-8, whole or not at all."""
-    write_atomically(path, text.encode("utf-8", "replace"))
+def write_text(text: str, path: str | Path, through_link: bool = True) -> None:
+    """Write a rendered report as UTF-8, whole or not at all; see `write_atomically`."""
+    write_atomically(path, text.encode("utf-8", "replace"), through_link)
 
 
-def write_atomically(path: str | Path, data: bytes) -> None:
+def write_atomically(path: str | Path, data: bytes, through_link: bool = True) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a crash.
 
     Missing folders are made. A path that is no regular file (a pipe), or is an open descriptor
-    (/dev/stdout), is written to directly. Raise UsageError if the place cannot be written to.
+    (/dev/stdout), is written to directly; of a symbolic link the target is replaced. Our own names
+    in a run's folder go not `through_link`: the folder may come from elsewhere, where nobody
+    but us makes a file of that name.
+    Raise UsageError if the place cannot be written to.
     """
     path = Path(path)
+    if not through_link and (path.is_symlink() or (path.exists() and not path.is_file())):
+        raise UsageError(f"Cannot write {path}: it is a link, or no file. Remove it to go on.")
     try:
         Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
@@ -126,21 +134,41 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
         return
     target = Path(os.path.realpath(path))  # a link stays a link
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666  # less the umask
+    # Of a name that nobody can foresee: the folder may be open to others, who could put a link.
+    temporary = target.with_name(f".torchdoctor-{secrets.token_hex(8)}.tmp")
+    before = target.stat() if target.exists() else None
+    mode = 0o666 if before is None else before.st_mode & 0o700  # less the umask
+    handle = os.open(temporary, _NEW_FILE, mode)
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
+            if before is not None:
+                _keep_owner_and_attributes(file.fileno(), target, before)
+                temporary.chmod(stat.S_IMODE(before.st_mode))  # both take bits away, the umask too
             os.fsync(file.fileno())
-        if target.exists():
-            temporary.chmod(mode)  # the umask took bits away
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _keep_owner_and_attributes(handle: int, target: Path, before: os.stat_result) -> None:
+    """Give a new file the owner and the extended attributes of the one that it replaces.
+
+    As far as we may: only root gives a file to others, and not all file systems have attributes.
+    """
+    new = os.fstat(handle)
+    if hasattr(os, "fchown") and (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
+        for owner, group in ((before.st_uid, -1), (-1, before.st_gid)):
+            with contextlib.suppress(OSError):
+                os.fchown(handle, owner, group)
+    if hasattr(os, "listxattr"):
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(target):
+                with contextlib.suppress(OSError):
+                    os.setxattr(handle, name, os.getxattr(target, name))
 
 
 def _read(path: Path) -> bytes:
