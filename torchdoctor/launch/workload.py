@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -186,12 +187,13 @@ def new_run_folder(output: Path | None, cwd: str, created: datetime) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if output is None:  # recordings are nothing to commit
-            (folder.parent / ".gitignore").write_text("*\n")
+            with contextlib.suppress(FileExistsError):  # or a link to another file
+                with (folder.parent / ".gitignore").open("x") as file:
+                    file.write("*\n")
         if any(folder.iterdir()):
             raise UsageError(f"The folder {folder} is not empty: name a new folder with --output.")
-        probe = folder / ".writable"
-        probe.write_text("")
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise UsageError(
             f"Cannot write to {folder} ({error.strerror}): name another folder with --output."
