@@ -16,6 +16,7 @@ from torchdoctor import __version__
 from torchdoctor.cli import compare, diagnose, gate, run, stored, top, watch
 from torchdoctor.cli.outputs import discard_output
 from torchdoctor.words.errors import TorchdoctorError, UsageError
+from torchdoctor.words.figures import clean
 
 app = typer.Typer(
     name="torchdoctor",
@@ -75,6 +76,7 @@ def _defect(error: BaseException) -> int:
 def _say(text: str) -> None:
     if sys.stderr is None:
         return
+    text = clean(text)
     if sys.stderr.isatty():  # a log gets its one line
         from torchdoctor.reports.wrapping import fill, width
 

@@ -136,7 +136,14 @@ def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bo
         from torchdoctor.reports.tensorboard.write import write_tensorboard
 
         write_tensorboard(report, tensorboard)
-        typer.echo(f"To see it in TensorBoard: tensorboard --logdir {tensorboard}", err=True)
+        say(f"To see it in TensorBoard: tensorboard --logdir {tensorboard}")
+
+
+def say(text: str, error: bool = True) -> None:
+    """Print a line that may hold names from elsewhere, by default to standard error."""
+    from torchdoctor.words.figures import visible
+
+    typer.echo(visible(text), err=error)
 
 
 def discard_output() -> None:

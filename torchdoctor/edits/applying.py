@@ -191,7 +191,16 @@ def _patched(text: str, parts: Sequence[str], exactly: bool) -> str | None:
 def _uncommitted(path: Path) -> bool:
     """Return True if git knows the file, with other content; False outside a repository."""
     # A repository's own settings may name a program that git starts to watch its files.
-    command = ["git", "-c", "core.fsmonitor=false", "status", "--porcelain", "--untracked-files=no", "--", path.name]
+    command = [
+        "git",
+        "-c",
+        "core.fsmonitor=false",
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        path.name,
+    ]
     try:
         ran = subprocess.run(command, cwd=path.parent, capture_output=True, check=False)
     except OSError:  # there is no git

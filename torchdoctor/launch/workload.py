@@ -187,9 +187,9 @@ def new_run_folder(output: Path | None, cwd: str, created: datetime) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if output is None:  # recordings are nothing to commit
-            with contextlib.suppress(FileExistsError):  # or a link to another file
-                with (folder.parent / ".gitignore").open("x") as file:
-                    file.write("*\n")
+            ignored = folder.parent / ".gitignore"
+            with contextlib.suppress(FileExistsError), ignored.open("x") as file:
+                file.write("*\n")
         if any(folder.iterdir()):
             raise UsageError(f"The folder {folder} is not empty: name a new folder with --output.")
         with tempfile.TemporaryFile(dir=folder):

@@ -1,5 +1,6 @@
 """The details of a report: the tree, findings, operators, trials, code, conditions."""
 
+import shlex
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
@@ -205,7 +206,7 @@ def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
     if fix.aim != "training":
         return []
     why = catalogue.why(fix.fix)
-    lines = [f"Why: {why} More: torchdoctor explain {fix.fix}"] if why else []
+    lines = [f"Why: {why} More: torchdoctor explain {shlex.quote(fix.fix)}"] if why else []
     lines += [
         f"{_TRIED.get(trial.verdict, 'Tried')}: {clean(trial.sentence)}"
         for trial in report.training_trials

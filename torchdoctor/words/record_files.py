@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import re
@@ -18,6 +19,7 @@ import msgspec
 from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Recording, Report
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import visible
 from torchdoctor.words.gate import GateReport
 
 REPORT_NAME = "report.json"
@@ -26,6 +28,7 @@ RECORDING_NAME = "recording.json"
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _STREAMS = {"stdout": 1, "stderr": 2}
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_UNSEEN = re.compile(r"[^\x00-\x7e]")  # what JSON may hold as it is
 _LARGEST = 1e60  # a figure beyond is nobody's measurement
 _ABOVE_ZERO = "step_time_s.mean", "step_time_s.median"
 _Record = TypeVar("_Record", Report, Recording)
@@ -232,7 +235,22 @@ def _check_figures(value: Any, where: str = "") -> None:
 
 
 def _encode(record: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=2) + b"\n"
+    data = msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=2) + b"\n"
+    return shown_json(data)
+
+
+def shown_json(data: bytes) -> bytes:
+    """Return JSON of the same content that a terminal may show: see `figures.visible`."""
+    if data.isascii() and b"\x7f" not in data:
+        return data  # the others of ASCII have their escapes already
+    return _UNSEEN.sub(_escaped, data.decode()).encode()
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    if character != "\x7f" and visible(character) == character:
+        return character
+    return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
 
 
 def _plain(value: Any) -> Any:
