@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from torchdoctor.words import (
 )
 from torchdoctor.words.record_files import read_report, write_record
 
+ROOT = Path(__file__).parents[2]
 BEFORE, AFTER = "import torch\n", "import torch\nimport this\n"
 
 
@@ -262,3 +264,24 @@ def test_the_owner_of_a_changed_file_stays(place: Place) -> None:
     assert place.patch("--apply").returncode == 0
     status = place.script.stat()
     assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (1234, 2345, 0o640)
+
+
+def test_a_run_from_elsewhere_hangs_nothing(place: Place) -> None:
+    os.mkfifo(place.run / "report.json")
+    place.refused("--apply")
+    listed = commands.torchdoctor("report", "--list", cwd=place.project)
+    assert listed.returncode == 2 and "no run" in listed.stderr
+
+
+def test_a_folder_that_is_gone_is_said_in_one_sentence(place: Place, tmp_path: Path) -> None:
+    place.report(change_of("b/train.py"))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = [sys.executable, "-m", "torchdoctor", "patch", str(place.run), "--apply"]
+    shell = ["sh", "-c", 'rmdir "$0" && exec "$@"', str(gone), *command]
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    result = subprocess.run(
+        shell, cwd=gone, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    assert result.returncode == 2 and "defect" not in result.stderr
+    assert place.script.read_text() == BEFORE

@@ -26,6 +26,7 @@ from torchdoctor.reports import comparison as comparison_format
 from torchdoctor.reports import gate as gate_format
 from torchdoctor.reports import markdown, terminal
 from torchdoctor.reports.formats import document, rendered
+from torchdoctor.reports.pictures import _around
 from torchdoctor.reports.side_by_side import comparison_page, gate_page
 from torchdoctor.words import BRANCHES, Environment, Interval, Report, WorkloadRecord
 from torchdoctor.words.figures import clean, visible
@@ -267,3 +268,22 @@ def test_a_command_to_copy_quotes_what_a_report_calls_a_fix() -> None:
         dataclasses.replace(report, recommendation=offered, run_folder="/r"), "terminal"
     )
     assert "--fix 'x; touch y'" in text and "--fix x;" not in text
+
+
+def test_a_change_to_be_copied_keeps_its_tabs(tmp_path: Path) -> None:
+    """The page and the Markdown held spaces, and `git apply` found no such lines."""
+    report = SAMPLES["loader_bound"]()
+    fixes = [dataclasses.replace(report.recommendation.fixes[0], edit="-\ta = 1\n+\ta = 2\n")]
+    recommended = dataclasses.replace(report.recommendation, fixes=fixes, patch=fixes[0].edit)
+    report = dataclasses.replace(report, recommendation=recommended)
+    assert "-\ta = 1\n+\ta = 2" in rendered(report, "markdown")
+    page = rendered(report, "html")
+    assert "-\ta = 1\n+\ta = 2" in page and r"-\ta = 1\n+\ta = 2" in page
+
+
+def test_a_page_shows_lines_of_no_file_but_python_sources(tmp_path: Path) -> None:
+    secret, source = tmp_path / "secret", tmp_path / "source.py"
+    for file in (secret, source):
+        file.write_text("known\nhidden\n")
+    assert _around(str(secret), 1, "known") == [(1, "known")]
+    assert _around(str(source), 1, "known") == [(1, "known"), (2, "hidden")]

@@ -4,6 +4,7 @@ Everything heavy is imported inside the command that needs it, so that `--help` 
 """
 
 import errno
+import os
 import signal
 import sys
 import tempfile
@@ -99,6 +100,14 @@ def _by_ctrl_c(end: BaseException | None) -> bool:
     return end is not None
 
 
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError:
+        return True
+    return False
+
+
 def _check_command(words: list[str]) -> None:
     """Raise UsageError for a script in place of a command: it is meant to be run."""
     if words and words[0].endswith(".py"):
@@ -129,6 +138,9 @@ def main() -> None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             _say(f"torchdoctor: {str(error.filename)[:60]}... is too long a name: shorten it.")
+            sys.exit(2)
+        if error.errno == errno.ENOENT and _folder_is_gone():
+            _say("torchdoctor: the current folder does not exist any more: change to another.")
             sys.exit(2)
         if error.errno != errno.ENOSPC:
             sys.exit(_defect(error))

@@ -56,7 +56,8 @@ def report_file(named: Path | None) -> Path:
 
 def _newest_first() -> list[Path]:
     """Return the reports of the runs below this folder; raise UsageError where there is none."""
-    reports = [x for x in Path(RUNS).glob("*/report.json") if not (x.parent / _WATCH).is_dir()]
+    found = [path for path in Path(RUNS).glob("*/report.json") if path.is_file()]  # no pipe
+    reports = [path for path in found if not (path.parent / _WATCH).is_dir()]
     if not reports:
         todo = "name a report.json, or measure a program first with: torchdoctor run train.py"
         raise UsageError(f"There is no run in {RUNS} below this folder: {todo}")

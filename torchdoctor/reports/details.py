@@ -23,6 +23,7 @@ from torchdoctor.words.figures import (
     quantity,
     settings,
     speedup,
+    visible,
 )
 
 A_A = "no change (A/A)"
@@ -191,7 +192,7 @@ def _changes(report: Report, fixes: list[RecommendedFix]) -> list[document.Block
         where = place(fix.location, report.workload.cwd)
         head = f"{number}. {ident}: {clean(catalogue.name(fix.fix))}  {where}"
         blocks.append(document.Sentence(head.strip(), "strong"))
-        code = clean((fix.edit or fix.instruction or "").strip("\n"))
+        code = visible((fix.edit or fix.instruction or "").strip("\n"))
         blocks.append(document.Code(code, "diff" if fix.edit else "python"))
         blocks += document.sentences(*map(clean, fix.also_changes), *_training_notes(report, fix))
     for command in handed_out.patch_commands(report, fixes):

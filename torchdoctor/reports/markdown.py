@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torchdoctor.reports import document as blocks
 from torchdoctor.reports.document import Block, Document, Section
 from torchdoctor.words import Note
-from torchdoctor.words.figures import clean
+from torchdoctor.words.figures import clean, visible
 
 # Entities where the Markdown of TensorBoard's TEXT tab knows no backslash.
 _ENTITIES = {"&": "&amp;", "|": "&#124;", "<": "&lt;", ">": "&gt;", "~": "&#126;"}
@@ -61,7 +61,7 @@ def _written(block: Block) -> str:
             return _table(("part", "share"), [(bar.label, bar.text) for bar in block.bars])
         case blocks.Code():
             language = "" if block.language == "shell" else block.language
-            text = clean(block.text)
+            text = visible(block.text)
             fence = "`" * max(4, _longest_run(text) + 1)
             return f"{fence}{language}\n{text}\n{fence}"
 

@@ -70,7 +70,9 @@ def read_report(path: str | Path) -> Report:
     The run folder of a report that was moved with it is where the report is now.
     """
     path = Path(path)
-    path = path / REPORT_NAME if path.is_dir() else path
+    if path.is_dir():
+        path = path / REPORT_NAME
+        _check_no_pipe(path)  # that was not named: nobody may ever write to it
     report = decode_report(_read(path), str(path))
     before, now = report.run_folder, str(path.parent.resolve())
     if before and not Path(before).is_dir() and (path.parent / RECORDING_NAME).is_file():
@@ -89,6 +91,7 @@ def write_recording(recording: Recording, path: str | Path) -> None:
 
 def read_recording(path: str | Path) -> Recording:
     """Read what `write_recording` wrote; raise UsageError if it is no recording."""
+    _check_no_pipe(Path(path))
     outline = _outline(_read(Path(path)), str(path))
     if outline.get("kind") != "recording" or "recording" not in outline:
         raise UsageError(f"{path} is not a torchdoctor recording.")
@@ -172,6 +175,11 @@ def _keep_owner_and_attributes(handle: int, target: Path, before: os.stat_result
             for name in os.listxattr(target):
                 with contextlib.suppress(OSError):
                     os.setxattr(handle, name, os.getxattr(target, name))
+
+
+def _check_no_pipe(path: Path) -> None:
+    if path.is_fifo():
+        raise UsageError(f"{path} is a pipe, not a file.")
 
 
 def _read(path: Path) -> bytes:
