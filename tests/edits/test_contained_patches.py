@@ -189,6 +189,10 @@ def test_a_record_that_is_a_link_or_a_pipe_is_neither_read_nor_written(place: Pl
     record.unlink()
     place.report(change_of("b/pipe.py"))
     place.refused("--apply")
+    place.record(place.project / "pipe.py")
+    place.refused("--undo")
+    place.report(change_of("b/train.py"))
+    assert place.patch("--apply").returncode == 0, "the record is of another file"
 
 
 def test_in_a_subfolder_of_the_repository_the_report_of_it_is_applied(place: Place) -> None:
@@ -242,6 +246,14 @@ def test_a_file_with_further_names_is_left_alone(place: Place) -> None:
 def test_a_damaged_diff_is_refused_in_one_sentence(place: Place, diff: str) -> None:
     place.report(diff)
     place.refused("--apply", "--force")
+
+
+def test_a_name_that_no_record_can_hold_is_refused(place: Place) -> None:
+    script = Path(os.fsdecode(os.fsencode(place.project) + b"/tr\xe4in.py"))
+    script.write_text(BEFORE)
+    place.report(change_of('"b/tr\\344in.py"'))
+    place.refused("--apply")
+    assert script.read_text() == BEFORE and not (place.run / "applied-patch.json").exists()
 
 
 def test_a_fix_alone_is_held_to_the_same(place: Place) -> None:

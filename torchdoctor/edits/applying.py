@@ -146,6 +146,8 @@ def _applied(record: Path) -> Changes:
 
 def _is_patched(path: str, change: FileChange) -> bool | None:
     """Return whether a file is as the patch left it; None: neither so, nor as it was before."""
+    if not Path(path).is_file():  # a pipe would be waited for
+        return None
     try:
         text = read_source(Path(path))
     except (OSError, UnicodeDecodeError):

@@ -73,6 +73,11 @@ def checked_source(path: Path) -> Path:
         raise UsageError(f"Cannot patch {path} ({why}): put back what was measured.") from error
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"Cannot patch {path}: it is no file.")
+    if not _is_utf8(str(real)):
+        raise UsageError(
+            f"{path} has a name that is no UTF-8, which no record can hold: apply the printed diff "
+            "with git apply."
+        )
     if status.st_nlink > 1:
         raise UsageError(
             f"{path} has further names (hard links), which would be changed too or part from it: "
@@ -85,6 +90,14 @@ def check_texts(path: Path, *texts: str) -> None:
     """Raise UsageError for a file that has no suffix, if it is no Python before or after."""
     if not path.suffix and not all(map(_is_python, texts)):
         raise UsageError(f"{path} is no Python source: a patch changes no other files.")
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_python(text: str) -> bool:
