@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import numpy
@@ -15,7 +16,9 @@ from record_schema import SCHEMAS, report_page
 from samples import CPU_MACHINE, SAMPLES, between, loader_bound
 
 from torchdoctor import words as records
-from torchdoctor.reports.formats import FORMATS, rendered
+from torchdoctor.cli.outputs import check_written
+from torchdoctor.launch.workload import new_run_folder
+from torchdoctor.reports.formats import FORMATS, rendered, write_page
 from torchdoctor.words import BRANCHES, Recording, Report, Workload
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import (
@@ -25,6 +28,7 @@ from torchdoctor.words.record_files import (
     read_report,
     write_record,
     write_recording,
+    write_text,
 )
 from torchdoctor.words.trials import LossComparison, TrainingTrial
 
@@ -215,3 +219,60 @@ def test_a_report_is_rendered_without_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "False"
+
+
+def test_a_file_is_written_beside_no_name_that_others_foresee(tmp_path: Path) -> None:
+    """A link of the temporary's name, put into a shared folder, led the text to its target."""
+    victim, report = tmp_path / "victim", tmp_path / "report.html"
+    victim.write_text("kept")
+    for number in range(os.getpid() - 2, os.getpid() + 3):
+        (tmp_path / f".report.html.{number}.tmp").symlink_to(victim)
+    there = set(tmp_path.iterdir())
+    write_text("new", report)
+    assert (victim.read_text(), report.read_text()) == ("kept", "new")
+    assert set(tmp_path.iterdir()) == {*there, report}
+    write_text("long", tmp_path / ("x" * 250))  # a name with no room for a longer one beside it
+
+
+def test_mode_and_attributes_of_a_replaced_file_stay(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    report.write_text("old")
+    report.chmod(0o664)
+    try:
+        os.setxattr(report, "user.note", b"mine")
+    except (OSError, AttributeError):
+        pytest.skip("no extended attributes here")
+    write_text("new", report)
+    assert os.getxattr(report, "user.note") == b"mine"
+    assert (report.read_text(), report.stat().st_mode & 0o7777) == ("new", 0o664)
+
+
+def test_a_link_in_a_run_folder_from_elsewhere_is_not_written_through(tmp_path: Path) -> None:
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    run.mkdir()
+    victim.write_text("kept")
+    (run / "report.html").symlink_to(victim)
+    copy = tmp_path / "copy.html"
+    write_page(dataclasses.replace(loader_bound(), run_folder=str(run)), copy)
+    assert victim.read_text() == "kept" and copy.read_text().startswith("<!doctype html>")
+    with pytest.raises(UsageError):
+        write_text("page", run / "report.html", through_link=False)
+    link = tmp_path / "link.html"  # the user's own
+    link.symlink_to(victim)
+    write_text("page", link)
+    assert link.is_symlink() and victim.read_text() == "page"
+
+
+def test_links_in_a_project_lead_no_file_of_ours_elsewhere(tmp_path: Path) -> None:
+    """`.gitignore` of the runs, and the empty file that tries a folder, went through links."""
+    victim, runs = tmp_path / "victim", tmp_path / "torchdoctor-runs"
+    victim.write_text("kept")
+    runs.mkdir()
+    (runs / ".gitignore").symlink_to(victim)
+    folder = new_run_folder(None, str(tmp_path), datetime.now())
+    assert folder.parent == runs and victim.read_text() == "kept"
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / ".torchdoctor-writable").symlink_to(victim)
+    check_written({}, tensorboard=logs)
+    assert victim.read_text() == "kept"

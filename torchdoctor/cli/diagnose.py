@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor.cli.arguments import Details, Html, Json, TensorBoard
-from torchdoctor.cli.outputs import check_written, hand_out
+from torchdoctor.cli.outputs import check_written, hand_out, say
 from torchdoctor.words.errors import UsageError
 
 HELP = (
@@ -44,10 +44,9 @@ def diagnose(
     report = trace_checkup(traces, annotate, on)
     hand_out(report, files, tensorboard, details)
     if tensorboard is not None and "-" in traces:
-        typer.echo(
+        say(
             f"{tensorboard} holds no copy of the trace, which came from the standard input. To "
-            "get a copy, save the trace to a file and name that file.",
-            err=True,
+            "get a copy, save the trace to a file and name that file."
         )
     if annotate is not None:
-        typer.echo(f"To see it: open {annotate} in https://ui.perfetto.dev", err=True)
+        say(f"To see it: open {annotate} in https://ui.perfetto.dev")

@@ -4,6 +4,7 @@ Everything heavy is imported inside the command that needs it, so that `--help` 
 """
 
 import errno
+import os
 import signal
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from torchdoctor.cli import compare, diagnose, gate, run, stored, top, watch
 from torchdoctor.cli.outputs import discard_output
 from torchdoctor.probe import secrets
 from torchdoctor.words.errors import TorchdoctorError, UsageError
+from torchdoctor.words.figures import clean
 
 app = typer.Typer(
     name="torchdoctor",
@@ -77,6 +79,7 @@ def _defect(error: BaseException) -> int:
 def _say(text: str) -> None:
     if sys.stderr is None:
         return
+    text = clean(text)
     if sys.stderr.isatty():  # a log gets its one line
         from torchdoctor.reports.wrapping import fill, width
 
@@ -97,6 +100,14 @@ def _by_ctrl_c(end: BaseException | None) -> bool:
     while end is not None and not isinstance(end, KeyboardInterrupt):
         end = end.__cause__ or end.__context__
     return end is not None
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError:
+        return True
+    return False
 
 
 def _check_command(words: list[str]) -> None:
@@ -129,6 +140,9 @@ def main() -> None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             _say(f"torchdoctor: {str(error.filename)[:60]}... is too long a name: shorten it.")
+            sys.exit(2)
+        if error.errno == errno.ENOENT and _folder_is_gone():
+            _say("torchdoctor: the current folder does not exist any more: change to another.")
             sys.exit(2)
         if error.errno != errno.ENOSPC:
             sys.exit(_defect(error))

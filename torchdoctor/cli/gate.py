@@ -12,7 +12,7 @@ import typer
 
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import parse_duration
-from torchdoctor.cli.outputs import Files, check_written, whoever_reads
+from torchdoctor.cli.outputs import Files, check_written, say, whoever_reads
 from torchdoctor.words.errors import (
     Inconclusive,
     NoStepFound,
@@ -184,9 +184,10 @@ def _write_files(report: GateReport, files: Files) -> None:
             if path is not None and kind == "gate result":
                 write_record(report, path)
             elif path is not None:
-                write_text(render.get(kind, lambda _: formats.junit(report))(document), path)
+                text = render.get(kind, lambda _: formats.junit(report))(document)
+                write_text(text, path, through_link=path is not own)
         except UsageError as error:
-            typer.echo(f"torchdoctor: {error}", err=True)
+            say(f"torchdoctor: {error}")
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not _on_github() or not summary:
         return
@@ -195,7 +196,7 @@ def _write_files(report: GateReport, files: Files) -> None:
             file.write(markdown.render(document, details=False))
     except OSError as error:
         reason = error.strerror or error
-        typer.echo(f"torchdoctor: the step summary {summary} was not written ({reason}).", err=True)
+        say(f"torchdoctor: the step summary {summary} was not written ({reason}).")
 
 
 @contextlib.contextmanager

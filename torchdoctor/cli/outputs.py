@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -109,9 +110,8 @@ def _check_folder(folder: Path) -> None:
     """Raise UsageError where a TensorBoard folder could not be written at the end."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".torchdoctor-writable"
-        probe.write_text("")
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except FileExistsError as error:
         raise UsageError(f"{folder} is not a folder: name a folder with --tensorboard.") from error
     except OSError as error:
@@ -136,7 +136,14 @@ def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bo
         from torchdoctor.reports.tensorboard.write import write_tensorboard
 
         write_tensorboard(report, tensorboard)
-        typer.echo(f"To see it in TensorBoard: tensorboard --logdir {tensorboard}", err=True)
+        say(f"To see it in TensorBoard: tensorboard --logdir {tensorboard}")
+
+
+def say(text: str, error: bool = True) -> None:
+    """Print a line that may hold names from elsewhere, by default to standard error."""
+    from torchdoctor.words.figures import visible
+
+    typer.echo(visible(text), err=error)
 
 
 def discard_output() -> None:

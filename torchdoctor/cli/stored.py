@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from torchdoctor.cli.arguments import RUNS, Details
+from torchdoctor.cli.outputs import say
 from torchdoctor.words import RecommendedFix, Recording, Report
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import clean, visible
 
 PATCH_HELP = (
     "Print the recommended edits of your source as one unified diff, or apply them.\n\n"
@@ -54,7 +56,8 @@ def report_file(named: Path | None) -> Path:
 
 def _newest_first() -> list[Path]:
     """Return the reports of the runs below this folder; raise UsageError where there is none."""
-    reports = [x for x in Path(RUNS).glob("*/report.json") if not (x.parent / _WATCH).is_dir()]
+    found = [path for path in Path(RUNS).glob("*/report.json") if path.is_file()]  # no pipe
+    reports = [path for path in found if not (path.parent / _WATCH).is_dir()]
     if not reports:
         todo = "name a report.json, or measure a program first with: torchdoctor run train.py"
         raise UsageError(f"There is no run in {RUNS} below this folder: {todo}")
@@ -141,7 +144,7 @@ def _open_page(page: Path, made: Callable[[], str]) -> None:
         raise UsageError(
             f"There is no desktop here that could open {page}: copy it to a machine with a browser."
         )
-    typer.echo(f"Opened {page}.")
+    say(f"Opened {page}.", error=False)
 
 
 def patch(
@@ -165,7 +168,7 @@ def patch(
     record = (file if file.is_dir() else file.parent) / applying.APPLIED_NAME
     if undo:
         for path in applying.undo(record):
-            typer.echo(f"{path} is as it was before the patch.")
+            say(f"{path} is as it was before the patch.", error=False)
         return
     read = read_report(file)
     asked = list(dict.fromkeys(filter(None, map(str.strip, ",".join(fix or []).split(",")))))
@@ -185,20 +188,25 @@ def patch(
         _refuse_rejected(read, printed.edited)
     if printed.diff:  # first, and before a file is changed
         for line in handed_out.proof(read, printed.edited):
-            typer.echo(line, err=True)
+            say(line)
     to_change = apply and printed.diff
     made = applying.changes(printed.diff, printed.folder, record, force) if to_change else {}
-    # As the files are: the terminal's encoding may lack what stands in them.
-    sys.stdout.buffer.write(printed.diff.encode("utf-8", "surrogateescape"))
-    sys.stdout.flush()
+    _print_diff(printed.diff)
     lines = printed.remarks
     if made:
         applying.apply(made, record)
         lines = [*(f"Changed {path}, as above." for path in made), _TAKE_BACK, *lines]
     for line in lines:
-        typer.echo(line, err=True)
+        say(line)
     if apply and not made:
         raise typer.Exit(UsageError.exit_code)
+
+
+def _print_diff(diff: str) -> None:
+    """Print it as the files are, whose text the encoding may lack; on a terminal with escapes."""
+    shown = visible(diff) if sys.stdout.isatty() else diff
+    sys.stdout.buffer.write(shown.encode("utf-8", "surrogateescape"))
+    sys.stdout.flush()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +292,7 @@ def _print(lines: list[str], hangs: int) -> None:
     from torchdoctor.reports.wrapping import fill, width
 
     for line in lines:
-        typer.echo(fill(line, hangs, width()))
+        typer.echo(fill(clean(line), hangs, width()))
 
 
 def _in_newest_run(ident: str) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor.cli import stored
+from torchdoctor.cli.outputs import say
 
 HELP = (
     "Show a watched training live, also one that runs elsewhere on a shared folder; q leaves.\n\n"
@@ -22,4 +23,4 @@ def top(run: _Run = None) -> None:
 
     sentence = top(stored.watched_run(run))
     if sentence:
-        typer.echo(sentence)
+        say(sentence, error=False)

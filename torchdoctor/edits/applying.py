@@ -1,6 +1,7 @@
 """A diff of `edits.diff` applied to the files that it names, and taken back: all or nothing."""
 
 import ast
+import contextlib
 import os
 import re
 import shlex
@@ -12,6 +13,13 @@ from pathlib import Path
 import msgspec
 
 from torchdoctor.edits.diff import blob_id, lines_of
+from torchdoctor.edits.reach import (
+    check_place,
+    check_texts,
+    checked_source,
+    named_source,
+    project_folder,
+)
 from torchdoctor.edits.reading import read_source
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import write_atomically
@@ -39,44 +47,55 @@ def changes(diff: str, folder: str, record: Path, force: bool = False) -> Change
 
     `record` is that of `apply`, if any. `force`: also change files with uncommitted changes, or
     changed since the run, if the lines are there, once.
-    Raise UsageError, which says why, if a file is not to be changed.
+    Raise UsageError, which says why, if a file is not to be changed: see `edits.reach`.
     """
     if any(_is_patched(path, change) for path, change in _applied(record).items()):
         undo_it = f"torchdoctor patch {shlex.quote(str(record.parent))} --undo"
         raise UsageError(f"A patch of this run is applied: {undo_it} takes it back.")
-    here, there = Path.cwd().resolve(), Path(folder).resolve()
-    if not (force or here.is_relative_to(there) or there.is_relative_to(here)):
-        raise UsageError(f"The run measured the files in {folder}: call this there, or --force it.")
+    top = project_folder(folder)
     made: Changes = {}
     for part in _FILE.split(diff)[1:]:
-        path, ids = Path(folder, _name(part)), _IDS.search(part)
-        try:
-            before = read_source(path)
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", error)
-            raise UsageError(f"Cannot patch {path} ({why}): put back what was measured.") from error
-        same = ids is not None and ids[1] == blob_id(before)
-        for refused, why in (
-            (not same, "was changed since the run: measure it again"),
-            (_uncommitted(path), "has uncommitted changes: commit them first"),
-        ):
-            if refused and not force:
-                raise UsageError(f"{path} {why}, or patch it all the same with --force.")
-        after = _patched(before, _HUNK.split(part)[1:], exactly=same)
-        if after is None:
-            raise UsageError(
-                f"The lines that the patch changes are not in {path} any more, or more than once: "
-                "measure the program again with torchdoctor run."
-            )
-        made[str(path)] = FileChange(before=before, after=after)
+        path = named_source(_name(part), top)
+        if str(path) in made:
+            raise UsageError(f"The patch of this report is damaged: it names {path} twice.")
+        made[str(path)] = _change(part, path, force)
     if not made:
         raise UsageError("This report holds no patch that can be applied.")
     return made
 
 
+def _change(part: str, path: Path, force: bool) -> FileChange:
+    """Return what the part of a diff that is of one file does to it."""
+    ids = _IDS.search(part)
+    try:
+        before = read_source(path)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", error)
+        raise UsageError(f"Cannot patch {path} ({why}): put back what was measured.") from error
+    same = ids is not None and ids[1] == blob_id(before)
+    for refused, why in (
+        (not same, "was changed since the run: measure it again"),
+        (_uncommitted(path), "has uncommitted changes: commit them first"),
+    ):
+        if refused and not force:
+            raise UsageError(f"{path} {why}, or patch it all the same with --force.")
+    try:
+        after = _patched(before, _HUNK.split(part)[1:], exactly=same)
+    except (IndexError, ValueError) as error:
+        raise UsageError(f"The patch of this report is damaged where it changes {path}.") from error
+    if after is None:
+        raise UsageError(
+            f"The lines that the patch changes are not in {path} any more, or more than once: "
+            "measure the program again with torchdoctor run."
+        )
+    change = FileChange(before=before, after=after)
+    check_texts(path, change.before, change.after)
+    return change
+
+
 def apply(made: Changes, record: Path) -> None:
     """Write the files, and into the record what `undo` needs; where one fails, none is changed."""
-    write_atomically(record, msgspec.json.encode(made))
+    write_atomically(record, msgspec.json.encode(made), through_link=False)
     patched: list[str] = []
     try:
         for path, change in made.items():
@@ -90,9 +109,15 @@ def apply(made: Changes, record: Path) -> None:
 
 
 def undo(record: Path) -> list[str]:
-    """Write what the files held before; return their paths. UsageError: nothing was applied."""
+    """Write what the files held before; return their paths. UsageError: nothing was applied.
+
+    The record is held to what `changes` holds a diff to: it may come from elsewhere too.
+    """
     if not (applied := _applied(record)):
         raise UsageError("No patch of this run was applied: name another (report --list).")
+    for path, change in applied.items():
+        check_place(Path(path))
+        check_texts(Path(path), change.before, change.after)
     states = {path: _is_patched(path, change) for path, change in applied.items()}
     for path in (path for path, state in states.items() if state is None):
         raise UsageError(
@@ -101,20 +126,28 @@ def undo(record: Path) -> list[str]:
         )
     patched = [path for path, state in states.items() if state]
     for path in patched:
+        checked_source(Path(path))
+    for path in patched:
         write_atomically(path, applied[path].before.encode())
     record.unlink()
     return patched
 
 
 def _applied(record: Path) -> Changes:
+    if not os.path.lexists(record):
+        return {}
+    if record.is_symlink() or not record.is_file():
+        raise UsageError(f"{record} is no file that torchdoctor wrote. Remove it to go on.")
     try:
-        return msgspec.json.decode(record.read_bytes(), type=Changes) if record.exists() else {}
+        return msgspec.json.decode(record.read_bytes(), type=Changes)
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"Cannot read {record}: {error}. Remove it to go on.") from error
 
 
 def _is_patched(path: str, change: FileChange) -> bool | None:
     """Return whether a file is as the patch left it; None: neither so, nor as it was before."""
+    if not Path(path).is_file():  # a pipe would be waited for
+        return None
     try:
         text = read_source(Path(path))
     except (OSError, UnicodeDecodeError):
@@ -123,11 +156,14 @@ def _is_patched(path: str, change: FileChange) -> bool | None:
 
 
 def _name(part: str) -> str:
+    """Return the name in a part of a diff; empty: there is none that can be read."""
     match = _NAME.search(part)
-    if match is None:
-        raise UsageError("The patch of this report is damaged: it names no file.")
-    # As git quotes a name: a string of bytes in C, which Python reads the same.
-    return match[1] or os.fsdecode(ast.literal_eval(f"b{match[2]}"))[2:]
+    if match is None or match[2] is None:
+        return match[1] if match is not None else ""
+    with contextlib.suppress(SyntaxError, ValueError, TypeError):
+        # As git quotes a name: a string of bytes in C, which Python reads the same.
+        return os.fsdecode(ast.literal_eval(f"b{match[2]}"))[2:]
+    return ""
 
 
 def _patched(text: str, parts: Sequence[str], exactly: bool) -> str | None:
@@ -156,7 +192,17 @@ def _patched(text: str, parts: Sequence[str], exactly: bool) -> str | None:
 
 def _uncommitted(path: Path) -> bool:
     """Return True if git knows the file, with other content; False outside a repository."""
-    command = ["git", "status", "--porcelain", "--untracked-files=no", "--", path.name]
+    # A repository's own settings may name a program that git starts to watch its files.
+    command = [
+        "git",
+        "-c",
+        "core.fsmonitor=false",
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        path.name,
+    ]
     try:
         ran = subprocess.run(command, cwd=path.parent, capture_output=True, check=False)
     except OSError:  # there is no git

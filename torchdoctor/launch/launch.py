@@ -51,6 +51,7 @@ class RunningLaunch:
     channel: Path
     folder: Path
     begin_s: float  # time.monotonic()
+    output: KeptOutput | None = None
     layers: Path | None = None  # where what it writes lies; None: in the user's files
     least_room: layer_limits.Room | None = None  # there, since the start
     _root: int | None = None
@@ -106,6 +107,8 @@ def until_end(
             waiting.start(running.root_pid)
             waiting = None
         running.look_at_room()
+        if running.output is not None:
+            running.output.bound()
         if poll(running):
             return "stopped" if popen.poll() is None else "exited"
         if running.elapsed_s > disk_at_s:
@@ -348,11 +351,6 @@ class _Watch:
         segments = shared_memory.segments()
         output_file, channel = self.folder / "output.txt", self.folder / "channel"
         output, hidden = KeptOutput(output_file), secrets.values(self.workload.command)
-
-        def poll_and_bound(running: RunningLaunch) -> bool:
-            output.bound()
-            return poll(running)
-
         begin = time.monotonic()
         ended, columns, plan = "interrupted", None, "TORCHDOCTOR_PLAN"
         with contextlib.ExitStack() as uninterrupted:
@@ -364,12 +362,13 @@ class _Watch:
                 channel=channel,
                 folder=self.folder,
                 begin_s=begin,
+                output=output,
                 layers=sandbox.store.folder.parent if sandbox.mode != "none" else None,
             )
             tree = processes.Tree(started.popen.pid, (plan, self.environment[plan]))
             try:
                 uninterrupted.close()  # what came is heeded here
-                ended = until_end(running, tree, timeout_s, poll_and_bound, sensors)
+                ended = until_end(running, tree, timeout_s, poll, sensors)
             except KeyboardInterrupt:
                 pass
             finally:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -24,11 +25,14 @@ def new_run_folder(
     try:
         if output is None:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / ".gitignore").write_text("*\n")  # recordings are nothing to commit
+            # Recordings are nothing to commit; what is there already, a link too, stays.
+            with contextlib.suppress(FileExistsError), (folder / ".gitignore").open("x") as file:
+                file.write("*\n")
             folder = _made_for(folder, created)
         else:
             _take(folder, shared)
-        _check_writable(folder)
+        with tempfile.TemporaryFile(dir=folder):  # it may be there and not be writable
+            pass
     except OSError as error:
         raise UsageError(
             f"Cannot write to {folder} ({error.strerror}): name another folder with --output."
@@ -61,13 +65,6 @@ def _take(folder: Path, shared: bool) -> None:
         os.close(os.open(folder / _CLAIM, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
         raise UsageError(refusal) from None
-
-
-def _check_writable(folder: Path) -> None:
-    """Write a file and remove it: a folder may be there and not be writable."""
-    probe = folder / ".writable"
-    probe.write_text("")
-    probe.unlink()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """The details of a report: the tree, findings, operators, trials, code, conditions."""
 
+import shlex
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
@@ -22,6 +23,7 @@ from torchdoctor.words.figures import (
     quantity,
     settings,
     speedup,
+    visible,
 )
 
 A_A = "no change (A/A)"
@@ -190,7 +192,7 @@ def _changes(report: Report, fixes: list[RecommendedFix]) -> list[document.Block
         where = place(fix.location, report.workload.cwd)
         head = f"{number}. {ident}: {clean(catalogue.name(fix.fix))}  {where}"
         blocks.append(document.Sentence(head.strip(), "strong"))
-        code = clean((fix.edit or fix.instruction or "").strip("\n"))
+        code = visible((fix.edit or fix.instruction or "").strip("\n"))
         blocks.append(document.Code(code, "diff" if fix.edit else "python"))
         blocks += document.sentences(*map(clean, fix.also_changes), *_training_notes(report, fix))
     for command in handed_out.patch_commands(report, fixes):
@@ -205,7 +207,7 @@ def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
     if fix.aim != "training":
         return []
     why = catalogue.why(fix.fix)
-    lines = [f"Why: {why} More: torchdoctor explain {fix.fix}"] if why else []
+    lines = [f"Why: {why} More: torchdoctor explain {shlex.quote(fix.fix)}"] if why else []
     lines += [
         f"{_TRIED.get(trial.verdict, 'Tried')}: {clean(trial.sentence)}"
         for trial in report.training_trials

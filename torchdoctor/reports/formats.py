@@ -88,7 +88,7 @@ def write_page(report: Report, copy: Path | None = None) -> None:
     page = rendered(report, "html", folder=str(Path.cwd()))
     if folder is not None and folder.is_dir():
         with contextlib.suppress(UsageError):  # what was measured is shown all the same
-            write_text(page, folder / PAGE_NAME)
+            write_text(page, folder / PAGE_NAME, through_link=False)
     if copy is not None:
         write_text(page, copy)
 

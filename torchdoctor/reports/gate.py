@@ -110,12 +110,13 @@ def _basis(report: GateReport) -> str:
 
 def junit(report: GateReport) -> str:
     """Return JUnit XML: a test case for each metric with a tolerance, or one with the reason."""
-    undecided, words = report.verdict == "inconclusive", figures.clean(report.sentence).split()
-    reason = "".join(c for c in " ".join(words) if c.isprintable())  # XML holds nothing else
-    suite = ElementTree.Element("testsuite", name="torchdoctor gate", timestamp=report.created)
+    undecided = report.verdict == "inconclusive"
+    reason = " ".join(figures.clean(report.sentence).split())  # XML holds no control characters
+    created = figures.clean(report.created)
+    suite = ElementTree.Element("testsuite", name="torchdoctor gate", timestamp=created)
     judged = [metric for metric in report.metrics if metric.tolerance is not None]
     for metric in judged or [GateMetric(name="gate")]:
-        about = {"classname": "torchdoctor.gate", "name": metric.name}
+        about = {"classname": "torchdoctor.gate", "name": figures.clean(metric.name)}
         case = ElementTree.SubElement(suite, "testcase", about)
         if undecided:
             ElementTree.SubElement(case, "error" if report.broken else "skipped", message=reason)
@@ -123,7 +124,7 @@ def junit(report: GateReport) -> str:
             continue
         reference, new = figure(metric.reference, metric), figure(metric.new, metric)
         text = f"{reference} -> {new}, ratio {_ratio(metric.ratio)}"
-        text += f", tolerance {figures.percent(metric.tolerance)}"
+        text = figures.clean(f"{text}, tolerance {figures.percent(metric.tolerance)}")
         if metric.verdict == "worse" and not undecided:
             ElementTree.SubElement(case, "failure", message=reason).text = text
         if metric.verdict in WEAK:

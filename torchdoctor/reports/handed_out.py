@@ -261,7 +261,7 @@ def patch_commands(
     sets = [joint] * whole + [[fix] for fix in fixes if fix.edit and fix not in joint]
     commands = []
     for edited in sets:
-        options = "".join(f" --fix {fix.fix}" for fix in edited)
+        options = "".join(f" --fix {shlex.quote(fix.fix)}" for fix in edited)
         commands += _command(report, edited, print_it + options)
     return commands
 
@@ -331,6 +331,8 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
 
 def measured_at_run_time(report: Report, fixes: Sequence[RecommendedFix]) -> list[str]:
     """Return what fixes switched on at run time gained: just these, else each of them alone."""
+    if not fixes:  # a report whose patch is of fixes that it does not hold
+        return []
     names = names_of(settings_of(fixes))
     first, several = fixes[0], len(fixes) > 1
     trials = [trial for trial in report.trials if trial.speedup is not None]

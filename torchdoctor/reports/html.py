@@ -9,7 +9,7 @@ from torchdoctor.reports import document as blocks
 from torchdoctor.reports.document import Block, Document, Section
 from torchdoctor.reports.pictures import Picture
 from torchdoctor.words import Note
-from torchdoctor.words.figures import clean, says_something
+from torchdoctor.words.figures import clean, says_something, visible
 
 _FOLDER = Path(__file__).parent / "page"
 # The browser itself refuses to load anything.
@@ -103,8 +103,8 @@ def _written(block: Block) -> str:
         case blocks.Bars():
             return _bars(block)
         case blocks.Code():
-            language = escape(block.language)
-            return f'<pre class="{language}" tabindex="0"><code>{_text(block.text)}</code></pre>'
+            language, code = escape(block.language), escape(visible(block.text))  # its tabs stay
+            return f'<pre class="{language}" tabindex="0"><code>{code}</code></pre>'
 
 
 def _table(block: blocks.Table) -> str:

@@ -1,5 +1,6 @@
 """The pictures of a report's page, drawn by `page/page.js`: a caption and figures, or a reason."""
 
+import contextlib
 import itertools
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from torchdoctor.words.figures import (
     relative,
     seconds,
     speedup,
+    visible,
 )
 from torchdoctor.words.intervals import without_gaps
 from torchdoctor.words.record_files import RECORDING_NAME, read_recording
@@ -351,7 +353,7 @@ def _source(report: Report) -> Picture:
         first = f"{Path(lines[0]['file']).name}:{lines[0]['line']}"
         also = " Below the lines stands the change, ready to be copied." if patch else ""
         caption = f"The program spends {percent(lines[0]['share'])} of its time in {first}.{also}"
-    drawn = {"lines": lines, "patch": patch and clean(patch), "proven": bool(recommended.patch)}
+    drawn = {"lines": lines, "patch": patch and visible(patch), "proven": bool(recommended.patch)}
     return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
@@ -379,11 +381,14 @@ def _lines(report: Report) -> list[dict[str, Any]]:
 
 
 def _around(file: str, number: int, text: str) -> list[tuple[int, str]]:
-    """Return a line with those around it, where the file still is as it was sampled."""
-    try:
-        source = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        source = []
+    """Return a line with those around it, where the file still is as it was sampled.
+
+    Of Python sources alone: a report may come from elsewhere, and the page may be handed on.
+    """
+    path, source = Path(file), list[str]()
+    if path.suffix in (".py", ".pyw") and path.is_file():
+        with contextlib.suppress(OSError):
+            source = path.read_text(encoding="utf-8", errors="replace").splitlines()
     if not text or not 0 < number <= len(source) or source[number - 1].strip() != text.strip():
         return [(number, clean(text))]
     first = max(number - _AROUND, 1)

@@ -14,7 +14,7 @@ from rich.text import Text
 from torchdoctor.reports import document as blocks
 from torchdoctor.reports.document import Block, Document, Section
 from torchdoctor.words import Interval, Note
-from torchdoctor.words.figures import clean
+from torchdoctor.words.figures import clean, visible
 
 WIDTH = 100
 _MARGIN = 2
@@ -69,8 +69,8 @@ def render(
         legacy_windows=False,
         force_jupyter=False,  # or a notebook shows each line by itself
     )
-    heading = Text(document.title, style="bold")
-    heading.append(f" · {document.subject}" if document.subject else "", style="not bold")
+    heading = _text(document.title, "bold")
+    heading.append(clean(f" · {document.subject}") if document.subject else "", style="not bold")
     console.print(heading)
     for section in [*document.screen, *(document.details if details else [])]:
         _print(console, section)
@@ -78,15 +78,20 @@ def render(
         console.print()
         fits = len(document.hint) + _MARGIN <= width
         hint = document.hint if fits else document.hint.replace(" · ", "\n  ")
-        console.print(Text(f"  {hint}", style="dim"), soft_wrap=True)
+        console.print(_text(f"  {hint}", "dim"), soft_wrap=True)
     # rich fills lines up with spaces, which a file or pipe should not get
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Return what rich lays out: no text reaches it in another way, but for code."""
+    return Text(clean(text), style=style)
 
 
 def _print(console: Console, section: Section) -> None:
     console.print()
     if section.title:
-        console.print(Text(section.title, style="bold underline"))
+        console.print(_text(section.title, "bold underline"))
     for block in section.blocks:
         for part in _drawn(block, console.width - 2 * _MARGIN):
             # What is not laid out is to be copied: it is neither broken nor cut.
@@ -101,12 +106,12 @@ def _drawn(block: Block, width: int) -> list[RenderableType]:
     """Return what rich lays out, or a Text that is neither broken nor indented."""
     match block:
         case blocks.Sentence():
-            return [_indented(Text(clean(block.text), style=_TONES.get(block.tone, "")))]
+            return [_indented(_text(block.text, _TONES.get(block.tone, "")))]
         case Note():
             beware = block.severity == "beware"
             grid = Grid.grid(padding=(0, 1, 0, 0))
             bullet = Text("Beware:", style="bold") if beware else Text("-")
-            grid.add_row(bullet, Text(clean(block.sentence)))
+            grid.add_row(bullet, _text(block.sentence))
             return [_indented(grid)]
         case blocks.KeyFigures():
             return [_indented(_key_figures(block, width))]
@@ -121,15 +126,15 @@ def _drawn(block: Block, width: int) -> list[RenderableType]:
 def _key_figures(block: blocks.KeyFigures, width: int) -> RenderableType:
     style = _TONES.get(block.tone, "")
     if not block.rows:
-        return Text(clean(f"{block.title} {block.figure}".strip()), style=style)
+        return _text(f"{block.title} {block.figure}".strip(), style)
     names = max(len(name) + _MARGIN for name, _ in block.rows)
     first = min(max(names, len(block.title)), width // 2)
     grid = Grid.grid(padding=(0, 3, 0, 0))
     grid.add_column(width=first, overflow="fold")
     grid.add_column(width=width - first - 3, overflow="fold")
-    grid.add_row(Text(block.title, style=style), Text(block.figure, style=style))
+    grid.add_row(_text(block.title, style), _text(block.figure, style))
     for name, remark in block.rows:
-        grid.add_row(_indented(Text(clean(name))), Text(clean(remark)))
+        grid.add_row(_indented(_text(name)), _text(remark))
     return grid
 
 
@@ -148,7 +153,7 @@ def _table(block: blocks.Table, width: int) -> Grid:
         short = all(len(cell) <= _SHORT for cell in cells)
         figures = all(cell[:1] in set("+-0123456789") for cell in cells)
         grid.add_column(
-            Text(name),
+            _text(name),
             no_wrap=short and number > 0,  # the first gives way where all are too wide
             overflow="fold",
             justify="right" if figures and number > 0 and short else "left",
@@ -187,7 +192,7 @@ def _bars(block: blocks.Bars, width: int) -> list[RenderableType]:
         drawn += cells
         fill, colour = _PARTS.get(part.key, _PARTS["other"])
         bar.append(fill * cells, style=colour)
-        label = f"{part.text} {part.label}"
+        label = clean(f"{part.text} {part.label}")
         if lines[-1] and len(lines[-1]) + len(label) + 5 > width:
             lines.append(Text())
         lines[-1].append("   " if lines[-1] else "")
@@ -199,7 +204,7 @@ def _bars(block: blocks.Bars, width: int) -> list[RenderableType]:
 def _code(block: blocks.Code) -> Text:
     if block.language == "diff":
         # Neither indented nor broken: a line in two would be another diff.
-        text = Syntax("", "diff", background_color="default").highlight(block.text)
+        text = Syntax("", "diff", background_color="default").highlight(visible(block.text))
         text.rstrip()
         return text
     mark = "$ " if block.language == "shell" else ""

@@ -19,6 +19,7 @@ from torchdoctor.watch.inside import layout
 from torchdoctor.watch.live_figures import LiveFigures
 from torchdoctor.watch.machine_log import MachineLog
 from torchdoctor.watch.recording import FOLDER, Start, read_run, write_start
+from torchdoctor.words.figures import clean
 
 _EVERY_S, _MOST_S, _SHARE = 1.0, 15.0, 1e-4  # of sensors: the interval grows with the run
 _LOOK_S = 5.0  # for alerts, and to write figures
@@ -68,8 +69,9 @@ class Beside:
         for alert in self._alerts.new():
             self._alert_file.add(json.dumps(dataclasses.asdict(alert)).encode() + b"\n")
             if self._terminal is not None:
+                line = f"\r\x1b[Ktorchdoctor: {clean(alert.sentence)}\n"
                 with contextlib.suppress(OSError):  # a terminal that was closed
-                    os.write(self._terminal, f"\r\x1b[Ktorchdoctor: {alert.sentence}\n".encode())
+                    os.write(self._terminal, line.encode())
         self._alert_file.flush()
 
     def _wait_for_others(self) -> None:

@@ -22,7 +22,7 @@ from torchdoctor.watch.summary import Summary, summary_of
 from torchdoctor.words import RankTime
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import counted, duration, percent, ratio, seconds, speedup
-from torchdoctor.words.record_files import REPORT_NAME, write_text
+from torchdoctor.words.record_files import REPORT_NAME, shown_json, write_text
 
 FORMATS = ("terminal", "html", "markdown", "json")
 _MOST_ALERTS = 4
@@ -34,7 +34,7 @@ def write_end_report(folder: Path) -> None:
     """Write report.json, .txt and .html into the run's folder; `folder`: its `watch`."""
     names = {"json": REPORT_NAME, "terminal": "report.txt", "html": doc.PAGE_NAME}
     for format, name in names.items():
-        write_text(rendered(folder.parent, format), folder.parent / name)
+        write_text(rendered(folder.parent, format), folder.parent / name, through_link=False)
 
 
 def rendered(folder: Path, format: str, details: bool = True) -> str:
@@ -43,7 +43,7 @@ def rendered(folder: Path, format: str, details: bool = True) -> str:
     summary = summary_of(run)
     match format:
         case "json":
-            return msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n"
+            return shown_json(msgspec.json.format(msgspec.json.encode(summary))).decode() + "\n"
         case "html":
             return html.render(document(summary), pictures(run, summary))
         case "markdown":

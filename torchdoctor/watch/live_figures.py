@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.reports.tensorboard.write import EventFile
 from torchdoctor.watch.recording import PHASES, ProcessLog, read_run
+from torchdoctor.words.record_files import replacing
 
 _PREFIX = "torchdoctor_watch"
 _RECENT = 2_000  # rows
@@ -36,9 +37,8 @@ class LiveFigures:
                 for name in ("memory_free_bytes", "gpu_utilization", "gpu_memory_bytes")
                 if not math.isnan(machine.get(name, math.nan))
             ]
-            part = self._metrics.with_name(self._metrics.name + ".part")
-            part.write_text(_with_types(lines), encoding="utf-8")
-            part.replace(self._metrics)
+            with replacing(self._metrics) as file:
+                file.write(_with_types(lines).encode())
 
     def _write_scalars(self, log: ProcessLog) -> None:
         """Write a point for the steps since the last one, all of them together."""

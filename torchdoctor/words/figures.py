@@ -172,11 +172,29 @@ def shorten_left(path: str, width: int | None) -> str:
 
 
 def clean(text: str) -> str:
-    """Return text without control characters: none of it may steer a terminal."""
-    return "".join(
-        character if character == "\n" or unicodedata.category(character)[0] != "C" else " "
-        for character in text.expandtabs(4)
-    )
+    """Return text of a program or a file as it may be shown: `visible`, its tabs expanded."""
+    return text if text.isprintable() else visible(text.expandtabs(4))
+
+
+def visible(text: str) -> str:
+    """Return text with what could steer a terminal, or hide in it, as its escape: "\\x1b".
+
+    That is all of Unicode's control characters but newline and tab, those that turn the direction
+    of text or are invisible, and its other ends of lines. Twice is the same as once.
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_visible, text.replace("\r\n", "\n")))
+
+
+def _visible(character: str) -> str:
+    category = unicodedata.category(character)
+    if character in "\n\t" or not (category[0] == "C" or category in ("Zl", "Zp")):
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def counted(number: float, singular: str, plural: str | None = None) -> str:

@@ -2,9 +2,12 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import re
+import secrets
+import stat
 import sys
 import typing
 from collections.abc import Iterator, Sequence
@@ -17,6 +20,7 @@ from torchdoctor.probe import secrets
 from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Recording, Report
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import visible
 from torchdoctor.words.gate import GateReport
 
 REPORT_NAME = "report.json"
@@ -24,6 +28,8 @@ RECORDING_NAME = "recording.json"
 
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _STREAMS = {"stdout": 1, "stderr": 2}
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_UNSEEN = re.compile(r"[^\x00-\x7e]")  # what JSON may hold as it is
 _LARGEST = 1e60  # a figure beyond is nobody's measurement
 _ABOVE_ZERO = "step_time_s.mean", "step_time_s.median"
 _Record = TypeVar("_Record", Report, Recording)
@@ -87,7 +93,9 @@ def read_report(path: str | Path) -> Report:
     The run folder of a report that was moved with it is where the report is now.
     """
     path = Path(path)
-    path = path / REPORT_NAME if path.is_dir() else path
+    if path.is_dir():
+        path = path / REPORT_NAME
+        _check_no_pipe(path)  # that was not named: nobody may ever write to it
     report = decode_report(_read(path), str(path))
     before, now = report.run_folder, str(path.parent.resolve())
     if before and not Path(before).is_dir() and (path.parent / RECORDING_NAME).is_file():
@@ -106,6 +114,7 @@ def write_recording(recording: Recording, path: str | Path) -> None:
 
 def read_recording(path: str | Path) -> Recording:
     """Read what `write_recording` wrote; raise UsageError if it is no recording."""
+    _check_no_pipe(Path(path))
     outline = _outline(_read(Path(path)), str(path))
     if outline.get("kind") != "recording" or "recording" not in outline:
         raise UsageError(f"{path} is not a torchdoctor recording.")
@@ -113,18 +122,23 @@ def read_recording(path: str | Path) -> Recording:
     return _convert(outline["recording"], Recording, str(path))
 
 
-def write_text(text: str, path: str | Path) -> None:
-    """Write a rendered report as UTF-8, whole or not at all."""
-    write_atomically(path, text.encode("utf-8", "replace"))
+def write_text(text: str, path: str | Path, through_link: bool = True) -> None:
+    """Write a rendered report as UTF-8, whole or not at all; see `write_atomically`."""
+    write_atomically(path, text.encode("utf-8", "replace"), through_link)
 
 
-def write_atomically(path: str | Path, data: bytes) -> None:
+def write_atomically(path: str | Path, data: bytes, through_link: bool = True) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a crash.
 
     Missing folders are made. A path that is no regular file (a pipe), or is an open descriptor
-    (/dev/stdout), is written to directly. Raise UsageError if the place cannot be written to.
+    (/dev/stdout), is written to directly; of a symbolic link the target is replaced. Our own names
+    in a run's folder go not `through_link`: the folder may come from elsewhere, where nobody
+    but us makes a file of that name.
+    Raise UsageError if the place cannot be written to.
     """
     path = Path(path)
+    if not through_link and (path.is_symlink() or (path.exists() and not path.is_file())):
+        raise UsageError(f"Cannot write {path}: it is a link, or no file. Remove it to go on.")
     try:
         Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
@@ -149,21 +163,46 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
         return
     target = Path(os.path.realpath(path))  # a link stays a link
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666  # less the umask
+    # Of a name that nobody can foresee: the folder may be open to others, who could put a link.
+    temporary = target.with_name(f".torchdoctor-{secrets.token_hex(8)}.tmp")
+    before = target.stat() if target.exists() else None
+    mode = 0o666 if before is None else before.st_mode & 0o700  # less the umask
+    handle = os.open(temporary, _NEW_FILE, mode)
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
+            if before is not None:
+                _keep_owner_and_attributes(file.fileno(), target, before)
+                temporary.chmod(stat.S_IMODE(before.st_mode))  # both take bits away, the umask too
             os.fsync(file.fileno())
-        if target.exists():
-            temporary.chmod(mode)  # the umask took bits away
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _keep_owner_and_attributes(handle: int, target: Path, before: os.stat_result) -> None:
+    """Give a new file the owner and the extended attributes of the one that it replaces.
+
+    As far as we may: only root gives a file to others, and not all file systems have attributes.
+    """
+    new = os.fstat(handle)
+    if hasattr(os, "fchown") and (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
+        for owner, group in ((before.st_uid, -1), (-1, before.st_gid)):
+            with contextlib.suppress(OSError):
+                os.fchown(handle, owner, group)
+    if hasattr(os, "listxattr"):
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(target):
+                with contextlib.suppress(OSError):
+                    os.setxattr(handle, name, os.getxattr(target, name))
+
+
+def _check_no_pipe(path: Path) -> None:
+    if path.is_fifo():
+        raise UsageError(f"{path} is a pipe, not a file.")
 
 
 def _read(path: Path) -> bytes:
@@ -227,7 +266,22 @@ def _check_figures(value: Any, where: str = "") -> None:
 
 
 def _encode(record: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=2) + b"\n"
+    data = msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=2) + b"\n"
+    return shown_json(data)
+
+
+def shown_json(data: bytes) -> bytes:
+    """Return JSON of the same content that a terminal may show: see `figures.visible`."""
+    if data.isascii() and b"\x7f" not in data:
+        return data  # the others of ASCII have their escapes already
+    return _UNSEEN.sub(_escaped, data.decode()).encode()
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    if character != "\x7f" and visible(character) == character:
+        return character
+    return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
 
 
 def _plain(value: Any) -> Any:
