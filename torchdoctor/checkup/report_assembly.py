@@ -15,7 +15,7 @@ from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.observed_settings import settings_of
 from torchdoctor.facts.outcomes import replay_ceilings, with_measured
 from torchdoctor.facts.scaling import scaling
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     Baseline,
@@ -80,7 +80,7 @@ def assemble(run: RunResults) -> Report:
     notes += report_notes(recording, trials, run.other_load)
     replayed = recording.trace.what_if if recording.trace else None
     ceilings = trials.ceilings if trials else []
-    command = secrets.masked(recording.workload.command)
+    command = secret_values.masked(recording.workload.command)
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()
     return Report(
@@ -138,7 +138,7 @@ def _workload_record(workload: Workload) -> WorkloadRecord:
     if workload.script is not None:
         with contextlib.suppress(OSError):
             digest = hashlib.sha256(Path(workload.script).read_bytes()).hexdigest()
-    command = secrets.masked(workload.command)
+    command = secret_values.masked(workload.command)
     return WorkloadRecord(command=command, cwd=workload.cwd, script_sha256=digest)
 
 

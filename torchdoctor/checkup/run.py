@@ -30,7 +30,7 @@ from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
@@ -126,7 +126,7 @@ class _Checkup(RunResults):
 
     @property
     def _secrets(self) -> list[str]:
-        return secrets.values(self.recording.workload.command)
+        return secret_values.values(self.recording.workload.command)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.began_s
@@ -165,7 +165,7 @@ class _Checkup(RunResults):
         self.doubts += share_doubts(self.recording.steps, self.recording.trace)
         try:
             workload = self.recording.workload
-            shown = replace(workload, command=secrets.masked(workload.command))
+            shown = replace(workload, command=secret_values.masked(workload.command))
             recording = without_secrets(replace(self.recording, workload=shown), self._secrets)
             write_recording(recording, self.folder / "recording.json")
         except UsageError as error:

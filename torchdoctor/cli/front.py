@@ -16,7 +16,7 @@ import typer
 from torchdoctor import __version__
 from torchdoctor.cli import compare, diagnose, gate, run, stored, top, watch
 from torchdoctor.cli.outputs import discard_output
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 from torchdoctor.words.figures import clean
 
@@ -66,9 +66,9 @@ def _defect(error: BaseException) -> int:
     with tempfile.NamedTemporaryFile(
         "w", prefix="torchdoctor-defect-", suffix=".txt", delete=False
     ) as file:
-        file.write(f"torchdoctor {__version__}\nargv: {secrets.masked(sys.argv)}\n\n")
+        file.write(f"torchdoctor {__version__}\nargv: {secret_values.masked(sys.argv)}\n\n")
         text = "".join(traceback.format_exception(error))
-        file.write(secrets.without(text, secrets.values(sys.argv)))
+        file.write(secret_values.without(text, secret_values.values(sys.argv)))
     _say(
         f"torchdoctor: this is a defect of torchdoctor ({type(error).__name__}: {error}). "
         f"Please report it with the file {file.name}."

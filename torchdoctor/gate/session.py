@@ -18,7 +18,7 @@ from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 from torchdoctor.reports.wording import how_it_failed, program_failed
 from torchdoctor.words import Environment, ProgressEvent, StepStatistics, Workload, WorkloadRecord
 from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
@@ -118,7 +118,7 @@ class GateSession:
 
 
 def _record(workload: Workload) -> WorkloadRecord:
-    return WorkloadRecord(command=secrets.masked(workload.command), cwd=workload.cwd)
+    return WorkloadRecord(command=secret_values.masked(workload.command), cwd=workload.cwd)
 
 
 def undecided(

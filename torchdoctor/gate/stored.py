@@ -18,7 +18,7 @@ from torchdoctor.observe.window import choose_window
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.pair_times import is_per_step, seconds_per_sample, usable
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 from torchdoctor.trials.compare import has_two_modes
 from torchdoctor.words import (
     Environment,
@@ -62,7 +62,7 @@ def gate_against_report(
             f"{FEWEST_STORED} are needed: make it with torchdoctor run, fixes included."
         )
     then = shlex.join(stored.workload.command[1:])
-    now = shlex.join(secrets.masked(workload.command)[1:])
+    now = shlex.join(secret_values.masked(workload.command)[1:])
     if then != now:
         raise Inconclusive(f"{name} is not comparable: another command ({then} then, {now} now).")
     with GateSession(workload, settings, progress) as session:

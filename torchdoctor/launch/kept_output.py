@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 
 KEPT_BYTES = 5_000_000  # at the beginning, and at the end
 _SLACK_BYTES = 4_000_000  # that are left before the middle is freed again
@@ -48,7 +48,7 @@ class KeptOutput:
         except OSError:
             return
         left_out = max(self._freed_to, size - KEPT_BYTES) - KEPT_BYTES
-        looks_for = [value for value in hidden if len(value) >= secrets.LEAST_LENGTH]
+        looks_for = [value for value in hidden if len(value) >= secret_values.LEAST_LENGTH]
         if left_out <= _SLACK_BYTES and not looks_for:
             return
         with self.path.open("rb") as file:
@@ -60,7 +60,7 @@ class KeptOutput:
                 notice = f"\n[torchdoctor: {left_out} bytes of output are left out here]\n"
                 text = first + notice.encode() + file.read()
         for value in sorted(looks_for, key=len, reverse=True):
-            text = text.replace(value.encode(), secrets.HIDDEN.encode())
+            text = text.replace(value.encode(), secret_values.HIDDEN.encode())
         replaced = self.path.with_name(self.path.name + ".part")
         replaced.write_bytes(text)
         replaced.replace(self.path)

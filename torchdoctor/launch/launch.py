@@ -29,7 +29,7 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.launch.sandbox import TEMPORARY, Command, Sandbox, Started
 from torchdoctor.machine import processes
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 from torchdoctor.words import LaunchTiming, Workload
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 
@@ -350,7 +350,7 @@ class _Watch:
         files = self._snapshot() if open_to_writes else None
         segments = shared_memory.segments()
         output_file, channel = self.folder / "output.txt", self.folder / "channel"
-        output, hidden = KeptOutput(output_file), secrets.values(self.workload.command)
+        output, hidden = KeptOutput(output_file), secret_values.values(self.workload.command)
         begin = time.monotonic()
         ended, columns, plan = "interrupted", None, "TORCHDOCTOR_PLAN"
         with contextlib.ExitStack() as uninterrupted:
@@ -394,7 +394,7 @@ class _Watch:
             exit_code=code,
             wall_s=wall_s,
             channel=channel,
-            output_tail=secrets.without(tail, hidden),
+            output_tail=secret_values.without(tail, hidden),
             escaped_writes=self._snapshot().changed_since(files) if files is not None else [],
             sandbox=sandbox.mode,
             full_layer=layer_limits.full_layer(tail, [running.least_room, started.memory]),

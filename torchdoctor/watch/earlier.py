@@ -12,7 +12,7 @@ import numpy as np
 from torchdoctor.machine.environment import usable_cpus
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.steps import settled_after
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 from torchdoctor.watch.means import comparable
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
@@ -83,7 +83,7 @@ def _differences(run: WatchedRun, now: Workload, short: Observation | None = Non
 
 
 def _typed(started: Start | Workload) -> str:
-    command = secrets.masked(started.command)  # a watched program's is stored so
+    command = secret_values.masked(started.command)  # a watched program's is stored so
     words = [started.python or "", *command[started.python is not None :]]
     return f"{shlex.join(words)} in {started.cwd}"
 

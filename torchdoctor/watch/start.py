@@ -17,7 +17,7 @@ from typing import NoReturn
 from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.run_folder import new_run_folder
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 from torchdoctor.watch.inside.stepping import BOUNDING
 from torchdoctor.watch.recording import FOLDER, Start, write_start
 from torchdoctor.words import Workload
@@ -49,7 +49,7 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
     start = Start(
         host=host,
         pid=os.getpid(),
-        command=secrets.masked(workload.command),
+        command=secret_values.masked(workload.command),
         cwd=workload.cwd,
         python=workload.python,
         script=workload.script,

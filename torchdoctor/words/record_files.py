@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Recording, Report
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.errors import UsageError
@@ -49,7 +49,7 @@ def encode(record: Report | Comparison | GateReport) -> bytes:
 
 def without_secrets(record: _Record, values: Sequence[str]) -> _Record:
     """Return a record with `***` wherever one of these values stands in a text of it."""
-    if not any(len(value) >= secrets.LEAST_LENGTH for value in values):
+    if not any(len(value) >= secret_values.LEAST_LENGTH for value in values):
         return record
     hidden: _Record = _hidden(record, values)
     return hidden
@@ -57,7 +57,7 @@ def without_secrets(record: _Record, values: Sequence[str]) -> _Record:
 
 def _hidden(value: Any, values: Sequence[str]) -> Any:
     if isinstance(value, str):
-        return secrets.without(value, values)
+        return secret_values.without(value, values)
     if isinstance(value, (list, tuple)):
         return type(value)(_hidden(part, values) for part in value)
     if isinstance(value, dict):

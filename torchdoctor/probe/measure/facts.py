@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 
-from .. import secrets
+from .. import secret_values
 from ..step_log import EventLog
 
 _FRAMEWORKS = ("transformers", "lightning", "accelerate", "ignite", "keras", "timm", "deepspeed")
@@ -44,7 +44,7 @@ def _of_process(session):
     first_step_s = session.first_step_s
     return {
         "pid": session.pid,
-        "argv": secrets.masked([str(argument) for argument in getattr(sys, "argv", [])]),
+        "argv": secret_values.masked([str(argument) for argument in getattr(sys, "argv", [])]),
         "python": sys.version.split()[0],
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,

@@ -12,7 +12,7 @@ from _thread import allocate_lock, start_new_thread
 from math import nan
 from time import perf_counter_ns
 
-from ...probe import secrets
+from ...probe import secret_values
 from ...probe.measure.facts import integer, write_json
 from . import layout
 
@@ -208,7 +208,7 @@ class Keeper:
             "pid": os.getpid(),
             "start_ns": self._start_ns,
             "start_unix_ns": self._start_unix_ns,
-            "argv": secrets.masked([str(argument) for argument in getattr(sys, "argv", [])]),
+            "argv": secret_values.masked([str(argument) for argument in getattr(sys, "argv", [])]),
             "torch": str(torch.__version__),
             "device": device.type if device.is_used() else "cpu",
             **(self._group or _group(torch)),

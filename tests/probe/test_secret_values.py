@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchdoctor.probe import secrets
+from torchdoctor.probe import secret_values
 
 COMMANDS = [
     (["train.py", "--hf-token", "hf_abcdef"], ["train.py", "--hf-token", "***"]),
@@ -32,17 +32,17 @@ HARMLESS = [
 
 @pytest.mark.parametrize(("words", "shown"), COMMANDS)
 def test_secret_values_are_hidden(words: list[str], shown: list[str]) -> None:
-    assert secrets.masked(words) == shown
-    assert len(secrets.values(words)) == 1
+    assert secret_values.masked(words) == shown
+    assert len(secret_values.values(words)) == 1
 
 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_what_only_looks_like_a_secret_stays(line: str) -> None:
-    assert secrets.masked(line.split()) == line.split()
+    assert secret_values.masked(line.split()) == line.split()
 
 
 def test_a_secret_is_hidden_wherever_it_stands_in_a_text() -> None:
-    found = secrets.values(["train.py", "--token", "abcdefgh", "--key", "x"])
+    found = secret_values.values(["train.py", "--token", "abcdefgh", "--key", "x"])
     assert found == ["abcdefgh", "x"]
     text = "Namespace(token='abcdefgh', key='x')"
-    assert secrets.without(text, found) == "Namespace(token='***', key='x')"
+    assert secret_values.without(text, found) == "Namespace(token='***', key='x')"
