@@ -17,7 +17,7 @@ from samples import CPU_MACHINE, SAMPLES, between, loader_bound
 
 from torchdoctor import words as records
 from torchdoctor.cli.outputs import check_written
-from torchdoctor.launch.workload import new_run_folder
+from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.reports.formats import FORMATS, rendered, write_page
 from torchdoctor.words import BRANCHES, Recording, Report, Workload
 from torchdoctor.words.errors import UsageError
