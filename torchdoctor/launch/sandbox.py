@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -304,30 +305,42 @@ class Sandbox:
     userns: bool = False
     pidns: bool = False
     on_disk: bool = False
+    network: bool = True  # False: a launch reaches itself alone, by a network namespace
 
     @classmethod
     def choose(
-        cls, mode: str = "auto", beside: Path | None = None, workload: Workload | None = None
+        cls,
+        mode: str = "auto",
+        beside: Path | None = None,
+        workload: Workload | None = None,
+        *,
+        network: bool = True,
     ) -> "Sandbox":
         """Return the strongest kind that works here, tried for real in the workload's folders.
 
         `mode`: "auto" (overlay if it works, else redirect) or the wanted one; `beside`: a folder
-        whose disk may hold the scratch folder. Raises UsageError: no overlay is possible here.
+        whose disk may hold the scratch folder; `network`: whether a launch may reach it, which only
+        an overlay's namespaces can prevent. Raises UsageError: what is wanted is not possible here.
         """
         if mode not in MODES:
             raise UsageError(f"'{mode}' is no kind of sandbox: choose one of {', '.join(MODES)}.")
+        if not network and mode not in ("auto", "overlay"):
+            raise UsageError("--network off needs the sandbox: leave out --no-sandbox.")
         cwd = workload.cwd if workload else str(Path.cwd())
         parent, on_disk = scratch.choose(beside, mounts_now(), cwd)
         store = scratch.Scratch(parent)
         reason: str | None = None
         try:
             for overlay in _overlays(store, on_disk) if mode in ("auto", "overlay") else ():
+                overlay.network = network
                 problem = trial(overlay, workload)
                 if problem is None:
                     return overlay
                 reason = reason or problem
             if mode in ("auto", "overlay"):
                 reason = reason or "only Linux has the namespaces that it needs."
+            if not network:
+                raise UsageError(f"--network off is not possible here: {reason}")
             if mode == "overlay":
                 raise UsageError(f"No overlay sandbox is possible here: {reason}")
         except BaseException:
@@ -394,6 +407,8 @@ class Sandbox:
                 "userns": self.userns,
                 "pidns": self.pidns,
                 "ipcns": not _uses_mps(),
+                "netns": not self.network,
+                "own_addresses": [] if self.network else _own_addresses(),
                 "root": str(folder / "root"),
                 "memory": str(folder / "memory"),
                 "upper": str(folder / "upper") if self.on_disk else None,
@@ -449,6 +464,16 @@ def _overlays(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
                 pidns=pidns,
                 on_disk=on_disk,
             )
+
+
+def _own_addresses() -> list[str]:
+    """Return the IPv4 addresses of this machine's own name, but for the loopback device's."""
+    try:
+        entries = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+    except OSError:
+        return []
+    addresses = {str(entry[4][0]) for entry in entries}
+    return sorted(address for address in addresses if not address.startswith("127."))
 
 
 def _mps_folder() -> Path:
