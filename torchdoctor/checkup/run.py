@@ -60,7 +60,8 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     began_s, created = settings.began_s or time.monotonic(), datetime.now(timezone.utc)
     imports_s = time.monotonic() - began_s  # where they took long, so does the report
     folder = new_run_folder(settings.output, workload.cwd, created)
-    with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
+    mode, network = "auto" if settings.sandbox else "none", settings.network
+    with Sandbox.choose(mode, folder, workload, network=network) as sandbox:
         machine = replace(environment(workload.python), sandbox=sandbox.mode)
         stdin, seed, timeout_s = keep_stdin(folder), settings.seed, settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
@@ -126,7 +127,10 @@ class _Checkup(RunResults):
         return self.recorder.left_s
 
     def _relay(self, event: ProgressEvent) -> None:
-        self.tell(replace(event, elapsed_s=self._elapsed(), budget_s=self.settings.budget_s))
+        network = self.recorder.network
+        hosts = dict.fromkeys(contact.place for contact in network.sent_to) if network else {}
+        now = replace(event, elapsed_s=self._elapsed(), budget_s=self.settings.budget_s)
+        self.tell(replace(now, sends_to=list(hosts)))
 
     def _observe(self) -> Observation:
         message = "The untouched program runs, and its steps are observed"
@@ -147,6 +151,7 @@ class _Checkup(RunResults):
         observation = earlier(workload, observe) if earlier else observe()
         self.doubts += observation.doubts
         self._take(observation)
+        self.recording = replace(self.recording, network=self.recorder.network)
         if not observation.interrupted and too_short(self.recording) is None:
             profiled = self._profile(observation)
             traced = self._take_traces(observation, profiled) if profiled else None
@@ -346,6 +351,7 @@ class _Checkup(RunResults):
         tried = self.trials.ceilings if self.trials else []
         checks = catalogue.checks()
         self.diagnosis, disagree = by_experiment(self.diagnosis, tried, checks, on_gpu)
-        self.recording = replace(self.recording, doubts=[*doubts, *disagree])
+        network = self.recorder.network
+        self.recording = replace(self.recording, doubts=[*doubts, *disagree], network=network)
         self.elapsed_s = self._elapsed()
         return assemble(self)

@@ -42,7 +42,7 @@ class GateSession:
         settings, workload = self.settings, self.workload
         self._folder = new_run_folder(settings.output, workload.cwd, self._created)
         mode = "auto" if settings.sandbox else "none"
-        self.sandbox = Sandbox.choose(mode, self._folder, workload)
+        self.sandbox = Sandbox.choose(mode, self._folder, workload, network=settings.network)
         self._closing.callback(self.sandbox.close)
         stdin = keep_stdin(self._folder)
         self.recorder = Recorder(
@@ -104,6 +104,7 @@ class GateSession:
             torchdoctor_version=__version__,
             created=self._created.isoformat(timespec="seconds"),
             workload=WorkloadRecord(command=self.workload.command, cwd=self.workload.cwd),
+            network=self.recorder.network,
             doubts=list(dict.fromkeys(report.doubts)),
             run_folder=str(self._folder),
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.launch import compile_cache
+from torchdoctor.launch.contacts import contacts, network_use
 from torchdoctor.launch.launch import LaunchResult, Poll, Program, WarmImage, launch, start_image
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
@@ -29,7 +30,15 @@ from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics, window_ns
 from torchdoctor.observe.window import ProfilerWindow
 from torchdoctor.pairs.launch_timing import last_switched_on, read_launch
-from torchdoctor.words import Boundary, LaunchTiming, StorageFacts, SwitchedLaunch, Workload
+from torchdoctor.words import (
+    Boundary,
+    HostContact,
+    LaunchTiming,
+    NetworkUse,
+    StorageFacts,
+    SwitchedLaunch,
+    Workload,
+)
 from torchdoctor.words.errors import NoStepFound
 
 _MOST_IMAGES = 2  # with files of their own, beside that of the untouched program
@@ -69,6 +78,7 @@ class Recorder:
         self.seed, self.timeout_s, self.end_by_s = seed, timeout_s, math.inf
         self.escaped: list[str] = []
         self.doubts: list[str] = []
+        self.contacts: list[list[HostContact]] = []  # of each launch
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
         self._observation: Callable[[int | None], Observation] | None = None  # given a rank
@@ -87,6 +97,11 @@ class Recorder:
     def left_s(self) -> float:
         """Return the seconds that launches may still take; below 0 once they are over."""
         return self.end_by_s - time.monotonic()
+
+    @property
+    def network(self) -> NetworkUse | None:
+        """Return what all launches so far sent to other machines; None: there was none."""
+        return network_use(self.contacts, self.sandbox.network)
 
     def close(self) -> None:
         """Remove what only further launches would have needed."""
@@ -243,6 +258,7 @@ class Recorder:
             limit_s = max(min(timeout_s, self.left_s), 0.0)
             result = launch(program, spec, folder, timeout_s=limit_s, poll=poll, sensors=sensors)
         shutil.rmtree(folder / "channel" / "staged", ignore_errors=True)  # by fast-storage
+        self.contacts.append(contacts(result.channel))
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]
         return result

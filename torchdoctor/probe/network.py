@@ -90,13 +90,13 @@ def _without_port(text):
 
 def _proxies():
     """Return (host, port) of the proxies that the environment names."""
-    found = set()
+    proxies = set()
     for name, text in os.environ.items():
         if name.lower() in ("http_proxy", "https_proxy", "all_proxy") and text:
             place = text.rpartition("://")[2].rpartition("@")[2].partition("/")[0]
             host, _, port = place.rpartition(":")
-            found.add((_plain(host or place), int(port) if host and port.isdecimal() else 80))
-    return found
+            proxies.add((_plain(host or place), int(port) if host and port.isdecimal() else 80))
+    return proxies
 
 
 def _connected(stream, address):
@@ -170,13 +170,13 @@ def _wrap_connect(cls, name, stream):
 
 
 def _wrap_sendto(cls):
-    old, seen = cls.sendto, set()
+    old, known = cls.sendto, set()
 
     @functools.wraps(old)
     def sendto(self, data, *rest):
-        if rest and isinstance(rest[-1], tuple) and rest[-1] not in seen:
-            if len(seen) < _MOST_NAMES:
-                seen.add(rest[-1])
+        if rest and isinstance(rest[-1], tuple) and rest[-1] not in known:
+            if len(known) < _MOST_NAMES:
+                known.add(rest[-1])
             _connected(False, rest[-1])
         try:
             return old(self, data, *rest)
@@ -193,14 +193,14 @@ def _wrap_names(socket):
     @functools.wraps(old)
     def getaddrinfo(host, *args, **kwargs):
         try:
-            found = old(host, *args, **kwargs)
+            entries = old(host, *args, **kwargs)
         except BaseException as error:
             _hide_frame(error)
             raise
         if host and len(_names) < _MOST_NAMES:
-            for entry in found:
+            for entry in entries:
                 _names[_plain(entry[4][0])] = _plain(host)
-        return found
+        return entries
 
     socket.getaddrinfo = getaddrinfo
 

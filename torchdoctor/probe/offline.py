@@ -6,6 +6,7 @@ standard library only. Downloads stay possible, and uploads return what their ca
 """
 
 import functools
+import importlib
 import inspect
 import json
 import os
@@ -247,8 +248,7 @@ def _data_sets(module):
 
     def make(old):
         def push_to_hub(self, repo_id=None, *args, **kwargs):
-            from huggingface_hub import hf_api
-
+            hf_api = importlib.import_module("huggingface_hub.hf_api")
             return _commit(hf_api, repo_id, {**kwargs, "repo_type": "dataset"})
 
         return push_to_hub
