@@ -151,13 +151,13 @@ class _Checkup(RunResults):
         observation = earlier(workload, observe) if earlier else observe()
         self.doubts += observation.doubts
         self._take(observation)
-        self.recording = replace(self.recording, network=self.recorder.network)
         if not observation.interrupted and too_short(self.recording) is None:
             profiled = self._profile(observation)
             traced = self._take_traces(observation, profiled) if profiled else None
             observation = traced or self._take_slowest(observation)
         self._share_out()
         self.doubts += share_doubts(self.recording.steps, self.recording.trace)
+        self.recording = replace(self.recording, network=self.recorder.network)
         try:
             write_recording(self.recording, self.folder / "recording.json")
         except UsageError as error:

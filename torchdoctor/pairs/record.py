@@ -39,7 +39,7 @@ from torchdoctor.words import (
     SwitchedLaunch,
     Workload,
 )
-from torchdoctor.words.errors import NoStepFound
+from torchdoctor.words.errors import NoStepFound, ProgramFailed
 
 _MOST_IMAGES = 2  # with files of their own, beside that of the untouched program
 # Launches that take turns are held up so long before the end of the budget: those blocks count.
@@ -137,7 +137,13 @@ class Recorder:
         self._observation = partial(
             _observation, result, sensors.stop(), step_on, spec.workload or self.workload
         )
-        return self._observation(None)
+        try:
+            return self._observation(None)
+        except ProgramFailed as error:
+            if self.sandbox.network:
+                raise
+            cut_off = "No launch can reach the network (--network off)."
+            raise ProgramFailed(f"{cut_off} {error}", error.program_exit_code) from error
 
     def observed_on(self, rank: int) -> Observation:
         """Return what the observed launch shows with this rank as the main process."""
