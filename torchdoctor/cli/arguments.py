@@ -73,7 +73,7 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def isolation(no_sandbox: bool, network: str) -> dict[str, bool]:
+def isolation(no_sandbox: bool, network: str) -> dict[str, Any]:
     """Return the settings of what launches may reach; raise UsageError for another word."""
     if network not in ("on", "off"):
         raise UsageError(f"--network takes on or off, not '{network}'.")
