@@ -8,9 +8,16 @@ from dataclasses import replace
 import pytest
 import samples
 
-from torchdoctor.reports import network, progress
+from torchdoctor.reports import gate, markdown, network, progress
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import HostContact, NetworkUse, ProgressEvent
+from torchdoctor.words import (
+    Environment,
+    HostContact,
+    NetworkUse,
+    ProgressEvent,
+    WorkloadRecord,
+)
+from torchdoctor.words.gate import GateReport
 from torchdoctor.words.record_files import decode_report, encode
 
 HOOK = HostContact(
@@ -69,3 +76,18 @@ def test_a_report_without_it_can_be_read() -> None:
     assert decode_report(json.dumps(data)).network == USE
     del data["network"]
     assert decode_report(json.dumps(data)).network is None
+
+
+def test_a_gate_warns_too() -> None:
+    report = GateReport(
+        workload=WorkloadRecord(command=["python", "train.py"]),
+        environment=Environment(),
+        reference="main",
+        verdict="not slower",
+        sentence="It is not slower.",
+        network=USE,
+    )
+    assert "hooks.example.com" in markdown.render(gate.document(report), details=False)
+    assert "hooks.example.com" not in markdown.render(
+        gate.document(replace(report, network=None)), details=True
+    )
