@@ -24,7 +24,7 @@ from torchdoctor.launch.contacts import contacts
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.words import Workload
-from torchdoctor.words.errors import ProgramFailed, UsageError
+from torchdoctor.words.errors import NoStepFound, ProgramFailed, UsageError
 from torchdoctor.words.record_files import read_report
 
 POSTS = """
@@ -161,6 +161,16 @@ def test_a_program_that_needs_the_network_is_told_so(project: Path, cut_off: San
     with pytest.raises(ProgramFailed, match="--network off") as failure:
         recorder.observe(None, 0.2, 5.0)
     assert failure.value.program_exit_code == 1
+
+
+def test_an_error_before_any_report_names_the_host(server: Server, project: Path) -> None:
+    """A program without a training step had sent its message all the same."""
+    (project / "train.py").write_text(POSTS.format(address=server.address))
+    workload = Workload(command=[sys.executable, "train.py"], cwd=str(project))
+    with Sandbox.choose("auto") as sandbox:
+        recorder = Recorder(workload, project.parent / "out", sandbox, 0, None, 60.0)
+        with pytest.raises(NoStepFound, match=server.address.removeprefix("http://")):
+            recorder.observe(None, 0.2, 5.0)
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ from torchdoctor.words import (
     SwitchedLaunch,
     Workload,
 )
-from torchdoctor.words.errors import NoStepFound, ProgramFailed
+from torchdoctor.words.errors import NoStepFound, ProgramFailed, TimedOut
 
 _MOST_IMAGES = 2  # with files of their own, beside that of the untouched program
 # Launches that take turns are held up so long before the end of the budget: those blocks count.
@@ -139,11 +139,17 @@ class Recorder:
         )
         try:
             return self._observation(None)
-        except ProgramFailed as error:
-            if self.sandbox.network:
-                raise
-            cut_off = "No launch can reach the network (--network off)."
-            raise ProgramFailed(f"{cut_off} {error}", error.program_exit_code) from error
+        except (ProgramFailed, NoStepFound, TimedOut) as error:
+            error.args = (" ".join([*self._network_remarks(), str(error)]),)
+            raise
+
+    def _network_remarks(self) -> list[str]:
+        """Return what goes with an error instead of a report: what was sent, or could not be."""
+        if not self.sandbox.network:
+            return ["No launch can reach the network (--network off)."]
+        places = [contact.place for contact in self.network.sent_to] if self.network else []
+        cut_off = "not only to read (--network off cuts it off)."
+        return [f"The program connected to {place}, {cut_off}" for place in places[:1]]
 
     def observed_on(self, rank: int) -> Observation:
         """Return what the observed launch shows with this rank as the main process."""
