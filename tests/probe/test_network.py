@@ -147,6 +147,9 @@ def test_what_sends_nothing_is_not_counted(tmp_path: Path) -> None:
         """
         own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         own.connect(("127.0.0.1", 80))
+        if hasattr(socket, "AF_NETLINK"):  # to the kernel, by the number of a process
+            kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+            kernel.sendto(b"x" * 16, (0, 0))
         server.close()
         def refuse(sock, address): raise ConnectionRefusedError(111, "refused")
         for cell in hooked.__closure__:

@@ -139,19 +139,20 @@ def install(name, module):
 
 
 def _wrap_socket(socket):
+    internet = socket.AF_INET, socket.AF_INET6
     for name in ("connect", "connect_ex"):
-        _wrap_connect(socket.socket, name, socket.SOCK_STREAM)
-    _wrap_sendto(socket.socket)
+        _wrap_connect(socket.socket, name, socket.SOCK_STREAM, internet)
+    _wrap_sendto(socket.socket, internet)
     _wrap_names(socket)
 
 
-def _wrap_connect(cls, name, stream):
+def _wrap_connect(cls, name, stream, internet):
     old = getattr(cls, name)
 
     @functools.wraps(old)
     def connect(self, address):
         # To connect a datagram socket sends nothing: programs do it to learn their own address.
-        is_stream = self.type == stream
+        is_stream = self.type == stream and self.family in internet
         try:
             result = old(self, address)
         except BlockingIOError as error:
@@ -169,15 +170,20 @@ def _wrap_connect(cls, name, stream):
     setattr(cls, name, connect)
 
 
-def _wrap_sendto(cls):
+def _wrap_sendto(cls, internet):
     old, known = cls.sendto, set()
 
-    @functools.wraps(old)
-    def sendto(self, data, *rest):
-        if rest and isinstance(rest[-1], tuple) and rest[-1] not in known:
+    def note(self, rest):
+        if self.family in internet and rest and rest[-1] not in known:
             if len(known) < _MOST_NAMES:
                 known.add(rest[-1])
             _connected(False, rest[-1])
+
+    note = _never_raising(note)
+
+    @functools.wraps(old)
+    def sendto(self, data, *rest):
+        note(self, rest)
         try:
             return old(self, data, *rest)
         except BaseException as error:
