@@ -106,6 +106,7 @@ def launches(workload: Workload, **changes: Any) -> Launches:
         "timeout_s": 120.0,
         "forks": False,
         "sandbox": True,
+        "network": True,
         "stdin": None,
         "files_read": None,
         "pace": Pace(start_s=5.0, step_s=0.02, boundary=boundary),

@@ -327,16 +327,26 @@ def test_the_tools_own_environment_and_children_are_left_alone(sandbox, project)
 def test_trackers_are_offline_and_the_probe_comes_first(sandbox, project, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     monkeypatch.setenv("PYTHONPATH", "/users/own")
+    monkeypatch.setenv("TRACKIO_SPACE_ID", "me/space")
     source = (
         "import os\n"
         "for n in ('WANDB_MODE', 'NEPTUNE_MODE', 'CLEARML_OFFLINE_MODE', 'SWANLAB_MODE'):\n"
         "    print(os.environ[n])\n"
         "print(os.environ['MLFLOW_TRACKING_URI'].startswith('file:///'))\n"
+        "print(os.environ['MLFLOW_ALLOW_FILE_STORE'], 'TRACKIO_SPACE_ID' in os.environ)\n"
         "print(os.environ['PYTHONPATH'].split(os.pathsep))\n"
     )
     lines = launch_script(project, source, sandbox).output_tail.splitlines()
     probe = str(REPOSITORY / "torchdoctor" / "probe")
-    expected = ["disabled", "offline", "1", "offline", "True", str([probe, "/users/own"])]
+    expected = [
+        "disabled",
+        "offline",
+        "1",
+        "offline",
+        "True",
+        "true False",
+        str([probe, "/users/own"]),
+    ]
     assert lines == expected
 
 

@@ -317,7 +317,8 @@ def test_an_unknown_mode_is_refused():
 
 
 @pytest.mark.slow
-def test_it_works_for_an_ordinary_user(tmp_path):
+@pytest.mark.parametrize("network", [True, False])
+def test_it_works_for_an_ordinary_user(tmp_path, network):
     """By an ordinary user's rules: a user namespace, and files that belong to somebody else."""
     python = "/usr/bin/python3"
     if os.geteuid() != 0 or shutil.which("setpriv") is None or not Path(python).exists():
@@ -338,7 +339,7 @@ def test_it_works_for_an_ordinary_user(tmp_path):
     for path in (home, home / "mine"):
         os.chown(path, 65534, 65534)
     driver = (
-        f"{IMPORTS}with Sandbox.choose('auto') as s:\n"
+        f"{IMPORTS}with Sandbox.choose('auto', network={network}) as s:\n"
         "    print(s.mode, s.userns, flush=True)\n"
         "    f = s.new_scratch()\n"
         "    command = 'echo x > mine; echo y > new; echo z >> ../shared/log.txt;' \\\n"

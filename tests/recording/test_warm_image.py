@@ -265,6 +265,28 @@ def test_a_version_with_files_of_its_own_has_an_image_of_its_own(
     assert Path(program.workload.script or "").read_text().endswith("print('new')")
 
 
+def test_a_forked_launch_is_cut_off_from_the_network_as_any_other(
+    program: Program, tmp_path: Path
+) -> None:
+    """It joins the namespace of its own launch: the image has another one."""
+    program = replace(program, sandbox=replace(program.sandbox, network=False))
+    source = IMPORTS + (
+        "import socket\nserver = socket.create_server(('127.0.0.1', 0))\n"
+        "socket.create_connection(server.getsockname())\n"
+        "print(os.readlink('/proc/self/ns/net'))\n"
+    )
+    image = image_of(program, tmp_path, source)
+    pids = ("self", str(image.started.popen.pid))
+    others = {str(Path(f"/proc/{pid}/ns/net").readlink()) for pid in pids}
+    try:
+        ends = [ran(program, tmp_path / name, image) for name in ("first", "second")]
+    finally:
+        image.close()
+    assert [code for code, _ in ends] == [0, 0]
+    own = {output.strip() for _, output in ends}
+    assert own and others.isdisjoint(own)
+
+
 @pytest.mark.slow
 def test_the_observed_launch_is_forked_as_those_after_it_are(
     sandbox: Sandbox, tmp_path: Path

@@ -80,7 +80,6 @@ def assemble(run: RunResults) -> Report:
     notes += report_notes(recording, trials, run.other_load)
     replayed = recording.trace.what_if if recording.trace else None
     ceilings = trials.ceilings if trials else []
-    command = secret_values.masked(recording.workload.command)
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()
     return Report(
@@ -106,18 +105,24 @@ def assemble(run: RunResults) -> Report:
         scaling=scaling(recording),
         sensors=recording.sensors,
         other_load=run.other_load,
+        network=recording.network,
         doubts=[note.sentence for note in notes],
         beware=[note.sentence for note in notes if note.severity == "beware"],
         failure=recording.failure,
         interrupted=run.interrupted,
         run_folder=recording.folder,
         memory_snapshot=recording.main.memory_snapshot,
-        reproduce=[
-            f"torchdoctor run {shlex.join([*run.settings.options(), '--', *command])}",
-            f"torchdoctor report {shlex.quote(f'{recording.folder}/report.json')}",
-        ],
+        reproduce=_reproduce(run),
         recommendation=replace(recommendation, also_offered=offered),
     )
+
+
+def _reproduce(run: RunResults) -> list[str]:
+    """Return the commands that repeat the run and show its report again."""
+    command = secret_values.masked(run.recording.workload.command)
+    words = [*run.settings.options(), "--", *command]
+    path = f"{run.recording.folder}/report.json"
+    return [f"torchdoctor run {shlex.join(words)}", f"torchdoctor report {shlex.quote(path)}"]
 
 
 def _recommendation(trials: TrialResults, coded: list[RecommendedFix]) -> Recommendation:

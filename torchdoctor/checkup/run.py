@@ -62,8 +62,9 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     began_s, created = settings.began_s or time.monotonic(), datetime.now(timezone.utc)
     imports_s = time.monotonic() - began_s  # where they took long, so does the report
     folder = new_run_folder(settings.output, workload.cwd, created)
+    mode, network = "auto" if settings.sandbox else "none", settings.network
     with gone_if_refused(folder):
-        chosen = Sandbox.choose("auto" if settings.sandbox else "none", folder, workload)
+        chosen = Sandbox.choose(mode, folder, workload, network=network)
     with chosen as sandbox:
         machine = replace(environment(workload.python), sandbox=sandbox.mode)
         with gone_if_refused(folder):
@@ -136,7 +137,10 @@ class _Checkup(RunResults):
         return self.recorder.left_s
 
     def _relay(self, event: ProgressEvent) -> None:
-        self.tell(replace(event, elapsed_s=self._elapsed(), budget_s=self.settings.budget_s))
+        network = self.recorder.network
+        hosts = dict.fromkeys(contact.place for contact in network.sent_to) if network else {}
+        now = replace(event, elapsed_s=self._elapsed(), budget_s=self.settings.budget_s)
+        self.tell(replace(now, sends_to=list(hosts)))
 
     def _observe(self) -> Observation:
         message = "The untouched program runs, and its steps are observed"
@@ -163,6 +167,7 @@ class _Checkup(RunResults):
             observation = traced or self._take_slowest(observation)
         self._share_out()
         self.doubts += share_doubts(self.recording.steps, self.recording.trace)
+        self.recording = replace(self.recording, network=self.recorder.network)
         try:
             workload = self.recording.workload
             shown = replace(workload, command=secret_values.masked(workload.command))
@@ -365,6 +370,7 @@ class _Checkup(RunResults):
         tried = self.trials.ceilings if self.trials else []
         checks = catalogue.checks()
         self.diagnosis, disagree = by_experiment(self.diagnosis, tried, checks, on_gpu)
-        self.recording = replace(self.recording, doubts=[*doubts, *disagree])
+        network = self.recorder.network
+        self.recording = replace(self.recording, doubts=[*doubts, *disagree], network=network)
         self.elapsed_s = self._elapsed()
         return assemble(self)

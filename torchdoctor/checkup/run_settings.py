@@ -36,6 +36,7 @@ class RunSettings:
     step_on: str | None = None
     seed: int = 0
     sandbox: bool = True
+    network: bool = True  # whether launches may use it
     side_by_side: bool = True
     cold: bool = False
     remarks: Sequence[str] = ()  # of the job that it runs in
@@ -57,6 +58,7 @@ class RunSettings:
         words += ["--no-fixes"] * self.no_fixes
         words += ["--allow-training-changes"] * self.allow_training_changes
         words += ["--no-sandbox"] * (not self.sandbox)
+        words += ["--network", "off"] * (not self.network)
         words += ["--cold"] * self.cold
         return words + ["--in-turns"] * (not self.side_by_side)
 

@@ -48,6 +48,7 @@ NoSandbox = Annotated[
         help="My files may be written: run without a scratch layer, each launch writing to them.",
     ),
 ]
+Network = Annotated[str, typer.Option(help="on, or off: every launch is cut off from the network.")]
 InTurns = Annotated[
     bool,
     typer.Option("--in-turns", help="Run one launch at a time (less precise in the same time)."),
@@ -74,6 +75,13 @@ def parse_duration(text: str) -> float:
         wrong = "must be longer than 0 s" if seconds <= 0 else "is no duration of 30 days or less"
         raise UsageError(f"'{text}' {wrong}: write it like 90s, 5m or 1h.")
     return seconds
+
+
+def isolation(no_sandbox: bool, network: str) -> dict[str, Any]:
+    """Return the settings of what launches may reach; raise UsageError for another word."""
+    if network not in ("on", "off"):
+        raise UsageError(f"--network takes on or off, not '{network}'.")
+    return {"sandbox": not no_sandbox, "network": network == "on"}
 
 
 def place(

@@ -62,6 +62,7 @@ def gate(
     seed: arguments.Seed = 0,
     python: arguments.Python = None,
     no_sandbox: arguments.NoSandbox = False,
+    network: arguments.Network = "on",
     in_turns: arguments.InTurns = False,
     on: arguments.On = None,
     nodes: arguments.Nodes = 0,
@@ -94,7 +95,7 @@ def gate(
             warmup=warmup,
             step_on=step_on,
             seed=seed,
-            sandbox=not no_sandbox,
+            **arguments.isolation(no_sandbox, network),
             side_by_side=not in_turns,
         )
         report = _measured(workload, against, baseline, settings, files, quiet)

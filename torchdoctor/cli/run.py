@@ -63,6 +63,7 @@ def run(
     seed: arguments.Seed = 0,
     python: arguments.Python = None,
     no_sandbox: arguments.NoSandbox = False,
+    network: arguments.Network = "on",
     in_turns: arguments.InTurns = False,
     cold: _Cold = False,
     on: arguments.On = None,
@@ -91,12 +92,11 @@ def run(
         allow_training_changes=allow_training_changes,
         step_on=step_on,
         seed=seed,
-        sandbox=not no_sandbox,
+        **arguments.isolation(no_sandbox, network),
         side_by_side=not in_turns,
         cold=cold,
     )
-    files = {"report": json, "HTML page": html}
-    check_written(files, tensorboard=tensorboard)
+    check_written(files := {"report": json, "HTML page": html}, tensorboard=tensorboard)
     with Progress(quiet=quiet) as progress:
         report = checkup(workload_of(command, python=python), settings, progress=progress.update)
     hand_out(report, files, tensorboard, details if context.obj is None else None)

@@ -68,3 +68,4 @@ class ClusterEngine(Engine):
         self.fleet.close()
         self._starts.recorder.doubts += self.fleet.doubts
         self._starts.recorder.escaped += self.fleet.escaped
+        self._starts.recorder.contacts += self.fleet.contacts

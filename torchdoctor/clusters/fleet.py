@@ -17,6 +17,7 @@ from torchdoctor.launch.launch import no_interrupts
 from torchdoctor.pairs.engine import PairTask, PairTimings
 from torchdoctor.pairs.failures import Lost
 from torchdoctor.pairs.pair_times import usable
+from torchdoctor.words import HostContact
 from torchdoctor.words.errors import TorchdoctorError
 from torchdoctor.words.figures import counted
 
@@ -65,6 +66,7 @@ class Fleet:
         self._pairs: Counter[str] = Counter()  # by the machine's name
         self._kinds: set[str] = set()
         self.escaped: list[str] = []
+        self.contacts: list[list[HostContact]] = []
 
     @property
     def count(self) -> int:
@@ -154,6 +156,7 @@ class Fleet:
         self._pairs[result.node] += 1
         self._kinds.add(result.kind)
         self._doubts += result.doubts
+        self.contacts += result.contacts
         self.escaped += [path for path in result.escaped if path not in self.escaped]
         return result.measured
 

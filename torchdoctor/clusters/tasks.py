@@ -13,7 +13,7 @@ from torchdoctor.observe.window import Window
 from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import PairTask, PairTimings
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
-from torchdoctor.words import Boundary, LaunchTiming, Workload
+from torchdoctor.words import Boundary, HostContact, LaunchTiming, Workload
 from torchdoctor.words.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -86,6 +86,7 @@ class Launches:
     timeout_s: float
     forks: bool
     sandbox: bool
+    network: bool
     stdin: bytes | None
     files_read: bytes | None
     pace: Pace
@@ -103,6 +104,7 @@ class Launches:
             timeout_s=recorder.timeout_s,
             forks=not launches.cold,
             sandbox=recorder.sandbox.mode != "none",
+            network=recorder.sandbox.network,
             stdin=_read(recorder.folder / "stdin"),
             files_read=_read(recorder.folder / "files-read.txt") if launches.cold else None,
             pace=launches.pace,
@@ -159,6 +161,7 @@ class Result:
     seconds: list[float] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     escaped: list[str] = field(default_factory=list)  # files of the user that were changed
+    contacts: list[list[HostContact]] = field(default_factory=list)  # of each launch
     problem: str | None = None
 
     @property

@@ -66,7 +66,7 @@ def _measured(task: Task, node: str) -> Result:
                 (folder / name).write_bytes(data)
         stdin = folder / "stdin" if wanted.stdin is not None else None
         mode = "auto" if wanted.sandbox else "none"
-        with Sandbox.choose(mode, folder, wanted.workload) as sandbox:
+        with Sandbox.choose(mode, folder, wanted.workload, network=wanted.network) as sandbox:
             if sandbox.mode != "overlay" and any(arm.contents or arm.links for arm in task.arms):
                 problem = f"Changed files need the overlay sandbox on {node}: {sandbox.reason}"
                 return Result(node=node, problem=problem)
@@ -90,6 +90,7 @@ def _measured(task: Task, node: str) -> Result:
                     seconds=pair.seconds,
                     doubts=[*recorder.doubts, *filter(None, [sandbox.doubt])],
                     escaped=recorder.escaped,
+                    contacts=recorder.contacts,
                 )
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -45,7 +45,7 @@ class GateSession:
         self._folder = new_run_folder(settings.output, workload.cwd, self._created)
         mode = "auto" if settings.sandbox else "none"
         with gone_if_refused(self._folder):
-            self.sandbox = Sandbox.choose(mode, self._folder, workload)
+            self.sandbox = Sandbox.choose(mode, self._folder, workload, network=settings.network)
         self._closing.callback(self.sandbox.close)
         with gone_if_refused(self._folder):
             kept = keep_stdin(self._folder)
@@ -112,6 +112,7 @@ class GateSession:
             torchdoctor_version=__version__,
             created=self._created.isoformat(timespec="seconds"),
             workload=_record(self.workload),
+            network=self.recorder.network,
             doubts=list(dict.fromkeys(report.doubts)),
             run_folder=str(self._folder),
         )

@@ -32,6 +32,7 @@ class GateSettings:
     step_on: str | None = None
     seed: int = 0
     sandbox: bool = True
+    network: bool = True  # whether launches may use it
     side_by_side: bool = True
     remarks: Sequence[str] = ()  # of the job that it runs in
     cluster: "Cluster | None" = None  # whose nodes measure pairs

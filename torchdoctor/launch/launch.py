@@ -208,7 +208,10 @@ _MODES = {
     "SWANLAB_MODE": "offline",
     "CLEARML_OFFLINE_MODE": "1",
     "COMET_START_ONLINE": "0",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+_REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_WEBHOOK_URL")  # places to log to
 _KEPT = ("offline", "disabled", "dryrun", "debug", "read-only")
 _FEWEST_STEPS = 3
 # CUDA's; those of torch's allocator on the CPU; the C library's (a mapping, a fork); Python's own;
@@ -305,7 +308,10 @@ def launch(
     for needed in filter(None, (channel, cache)):  # another run may have removed the cache
         needed.mkdir(parents=True, exist_ok=True)
     scratch = program.sandbox.new_scratch()
+    # In an overlay the launch's own folder is thrown away as everything is.
+    away = folder.absolute() if program.sandbox.mode == "overlay" else scratch
     plan = spec.plan_content(program.seed) | {"channel": str(channel.absolute())}
+    plan["trackers"] = str(away / "trackers")
     if program.sandbox.mode == "landlock":
         kept = [str(cache.absolute())] if cache else []
         kept += [str(scratch / TEMPORARY), str((folder / "output.txt").absolute())]
@@ -313,8 +319,6 @@ def launch(
         (scratch / "redirect").mkdir()
     plan_file = (folder / "plan.json").absolute()
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
-    # In an overlay the launch's own folder is thrown away as everything is.
-    away = folder.absolute() if program.sandbox.mode == "overlay" else scratch
     environment = child_environment(plan_file, away / "trackers", cache, plan["seed"])
     if program.sandbox.mode == "landlock":
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -507,6 +511,9 @@ def child_environment(
     # A launch that is thrown away must not appear in anybody's project.
     user |= {name: mode for name, mode in _MODES.items() if user.get(name) not in _KEPT}
     user |= {"COMET_OFFLINE_DIRECTORY": str(trackers / "comet"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    user |= {"TRACKIO_DIR": str(trackers / "trackio")}
+    for name in _REMOTE:
+        user.pop(name, None)
     mlruns = (trackers / "mlruns").absolute().as_uri()
     user |= {"MLFLOW_TRACKING_URI": mlruns, "MLFLOW_REGISTRY_URI": mlruns}
     if compile_cache is not None:

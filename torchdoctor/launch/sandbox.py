@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -196,18 +197,27 @@ class Sandbox:
     userns: bool = False
     pidns: bool = False
     on_disk: bool = False
+    network: bool = True  # False: a launch reaches itself alone, by a network namespace
 
     @classmethod
     def choose(
-        cls, mode: str = "auto", beside: Path | None = None, workload: Workload | None = None
+        cls,
+        mode: str = "auto",
+        beside: Path | None = None,
+        workload: Workload | None = None,
+        *,
+        network: bool = True,
     ) -> "Sandbox":
         """Return the strongest kind that works here, tried for real in the workload's folders.
 
         `mode`: "auto" (overlay if it works, else Landlock) or the wanted one; `beside`: a folder
-        whose disk may hold the scratch folder. Raises UsageError: it is not possible here.
+        whose disk may hold the scratch folder; `network`: whether a launch may reach it, which only
+        an overlay's namespaces can prevent. Raises UsageError: what is wanted is not possible here.
         """
         if mode not in MODES:
             raise UsageError(f"'{mode}' is no kind of sandbox: choose one of {', '.join(MODES)}.")
+        if not network and mode not in ("auto", "overlay"):
+            raise UsageError("--network off needs the sandbox: leave out --no-sandbox.")
         cwd = workload.cwd if workload else str(Path.cwd())
         parent, on_disk = scratch.choose(beside, mounts_now(), cwd)
         store = scratch.Scratch(parent)
@@ -216,13 +226,18 @@ class Sandbox:
         problems: dict[str, str] = {}  # of each mode, that of its strongest kind
         try:
             for layer in _layers(store, on_disk):
-                if mode not in ("auto", layer.mode):
+                cannot_cut_off = not network and layer.mode != "overlay"
+                if mode not in ("auto", layer.mode) or cannot_cut_off:
                     continue
+                layer.network = network
                 problem = trial(layer, workload)
                 if problem is None:
                     layer.reason = problems.get("overlay")
                     return layer
                 problems.setdefault(layer.mode, problem)
+            if not network:
+                reason = problems.get("overlay") or "only Linux has the namespaces that it needs."
+                raise UsageError(f"--network off is not possible here: {reason}")
             raise UsageError(_no_layer(mode, problems))
         except BaseException:
             store.close()
@@ -295,6 +310,8 @@ class Sandbox:
                 "userns": self.userns,
                 "pidns": self.pidns,
                 "ipcns": not _uses_mps(),
+                "netns": not self.network,
+                "own_addresses": [] if self.network else _own_addresses(),
                 "root": str(folder / "root"),
                 "memory": str(folder / "memory"),
                 "upper": str(folder / "upper") if self.on_disk else None,
@@ -389,6 +406,16 @@ def _overlays(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
                 pidns=pidns,
                 on_disk=on_disk,
             )
+
+
+def _own_addresses() -> list[str]:
+    """Return the IPv4 addresses of this machine's own name, but for the loopback device's."""
+    try:
+        entries = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+    except OSError:
+        return []
+    addresses = {str(entry[4][0]) for entry in entries}
+    return sorted(address for address in addresses if not address.startswith("127."))
 
 
 def _mps_folder() -> Path:

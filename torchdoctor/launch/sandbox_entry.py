@@ -9,6 +9,7 @@ in its own environment; or it only takes the right to write from it (Landlock). 
 
 import base64
 import ctypes
+import fcntl
 import json
 import os
 import shutil
@@ -19,6 +20,8 @@ import sys
 from typing import Any, NoReturn
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x08000000, 0x10000000, 0x20000000
+CLONE_NEWNET, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK = 0x40000000, 0x8914, 0x8916, 0x891C
+IFF_UP_AND_RUNNING = 0x1 | 0x40
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, SETUP_FAILED = 2, 1, 38, 125
@@ -56,7 +59,12 @@ def _write(path: str, text: str) -> None:
 def _unshare(settings: dict[str, Any]) -> None:
     uid, gid = os.getuid(), os.getgid()
     flags = CLONE_NEWNS
-    for name, flag in (("userns", CLONE_NEWUSER), ("pidns", CLONE_NEWPID), ("ipcns", CLONE_NEWIPC)):
+    for name, flag in (
+        ("userns", CLONE_NEWUSER),
+        ("pidns", CLONE_NEWPID),
+        ("ipcns", CLONE_NEWIPC),
+        ("netns", CLONE_NEWNET),
+    ):
         if settings[name]:
             flags |= flag
     _check(_libc.unshare(flags), "unshare")
@@ -66,6 +74,22 @@ def _unshare(settings: dict[str, Any]) -> None:
         _write("/proc/self/uid_map", f"{uid} {uid} 1")
         _write("/proc/self/gid_map", f"{gid} {gid} 1")
     mount(None, "/", None, MS_REC | MS_PRIVATE)
+    if settings["netns"]:
+        _start_loopback(settings["own_addresses"])
+
+
+def _start_loopback(own_addresses: list[str]) -> None:
+    """Start the loopback device, the only one of a new network namespace.
+
+    It also gets the machine's own addresses, so that processes of a program that meet under the
+    machine's name find each other.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        fcntl.ioctl(link, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP_AND_RUNNING))
+        for number, address in enumerate(own_addresses):
+            for request, text in ((SIOCSIFADDR, address), (SIOCSIFNETMASK, "255.255.255.255")):
+                place = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(text))
+                fcntl.ioctl(link, request, struct.pack("16s16s", b"lo:%d" % number, place))
 
 
 class Root:
@@ -318,6 +342,7 @@ def _forked(
     """Be PID 1 of a namespace that a warm image forks the program into, until it has ended."""
     reader, writer = os.pipe()
     kinds = ["user"] * settings["userns"] + ["mnt", "pid"] + ["ipc"] * settings["ipcns"]
+    kinds += ["net"] * settings["netns"]
     spaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
     variables = {os.fsdecode(name): os.fsdecode(text) for name, text in environment.items()}
     launch = {"environment": variables, "cwd": settings["cwd"], "userns": settings["userns"]}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.launch import compile_cache
+from torchdoctor.launch.contacts import contacts, network_use
 from torchdoctor.launch.launch import (
     LaunchResult,
     Poll,
@@ -37,8 +38,16 @@ from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics, window_ns
 from torchdoctor.observe.window import ProfilerWindow
 from torchdoctor.pairs.launch_timing import last_switched_on, read_launch
-from torchdoctor.words import Boundary, LaunchTiming, StorageFacts, SwitchedLaunch, Workload
-from torchdoctor.words.errors import NoStepFound
+from torchdoctor.words import (
+    Boundary,
+    HostContact,
+    LaunchTiming,
+    NetworkUse,
+    StorageFacts,
+    SwitchedLaunch,
+    Workload,
+)
+from torchdoctor.words.errors import NoStepFound, ProgramFailed, TimedOut
 
 _MOST_IMAGES = 2  # with files of their own, beside that of the untouched program
 # Launches that take turns are held up so long before the end of the budget: those blocks count.
@@ -77,6 +86,7 @@ class Recorder:
         self.seed, self.timeout_s, self.end_by_s = seed, timeout_s, math.inf
         self.escaped: list[str] = []
         self.doubts: list[str] = []
+        self.contacts: list[list[HostContact]] = []  # of each launch
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
         self._observation: Callable[[int | None], Observation] | None = None  # given a rank
@@ -100,6 +110,11 @@ class Recorder:
     def left_s(self) -> float:
         """Return the seconds that launches may still take; below 0 once they are over."""
         return self.end_by_s - time.monotonic()
+
+    @property
+    def network(self) -> NetworkUse | None:
+        """Return what all launches so far sent to other machines; None: there was none."""
+        return network_use(self.contacts, self.sandbox.network)
 
     def close(self) -> None:
         """Remove what only further launches would have needed."""
@@ -135,7 +150,19 @@ class Recorder:
         self._observation = partial(
             _observation, result, sensors.stop(), step_on, spec.workload or self.workload
         )
-        return self._observation(None)
+        try:
+            return self._observation(None)
+        except (ProgramFailed, NoStepFound, TimedOut) as error:
+            error.args = (" ".join([*self._network_remarks(), str(error)]),)
+            raise
+
+    def _network_remarks(self) -> list[str]:
+        """Return what goes with an error instead of a report: what was sent, or could not be."""
+        if not self.sandbox.network:
+            return ["No launch can reach the network (--network off)."]
+        places = [contact.place for contact in self.network.sent_to] if self.network else []
+        cut_off = "not only to read (--network off cuts it off)."
+        return [f"The program connected to {place}, {cut_off}" for place in places[:1]]
 
     def observed_on(self, rank: int) -> Observation:
         """Return what the observed launch shows with this rank as the main process."""
@@ -256,6 +283,7 @@ class Recorder:
             limit_s = max(min(timeout_s, self.left_s), 0.0)
             result = launch(program, spec, folder, timeout_s=limit_s, poll=poll, sensors=sensors)
         shutil.rmtree(folder / "channel" / "staged", ignore_errors=True)  # by fast-storage
+        self.contacts.append(contacts(result.channel))
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]
         return result

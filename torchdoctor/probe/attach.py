@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from . import seeds_and_trackers, stacks, step_log
+from . import seeds, stacks, step_log
 from .hooks import (
     backward_hooks,
     compile_log,
@@ -28,7 +28,7 @@ def attach(torch, watch):
     session = _session = Session(plan, torch)
     sys.modules["_torchdoctor_probe_attach"] = sys.modules[__name__]
     parts = (
-        ("seeds", lambda: seeds_and_trackers.install_seeds(session, watch)),
+        ("seeds", lambda: seeds.install(session, watch)),
         ("flags", session.flags.install),
         ("fixes", session.load_fixes),
         ("loaders", lambda: loader_hooks.install(session)),
@@ -40,7 +40,6 @@ def attach(torch, watch):
         ("stacks", lambda: stacks.install(session)),
         ("files", lambda: file_reads.install(session, watch)),
         ("compiling", lambda: compile_log.install(session)),
-        ("trackers", lambda: seeds_and_trackers.install_trackers(session, watch)),
     )
     for name, install in parts:
         try:

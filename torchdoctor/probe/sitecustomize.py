@@ -8,6 +8,17 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+# Files that hook into modules before torch, and loaded only where one of these is imported.
+_HOOKED = {
+    "network": ("socket", "http.client", "httpcore", "httpcore2", "aiohttp"),
+    "offline": (
+        *("wandb", "mlflow", "mlflow.tracking._tracking_service.utils", "mlflow.tracking.client"),
+        *("mlflow.tracking._model_registry.utils", "comet_ml", "neptune", "clearml", "swanlab"),
+        *("aim.sdk.repo", "trackio", "huggingface_hub.hf_api", "huggingface_hub.repocard"),
+        *("huggingface_hub.repository", "datasets.arrow_dataset", "datasets.dataset_dict"),
+        "datasets.iterable_dataset",
+    ),
+}
 
 
 class _ImportWatch:
@@ -111,6 +122,24 @@ def _redirect_writes():
     module.install(redirect["scratch"], [plan["channel"], *redirect.get("exempt", [])], _WATCH)
 
 
+def _watch_network():
+    """Note what the program speaks to, and keep trackers and uploads offline, from its start."""
+    if '"watch":' in _plan_text():  # the real training goes on as it is
+        return
+    for file, names in _HOOKED.items():
+        for name in names:
+            _WATCH.when_imported(name, lambda module, where=(file, name): _install(*where, module))
+
+
+def _install(file, name, module):
+    """Hand a module that was just imported to the file of the probe that hooks into it."""
+    try:
+        own = "_torchdoctor_" + file
+        (sys.modules.get(own) or _load(own, file + ".py")).install(name, module)
+    except Exception as error:
+        _say(error)
+
+
 def _run_users_sitecustomize():
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
@@ -130,6 +159,7 @@ if os.environ.get("TORCHDOCTOR_PLAN"):
     try:
         sys.meta_path.insert(0, _WATCH)
         _redirect_writes()
+        _watch_network()
         _WATCH.when_imported("torch", _load_probe)
     except Exception as _error:
         _say(_error)

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
-from torchdoctor.reports import document, handed_out, time_parts, traced, wording
+from torchdoctor.reports import document, handed_out, network, time_parts, traced, wording
 from torchdoctor.reports.trial_rows import (
     candidate_rows,
     measured,
@@ -80,6 +80,7 @@ def details(report: Report) -> list[document.Section]:
         ),
         *((title, _changes(report, fixes)) for title, fixes in offered.items()),
         ("Not measured", document.table(["fix", "", "reason"], unmeasured)),
+        ("Other machines that launches connected to", network.contacts(report.network)),
         ("Doubts", document.notes([clean(doubt) for doubt in report.doubts])),
         ("How to reproduce", [document.Code(clean(x), "shell") for x in report.reproduce]),
         ("Measured on" if report.steps or not report.trace else "Recorded on", _machine(report)),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import is_proven, most_promising, settings_by_fix, value_of
-from torchdoctor.reports import handed_out, other_load, wording
+from torchdoctor.reports import handed_out, network, other_load, wording
 from torchdoctor.reports.document import (
     Bars,
     Block,
@@ -85,7 +85,7 @@ def screen(report: Report, folder: str) -> list[Section]:
     return sections(
         ("", [*sentences(wording.failure(report), tone="bad"), *_cause(report)]),
         ("", [*answer, *_ending(report)]),
-        ("", sentences(other_load.held(report), tone="bad")),
+        ("", sentences(other_load.held(report), network.sent(report.network), tone="bad")),
         ("", _tried(report, max(trials, _FEWEST_TRIALS))),
         ("", _step(report)),
         ("", _beware(report)[: 1 if long else _MOST_BEWARE]),

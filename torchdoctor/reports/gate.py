@@ -4,7 +4,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from torchdoctor.reports import document as document_format
-from torchdoctor.reports.document import Block, Document, Sentence, notes, sections, table
+from torchdoctor.reports import network
+from torchdoctor.reports.document import (
+    Block,
+    Document,
+    Sentence,
+    notes,
+    sections,
+    sentences,
+    table,
+)
 from torchdoctor.words import Interval, Note, figures
 from torchdoctor.words.gate import GateMetric, GateReport
 
@@ -82,9 +91,16 @@ def document(report: GateReport) -> Document:
         title=f"torchdoctor gate: {mark(report)}",
         subject=f"against {figures.clean(report.reference)}",
         summary=f"gate: {mark(report)}",
-        screen=sections(("", [told]), ("", table(_COLUMNS, rows)), ("", notes(doubts[:1]))),
+        screen=sections(
+            ("", [told]),
+            ("", table(_COLUMNS, rows)),
+            ("", sentences(network.sent(report.network), tone="bad")),
+            ("", notes(doubts[:1])),
+        ),
         details=sections(
-            ("How it was measured", [Sentence(_basis(report))]), ("Doubts", notes(doubts))
+            ("How it was measured", [Sentence(_basis(report))]),
+            ("Other machines that launches connected to", network.contacts(report.network)),
+            ("Doubts", notes(doubts)),
         ),
         hint=f"{document_format.HINT}{shown}",
     )

@@ -21,6 +21,7 @@ from torchdoctor.words.figures import clean, duration
 _NEWS_EVERY_S = 15.0
 _SILENT_S = 30.0  # a pipe that says nothing for longer looks like a program that hangs
 _WIDTH = 100
+_MOST_HOSTS = 3
 _TICK_S = 1.0
 _ECHO = 3  # columns: where "^C" breaks the last line, the first one is not taken away
 _HINT = "Ctrl-C ends this early and keeps what was measured"
@@ -40,6 +41,7 @@ class Progress:
         self._shown: tuple[ProgressEvent, float] | None = None  # and when it came
         self._said, self._said_s = "", -_SILENT_S
         self._printing = threading.Lock()
+        self._warned = ""
         self._over = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
 
@@ -80,6 +82,10 @@ class Progress:
             if self._live is not None:
                 self._live.update(panel(event, self._live.console.width), refresh=True)
                 return
+            warning = sends(event)
+            if warning != self._warned:  # at once, and once: each further launch sends again
+                self._warned = warning
+                print(f"[{clock(event)}] {warning}.", file=sys.stderr, flush=True)
             text = sentences(event)
             every_s = _SILENT_S if text == self._said else _NEWS_EVERY_S
             if now_s - self._said_s >= every_s:
@@ -93,9 +99,11 @@ def panel(event: ProgressEvent, width: int) -> RenderableType:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(ratio=1)
     rows = {"now": event.message, "why": event.why, "best so far": event.best}
+    rows["beware"] = sends(event)
+    styles = {"best so far": "bold", "beware": "red"}
     for name, text in rows.items():
         if text:
-            grid.add_row(name, Text(clean(text), "bold" if name == "best so far" else ""))
+            grid.add_row(name, Text(clean(text), styles.get(name, "")))
     grid.add_row("time", clock(event))
     if event.budget_s is not None:
         done_s = min(event.elapsed_s, event.budget_s)
@@ -113,6 +121,15 @@ def clock(event: ProgressEvent) -> str:
     if over_s > 0 and text != duration(budget_s):
         return f"{text}, {duration(max(over_s, 1.0))} over the {duration(budget_s)}"
     return f"{text} of {duration(budget_s)}, {duration(max(-over_s, 0.0))} left"
+
+
+def sends(event: ProgressEvent) -> str:
+    """Return that each launch sends something to other machines; empty where none does."""
+    if not event.sends_to:
+        return ""
+    named = clean(", ".join(event.sends_to[:_MOST_HOSTS]))
+    more = ", and others" * (len(event.sends_to) > _MOST_HOSTS)
+    return f"Each launch connects to {named}{more}, not only to read: --network off cuts it off"
 
 
 def sentences(event: ProgressEvent) -> str:

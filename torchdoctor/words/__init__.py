@@ -9,6 +9,7 @@ May import: no other room.
 
 from torchdoctor.words.environment import *
 from torchdoctor.words.launches import *
+from torchdoctor.words.network import *
 from torchdoctor.words.program import *
 from torchdoctor.words.recording import *
 from torchdoctor.words.report import *

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from torchdoctor.words.environment import Environment
+from torchdoctor.words.network import NetworkUse
 from torchdoctor.words.report import WorkloadRecord
 from torchdoctor.words.trials import Interval
 
@@ -42,6 +43,7 @@ class GateReport:
     mean_ratio: Interval | None = None  #: Of the mean step; null: it decides, or below two pairs.
     blind_spot: float | None = None  #: Share of slow-down not ruled out; null: below two pairs.
     measured: str = "in turns"  #: side by side (in blocks), in turns, or stored (against a report).
+    network: NetworkUse | None = None  #: What launches sent to other machines; null: no launch.
     doubts: list[str] = field(default_factory=list)  #: Everything that weakens the verdict.
     interrupted: bool = False  #: It ended early.
     broken: bool = False  #: The new program failed, timed out or had no step (exit codes 3, 4, 5).

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from torchdoctor.words.environment import Environment, SensorStatistics, StorageFacts
 from torchdoctor.words.launches import ProgramFailure
+from torchdoctor.words.network import NetworkUse
 from torchdoctor.words.program import ProcessFacts
 from torchdoctor.words.traced import RankTime, Shares, TraceStatistics
 
@@ -106,6 +107,7 @@ class Recording:
     shares: Shares = field(default_factory=Shares)
     ranks: list[RankTime] = field(default_factory=list)  # where there are several
     storage: StorageFacts | None = None  # None: not looked at, or no read was seen
+    network: NetworkUse | None = None  # of the launches so far; None: there was none
     folder: str | None = None
     failure: ProgramFailure | None = None  # of the observed launch
     doubts: list[str] = field(default_factory=list)

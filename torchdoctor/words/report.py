@@ -6,6 +6,7 @@ from typing import Annotated
 
 from torchdoctor.words.environment import Environment, SensorStatistics
 from torchdoctor.words.launches import ProgramFailure
+from torchdoctor.words.network import NetworkUse
 from torchdoctor.words.program import Location
 from torchdoctor.words.recording import StepStatistics
 from torchdoctor.words.traced import RankTime, Shares, TraceStatistics
@@ -191,6 +192,7 @@ class ProgressEvent:
     elapsed_s: float = 0.0  # since the run began
     budget_s: float | None = None
     best: str | None = None  # "loader-workers (num_workers=4) 1.83x (1.79-1.88)"
+    sends_to: list[str] = field(default_factory=list)  # other machines, by each launch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +253,7 @@ class Report:
     scaling: Scaling | None = None  #: Prediction for more GPUs; null: no GPU, or no trace.
     sensors: SensorStatistics = field(default_factory=SensorStatistics)  #: What the sensors saw.
     other_load: OtherLoad | None = None  #: Of others, during trials; null: none, or not measured.
+    network: NetworkUse | None = None  #: What launches sent to other machines; null: no launch.
     doubts: list[str] = field(default_factory=list)  #: What weakens the report, a sentence each.
     beware: list[str] = field(default_factory=list)  #: Doubts that may change a decision.
     failure: ProgramFailure | None = None  #: How the observed program failed; null: it did not.
