@@ -9,10 +9,13 @@ def _leave_working_folder() -> None:
 
     A json.py there is not Python's own; but this package may itself lie in it.
     """
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    first = os.path.abspath(sys.path[0] or os.curdir) if sys.path else ours  # noqa: PTH100
-    if first == os.getcwd() != ours:  # noqa: PTH109
-        del sys.path[0]
+    try:
+        ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+        first = os.path.abspath(sys.path[0] or os.curdir) if sys.path else ours  # noqa: PTH100
+        if first == os.getcwd() != ours:  # noqa: PTH109
+            del sys.path[0]
+    except OSError:  # the working folder is gone, which the command line says in its own words
+        return
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.observed_settings import settings_of
 from torchdoctor.facts.outcomes import replay_ceilings, with_measured
 from torchdoctor.facts.scaling import scaling
-from torchdoctor.probe import secret_values
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     Baseline,
@@ -34,6 +33,7 @@ from torchdoctor.words import (
     Trial,
     Workload,
     WorkloadRecord,
+    secret_values,
 )
 from torchdoctor.words.specs import FixSpec
 

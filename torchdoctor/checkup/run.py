@@ -30,7 +30,6 @@ from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.probe import secret_values
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
@@ -38,7 +37,15 @@ from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
-from torchdoctor.words import Ending, OtherLoad, ProgressEvent, Recording, Report, Workload
+from torchdoctor.words import (
+    Ending,
+    OtherLoad,
+    ProgressEvent,
+    Recording,
+    Report,
+    Workload,
+    secret_values,
+)
 from torchdoctor.words.errors import ProgramFailed, UsageError
 from torchdoctor.words.record_files import without_secrets, write_record, write_recording
 

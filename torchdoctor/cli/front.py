@@ -16,7 +16,7 @@ import typer
 from torchdoctor import __version__
 from torchdoctor.cli import compare, diagnose, gate, run, stored, top, watch
 from torchdoctor.cli.outputs import discard_output
-from torchdoctor.probe import secret_values
+from torchdoctor.words import secret_values
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 from torchdoctor.words.figures import clean
 

@@ -18,9 +18,15 @@ from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.probe import secret_values
 from torchdoctor.reports.wording import how_it_failed, program_failed
-from torchdoctor.words import Environment, ProgressEvent, StepStatistics, Workload, WorkloadRecord
+from torchdoctor.words import (
+    Environment,
+    ProgressEvent,
+    StepStatistics,
+    Workload,
+    WorkloadRecord,
+    secret_values,
+)
 from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
 from torchdoctor.words.gate import GateReport
 
@@ -39,6 +45,7 @@ class GateSession:
         self.workload, self.settings, self._tell = workload, settings, progress
         self._began, self._created = time.monotonic(), datetime.now(timezone.utc)
         self._closing = contextlib.ExitStack()
+        self.input_doubts: list[str] = []  # of what was piped in
 
     def __enter__(self) -> GateSession:
         settings, workload = self.settings, self.workload

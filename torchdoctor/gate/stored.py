@@ -18,7 +18,6 @@ from torchdoctor.observe.window import choose_window
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.pair_times import is_per_step, seconds_per_sample, usable
-from torchdoctor.probe import secret_values
 from torchdoctor.trials.compare import has_two_modes
 from torchdoctor.words import (
     Environment,
@@ -29,6 +28,7 @@ from torchdoctor.words import (
     StepStatistics,
     Workload,
     WorkloadRecord,
+    secret_values,
 )
 from torchdoctor.words.errors import Inconclusive, UsageError
 from torchdoctor.words.figures import seconds

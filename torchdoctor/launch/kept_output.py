@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchdoctor.probe import secret_values
+from torchdoctor.words import secret_values
 
 KEPT_BYTES = 5_000_000  # at the beginning, and at the end
 _SLACK_BYTES = 4_000_000  # that are left before the middle is freed again
@@ -59,8 +59,7 @@ class KeptOutput:
                 file.seek(KEPT_BYTES + left_out)
                 notice = f"\n[torchdoctor: {left_out} bytes of output are left out here]\n"
                 text = first + notice.encode() + file.read()
-        for value in sorted(looks_for, key=len, reverse=True):
-            text = text.replace(value.encode(), secret_values.HIDDEN.encode())
+        text = secret_values.hide_in_bytes(text, looks_for)
         replaced = self.path.with_name(self.path.name + ".part")
         replaced.write_bytes(text)
         replaced.replace(self.path)
@@ -68,13 +67,13 @@ class KeptOutput:
 
 def _punch(path: Path, begin: int, length: int) -> bool:
     """Free a stretch of a file on the disk; its size stays. False: the file system cannot."""
-    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
     if fallocate is None:
         return False
-    fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    begins, bytes_long = ctypes.c_int64(begin), ctypes.c_int64(length)
     descriptor = os.open(path, os.O_WRONLY)
     try:
-        failed: int = fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, begin, length)
+        failed: int = fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, begins, bytes_long)
         return failed == 0
     finally:
         os.close(descriptor)

@@ -29,8 +29,7 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.launch.sandbox import TEMPORARY, Command, Sandbox, Started
 from torchdoctor.machine import processes
-from torchdoctor.probe import secret_values
-from torchdoctor.words import LaunchTiming, Workload
+from torchdoctor.words import LaunchTiming, Workload, secret_values
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 
 if TYPE_CHECKING:

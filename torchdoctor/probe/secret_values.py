@@ -40,6 +40,14 @@ def without(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+def hide_in_bytes(data: bytes, secrets: Iterable[str]) -> bytes:
+    """Return what a program wrote with `***` in place of secret values, as `without`."""
+    for value in sorted(secrets, key=len, reverse=True):
+        if len(value) >= LEAST_LENGTH:
+            data = data.replace(value.encode(), HIDDEN.encode())
+    return data
+
+
 def _found(words: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yield (number of the word, secret value in it)."""
     named = False

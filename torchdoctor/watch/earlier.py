@@ -12,12 +12,11 @@ import numpy as np
 from torchdoctor.machine.environment import usable_cpus
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.steps import settled_after
-from torchdoctor.probe import secret_values
 from torchdoctor.watch.means import comparable
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
 from torchdoctor.watch.summary import FIELDS
-from torchdoctor.words import StepStatistics, Workload
+from torchdoctor.words import StepStatistics, Workload, secret_values
 from torchdoctor.words.figures import seconds
 from torchdoctor.words.report import TWO_MODES
 

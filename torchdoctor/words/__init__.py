@@ -3,7 +3,7 @@
 Units stand in the field's name (`_s`, `_bytes`, `_share` 0 to 1). `None` means *not measured*,
 never zero. A comment `#:` describes a field in JSON Schema and docs. Per-step data are in columns.
 
-May import: no other room.
+May import: probe.
 """
 # ruff: noqa: F403
 

@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from torchdoctor.probe import secret_values
-from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Recording, Report
+from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Recording, Report, secret_values
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import visible

@@ -139,7 +139,7 @@ for host in ("127.0.0.1", "203.0.113.5", "203.0.113.6"):
     assert result.output_tail.splitlines() == expected
 
 
-@pytest.mark.parametrize("mode", ["none", "redirect"])
+@pytest.mark.parametrize("mode", ["none", "landlock"])
 def test_other_sandboxes_cannot_cut_off(mode: str) -> None:
     with pytest.raises(UsageError, match="--network off"):
         Sandbox.choose(mode, network=False)
