@@ -188,6 +188,12 @@ def advice(recording: Recording) -> str:
     )
 
 
+def title_of(settings: Settings) -> str | None:
+    if settings.get("num_workers") == 0:
+        return "Load batches in the training process, without workers."
+    return None
+
+
 def instruction(settings: Settings, recording: Recording) -> str:
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(lookup.training_loaders(recording)[0]):
@@ -230,6 +236,7 @@ FIX = FixSpec(
     doubt=doubt,
     apply=apply,
     location=loader_location,
+    title_of=title_of,
     advice=advice,
     instruction=instruction,
     edits=edits,
