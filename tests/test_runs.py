@@ -210,3 +210,25 @@ def test_a_token_on_the_command_line_is_stored_and_shown_nowhere(tmp_path: Path)
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     holding = [path for path in files if b"geheimnis" in path.read_bytes()]
     assert files and holding == []
+
+
+def test_a_notebook_is_measured_and_its_places_are_cells(tmp_path: Path) -> None:
+    sources = (
+        "%matplotlib inline\nimport time, torch",
+        "model = torch.nn.Linear(8, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "def slow(n):\n    t = time.perf_counter()\n"
+        "    while time.perf_counter() - t < 0.02: n += 1\n"
+        "for step in range(3000):\n    model(torch.ones(2, 8)).sum().backward()\n"
+        "    optimizer.step()\n    slow(step)",
+    )
+    cells = [{"cell_type": "code", "source": source} for source in sources]
+    (tmp_path / "train.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
+    options = ["--no-fixes", "--budget", "25s", "--output", "out", "--step-on", "optimizer"]
+    result = run(tmp_path, *options, "train.ipynb")
+    assert result.returncode == 0, result.stderr
+    report = report_of(tmp_path)
+    assert report["workload"]["command"][1] == "train.ipynb"
+    [finding, *_] = [x for x in report["diagnosis"]["findings"] if x["location"]]
+    assert finding["location"]["file"].endswith("train.ipynb#cell2")
+    assert any("train.ipynb" in doubt for doubt in report["doubts"])
+    assert (tmp_path / "train.ipynb").exists()

@@ -108,7 +108,7 @@ def test_whether_torch_is_there_is_found_without_importing_it(tmp_path, monkeypa
         (["broken.py"], "line 2"),
         (["binary.py"], "not"),
         (["folder"], "__main__"),
-        (["notes.ipynb"], "nbconvert"),
+        (["notes.ipynb"], "version 4"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_one_sentence(project, args, said):

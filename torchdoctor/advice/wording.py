@@ -84,6 +84,8 @@ def source_patch(
     """
     from torchdoctor.edits.composing import compose  # LibCST takes a while to import
 
+    if recording.workload.notebook is not None:
+        return None  # its cells are no source file
     groups = {ident: wording(fixes[ident], settings, recording).edits for ident, settings in chosen}
     composed = compose(groups)
     changed = {path: after for path, (before, after) in composed.files.items() if after != before}

@@ -91,7 +91,7 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
                 sandbox=sandbox,
                 recorder=recorder,
                 recording=Recording(workload=workload, environment=machine, folder=str(folder)),
-                doubts=[*settings.remarks, *([kept.doubt] if kept.doubt else [])],
+                doubts=[*settings.remarks, *filter(None, [workload.remark, kept.doubt])],
             ).report()
 
 

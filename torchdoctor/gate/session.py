@@ -56,7 +56,7 @@ class GateSession:
         self._closing.callback(self.sandbox.close)
         with gone_if_refused(self._folder):
             kept = keep_stdin(self._folder)
-        self.input_doubts = [kept.doubt] if kept.doubt else []
+        self.input_doubts = [*filter(None, [workload.remark, kept.doubt])]
         self.recorder = Recorder(
             workload, self._folder, self.sandbox, settings.seed, kept.path, settings.timeout_s, True
         )

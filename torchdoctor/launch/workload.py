@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from torchdoctor.launch import notebooks
 from torchdoctor.machine.environment import SAFE_PATH
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
@@ -40,6 +41,8 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
     name = words[0]
     if name == "-m" or _is_script(name, folder):
         chosen = choose_interpreter(python, folder)
+        if _is_notebook(Path(folder, name)):
+            return _of_notebook(words, folder, chosen)
         script = None if name == "-m" else _checked_script(name, folder, chosen)
         return Workload(command=[chosen, *words], cwd=folder, python=chosen, script=script)
     if python is not None:
@@ -59,6 +62,32 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
     named = rest and not rest[0].startswith("-")
     script = _checked_script(rest[0], folder, interpreter) if named else None
     return Workload(command=words, cwd=folder, python=interpreter, script=script)
+
+
+def _is_notebook(path: Path) -> bool:
+    """Return True for a notebook, or a script that was exported from one and asks for IPython."""
+    if not path.is_file():
+        return False
+    if path.suffix == notebooks.SUFFIX:
+        return True
+    try:
+        return path.suffix == ".py" and notebooks.is_exported(path.read_bytes())
+    except OSError:
+        return False
+
+
+def _of_notebook(words: Sequence[str], folder: str, interpreter: str) -> Workload:
+    """Return the workload of the script that is made of a notebook."""
+    name, *arguments = words
+    made = notebooks.converted(Path(folder, name), folder)
+    return Workload(
+        command=[interpreter, made.script, *arguments],
+        cwd=folder,
+        python=interpreter,
+        script=made.script,
+        notebook=name,
+        remark=made.remark,
+    )
 
 
 def _is_script(name: str, folder: str) -> bool:
@@ -105,10 +134,6 @@ def _checked_script(name: str, folder: str, interpreter: str) -> str:
         if (path / "__main__.py").is_file():
             return str(path.absolute())
         raise UsageError(f"'{name}' is a folder without a __main__.py: name the script in it.")
-    if name.endswith(".ipynb"):
-        raise UsageError(
-            f"'{name}' is a notebook: export it first (jupyter nbconvert --to script {name})."
-        )
     try:
         source = path.read_bytes()
     except OSError as error:

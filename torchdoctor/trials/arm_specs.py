@@ -66,6 +66,8 @@ class ArmSpecs:
     def patch(self, fixes: Fixes) -> tuple[SourcePatch | None, str | None]:
         """Return the patch that makes these fixes permanent, and why it cannot be launched."""
         patch = source_patch(fixes, self._recording, self._fixes)
+        if patch is None and self._recording.workload.notebook is not None:
+            return None, "the cells of a notebook are changed by hand"
         if patch is None:
             return None, "no edit of the source can be made with certainty"
         if self._recording.environment.sandbox != "overlay":

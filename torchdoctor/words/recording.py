@@ -22,6 +22,8 @@ class Workload:
     cwd: str
     python: str | None = None  # the interpreter, where torchdoctor chose it
     script: str | None = None  # absolute path of the script, where there is one
+    notebook: str | None = None  # as it was typed, where the script was made of one
+    remark: str | None = None  # what was left out of it, one sentence
 
 
 @dataclass(frozen=True, kw_only=True)
