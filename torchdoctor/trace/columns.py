@@ -346,6 +346,15 @@ def named(trace: Trace, table: Table, wanted: Callable[[str], object]) -> NDArra
     return own[table.name]
 
 
+def rows_by(values: NDArray[Any]) -> dict[int, Ints]:
+    """Return the rows of each value, in their order: one sort, however many values there are."""
+    if not len(values):
+        return {}
+    order = np.argsort(values, kind="stable")
+    numbers, first = np.unique(values[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
+
+
 def is_step(name: str) -> bool:
     """Return True for the profiler's annotation of a step."""
     return name.startswith("ProfilerStep#")

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.trace import kinds
-from torchdoctor.trace.columns import Ints, Mask, Table, Trace, is_step, named, once
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, is_step, named, once, rows_by
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
 from torchdoctor.trace.timeline import ASKS, Steps, Timeline, begins_context
 from torchdoctor.words import KernelTime, RuntimeCall
-from torchdoctor.words.intervals import exposed_in_order, intersect, union
+from torchdoctor.words.intervals import Intervals, exposed_in_order, intersect, union
 
 SHORT_KERNEL_NS = 10_000
 _LISTED, _LETTERS = 8, 60
@@ -95,12 +95,9 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
     """Return the share of the steps in which a kernel runs, mean over the devices."""
     if not steps.total:
         return None
-    spans = (
-        device.spans((device["kind"] == kinds.KERNEL) & (device["device"] == number))
-        for number in np.unique(device["device"])
-    )
-    busy = [int(span.covered(steps.start, steps.end).sum()) for span in spans]
-    return float(np.mean(busy)) / steps.total
+    kernels = device.where(device["kind"] == kinds.KERNEL)
+    busy = [_covered(kernels.where(rows), steps) for rows in rows_by(kernels["device"]).values()]
+    return sum(busy) / len(np.unique(device["device"])) / steps.total
 
 
 # What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
@@ -153,11 +150,10 @@ def _range_of(trace: Trace, held_ns: Ints) -> str | None:
     runtime, marks = trace.runtime, trace.annotations
     marks = marks.where(~named(trace, marks, is_step))
     within = np.zeros(len(marks))
-    for thread in np.unique(marks.thread).tolist():
-        calls, own = (
-            np.flatnonzero((runtime.thread == thread) & (held_ns > 0)),
-            marks.thread == thread,
-        )
+    holding = np.flatnonzero(held_ns > 0)
+    calls_of = rows_by(runtime.thread[holding])
+    for thread, own in rows_by(marks.thread).items():
+        calls = holding[calls_of.get(thread, [])]
         calls = calls[np.argsort(runtime.start[calls])]
         until, begins = np.append(0, np.cumsum(held_ns[calls])), runtime.start[calls]
         first, last = (np.searchsorted(begins, x[own]) for x in (marks.start, marks.end))
@@ -215,8 +211,8 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
         name, under = divmod(int(key[row]), names + 1)
         inside_name = trace.names[under] if under < names else None
         own = rows.where(group.reshape(-1) == row)
-        threads = np.unique(own.thread)
-        host_ns = sum(_covered(own.where(own.thread == thread), steps) for thread in threads)
+        threads = rows_by(own.thread).values()
+        host_ns = sum(_covered(own.where(calls_of_thread), steps) for calls_of_thread in threads)
         listed.append(
             RuntimeCall(
                 name=trace.names[name],
@@ -231,8 +227,8 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
 
 
 def _covered(table: Table, steps: Steps) -> float:
-    """Return the nanoseconds of the steps in which one of these calls is under way."""
-    return float(table.spans().covered(steps.start, steps.end).sum())
+    """Return the nanoseconds of the steps in which one of these is under way."""
+    return float(intersect(table.spans(), Intervals(steps.start, steps.end)).total)
 
 
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
