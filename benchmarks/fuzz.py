@@ -31,7 +31,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -49,7 +48,6 @@ _NAMES = (
     *("trace.json", "trace.json", "trace.json.gz", "x.pt.trace.json", "rank1.json", "t.json.bz2"),
     *("rank 99999999999999999999.json", "t.json.zst", "\u00e9\u4e2d [x].json", "no_suffix"),
 )
-_FEWER_S = 1e-9
 
 
 class TooLong(BaseException):
@@ -200,7 +198,10 @@ def _damage_rows(rng: random.Random, path: Path) -> None:
     """Put figures that nobody measured into a table, or another description of its columns."""
     data = path.read_bytes()
     size = int.from_bytes(data[8:12], "little")
-    described = json.loads(data[12 : 12 + size]) if len(data) > 12 + size else None
+    try:
+        described = json.loads(data[12 : 12 + size])
+    except (ValueError, RecursionError):
+        described = None
     if not isinstance(described, dict) or rng.random() < 0.2:
         odd = Odd(rng)
         text = odd.written(mutated_document(described, odd, 2) if described else {})
@@ -245,7 +246,7 @@ def defects_of(case: Case, name: str, folder: Path) -> Iterator[Defect]:
 def _run(words: list[str], case: Case, folder: Path) -> tuple[str, int]:
     """Return what is wrong with a command, or "", and its exit code."""
     now_s = seeds.START_UNIX_NS / 1e9 + seeds.WATCHED_S
-    with contextlib_all(
+    with (
         mock.patch.object(tempfile, "tempdir", str(folder)),
         mock.patch.object(time, "time", lambda: now_s),
         warnings.catch_warnings(),
@@ -290,15 +291,6 @@ def _told(traceback: str) -> str:
 
 def _too_long(number: int, frame: FrameType | None) -> None:
     raise TooLong
-
-
-def contextlib_all(*managers: Any) -> Any:
-    import contextlib
-
-    stack = contextlib.ExitStack()
-    for manager in managers:
-        stack.enter_context(manager)
-    return stack
 
 
 def piece(kind: str, first: int, last: int, seed: int, keep: Path | None) -> None:

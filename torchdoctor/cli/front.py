@@ -4,6 +4,7 @@ Everything heavy is imported inside the command that needs it, so that `--help` 
 """
 
 import errno
+import os
 import signal
 import sys
 import tempfile
@@ -98,7 +99,11 @@ def _by_ctrl_c(end: BaseException | None) -> bool:
 
 
 def _check_command(words: list[str]) -> None:
-    """Raise UsageError for a script in place of a command: it is meant to be run."""
+    """Raise UsageError for a script in place of a command, or where no command can work."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError("The working folder was removed: change to one that is there.") from error
     if words and words[0].endswith(".py"):
         raise UsageError(
             f"'{words[0]}' is not a command of torchdoctor: torchdoctor run {words[0]} measures "

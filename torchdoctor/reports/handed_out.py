@@ -329,6 +329,8 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
 
 def measured_at_run_time(report: Report, fixes: Sequence[RecommendedFix]) -> list[str]:
     """Return what fixes switched on at run time gained: just these, else each of them alone."""
+    if not fixes:
+        return []
     names = names_of(settings_of(fixes))
     first, several = fixes[0], len(fixes) > 1
     trials = [trial for trial in report.trials if trial.speedup is not None]

@@ -211,16 +211,14 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
         name, under = divmod(int(key[row]), names + 1)
         inside_name = trace.names[under] if under < names else None
         own = rows.where(group.reshape(-1) == row)
-        threads = rows_by(own.thread).values()
-        host_ns = sum(_covered(own.where(calls_of_thread), steps) for calls_of_thread in threads)
         listed.append(
             RuntimeCall(
                 name=trace.names[name],
                 operator=_AS_WRITTEN.get(inside_name or "", inside_name),
                 calls_per_step=float(calls[row]) / len(steps),
-                host_s=host_ns / len(steps) / 1e9,
+                host_s=_covered_by_threads(own, steps) / len(steps) / 1e9,
                 covered_s=_covered(own, steps) / len(steps) / 1e9,
-                threads=len(threads),
+                threads=len(np.unique(own.thread)),
             )
         )
     return sorted(listed, key=lambda call: -call.host_s)[:_LISTED]
@@ -229,6 +227,17 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
 def _covered(table: Table, steps: Steps) -> float:
     """Return the nanoseconds of the steps in which one of these is under way."""
     return float(intersect(table.spans(), Intervals(steps.start, steps.end)).total)
+
+
+def _covered_by_threads(table: Table, steps: Steps) -> float:
+    """Return the sum over the threads of the time that each spends in these calls."""
+    moments = np.unique(np.concatenate([table.start, table.end]))
+    size = len(moments) + 1
+    of_thread = table.thread.astype(np.int64) * size  # so that no time of two threads touches
+    starts, ends = (np.searchsorted(moments, times) for times in (table.start, table.end))
+    spans = union(of_thread + starts, of_thread + ends)
+    begun, ended = moments[spans.start % size], moments[spans.end % size]
+    return float(Intervals(steps.start, steps.end).covered(begun, ended).sum())
 
 
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
