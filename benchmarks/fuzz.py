@@ -41,7 +41,7 @@ import fuzz_seeds as seeds
 from fuzz_mutations import Odd, mutated_bytes, mutated_document, packed
 
 LONGEST_S, LARGEST_BYTES = 30, 2 << 30
-_PIECE = 100  # cases that one process reads
+_PIECE = 250  # cases that one process reads
 _DOCUMENTED = {0, 2, 4, 6}
 _FORMATS = ("terminal", "html", "markdown", "json", "sarif")
 _NAMES = (

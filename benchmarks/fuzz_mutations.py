@@ -145,13 +145,13 @@ def _replace(sites: list[Site], odd: Odd) -> None:
 
 
 def _replace_each(sites: list[Site], odd: Odd) -> None:
-    for holder, key in _drawn(sites, odd)[:300]:
-        holder[key] = odd.value(holder[key])
+    for holder, key in _drawn(sites, odd)[:300]:  # one may stand at several places
+        holder[key] = odd.value(holder.get(key) if isinstance(holder, dict) else holder[key])
 
 
 def _remove(sites: list[Site], odd: Odd) -> None:
     for holder, key in _drawn(sites, odd):
-        if isinstance(holder, dict) or key < len(holder):
+        if key in holder if isinstance(holder, dict) else key < len(holder):
             del holder[key]
 
 

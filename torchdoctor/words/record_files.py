@@ -213,8 +213,8 @@ def _check_figures(value: Any, where: str = "") -> None:
     elif isinstance(value, (int, float)) and (
         abs(value) > _LARGEST or (where.endswith(_ABOVE_ZERO) and value <= 0)
     ):
-        shown = str(value)  # a whole number may be more than a float holds
-        raise ValueError(f"{where} cannot be {shown if len(shown) < 20 else shown[:20] + '...'}")
+        shown = f"{value:g}" if isinstance(value, float) else f"{str(value)[:20]}..."
+        raise ValueError(f"{where} cannot be {shown}")  # no float may hold a whole number
 
 
 def _encode(record: Any) -> bytes:
