@@ -35,7 +35,7 @@ from unittest import mock
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests")]
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
 import commands
 import fuzz_seeds as seeds
 from fuzz_mutations import Odd, mutated_bytes, mutated_document, packed
@@ -232,7 +232,11 @@ def defects_of(case: Case, name: str, folder: Path) -> Iterator[Defect]:
     for words in case.commands:
         if words[-1] in ("out.json", "copy.json") and words[0] != "diagnose" and not diagnosed:
             continue
-        if words[-1] == "copy.json" and words[-2] == "diagnose" and not (folder / words[-1]).exists():
+        if (
+            words[-1] == "copy.json"
+            and words[-2] == "diagnose"
+            and not (folder / words[-1]).exists()
+        ):
             continue
         problem, code = _run(words, case, folder)
         if "out.json" in words and words[0] == "diagnose":
@@ -270,7 +274,9 @@ def _run(words: list[str], case: Case, folder: Path) -> tuple[str, int]:
 def _problem(code: int, errors: str, output: str, folder: Path) -> str:
     if code == 70:
         files = sorted(folder.glob("torchdoctor-defect-*.txt"))
-        return "exit code 70: " + (_told(files[-1].read_text(errors="replace")) if files else errors)
+        return "exit code 70: " + (
+            _told(files[-1].read_text(errors="replace")) if files else errors
+        )
     if code not in _DOCUMENTED:
         return f"exit code {code}: {errors[-300:]}"
     if "Traceback (most recent call last)" in output:
@@ -317,7 +323,7 @@ def _pieces(kind: str, first: int, last: int, options: argparse.Namespace) -> li
         words = [sys.executable, __file__, "--piece", f"{kind}:{first}:{last}"]
         words += ["--seed", str(options.seed)]
         words += ["--keep", str(options.keep)] if options.keep else []
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(words, capture_output=True, check=False)
         begun = f"{kind}:{first}"
         for line in map(json.loads, done.stdout.decode().splitlines()):
             if "begun" in line:
@@ -357,20 +363,19 @@ def main() -> None:
     if options.only:
         kind, _, number = options.only.partition(":")
         todo = [(kind, int(number), int(number) + 1)]
-    began_s, problems, found = time.monotonic(), Counter[str](), 0
+    began_s, problems = time.monotonic(), Counter[str]()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for defects in pool.map(lambda range: _pieces(*range, options), todo):
             for defect in defects:
-                found += 1
                 problems[defect.problem[:120]] += 1
                 if problems[defect.problem[:120]] <= 3:
                     told = f"{defect.case} (--seed {options.seed}), of {defect.of}: "
                     print(f"{told}{' '.join(defect.command)}\n    {defect.problem}", flush=True)
     cases = sum(last - first for _, first, last in todo)
-    print(f"{cases} cases, {found} defects, {time.monotonic() - began_s:.0f} s")
+    print(f"{cases} cases, {problems.total()} defects, {time.monotonic() - began_s:.0f} s")
     for problem, count in problems.most_common():
         print(f"{count:6d}  {problem}")
-    sys.exit(1 if found else 0)
+    sys.exit(1 if problems else 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What goes wrong with a file of JSON: its types, fields, order, bytes, encoding and compression."""
+"""What goes wrong with a file: its types, fields, order, bytes, encoding, compression."""
 
 from __future__ import annotations
 
@@ -30,7 +30,18 @@ _WORDS = (
     *("python_function", "Trace", "torchdoctor", "X", "f", "M", "\u00e9\u4e2d\U0001f600"),
 )
 _TEXTS = (
-    *("", " ", "12", "-1", "1e400", "NaN", "null", "a" * 5000, "line\nline", "\u202e\u0000\u001b[31m"),
+    *(
+        "",
+        " ",
+        "12",
+        "-1",
+        "1e400",
+        "NaN",
+        "null",
+        "a" * 5000,
+        "line\nline",
+        "\u202e\u0000\u001b[31m",
+    ),
     *("../../etc/passwd", "<script>alert(1)</script>", "\ud800", "%s %n {0} {x}", "[bold]x[/nope]"),
 )
 _NUMBERS = (
@@ -164,9 +175,9 @@ def _again(sites: list[Site], odd: Odd) -> None:
 def _swap(sites: list[Site], odd: Odd) -> None:
     """Give two of them each other's value: ids, times, or whole branches."""
     drawn = [*_drawn(sites, odd), odd.rng.choice(sites)]
-    (one, at), (other, there) = drawn[0], drawn[odd.rng.randrange(1, len(drawn))]
-    if one is not other and not isinstance(other[there], dict | list):
-        one[at], other[there] = other[there], copy.deepcopy(one[at])
+    (first, at), (other, there) = drawn[0], drawn[odd.rng.randrange(1, len(drawn))]
+    if first is not other and not isinstance(other[there], dict | list):
+        first[at], other[there] = other[there], copy.deepcopy(first[at])
 
 
 def _reorder(sites: list[Site], odd: Odd) -> None:
@@ -205,24 +216,29 @@ _MUTATIONS = (
 def mutated_bytes(data: bytes, rng: random.Random) -> bytes:
     """Return the bytes damaged: cut, torn, overwritten, repeated, or in another encoding."""
     for _ in range(rng.randint(1, 3)):
-        at, length = rng.randrange(len(data) + 1), rng.choice((1, 2, 8, 60, 1000))
-        drawn: list[Callable[[], bytes]] = [
-            lambda at=at: data[:at],
-            lambda at=at: data[at:],
-            lambda at=at, length=length: data[:at] + data[at + length :],
-            lambda at=at, length=length: data[:at] + rng.randbytes(length) + data[at + length :],
-            lambda at=at, length=length: data[:at] + bytes(length) + data[at:],
-            lambda at=at, length=length: data[:at] + data[at : at + length] * 3 + data[at:],
-            lambda at=at: data[:at] + rng.choice(b'[]{}",:\\').to_bytes(1, "big") + data[at + 1 :],
-            lambda at=at: data[:at] + b"\xff\xfe\xc3(" + data[at:],
-            lambda: data.decode("utf-8", "replace").encode(rng.choice(_ENCODINGS)),
-            lambda: b"\xef\xbb\xbf" + data,
-            lambda: b"\n".join(rng.sample(lines := data.split(b"\n"), len(lines))),
-            lambda: data + data,
-            lambda: data + b"\x00" * length,
-        ]
-        data = rng.choice(drawn)()
+        data = _damaged(data, rng)
     return data
+
+
+def _damaged(data: bytes, rng: random.Random) -> bytes:
+    at, length = rng.randrange(len(data) + 1), rng.choice((1, 2, 8, 60, 1000))
+    before, after = data[:at], data[at:]
+    drawn: list[Callable[[], bytes]] = [
+        lambda: before,
+        lambda: after,
+        lambda: before + after[length:],
+        lambda: before + rng.randbytes(length) + after[length:],
+        lambda: before + bytes(length) + after,
+        lambda: before + after[:length] * 3 + after,
+        lambda: before + rng.choice(b'[]{}",:\\').to_bytes(1, "big") + after[1:],
+        lambda: before + b"\xff\xfe\xc3(" + after,
+        lambda: data.decode("utf-8", "replace").encode(rng.choice(_ENCODINGS)),
+        lambda: b"\xef\xbb\xbf" + data,
+        lambda: b"\n".join(rng.sample(lines := data.split(b"\n"), len(lines))),
+        lambda: data + data,
+        lambda: data + bytes(length),
+    ]
+    return rng.choice(drawn)()
 
 
 _ENCODINGS = ("utf-16", "utf-16-le", "utf-16-be", "utf-8-sig", "utf-32", "utf-7")

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests" / name) for name in ("", "reports", "recording")]
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+sys.path.append(str(Path(__file__).parent.parent / "tests" / "reports"))
+sys.path.append(str(Path(__file__).parent.parent / "tests" / "recording"))
 import distributed_traces
 import partial_recordings
 import run_folders
@@ -25,7 +26,7 @@ from samples import SAMPLES
 from torchdoctor.watch.followed import Alert
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Event, Process, Rows, Start
-from torchdoctor.words.record_files import encode, write_recording, write_record
+from torchdoctor.words.record_files import encode, write_record, write_recording
 
 _LARGEST_RECORDED = 40_000  # bytes, compressed
 _OF_EACH_CATEGORY = 40  # events of a recorded trace that are kept

@@ -4,11 +4,11 @@ Everything heavy is imported inside the command that needs it, so that `--help` 
 """
 
 import errno
-import os
 import signal
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -101,7 +101,7 @@ def _by_ctrl_c(end: BaseException | None) -> bool:
 def _check_command(words: list[str]) -> None:
     """Raise UsageError for a script in place of a command, or where no command can work."""
     try:
-        os.getcwd()
+        Path.cwd()
     except FileNotFoundError as error:
         raise UsageError("The working folder was removed: change to one that is there.") from error
     if words and words[0].endswith(".py"):

@@ -11,7 +11,6 @@ from torchdoctor.trace.files import BLOCK_BYTES, TraceFile
 from torchdoctor.words.errors import NoTrace
 from torchdoctor.words.record_files import open_regular
 
-
 _OWN = "pass a file that torch.profiler's export_chrome_trace wrote"
 
 

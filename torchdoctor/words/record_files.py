@@ -146,7 +146,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read; raise OSError, also for a pipe, device or socket: these may never end."""
+    """Open a file to read; raise OSError, also for a pipe or device, which may never end."""
     if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
         raise OSError(errno.EINVAL, "a pipe or device, not a file", str(path))
     return path.open("rb")
