@@ -122,7 +122,7 @@ def mutated_document(document: Any, odd: Odd, many: int = 4) -> Any:
 
 def _sites(document: Any) -> list[Site]:
     sites: list[Site] = []
-    open_values = [document]
+    open_values = [document] if isinstance(document, dict | list) else []
     while open_values:
         value = open_values.pop()
         keys = value if isinstance(value, dict) else range(len(value))

@@ -386,20 +386,20 @@ def trace_paths(path: Path) -> list[Path]:
             if file.name.endswith((".json", ".json.gz"))
             and (file.is_file() or not file.exists())  # a link into nowhere: a rank is missing
         )
-        others = [file for file in files if not _is_ours(file)]
+        traces = [file for file in files if not _is_ours(file)]
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read ({error.strerror or error}): pass a file that you may read."
         ) from error
     if not files:
         raise UsageError(f"{path} holds no .json or .json.gz file: pass a folder of traces.")
-    if not others:
+    if not traces:
         raise UsageError(
             f"{path} holds no trace, but files of torchdoctor: torchdoctor report {path} shows a "
             "run's report."
         )
     by_place: dict[str, Path] = {}
-    for file in sorted(others, key=Path.is_symlink):  # the file's own name, where it has one here
+    for file in sorted(traces, key=Path.is_symlink):  # the file's own name, where it has one here
         by_place.setdefault(os.path.realpath(file), file)
     return sorted(by_place.values())
 

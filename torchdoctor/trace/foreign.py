@@ -38,5 +38,5 @@ def dictionary(value: Any) -> dict[str, Any]:
 
 
 def dictionaries(value: Any) -> list[dict[str, Any]]:
-    """Return the dictionaries of a list; none where it is no list."""
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    """Return a list of dictionaries, empty ones for what is none; none where it is no list."""
+    return list(map(dictionary, value)) if isinstance(value, list) else []

@@ -280,7 +280,7 @@ def read_table(path: Path, columns: tuple[tuple[str, str], ...], since: int = 0)
         there = np.dtype(described.columns)
     except (OSError, ValueError, TypeError, RecursionError):  # of msgspec too
         return np.empty(0, wanted)
-    if any(kind not in _KINDS for _, kind in described.columns):
+    if not described.columns or any(kind not in _KINDS for _, kind in described.columns):
         return np.empty(0, wanted)
     first = -(-(12 + size) // 64) * 64 + since * there.itemsize
     count = max(length - first, 0) // there.itemsize
