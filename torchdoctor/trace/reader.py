@@ -24,7 +24,8 @@ def read_trace(
                 return _read_stream(stream, name or str(source), block_bytes)
         except OSError as error:
             problem = f"{source} cannot be read ({error.strerror or error})"
-            raise NoTrace(problem, "pass a file that you may read") from error
+            advice = "pass a file that you may read, or - for the standard input"
+            raise NoTrace(problem, advice) from error
     return _read_stream(source, name or "standard input", block_bytes)
 
 
