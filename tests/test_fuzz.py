@@ -25,7 +25,9 @@ def test_damaged_files_are_answered_or_refused_in_one_sentence(
 
 
 # Cases that once ended in a traceback, or in a report that could not be read again.
-@pytest.mark.parametrize("case", ["trace:1324", "report:6", "report:22", "report:31", "report:316"])
+@pytest.mark.parametrize(
+    "case", ["trace:1324", "trace:6193", "report:6", "report:22", "report:31", "report:316"]
+)
 def test_what_once_failed(case: str) -> None:
     words = [sys.executable, str(FUZZ), "--only", case]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

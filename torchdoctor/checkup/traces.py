@@ -80,6 +80,8 @@ def trace_checkup(
     )
     diagnosis = diagnosed(recording, trace)
     step_time = StepTime.of(trace.step_times_s) if trace.steps and trace.step_times_s else None
+    if step_time is not None and not step_time.median > 0:
+        step_time = None  # the device's work of one step covers the others: no step has a length
     offered, unworded = _offered(diagnosis, recording, trace)
     if annotated is not None and chosen.timeline is not None:
         annotate(Path(trace.path), annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
