@@ -167,3 +167,14 @@ def test_a_file_that_is_no_report_is_a_usage_error(tmp_path: Path) -> None:
             read_report(path)
     with pytest.raises(UsageError):
         read_report(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("format", ["terminal", "html", "markdown", "json"])
+@pytest.mark.parametrize("fixes", ["none", "another"])
+def test_a_patch_of_fixes_that_are_not_in_the_report_is_shown(format, fixes) -> None:
+    """A report of another version may name fixes that this one does not know."""
+    report = SAMPLES["loader_bound"]()
+    first = report.recommendation.fixes[0]
+    changed = [] if fixes == "none" else [replace(first, fix="another-fix")]
+    report = replace(report, recommendation=replace(report.recommendation, fixes=changed))
+    assert rendered(report, format)

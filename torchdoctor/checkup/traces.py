@@ -79,7 +79,7 @@ def trace_checkup(
         ranks=rows,
     )
     diagnosis = diagnosed(recording, trace)
-    step_time = StepTime.of(trace.step_times_s) if trace.steps and trace.step_times_s else None
+    step_time = _step_time(trace)
     offered, unworded = _offered(diagnosis, recording, trace)
     if annotated is not None and chosen.timeline is not None:
         annotate(Path(trace.path), annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
@@ -100,6 +100,13 @@ def trace_checkup(
         beware=[*_left_out(left_out), *_too_little(ranks, chosen)],
         reproduce=[shlex.join(command)],
     )
+
+
+def _step_time(trace: TraceStatistics) -> StepTime | None:
+    """Return the time of the steps; None: unknown, or the usual step has no length."""
+    times_s = trace.step_times_s if trace.steps else []
+    step_time = StepTime.of(times_s) if times_s else None
+    return step_time if step_time is not None and step_time.median > 0 else None
 
 
 def compared(ranks: Sequence[RankTrace]) -> tuple[list[RankTime], RankTrace, Alignment | Unaligned]:

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -111,7 +112,11 @@ def _folder_is_gone() -> bool:
 
 
 def _check_command(words: list[str]) -> None:
-    """Raise UsageError for a script in place of a command: it is meant to be run."""
+    """Raise UsageError for a script in place of a command, or where no command can work."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("The working folder was removed: change to one that is there.") from error
     if words and words[0].endswith(".py"):
         raise UsageError(
             f"'{words[0]}' is not a command of torchdoctor: torchdoctor run {words[0]} measures "

@@ -118,14 +118,16 @@ def _cells_of_notebook(path: Path) -> list[_Cell]:
     language = _language(notebook)
     if language not in (None, "python", "python3", "ipython"):
         raise UsageError(f"'{path.name}' is a notebook in {language}, not in Python.")
-    found = []
+    code_cells = []
     for number, cell in enumerate(cells, 1):
         if isinstance(cell, dict) and cell.get("cell_type") == "code":
             source = cell.get("source", "")
             lines = source if isinstance(source, list) else [source]
             text = "".join(line for line in lines if isinstance(line, str))
-            found.append(_Cell(name=f"{path.absolute()}#cell{number}", number=number, source=text))
-    return found
+            code_cells.append(
+                _Cell(name=f"{path.absolute()}#cell{number}", number=number, source=text)
+            )
+    return code_cells
 
 
 def _language(notebook: dict[str, object]) -> str | None:

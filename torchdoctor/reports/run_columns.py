@@ -16,6 +16,7 @@ from torchdoctor.pairs.launch_timing import main_process, measured_windows
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.words import Boundary, Report
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.record_files import bytes_of
 
 Edges = NDArray[np.int64]  # times in ns of the boundaries of a launch's steps, shape (steps + 1,)
 
@@ -56,7 +57,7 @@ def read_measured(report: Report) -> Measured:
     observed, kinds = None, dict[str, list[Edges]](observed=[], baseline=[], recommended=[])
     for folder in sorted((Path(report.run_folder) / "launches").glob("*")):
         try:
-            plan = msgspec.json.decode((folder / "plan.json").read_bytes(), type=dict[str, Any])
+            plan = msgspec.json.decode(bytes_of(folder / "plan.json"), type=dict[str, Any])
         except (OSError, msgspec.DecodeError):
             continue
         if plan.get("purpose") == "observe" and observed is None:

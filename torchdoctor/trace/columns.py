@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from torchdoctor.facts.stacks import is_users
 from torchdoctor.trace.files import Slice, SliceArgs
+from torchdoctor.trace.foreign import whole_number
 from torchdoctor.trace.kinds import (
     DEVICE_KINDS,
     LEFT_OUT,
@@ -38,12 +39,12 @@ _BYTES = {
 }
 
 
-def _whole_column(values: list[int | float | None]) -> NDArray[np.int64]:
+def _whole_column(values: Sequence[int | float | None]) -> NDArray[np.int64]:
     """Return the numbers; -1 stands for None and for what no int64 holds (an id of 2**64 - 1)."""
     try:
         return np.array([-1 if value is None else value for value in values], dtype=np.int64)
     except (OverflowError, ValueError):
-        whole = [-1 if v is None or not -(2**63) <= v < 2**63 else int(v) for v in values]
+        whole = [-1 if (number := whole_number(v)) is None else number for v in values]
         return np.array(whole, dtype=np.int64)
 
 
@@ -196,6 +197,7 @@ class Columns:
         self.shapes, self.products = Names(), Names()
         self.base_us: float | None = None
         self.events = self.untimed = 0
+        self.lasting = 0  # events of the profiler with a duration that can be, after `trace`
         self.unknown: Counter[str] = Counter()  # events by category
         self._parts: dict[str, list[dict[str, NDArray[Any]]]] = defaultdict(list)
         self._table_of: dict[str, str | None] = {}
@@ -252,7 +254,7 @@ class Columns:
         for name in _COLUMNS[table]:
             if name == "payload":
                 payloads = [_payload(e.name, arg) for e, arg in zip(events, args, strict=True)]
-                columns[name] = np.array(payloads, dtype=np.int64)
+                columns[name] = _whole_column(payloads)
             elif name == "shapes":
                 # bytes(): a Raw would keep its whole block alive
                 texts = [bytes(arg.dims) or bytes(arg.dims_2020) for arg in args]
@@ -303,6 +305,8 @@ class Columns:
                 f"(missing, negative, or longer than the trace by far); {they} as instants"
                 f"{of_gpu if unsound['device'] else ''}."
             )
+        working = [table for table, columns in _COLUMNS.items() if columns]
+        self.lasting = sum(len(tables[table]) - unsound[table] for table in working)
         doubts += doubt_about_unknown(self.unknown, self.events)
         device = tables["device"]
         if len(device):  # some versions write copies as kernels
@@ -344,6 +348,15 @@ def named(trace: Trace, table: Table, wanted: Callable[[str], object]) -> NDArra
     numbers = np.flatnonzero(np.bincount(table.name))
     own[numbers] = [bool(wanted(trace.names[number])) for number in numbers.tolist()]
     return own[table.name]
+
+
+def rows_by(values: NDArray[Any]) -> dict[int, Ints]:
+    """Return the rows of each value, in their order: one sort, however many values there are."""
+    if not len(values):
+        return {}
+    order = np.argsort(values, kind="stable")
+    numbers, first = np.unique(values[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
 
 
 def is_step(name: str) -> bool:

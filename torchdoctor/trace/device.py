@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.trace import kinds
-from torchdoctor.trace.columns import Ints, Mask, Table, Trace, is_step, named, once
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, is_step, named, once, rows_by
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
 from torchdoctor.trace.timeline import ASKS, Steps, Timeline, begins_context
 from torchdoctor.words import KernelTime, RuntimeCall
-from torchdoctor.words.intervals import exposed_in_order, intersect, union
+from torchdoctor.words.intervals import Intervals, exposed_in_order, intersect, union
 
 SHORT_KERNEL_NS = 10_000
 _LISTED, _LETTERS = 8, 60
@@ -95,12 +95,9 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
     """Return the share of the steps in which a kernel runs, mean over the devices."""
     if not steps.total:
         return None
-    spans = (
-        device.spans((device["kind"] == kinds.KERNEL) & (device["device"] == number))
-        for number in np.unique(device["device"])
-    )
-    busy = [int(span.covered(steps.start, steps.end).sum()) for span in spans]
-    return float(np.mean(busy)) / steps.total
+    kernels = device.where(device["kind"] == kinds.KERNEL)
+    busy = [_covered(kernels.where(rows), steps) for rows in rows_by(kernels["device"]).values()]
+    return sum(busy) / len(np.unique(device["device"])) / steps.total
 
 
 # What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
@@ -153,11 +150,10 @@ def _range_of(trace: Trace, held_ns: Ints) -> str | None:
     runtime, marks = trace.runtime, trace.annotations
     marks = marks.where(~named(trace, marks, is_step))
     within = np.zeros(len(marks))
-    for thread in np.unique(marks.thread).tolist():
-        calls, own = (
-            np.flatnonzero((runtime.thread == thread) & (held_ns > 0)),
-            marks.thread == thread,
-        )
+    holding = np.flatnonzero(held_ns > 0)
+    calls_of = rows_by(runtime.thread[holding])
+    for thread, own in rows_by(marks.thread).items():
+        calls = holding[calls_of.get(thread, [])]
         calls = calls[np.argsort(runtime.start[calls])]
         until, begins = np.append(0, np.cumsum(held_ns[calls])), runtime.start[calls]
         first, last = (np.searchsorted(begins, x[own]) for x in (marks.start, marks.end))
@@ -215,24 +211,33 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
         name, under = divmod(int(key[row]), names + 1)
         inside_name = trace.names[under] if under < names else None
         own = rows.where(group.reshape(-1) == row)
-        threads = np.unique(own.thread)
-        host_ns = sum(_covered(own.where(own.thread == thread), steps) for thread in threads)
         listed.append(
             RuntimeCall(
                 name=trace.names[name],
                 operator=_AS_WRITTEN.get(inside_name or "", inside_name),
                 calls_per_step=float(calls[row]) / len(steps),
-                host_s=host_ns / len(steps) / 1e9,
+                host_s=_covered_by_threads(own, steps) / len(steps) / 1e9,
                 covered_s=_covered(own, steps) / len(steps) / 1e9,
-                threads=len(threads),
+                threads=len(np.unique(own.thread)),
             )
         )
     return sorted(listed, key=lambda call: -call.host_s)[:_LISTED]
 
 
 def _covered(table: Table, steps: Steps) -> float:
-    """Return the nanoseconds of the steps in which one of these calls is under way."""
-    return float(table.spans().covered(steps.start, steps.end).sum())
+    """Return the nanoseconds of the steps in which one of these is under way."""
+    return float(intersect(table.spans(), Intervals(steps.start, steps.end)).total)
+
+
+def _covered_by_threads(table: Table, steps: Steps) -> float:
+    """Return the sum over the threads of the time that each spends in these calls."""
+    moments = np.unique(np.concatenate([table.start, table.end]))
+    size = len(moments) + 1
+    of_thread = table.thread.astype(np.int64) * size  # so that no time of two threads touches
+    starts, ends = (np.searchsorted(moments, times) for times in (table.start, table.end))
+    spans = union(of_thread + starts, of_thread + ends)
+    begun, ended = moments[spans.start % size], moments[spans.end % size]
+    return float(Intervals(steps.start, steps.end).covered(begun, ended).sum())
 
 
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:

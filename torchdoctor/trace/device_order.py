@@ -6,7 +6,7 @@ of other streams that it waits for have ended. What is later is a wait of unknow
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.trace.columns import Mask, Trace, is_loader, main_thread, named
+from torchdoctor.trace.columns import Mask, Table, Trace, is_loader, main_thread, named, rows_by
 from torchdoctor.trace.kinds import COPY_CALL, KERNEL, MEMCPY, is_communication
 from torchdoctor.trace.nesting import launch_rows
 from torchdoctor.trace.timeline import Timeline
-from torchdoctor.words.intervals import Intervals, Ints, join, subtract
+from torchdoctor.words.intervals import EMPTY, Intervals, Ints, join, subtract
 
 CLOCK_NS = 5_000  # by how much the clocks of host and device may disagree
 UNEXPLAINED_NS = 20_000  # a start this much later than explained waits for something unknown
@@ -122,6 +122,17 @@ def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> De
     return _with_usual_delays(events, table["kind"], returned)
 
 
+_WAITING = re.compile(r"Synchronize|WaitEvent|Free|Malloc|Alloc|Unregister")
+_MOST_PAIRS = 10_000_000  # of a call that waits and a stream: 80 MB for each column
+
+
+def too_many_pairs(trace: Trace) -> bool:
+    """Return True where to ask of each call which streams it awaits takes too long, and memory."""
+    device = trace.device
+    streams = len(np.unique(np.stack([device["device"], device["stream"]]), axis=1).T)
+    return streams * int(named(trace, trace.runtime, _WAITING.search).sum()) > _MOST_PAIRS
+
+
 def _dense(values: Ints) -> Ints:
     return np.asarray(np.unique(values, return_inverse=True)[1]).reshape(-1)
 
@@ -188,9 +199,10 @@ def _declared_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
     order = np.lexsort((events.called[known], thread))
     known, thread = known[order], thread[order]
     waiting = []
-    for number in np.unique(calls.thread):  # the next launch of the same thread is what waits
-        own = known[thread == number]
-        times = calls.start[calls.thread == number]
+    launches_of = rows_by(thread)
+    for number, rows in rows_by(calls.thread).items():  # the thread's next launch is what waits
+        own = known[launches_of.get(number, [])]
+        times = calls.start[rows]
         times = times[times >= events.called[own[0]]] if len(own) else times[:0]
         place = np.searchsorted(events.called[own], times)
         waiting.append(own[np.unique(place[place < len(own)])])
@@ -416,10 +428,10 @@ def _chained(trace: Trace, time: Ints, thread: Ints, kind: Ints, ref: Ints) -> H
     chain[np.diff(thread, prepend=-1) != 0] = -1
     between = np.zeros((count, len(Cost)))
     begin = np.where(chain >= 0, time[chain], time)
-    for number in np.unique(thread):
-        rows = np.flatnonzero(thread == number)
+    threads = _Threads(trace)
+    for number, rows in rows_by(thread).items():
         left = (time - begin)[rows]
-        for cost, spent in _spent(trace, int(number)).items():
+        for cost, spent in threads.spent(number).items():
             between[rows, cost] = spent.covered(begin[rows], time[rows])
             left = left - between[rows, cost]
         between[rows, Cost.CPU] = left
@@ -427,18 +439,38 @@ def _chained(trace: Trace, time: Ints, thread: Ints, kind: Ints, ref: Ints) -> H
     return HostPoints(time, thread, kind, ref, chain, between, [])
 
 
-def _spent(trace: Trace, thread: int) -> dict[int, Intervals]:
-    """Return a thread's time in the loader, in copy calls and in other calls without a launch."""
-    runtime = trace.runtime
-    loading = join(
-        *(t.spans((t.thread == thread) & named(trace, t, is_loader)) for t in trace.ranges)
-    )
-    own = runtime.thread == thread
-    copies = named(trace, runtime, COPY_CALL.match)
-    launches = named(trace, runtime, lambda name: "Launch" in name or "Memset" in name)
-    copying = subtract(runtime.spans(own & copies), loading)
-    other = subtract(runtime.spans(own & ~copies & ~launches), join(loading, copying))
-    return {Cost.LOADER: loading, Cost.COPY: copying, Cost.RUNTIME: other}
+class _Threads:
+    """What each thread of the host spends its time in; tables are divided by thread once."""
+
+    def __init__(self, trace: Trace) -> None:
+        runtime = trace.runtime
+        copies = named(trace, runtime, COPY_CALL.match)
+        launches = named(trace, runtime, lambda name: "Launch" in name or "Memset" in name)
+        self._loading = [_by_thread(t.where(named(trace, t, is_loader))) for t in trace.ranges]
+        self._copying = _by_thread(runtime.where(copies))
+        self._other = _by_thread(runtime.where(~copies & ~launches))
+        self._working = [_by_thread(table) for table in (trace.operators, runtime)]
+
+    def spent(self, thread: int) -> dict[int, Intervals]:
+        """Return a thread's time in the loader, in copy calls, in other calls without a launch."""
+        loading = join(*(spans(thread) for spans in self._loading))
+        copying = subtract(self._copying(thread), loading)
+        other = subtract(self._other(thread), join(loading, copying))
+        return {Cost.LOADER: loading, Cost.COPY: copying, Cost.RUNTIME: other}
+
+    def works(self, thread: int) -> Intervals:
+        """Return a thread's time in operators and calls of the driver."""
+        return join(*(spans(thread) for spans in self._working))
+
+
+def _by_thread(table: Table) -> Callable[[int], Intervals]:
+    """Return what tells the time that the rows of a thread cover."""
+    rows = rows_by(table.thread)
+
+    def spans(thread: int) -> Intervals:
+        return table.spans(rows[thread]) if thread in rows else EMPTY
+
+    return spans
 
 
 class _Burst(NamedTuple):
@@ -462,16 +494,18 @@ def _bursts(
     edges = np.unique(np.concatenate([part for t in rows for part in (t.start, t.end)]))
     edges = edges[edges >= begin]
     calls = trace.runtime.spans(trace.runtime.thread == main)
-    busy = join(calls, _spent(trace, main)[Cost.LOADER])
-    for number in np.unique(thread[thread != main]):
-        own = np.flatnonzero(thread == number)
+    threads = _Threads(trace)
+    busy = join(calls, threads.spent(main)[Cost.LOADER])
+    for number, own in rows_by(thread).items():
+        if number == main:
+            continue
         own = own[np.argsort(time[own], kind="stable")]
         gap = np.searchsorted(edges, time[own], side="right")
         own, gap = own[(gap > 0) & (gap < len(edges))], gap[(gap > 0) & (gap < len(edges))]
         changes = np.diff(gap) != 0
         first, last = np.append(True, changes)[: len(gap)], np.append(changes, True)[: len(gap)]
         silent, back = edges[gap[first] - 1], edges[gap[first]]
-        works = join(*(t.spans(t.thread == number) for t in (trace.operators, trace.runtime)))
+        works = threads.works(number)
         begins = ~works.contain(silent)
         asleep = ~works.contain(back) & ~busy.contain(silent)
         columns = (own[first], own[last], silent, back, begins, asleep)

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from torchdoctor.trace.foreign import real_number, whole_number
 from torchdoctor.words.errors import NoTrace, UsageError
 
 # Where one event ends and the next begins, or the array ends. Decoding proves a cut right: one
@@ -173,29 +174,18 @@ def _typed(event: dict[str, Any]) -> Slice:
         value = given.get(field.encode_name) if isinstance(given, dict) else None
         if value is not None:
             is_raw = field.type is msgspec.Raw
-            args[field.name] = msgspec.Raw(msgspec.json.encode(value)) if is_raw else _whole(value)
+            encoded = msgspec.Raw(msgspec.json.encode(value)) if is_raw else whole_number(value)
+            args[field.name] = encoded
     pid, tid = event.get("pid"), event.get("tid")
     return Slice(
         cat=str(event.get("cat") or ""),
         name=str(event.get("name") or ""),
         pid=pid if isinstance(pid, int) else str(pid),
         tid=tid if isinstance(tid, int) else str(tid),
-        ts=_number(event.get("ts")),
-        dur=_number(event.get("dur")),
+        ts=real_number(event.get("ts")),
+        dur=real_number(event.get("dur")),
         args=SliceArgs(**args),
     )
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):  # a whole number that no float holds
-        return math.nan
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if math.isfinite(number) else None
 
 
 _NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
@@ -217,6 +207,12 @@ _PASS_A_TRACE = "pass a file that torch.profiler's export_chrome_trace wrote"
 GZIP_MAGIC, _BYTE_ORDER_MARK = b"\x1f\x8b", b"\xef\xbb\xbf"
 _LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # after a byte order mark, or without one
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
+# What our reports and recordings begin with, and what a run leaves beside them and its traces.
+_OURS = re.compile(
+    rb"\A\s*\{\s*\"schema_version\"\s*:\s*\"[^\"]*\"\s*,\s*\"(?:kind\"\s*:\s*\"(\w+)|\w+)"
+)
+_OURS_WITHIN = 4096
+_OF_A_LAUNCH = re.compile(r"(?:process|done)-\d+\.json|(?:turn|plan|settings|applied-patch)\.json")
 _EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
 
 
@@ -290,6 +286,13 @@ class TraceFile:
         if not buffer.strip():
             damaged = self.doubts[0].rstrip(".") if self.doubts else f"{self.name} is empty"
             raise NoTrace(damaged, _PASS_A_TRACE)
+        if ours := _OURS.search(buffer, 0, _OURS_WITHIN):
+            written = "recording" if ours[1] == b"recording" else "report"
+            todo = Path(self.name).parent if written == "recording" else self.name
+            raise NoTrace(
+                f"{self.name} is a {written} of torchdoctor, not a trace",
+                f"read it with: torchdoctor report {todo}",
+            )
         kind = "not a PyTorch profiler trace (JSON with traceEvents, or a list of events)"
         raise NoTrace(f"{self.name} is {kind}", _PASS_A_TRACE)
 
@@ -383,16 +386,30 @@ def trace_paths(path: Path) -> list[Path]:
             if file.name.endswith((".json", ".json.gz"))
             and (file.is_file() or not file.exists())  # a link into nowhere: a rank is missing
         )
+        traces = [file for file in files if not _is_ours(file)]
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read ({error.strerror or error}): pass a file that you may read."
         ) from error
     if not files:
         raise UsageError(f"{path} holds no .json or .json.gz file: pass a folder of traces.")
+    if not traces:
+        raise UsageError(
+            f"{path} holds no trace, but files of torchdoctor: torchdoctor report {path} shows a "
+            "run's report."
+        )
     by_place: dict[str, Path] = {}
-    for file in sorted(files, key=Path.is_symlink):  # the file's own name, where it has one here
+    for file in sorted(traces, key=Path.is_symlink):  # the file's own name, where it has one here
         by_place.setdefault(os.path.realpath(file), file)
     return sorted(by_place.values())
+
+
+def _is_ours(file: Path) -> bool:
+    """Return True for a report, a recording, or what a launch writes beside its trace."""
+    if not file.is_file() or _OF_A_LAUNCH.fullmatch(file.name):
+        return file.is_file()
+    with file.open("rb") as stream:
+        return _OURS.search(stream.read(_OURS_WITHIN)) is not None
 
 
 def _last_event_end(buffer: bytearray) -> int | None:

@@ -1,6 +1,5 @@
 """What runs inside which operator, and which call launched what, without a loop over events."""
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,38 +52,38 @@ def operator_nesting(trace: Trace) -> Nesting:
 
 def _depths(table: Table, order: Ints) -> Ints:
     """Return how many operators of its thread are open where each one starts, in `order`."""
-    depth = np.zeros(len(order), dtype=np.int64)
-    thread = table.thread[order]
-    bounds = np.flatnonzero(np.diff(thread, prepend=-1, append=-1))
-    for first, last in itertools.pairwise(bounds):
-        rows = order[first:last]
-        start = table.start[rows]
-        end = np.maximum(table.end[rows], start + 1)  # an instant must not end before it starts
-        ended = np.searchsorted(np.sort(end), start, side="right")
-        depth[first:last] = np.arange(last - first) - ended
-    return depth
+    thread, start = table.thread[order], table.start[order]
+    end = np.maximum(table.end[order], start + 1)  # an instant must not end before it starts
+    moments = np.sort(end)
+    ends = np.sort(_on_thread(thread, end, moments))
+    ended = np.searchsorted(ends, _on_thread(thread, start, moments), side="right")
+    return np.arange(len(order)) - ended  # all of earlier threads have ended
+
+
+def _on_thread(thread: Ints, time: Ints, moments: Ints) -> Ints:
+    """Return numbers that order by thread, then time; two of the `moments` are told apart."""
+    rank = np.searchsorted(moments, time, side="right")
+    return thread.astype(np.int64) * (len(moments) + 1) + rank
 
 
 def innermost(table: Table, nesting: Nesting, thread: Ints, time: Ints) -> Ints:
     """Return the innermost operator of a thread that is open at a time, or -1."""
-    result = np.full(len(time), -1)
+    operator = np.full(len(time), -1)
     if not len(table):
-        return result
+        return operator
     order = nesting.order
-    threads = table.thread[order]
-    for number in np.unique(thread):
-        first, last = np.searchsorted(threads, [number, number + 1])
-        asked = np.flatnonzero(thread == number)
-        rows = order[first:last]
-        place = np.searchsorted(table.start[rows], time[asked], side="right") - 1
-        operator = np.where(place >= 0, rows[np.maximum(place, 0)], -1) if len(rows) else place
-        while True:  # climb until the operator is still open; as many rounds as levels
-            over = (operator >= 0) & (table.end[operator] <= time[asked])
-            if not over.any():
-                break
-            operator = np.where(over, nesting.parent[operator], operator)
-        result[asked] = operator
-    return result
+    moments = np.sort(table.start)
+    starts = _on_thread(table.thread[order], table.start[order], moments)
+    place = np.searchsorted(starts, _on_thread(thread, time, moments), side="right") - 1
+    last = order[np.maximum(place, 0)]
+    same = (place >= 0) & (table.thread[last] == thread)
+    operator[same] = last[same]
+    climbing = np.flatnonzero(same)
+    while len(climbing):  # until the operator is still open; as many rounds as levels
+        climbing = climbing[table.end[operator[climbing]] <= time[climbing]]
+        operator[climbing] = nesting.parent[operator[climbing]]
+        climbing = climbing[operator[climbing] >= 0]
+    return operator
 
 
 @once

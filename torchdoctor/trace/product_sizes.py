@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 Shape = tuple[int, ...]
+_LARGEST = 1e24  # arithmetic of one call that no machine does in a day
 _FUSED, _FUSED_BY = "aten::_scaled_dot_product_", ("flash", "efficient", "cudnn")
 # Where input, gradient of the output, and weight stand.
 _BACKWARD_INPUTS = {
@@ -81,9 +82,12 @@ def product_sizes(
         outputs=outputs,
     )
     try:
-        return PRODUCT_OPERATORS[inputs.operator](call)
-    except (IndexError, ValueError, TypeError, msgspec.DecodeError):
+        sizes = PRODUCT_OPERATORS[inputs.operator](call)
+    except (IndexError, ValueError, TypeError, OverflowError, msgspec.DecodeError):
         return None
+    if sizes is None or not max(sizes.flops, sizes.elements) < _LARGEST:
+        return None
+    return sizes if min(sizes.flops, sizes.elements) >= 0 else None
 
 
 def types_of(inputs: ProductInputs) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from torchdoctor.trace.columns import Trace, is_step, named, once, threads_of
+from torchdoctor.trace.foreign import dictionaries, dictionary, text, whole_number
 from torchdoctor.trace.kinds import KERNEL, kernel_kinds
 from torchdoctor.trace.timeline import Timeline, host_collectives
 from torchdoctor.words import Gpu
@@ -57,8 +58,7 @@ def has_engine(trace: Trace) -> bool:
 @once
 def platform(trace: Trace) -> str | None:
     """Return whose device was recorded, by the software's marks; None: nothing says it."""
-    properties = trace.metadata.get("deviceProperties")
-    devices = map(dictionary, properties if isinstance(properties, list) else [])
+    devices = dictionaries(trace.metadata.get("deviceProperties"))
     calls = [trace.names[name] for name in np.unique(trace.runtime.name).tolist()]
     for marks in (trace.categories, calls, trace.metadata, (str(x.get("name")) for x in devices)):
         text = "\n".join(marks)
@@ -70,9 +70,8 @@ def platform(trace: Trace) -> str | None:
 
 def gpus(trace: Trace) -> list[Gpu]:
     """Return each device that was used and described, if only as those that are all alike."""
-    properties = trace.metadata.get("deviceProperties")
-    described = list(map(dictionary, properties if isinstance(properties, list) else []))
-    alike = {(known.get("name"), known.get("totalGlobalMem")) for known in described}
+    described = dictionaries(trace.metadata.get("deviceProperties"))
+    alike = {(text(x.get("name")), whole_number(x.get("totalGlobalMem"))) for x in described}
     own = {whole_number(known.get("id")): known for known in described}
     used_gpus = []
     for index in sorted(set(trace.device["device"].tolist()) - {-1}):
@@ -91,21 +90,6 @@ def gpus(trace: Trace) -> list[Gpu]:
                 )
             )
     return used_gpus
-
-
-def dictionary(value: Any) -> dict[str, Any]:
-    """Return `value`, or an empty dictionary if it is none."""
-    return value if isinstance(value, dict) else {}
-
-
-def whole_number(value: Any) -> int | None:
-    """Return `value`, or None if it is no whole number."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def text(value: Any) -> str | None:
-    """Return `value`, or None if it is no text, or an empty one."""
-    return value if isinstance(value, str) and value else None
 
 
 def backend_of(trace: Trace, timeline: Timeline) -> dict[str, Any]:

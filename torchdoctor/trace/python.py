@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.facts.stacks import FRAME, is_users
-from torchdoctor.trace.columns import Ints, Table, Trace, main_thread, named
+from torchdoctor.trace.columns import Ints, Table, Trace, main_thread, named, rows_by
 from torchdoctor.trace.nesting import nest
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words import Location, PythonCall, PythonPlace
@@ -91,8 +91,7 @@ class _Calls:
     def _called(self, rows: Ints) -> list[Ints]:
         """Return the frames right inside others, by their function; the longest first."""
         inside = np.flatnonzero(np.isin(self.parent, rows))
-        names = self.frames.name[inside]
-        groups = [inside[names == name] for name in np.unique(names)]
+        groups = [inside[rows] for rows in rows_by(self.frames.name[inside]).values()]
         return sorted(groups, key=lambda group: -int(self.spent_ns[group].sum()))
 
     def _single(self, rows: Ints) -> Ints:

@@ -15,7 +15,8 @@ import numpy as np
 from torchdoctor.trace.columns import Ints, Trace, is_step, named
 from torchdoctor.trace.exchange import collective_calls
 from torchdoctor.trace.files import trace_paths
-from torchdoctor.trace.program import dictionary, gpus, text, whole_number
+from torchdoctor.trace.foreign import dictionary, text, whole_number
+from torchdoctor.trace.program import gpus
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.trace.timeline import Timeline, build_timeline, host_collectives
@@ -101,8 +102,8 @@ def _step_numbers(trace: Trace, timeline: Timeline) -> Ints:
     for table in trace.ranges:
         marks = table.where(named(trace, table, is_step))
         for start, name in zip(marks.start.tolist(), marks.name.tolist(), strict=True):
-            digits = trace.names[name].rpartition("#")[2]
-            numbers[start] = int(digits) if digits.isdigit() else -1
+            number = whole_number(trace.names[name].rpartition("#")[2])
+            numbers[start] = -1 if number is None else number
     starts = timeline.steps.host_start.tolist()
     return np.array([numbers.get(start, -1) for start in starts], dtype=np.int64)
 
@@ -272,7 +273,7 @@ def read_rank(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
     distributed = dictionary(metadata.get("distributedInfo"))
     rank = whole_number(distributed.get("rank"))
     if rank is None and (match := _RANK_IN_NAME.search(Path(trace.path).name)):
-        rank = int(match[1])
+        rank = whole_number(match[1])
     return RankTrace(
         statistics=summarise(trace, timeline),
         environment=Environment(  # of the trace: nothing of the machine that reads it

@@ -9,6 +9,9 @@ import numpy as np
 from torchdoctor.trace.columns import Columns, Trace, is_step, named, threads_of
 from torchdoctor.trace.files import BLOCK_BYTES, TraceFile
 from torchdoctor.words.errors import NoTrace
+from torchdoctor.words.record_files import open_regular
+
+_OWN = "pass a file that torch.profiler's export_chrome_trace wrote"
 
 
 def read_trace(
@@ -17,11 +20,12 @@ def read_trace(
     """Read one trace as far as it goes; raise NoTrace if it is none, or holds several processes."""
     if isinstance(source, Path):
         try:
-            with source.open("rb") as stream:
+            with open_regular(source) as stream:
                 return _read_stream(stream, name or str(source), block_bytes)
         except OSError as error:
             problem = f"{source} cannot be read ({error.strerror or error})"
-            raise NoTrace(problem, "pass a file that you may read") from error
+            advice = "pass a file that you may read, or - for the standard input"
+            raise NoTrace(problem, advice) from error
     return _read_stream(source, name or "standard input", block_bytes)
 
 
@@ -35,6 +39,12 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
     worked = len(trace.operators) or len(trace.runtime) or trace.has_device
     if not of_profiler or not (worked or not named(trace, trace.annotations, is_step).all()):
         raise _nothing_of_torch(file, columns)
+    if not columns.lasting:
+        raise NoTrace(
+            f"{name} holds no usable event: none has a duration that can be (all are missing or "
+            "negative)",
+            _OWN,
+        )
     marked = [trace.threads[thread][0] for thread in np.flatnonzero(threads_of(trace, is_step))]
     if len(set(marked)) > 1:  # their ids of launches begin at the same number
         raise NoTrace(
@@ -49,14 +59,13 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
 
 def _nothing_of_torch(file: TraceFile, columns: Columns) -> NoTrace:
     """Return why there is nothing to diagnose, and what helps."""
-    own = "pass a file that torch.profiler's export_chrome_trace wrote"
     if file.doubts and not columns.events:
-        return NoTrace(f"{file.name} holds no event that can be read", own)
+        return NoTrace(f"{file.name} holds no event that can be read", _OWN)
     cut = " before it was cut off" if file.doubts else ""
     advice = (
         "record at least one step, with ProfilerActivity.CPU, and where the schedule repeats, with "
         "repeat=1 or a file for each window, as a later window without work overwrites the file"
     )
     if set(columns.unknown) == {"none"} or not columns.events:
-        advice = own
+        advice = _OWN
     return NoTrace(f"{file.name} holds no operator, driver call or GPU work{cut}", advice)

@@ -24,6 +24,7 @@ from torchdoctor.trace.device_order import (
     host_points,
     host_waits,
     start_later_by,
+    too_many_pairs,
 )
 from torchdoctor.trace.timeline import Steps, Timeline
 from torchdoctor.words.intervals import Ints
@@ -286,7 +287,7 @@ def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> Wha
     if not steps.total:
         return None
     window = _typical_steps(trace, timeline)
-    if window is None:
+    if window is None or too_many_pairs(trace):
         return None
     first, last = window
     graph = dependencies(trace, timeline, first, last)

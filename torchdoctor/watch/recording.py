@@ -1,9 +1,8 @@
 """Reads the folder of a watched run: while it grows, after it ended, or after it was killed."""
 
 import contextlib
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,13 +15,24 @@ from torchdoctor.probe.measure.facts import write_json
 from torchdoctor.watch.inside import layout
 from torchdoctor.words import Location
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.record_files import bytes_of, open_regular
 
 FOLDER = "watch"  # in the run folder
 _TAIL = 1024  # rows that a power cut may have left empty
+_LARGEST_HEAD = 1 << 20  # bytes
+_KINDS = frozenset(("<u2", "<u4", "<i8", "<f4", "<f8"))  # of a column
+_LATEST_NS, _LONGEST_S, _LARGEST = 1 << 62, 1e7, 1e30
 PHASES = layout.PHASES
 Rows = NDArray[Any]  # structured: a field for each column of `layout`
 Column = NDArray[np.float64]
 _Read = TypeVar("_Read")
+_UNREADABLE = msgspec.MsgspecError, UnicodeError, RecursionError
+
+
+class _Head(msgspec.Struct):
+    """What a table begins with."""
+
+    columns: list[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +211,7 @@ def read_run(folder: Path) -> WatchedRun:
     inside = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     starts = [read for path in sorted(inside.glob("run-*.json")) if (read := _json(path, Start))]
     stems = sorted(path.stem for path in inside.glob("*.json") if not path.name.startswith("run-"))
-    logs = [log for stem in stems if (log := read_process(inside, stem)) is not None]
+    logs = [_sound_log(log) for stem in stems if (log := read_process(inside, stem)) is not None]
     if not starts and not logs:
         raise FileNotFoundError(f"no watched run in {folder}")
     last = 1 << 30
@@ -211,7 +221,7 @@ def read_run(folder: Path) -> WatchedRun:
     machines: dict[str, list[Rows]] = {}
     for path in sorted(inside.glob("machine-*.sensors")):
         host = path.stem.removeprefix("machine-").rpartition("-")[0]
-        machines.setdefault(host, []).append(read_table(path, layout.MACHINE_COLUMNS))
+        machines.setdefault(host, []).append(sound(read_table(path, layout.MACHINE_COLUMNS)))
     return WatchedRun(
         folder=inside,
         starts=starts,
@@ -230,6 +240,11 @@ def opened(folder: Path) -> WatchedRun:
     except FileNotFoundError as error:
         todo = "start one with torchdoctor watch train.py, or name its folder"
         raise UsageError(f"There is no watched run in {folder}: {todo}.") from error
+
+
+def _sound_log(log: ProcessLog) -> ProcessLog:
+    steps = Steps(rows=sound(log.steps.rows))
+    return replace(log, steps=steps, sensors=sound(log.sensors))
 
 
 def read_process(folder: Path, stem: str, since: int = 0) -> ProcessLog | None:
@@ -254,15 +269,18 @@ def read_table(path: Path, columns: tuple[tuple[str, str], ...], since: int = 0)
     """
     wanted = np.dtype(list(columns))
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(12)
             size = int.from_bytes(start[8:], "little")
-            text = file.read(size)
+            text = file.read(min(size, _LARGEST_HEAD))
             length = file.seek(0, 2)
         if start[:8] != layout.MAGIC or len(text) < size:
             return np.empty(0, wanted)
-        there = np.dtype([(name, kind) for name, kind in json.loads(text)["columns"]])
-    except (OSError, ValueError, KeyError, TypeError):
+        described = msgspec.json.decode(text, type=_Head)
+        there = np.dtype(described.columns)
+    except (OSError, ValueError, TypeError, RecursionError):  # of msgspec too
+        return np.empty(0, wanted)
+    if not described.columns or any(kind not in _KINDS for _, kind in described.columns):
         return np.empty(0, wanted)
     first = -(-(12 + size) // 64) * 64 + since * there.itemsize
     count = max(length - first, 0) // there.itemsize
@@ -278,22 +296,46 @@ def read_table(path: Path, columns: tuple[tuple[str, str], ...], since: int = 0)
     result = np.zeros(len(rows), wanted)
     for name, kind in columns:
         if name in (there.names or ()):
-            result[name] = rows[name]
+            with np.errstate(invalid="ignore"):  # see `sound`
+                result[name] = rows[name]
         elif kind.startswith("<f"):
             result[name] = np.nan
     return result
 
 
+def sound(rows: Rows) -> Rows:
+    """Return the rows without those that no writer writes: of a disk that failed, or a bad copy."""
+    good = np.ones(len(rows), dtype=bool)
+    for name in rows.dtype.names or ():
+        column = rows[name]
+        if name.endswith("_ns"):
+            good &= (column > 0) & (column < _LATEST_NS)
+        elif name in PHASES:
+            good &= (column >= 0) & (column <= _LONGEST_S)
+        elif name == "steps":
+            good &= column > 0
+        elif column.dtype.kind == "f":
+            good &= ~(np.abs(column) > _LARGEST)  # NaN: not measured
+    rows = rows if good.all() else rows[good]
+    clock = rows["start_ns" if "start_ns" in (rows.dtype.names or ()) else "t_ns"]
+    if (clock[1:] >= clock[:-1]).all():
+        return rows
+    # A few are out of order: those that come too late, or those that come too early.
+    late = clock >= np.maximum.accumulate(clock)
+    early = clock <= np.minimum.accumulate(clock[::-1])[::-1]
+    return rows[late if late.sum() >= early.sum() else early]
+
+
 def read_lines(path: Path, kind: type[_Read]) -> Iterator[_Read]:
     """Yield the objects of a file, one a line; what is torn or not there is left out."""
     with contextlib.suppress(OSError):
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            with contextlib.suppress(msgspec.MsgspecError):
+        for line in bytes_of(path).split(b"\n")[:-1]:
+            with contextlib.suppress(*_UNREADABLE):
                 yield msgspec.json.decode(line, type=kind)
 
 
 def _json(path: Path, kind: type[_Read]) -> _Read | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(bytes_of(path), type=kind)
+    except (OSError, *_UNREADABLE):
         return None

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -204,11 +205,22 @@ def _check_no_pipe(path: Path) -> None:
         raise UsageError(f"{path} is a pipe, not a file.")
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read; raise OSError, also for a pipe or device, which may never end."""
+    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+        raise OSError(errno.EINVAL, "a pipe or device, not a file", str(path))
+    return path.open("rb")
+
+
+def bytes_of(path: Path) -> bytes:
+    """Return what a regular file holds; raise OSError, as `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
 def _read(path: Path) -> bytes:
-    if path.is_char_device() or path.is_block_device():
-        raise UsageError(f"{path} is a device, not a file.")
     try:
-        return path.read_bytes()
+        return bytes_of(path)
     except FileNotFoundError as error:
         raise UsageError(f"There is no file {path}.") from error
     except OSError as error:
@@ -251,7 +263,7 @@ def _check_figures(value: Any, where: str = "") -> None:
     """Raise ValueError for what torchdoctor never writes, and cannot compute with."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            _check_figures(inner, f"{where}.{key}" if where else key)
+            _check_figures(inner, f"{where}.{key}" if where else key)  # none is too large after it
         ends: list[Any] = [value.get(name) for name in ("low", "estimate", "high")]
         if all(isinstance(x, (int, float)) for x in ends) and not 0 < ends[0] <= ends[1] <= ends[2]:
             raise ValueError(f"{where} cannot be {ends[1]:g} from {ends[0]:g} to {ends[2]:g}")
@@ -261,7 +273,8 @@ def _check_figures(value: Any, where: str = "") -> None:
     elif isinstance(value, (int, float)) and (
         abs(value) > _LARGEST or (where.endswith(_ABOVE_ZERO) and value <= 0)
     ):
-        raise ValueError(f"{where} cannot be {value:g}")
+        shown = f"{value:g}" if isinstance(value, float) else f"{str(value)[:20]}..."
+        raise ValueError(f"{where} cannot be {shown}")  # no float may hold a whole number
 
 
 def _encode(record: Any) -> bytes:
