@@ -34,7 +34,7 @@ for step in range(100000):
     time.sleep(0.002)
     {each}
 """
-DIAGNOSE = ("--quiet", "--no-fixes", "--budget", "12s", "--output", "out")
+DIAGNOSE = ("--quiet", "--no-fixes", "--budget", "30s", "--output", "out")
 PROFILED = ("--quiet", "--no-fixes", "--budget", "90s", "--output", "out")
 TRY = ("--quiet", "--fixes", "set-to-none", "--budget", "90s", "--output", "out")
 _MARK = "TORCHDOCTOR_FAULT"
@@ -265,7 +265,7 @@ def _kill_at(pattern: str, options: tuple[str, ...]) -> Callable[[Case], str]:
         wrong = case.left_behind()
         assert not wrong, wrong[0]
         again = case.run(
-            "run", "--quiet", "--no-fixes", "--budget", "12s", "--output", "out2", "train.py"
+            "run", "--quiet", "--no-fixes", "--budget", "30s", "--output", "out2", "train.py"
         )
         _says(again, 0)
         folders = [x for x in case.scratch_folders() if x.is_relative_to(case.root)]
