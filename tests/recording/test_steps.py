@@ -10,7 +10,6 @@ from torchdoctor.observe.steps import (
     PHASES,
     count_samples,
     cycle_length,
-    regular_distance,
     settled_after,
     shows_slope,
     step_statistics,
@@ -183,18 +182,12 @@ def test_validation_is_told_apart():
     assert figures.steps == 30
     assert figures.cycle_steps == 10
     assert figures.evaluation_s * 30 == pytest.approx(3 * (0.020 + 0.005 + 0.0005))
-    assert (figures.evaluations, figures.evaluation_every) == (3, 10)
+    assert figures.evaluations == 3
     assert figures.evaluation_wait_s * 30 == pytest.approx(3 * (4 * 0.003 + 0.005 + 0.0005))
     assert figures.loader_start_s * 30 == pytest.approx(3 * 0.025)
     assert figures.samples_per_step == pytest.approx(8)
     assert figures.batches_per_step == pytest.approx(1)
     assert phase_sum(figures) == pytest.approx(figures.mean_s)
-
-
-def test_what_comes_again_is_regular_where_its_distances_agree():
-    assert regular_distance(np.array([7, 27, 47, 68])) == 20
-    assert regular_distance(np.array([7, 17, 47])) is None
-    assert regular_distance(np.array([7])) is None
 
 
 def test_a_frozen_teacher_is_no_evaluation():

@@ -8,7 +8,6 @@ from torchdoctor.facts.hardware import much_load
 from torchdoctor.facts.lookup import (
     data_wait_share,
     loader_cpu_share,
-    phase_share,
     training_loaders,
     workers_keep_up,
 )
@@ -24,16 +23,11 @@ _LEAST_HANDED_S, HANDED_OVER_S = 0.3e-3, 0.5e-3  # by a worker: 0.5 to 0.8 ms a 
 
 
 def waiting_loader(recording: Recording) -> LoaderFacts | None:
-    """Return the training loader if the step waits for it or its workers; None otherwise.
-
-    The wait for a pass to begin is none for batches: short epochs leave workers idle afterwards.
-    """
+    """Return the training loader if the step waits for it or its workers; None otherwise."""
     loaders, wait = training_loaders(recording), data_wait_share(recording)
-    if not loaders or wait is None or workers_keep_up(recording):
+    if not loaders or wait is None or wait < _LEAST_WAIT or workers_keep_up(recording):
         return None
-    if loaders[0].num_workers:
-        wait -= phase_share(recording, "first_batch_s") or 0.0
-    return loaders[0] if wait >= _LEAST_WAIT else None
+    return loaders[0]
 
 
 def sample_time(loader: LoaderFacts) -> list[str]:

@@ -188,12 +188,6 @@ def advice(recording: Recording) -> str:
     )
 
 
-def title_of(settings: Settings) -> str | None:
-    if settings.get("num_workers") == 0:
-        return "Load batches in the training process, without workers."
-    return None
-
-
 def instruction(settings: Settings, recording: Recording) -> str:
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(lookup.training_loaders(recording)[0]):
@@ -236,7 +230,6 @@ FIX = FixSpec(
     doubt=doubt,
     apply=apply,
     location=loader_location,
-    title_of=title_of,
     advice=advice,
     instruction=instruction,
     edits=edits,

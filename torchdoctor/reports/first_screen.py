@@ -115,11 +115,8 @@ def _cause(report: Report) -> list[Block]:
     proof = ""
     if finding is not None:
         where = place(finding.location, report.workload.cwd, _PLACE)
-        beside = where if where and not _PLACED.search(first) else ""
-        if beside and _is_place_of(finding, report):
-            first, beside = f"{first} ({where})", ""
-        elif beside and rest and not _PLACED.search(rest):  # the finding's own words
-            rest, beside = f"{rest.removesuffix('.')} ({where}).", ""
+        if where and not _PLACED.search(first):
+            first = f"{first} ({where})"
         told, shares = f"{first} {rest}", re.compile(r"\d+ ?%")
         proofs = [text for text in map(clean, finding.evidence) if text[:40] not in told]
         # What has no other share than the sentence only repeats it.
@@ -127,31 +124,9 @@ def _cause(report: Report) -> list[Block]:
         placed = [text for text in proofs if _PLACED.search(text)]
         proofs = [text for text in proofs if not {*(shares.findall(text) or ["-"])} <= known]
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
-        if proof and beside and not placed:
-            proof = f"{proof.removesuffix('.')} ({beside})."
     if finding is None and report.steps and not report.trace:
         proof = "No profiler window fitted into the budget: its operators are not known."
     return [*sentences(f"{first}.", tone="strong"), *sentences(rest, proof, tone="soft")]
-
-
-def _is_place_of(finding: Finding, report: Report) -> bool:
-    """Return True if a finding's place is where the time of the verdict goes.
-
-    The line of a setting, or of a small part of that time, is not where the rest of it goes.
-    """
-    checks, told = catalogue.checks(), report.diagnosis
-    check = checks.get(finding.check)
-    if check is not None and check.verdict == "all":
-        return True  # the verdict is the finding's own words
-    questions = [
-        each.question.text
-        for each in checks.values()
-        if each.question is not None and each.branch == told.bottleneck
-    ]
-    share = next((asked.value for asked in told.path if asked.question in questions), None)
-    if share is None or finding.share_of_step is None:
-        return False
-    return finding.share_of_step >= share / 2
 
 
 def _answer(report: Report, folder: str) -> list[Block]:
@@ -372,8 +347,7 @@ def _not_measured(report: Report) -> list[Block]:
     for fix in offered:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
         treats = [finding for finding in findings if fix.fix in finding.fixes]
-        title = (spec.title_of(fix.settings) or spec.title) if spec is not None else ""
-        leads.append((_name(fix), title, treats))
+        leads.append((_name(fix), spec.title if spec is not None else "", treats))
     gains, rows = [_at_most(report, treats) for *_, treats in leads], []
     best, checks = max(gain or 0.0 for gain in gains), catalogue.checks()
     for (name, title, treats), gain in zip(leads, gains, strict=True):

@@ -213,7 +213,6 @@ class FixSpec(SwitchSpec):
     apply: Callable[[Any, Settings, Any], None] | None = None  # (torch, settings, Program)
     environment: Callable[[Settings], dict[str, str | None]] = lambda _: {}  # None: taken away
 
-    title_of: Callable[[Settings], str | None] = lambda _: None  # in place of the page's title
     instruction: Callable[[Settings, Recording], str]  # what to change, as code
     edits: Callable[[Settings, Recording], list[Any]] = lambda *_: []  # of `edits.Edit`
     location: Callable[[Recording], Location | None] = lambda _: None  # what to change

@@ -89,14 +89,12 @@ class Flags:
             self._anomaly = True
             self._locate("anomaly")
 
-    def _profiler_begins(self, profiler, *_):
-        if profiler.enabled:  # many programs hold one that an option switches on
-            self._profilers_on += 1
-            self._locate("profiler")
+    def _profiler_begins(self, *_):
+        self._profilers_on += 1
+        self._locate("profiler")
 
-    def _profiler_ends(self, profiler, *_):
-        if profiler.enabled:
-            self._profilers_on = max(self._profilers_on - 1, 0)
+    def _profiler_ends(self, *_):
+        self._profilers_on = max(self._profilers_on - 1, 0)
 
     def facts(self):
         """Return `flags` of the process facts."""
