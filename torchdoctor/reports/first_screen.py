@@ -363,7 +363,8 @@ def _not_measured(report: Report) -> list[Block]:
     for fix in offered:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
         treats = [finding for finding in findings if fix.fix in finding.fixes]
-        leads.append((_name(fix), spec.title if spec is not None else "", treats))
+        title = (spec.says(fix.settings) or spec.title) if spec is not None else ""
+        leads.append((_name(fix), title, treats))
     gains, rows = [_at_most(report, treats) for *_, treats in leads], []
     best, checks = max(gain or 0.0 for gain in gains), catalogue.checks()
     for (name, title, treats), gain in zip(leads, gains, strict=True):
