@@ -182,12 +182,25 @@ def test_validation_is_told_apart():
     assert figures.steps == 30
     assert figures.cycle_steps == 10
     assert figures.evaluation_s * 30 == pytest.approx(3 * (0.020 + 0.005 + 0.0005))
-    assert figures.evaluations == 3
+    assert (figures.evaluations, figures.evaluation_every) == (3, 10)
     assert figures.evaluation_wait_s * 30 == pytest.approx(3 * (4 * 0.003 + 0.005 + 0.0005))
     assert figures.loader_start_s * 30 == pytest.approx(3 * 0.025)
     assert figures.samples_per_step == pytest.approx(8)
     assert figures.batches_per_step == pytest.approx(1)
     assert phase_sum(figures) == pytest.approx(figures.mean_s)
+
+
+@pytest.mark.parametrize(("at", "every"), [((20, 40, 60), 20), ((20, 31, 60), None)])
+def test_how_often_evaluation_comes_is_the_distance_of_its_steps(at, every):
+    """Three in 60 steps are not one every 20 steps by their number: a window may hold one more."""
+    script = Script()
+    script.start_loader(0)
+    for step in range(1, 75):
+        script.train_step()
+        if step in at:
+            script.forward(grad=False, train=False)
+    figures = statistics(script, warmup=15, window=50)
+    assert (figures.evaluations, figures.evaluation_every) == (3, every)
 
 
 def test_a_frozen_teacher_is_no_evaluation():

@@ -142,7 +142,7 @@ def ladder(recording: Recording) -> dict[str, Any]:
 
 def _waits(recording: Recording) -> bool:
     """Return True if preparing a batch waits (disk, network, sleep) instead of computing."""
-    if loading.untold_wait(recording) is not None or lookup.workers_keep_up(recording):
+    if loading.untold_wait(recording) is not None or loading.waiting_loader(recording) is None:
         return False  # more workers than cores for what may compute are dear
     busy = lookup.loader_cpu_share(recording)
     if busy is not None and busy < loading.MOSTLY_WAITING:
@@ -204,6 +204,13 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     return loader_edits(recording, num_workers=settings["num_workers"])
 
 
+def says(settings: Settings) -> str | None:
+    """Return what a change to no workers does, which is the reverse of the page's title."""
+    if settings.get("num_workers") != 0:
+        return None
+    return "Load batches in the training process, without workers."
+
+
 FIX = FixSpec(
     name="loader workers",
     treats=(
@@ -225,6 +232,7 @@ FIX = FixSpec(
     prepares_elsewhere=True,
     refuses=refuses,
     settings=settings,
+    says=says,
     together=together,
     ladder=ladder,
     doubt=doubt,

@@ -132,6 +132,8 @@ def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[st
 
     means = phase_seconds(events, edges).mean(axis=0).tolist()
     inside = np.flatnonzero(evaluation & (step >= 0) & (step < steps))
+    # What lies between the same two learning events is one section.
+    _, first = np.unique(np.searchsorted(learning_rows(events), inside), return_index=True)
     starting = is_open(events, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END)
     return {
         **{f"{name}_s": mean for name, mean in zip(PHASES, means, strict=True)},
@@ -140,11 +142,18 @@ def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[st
         "evaluation_wait_s": mean_where(
             evaluation & (phase_after(events) == PHASES.index("data_wait"))
         ),
-        "evaluations": len(np.unique(np.searchsorted(learning_rows(events), inside))),
+        "evaluations": len(first),
+        "evaluation_every": regular_distance(step[inside[first]]),
         "loader_start_s": mean_where(starting),
         "between_epochs_s": mean_where(between_passes(events) & ~evaluation),
         "gc_s": mean_where(is_open(events, step_log.GC_BEGIN, step_log.GC_END)),
     }
+
+
+def regular_distance(steps: np.ndarray) -> int | None:
+    """Return how many steps lie between events of these steps; None: they come irregularly."""
+    gaps = np.diff(steps)
+    return int(np.median(gaps)) if len(gaps) and gaps.max() - gaps.min() <= 1 else None
 
 
 _TREND_STEPS = 10
@@ -367,7 +376,7 @@ def _fetch_figures(
         return {"fetch_median_s": None, "fetch_p99_s": None, "first_batch_s": 0.0}
     usual = float(np.median(wait[training]))
     _, first = np.unique(events.ident[begin], return_index=True)
-    extra = np.maximum(wait[first[inside[first]]] - usual, 0.0).sum()
+    extra = np.maximum(wait[first[training[first]]] - usual, 0.0).sum()
     return {
         "fetch_median_s": usual,
         "fetch_p99_s": _percentile_99(wait[training]),

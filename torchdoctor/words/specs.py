@@ -190,6 +190,7 @@ class FixSpec(SwitchSpec):
 
     refuses: Sentence  # why it cannot apply
     settings: Callable[[Recording], list[Settings]] = lambda _: [{}]  # most promising first
+    says: Callable[[Settings], str | None] = lambda _: None  # with these settings; None: the title
     by_hand: Callable[[Recording], bool] = lambda _: False  # here it is code alone
     works_on_s: Callable[[Recording], float | None] = lambda _: None  # of a step, below `phases`
     phases: tuple[str, ...] = ()  # fields of StepStatistics that hold all that it works on
