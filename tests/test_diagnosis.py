@@ -335,3 +335,41 @@ def test_without_a_profiler_window_the_rank_that_waits_longest_for_data_is_told(
     assert chosen is taken[0] and chosen.processes[0].rank == 1 and "rank 1" in checkup.doubts[0]
     alone = SimpleNamespace(processes=[SimpleNamespace(rank=None)], steps=observed(0).steps)
     assert _Checkup._take_slowest(checkup, alone) is alone and len(taken) == 1  # type: ignore
+
+
+def test_the_verdicts_place_is_where_its_share_passes_not_that_of_a_smaller_cost():
+    """ "The CPU computes 89 %" stood beside the line of an optimizer that took 6 %."""
+
+    def sample(phase, line, count):
+        place = {"file": "/w/train.py", "line": line, "function": "main"}
+        return {"location": place, "phase": phase, "count": count, "leaf": "w/train.py main"}
+
+    made = {"file": "/w/train.py", "line": 28, "function": "main"}
+    sgd = {"ident": 0, "cls": "torch.optim.sgd.SGD", "parameters": 200, "supports_fused": True}
+    process = {"pid": 1, "optimizers": [{**sgd, "foreach": False, "location": made}]}
+    steps = {"mean_s": 0.01, "forward_s": 0.003, "backward_s": 0.0053, "optimizer_s": 0.0006}
+
+    def told(*rows):
+        return diagnosis({"steps": steps, "processes": [{**process, "stacks": [*rows]}]})
+
+    found = told(sample("backward", 40, 60), sample("forward", 39, 30), sample("optimizer", 41, 6))
+    assert (found.bottleneck, found.detail) == ("cpu", "single-tensor-optimizer")
+    assert found.location is not None and found.location.line == 40
+    spread = told(*(sample("forward", line, 20) for line in (31, 32, 33)))
+    assert spread.location is None
+
+
+def test_mathematics_behind_a_modules_call_is_the_models():
+    """Pyro's ELBO, recorded by autograd outside any module, was work outside of the model."""
+    place = {"file": "/w/train.py", "line": 12, "function": "elbo"}
+    row = {"location": place, "phase": "other", "count": 70, "text": "q = scale * noise"}
+    step = {"location": place, "phase": "optimizer", "count": 30}
+
+    def checks(records_graph):
+        stacks = [{**row, "records_graph": records_graph}, step]
+        steps = {"mean_s": 0.01, "optimizer_s": 0.003, "other_s": 0.007}
+        partial = {"steps": steps, "processes": [{"pid": 1, "stacks": stacks}]}
+        return [finding.check for finding in diagnosis(partial).findings]
+
+    assert "work-outside-model" in checks(False)
+    assert "work-outside-model" not in checks(True)

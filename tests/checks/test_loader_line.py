@@ -35,6 +35,19 @@ def _evidence(*stacks: dict, sensors: dict | None = None, **loader: object) -> s
     return " ".join(found.evidence)
 
 
+def test_workers_that_a_short_epoch_leaves_idle_do_not_wait_for_storage() -> None:
+    """Four workers, started anew every ten batches, were told to wait for a disk."""
+
+    def finds(first_batch_s: float) -> bool:
+        loader = {**_LOADER, "num_workers": 4, "iterators": 5}
+        steps = {"data_wait_s": 0.005, "first_batch_s": first_batch_s, "forward_s": 0.005}
+        process = {"pid": 1, "loaders": [loader]}
+        partial = {"steps": steps, "processes": [process], "sensors": {"workers_cpus": 0.3}}
+        return bool(loader_io_bound.CHECK.findings(recording(partial)))
+
+    assert finds(0.0005) and not finds(0.0048)
+
+
 def test_the_function_that_takes_most_is_named_with_its_line() -> None:
     said = _evidence(
         _stack(20, "augment", 60, "total += row[i]"),

@@ -185,3 +185,9 @@ def test_what_to_write_against_workers_started_again_is_said(tmp_path: Path, aga
     assert "persistent_workers=True" in said
     assert "(train.py:7)" in said
     assert ("construct it once before the loop" in said) == again
+
+
+def test_the_sentence_of_a_change_to_no_workers_is_not_that_of_workers() -> None:
+    """ "num_workers=0: load batches in worker processes" told the opposite of what it does."""
+    assert FIX.says({"num_workers": 0, "loader": 1}) not in (None, FIX.title)
+    assert FIX.says({"num_workers": 2}) is None

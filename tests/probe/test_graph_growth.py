@@ -50,6 +50,22 @@ def test_what_came_after_the_next_event_does_not_count(tmp_path: Path) -> None:
     assert answered(tmp_path, recorded=3, event=True) == {("row", False): 1}
 
 
+def test_python_behind_a_recorded_loss_records_nothing(tmp_path: Path) -> None:
+    """All that came after the loss, up to the backward, would count as the model's."""
+    count = [100]
+    log = stacks.MarkedLog(str(tmp_path), 1, None, counting(lambda: count[0]))
+    log.add(step_log.FORWARD_END)
+    counts: Counter[tuple[str, bool]] = Counter()
+    growth = stacks.Growth(log, counts, SimpleNamespace())
+    deadline = time.monotonic() + 60
+    for key in ("loss", "metric", "penalty"):
+        count[0] += key != "metric"
+        growth.ask(key, log.mark, since_sample=True)
+        while key not in {name for name, _ in counts} and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert counts == {("loss", True): 1, ("metric", False): 1, ("penalty", True): 1}
+
+
 def test_another_threads_events_leave_no_mark(tmp_path: Path) -> None:
     log = stacks.MarkedLog(str(tmp_path), 1, None, counting(lambda: 5))
     other = threading.Thread(target=lambda: log.add(step_log.FETCH_END))

@@ -229,19 +229,52 @@ for x, y in loader:
     assert (flags["anomaly_enabled"], flags["anomaly_location"]) == (False, None)
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_a_profiler_that_an_option_leaves_off_does_not_run(tmp_path: Path, enabled: bool) -> None:
-    run = run_loop(
-        f"""
+_LOOP = """
 o = torch.optim.SGD(model.parameters(), lr=0.1)
-with torch.autograd.profiler.profile(enabled={enabled}):
+{before}
+with {around}:
     for x, y in loader:
         o.zero_grad(); model(x).mean().backward(); o.step()
-""",
-        tmp_path,
-    )
-    flags = run.main["flags"]
-    assert (flags["profiler_location"] is not None) == enabled
+"""
+_OFF = [
+    "torch.autograd.profiler.profile(enabled=False)",
+    "torch.autograd.profiler.emit_nvtx(enabled=False)",
+    "torch.autograd.profiler.emit_itt(enabled=False)",
+    "torch.autograd.set_detect_anomaly(False)",
+    "torch.profiler.profile(schedule=torch.profiler.schedule(wait=99, warmup=1, active=1))",
+]
+
+
+@pytest.mark.parametrize("around", _OFF)
+def test_what_is_switched_off_is_not_on(around: str, tmp_path: Path) -> None:
+    """A profiler made with enabled=False was the cause of a program's slowness, "high"."""
+    flags = run_loop(_LOOP.format(around=around, before=""), tmp_path).main["flags"]
+    assert (flags["profiler_on"], flags["profiler_location"]) == (False, None)
+    assert (flags["anomaly_enabled"], flags["anomaly_location"]) == (False, None)
+
+
+def test_anomaly_detection_of_a_first_step_alone_is_off(tmp_path: Path) -> None:
+    first = "with torch.autograd.detect_anomaly(): model(torch.ones(2, 4)).mean().backward()"
+    source = _LOOP.format(around="torch.enable_grad()", before=first)
+    assert not run_loop(source, tmp_path).main["flags"]["anomaly_enabled"]
+
+
+def test_anomaly_detection_around_each_step_is_on(tmp_path: Path) -> None:
+    source = """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    with torch.autograd.detect_anomaly():
+        o.zero_grad(); model(x).mean().backward(); o.step()
+"""
+    assert run_loop(source, tmp_path).main["flags"]["anomaly_enabled"]
+
+
+@pytest.mark.parametrize("kind", ["torch.autograd.profiler", "torch.profiler"])
+def test_a_profiler_that_records_is_on(kind: str, tmp_path: Path) -> None:
+    source = f"profiler = {kind}.profile(); profiler.__enter__()\n"
+    source += _LOOP.format(around="torch.enable_grad()", before="")
+    flags = run_loop(source, tmp_path).main["flags"]
+    assert flags["profiler_on"] and flags["profiler_location"] is not None
 
 
 def test_losses_are_those_of_the_program(tmp_path: Path) -> None:

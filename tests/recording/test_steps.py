@@ -10,7 +10,6 @@ from torchdoctor.observe.steps import (
     PHASES,
     count_samples,
     cycle_length,
-    regular_distance,
     settled_after,
     shows_slope,
     step_statistics,
@@ -191,10 +190,17 @@ def test_validation_is_told_apart():
     assert phase_sum(figures) == pytest.approx(figures.mean_s)
 
 
-def test_what_comes_again_is_regular_where_its_distances_agree():
-    assert regular_distance(np.array([7, 27, 47, 68])) == 20
-    assert regular_distance(np.array([7, 17, 47])) is None
-    assert regular_distance(np.array([7])) is None
+@pytest.mark.parametrize(("at", "every"), [((20, 40, 60), 20), ((20, 31, 60), None)])
+def test_how_often_evaluation_comes_is_the_distance_of_its_steps(at, every):
+    """Three in 60 steps are not one every 20 steps by their number: a window may hold one more."""
+    script = Script()
+    script.start_loader(0)
+    for step in range(1, 75):
+        script.train_step()
+        if step in at:
+            script.forward(grad=False, train=False)
+    figures = statistics(script, warmup=15, window=50)
+    assert (figures.evaluations, figures.evaluation_every) == (3, every)
 
 
 def test_a_frozen_teacher_is_no_evaluation():

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from samples import (
     between,
-    compute_bound,
     diagnosed_only,
     interrupted,
     loader_bound,
@@ -279,18 +278,6 @@ def test_a_cause_that_names_its_places_gets_no_other() -> None:
     diagnosis = replace(report.diagnosis, sentence=sentence)
     shown = first_screen(replace(report, diagnosis=diagnosis))
     assert sentence in shown and f"{sentence[:-1]} (" not in shown
-
-
-def test_a_cause_is_given_no_place_where_only_a_small_part_of_its_time_goes() -> None:
-    """ "The CPU computes 89 % (train.py:28)" stood there, and line 28 was the optimizer's, 6 %."""
-    report = compute_bound()
-    [finding, *_] = report.diagnosis.findings
-    assert finding.share_of_step == 0.62 and report.diagnosis.detail == finding.check
-    assert "float32 (" in " ".join(first_screen(report).split())
-    for share in (0.06, None):  # a part of it, and a setting without a share
-        small = replace(report.diagnosis, findings=[replace(finding, share_of_step=share)])
-        shown = " ".join(first_screen(replace(report, diagnosis=small)).split())
-        assert "float32 (" not in shown and "registers.py:212" in shown
 
 
 def test_the_first_screen_says_what_weakens_the_diagnosis() -> None:

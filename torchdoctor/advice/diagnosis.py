@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchdoctor.facts.lookup import exposed_python, on_host
+from torchdoctor.facts.stacks import line_of_branch
 from torchdoctor.words import (
     BRANCHES,
     CheckSpec,
@@ -15,6 +16,7 @@ from torchdoctor.words import (
     Finding,
     FixSpec,
     Interval,
+    Location,
     Question,
     Recording,
     Shares,
@@ -73,10 +75,12 @@ def diagnose(
         for number, f in enumerate(findings):
             if checks[f.check].asks("gpu"):
                 findings[number] = replace(f, fixes=[x for x in f.fixes if x in cause.fixes])
+    sentence, location = _told(bottleneck, value, cause, findings, checks, on_gpu, recording)
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,
-        sentence=_sentence(bottleneck, value, cause, findings, checks, on_gpu, recording),
+        sentence=sentence,
+        location=location,
         path=path,
         findings=findings,
     )
@@ -188,7 +192,7 @@ def detail_of(
     return worst[0].check
 
 
-def _sentence(
+def _told(
     bottleneck: str,
     value: float | None,
     cause: Finding | None,
@@ -196,13 +200,15 @@ def _sentence(
     checks: Mapping[str, CheckSpec],
     on_gpu: bool,
     recording: Recording,
-) -> str:
+) -> tuple[str, Location | None]:
+    """Return the verdict, and the place of its first sentence's share."""
     if bottleneck == "none" or value is None:
-        return "No part of the step stands out."
+        return "No part of the step stands out.", None
     # What a later branch of the tree holds may be the larger part: then it is said first.
     later = [(f, checks[f.check]) for f in findings if (f.share_of_step or 0.0) > value]
     aside = [f for f, check in later if check.opens_verdict and check.branch != bottleneck]
     larger = [" ".join(f.evidence) for f in aside]
+    location = aside[0].location if aside else line_of_branch(recording, bottleneck)
     kind = bottleneck
     if bottleneck == "cpu" and not on_gpu:
         kind = "cpu_beside" if larger else "cpu_only"
@@ -210,11 +216,12 @@ def _sentence(
     text = _VERDICTS[kind].format(value=f"{value:.0%}") + _parts(kind, value, recording.shares)
     if cause is None or checks[cause.check].question is not None or not cause.evidence:
         on_gpu_host = recording.trace and kind == "cpu" and on_host(recording.trace)
-        return " ".join([*larger, f"{text}.", *(on_gpu_host or [])])
+        return " ".join([*larger, f"{text}.", *(on_gpu_host or [])]), location
     quoted = checks[cause.check].verdict
     if quoted == "all":
-        return " ".join(cause.evidence)
-    return " ".join([*larger, f"{text}.", cause.evidence[-1 if quoted == "last" else 0]])
+        return " ".join(cause.evidence), cause.location
+    evidence = cause.evidence[-1 if quoted == "last" else 0]
+    return " ".join([*larger, f"{text}.", evidence]), location
 
 
 def _parts(kind: str, value: float, shares: Shares) -> str:

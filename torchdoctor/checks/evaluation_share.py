@@ -28,14 +28,15 @@ def _examine(recording: Recording) -> Symptoms:
     steps, share = recording.steps, phase_share(recording, "evaluation_s")
     if steps is None or share is None or share < CHECK.threshold or steps.evaluations < _FEWEST:
         return
-    every = "" if steps.evaluation_every is None else f", every {steps.evaluation_every:.3g}"
+    every = steps.evaluation_every
+    regularly = f", every {every}" if every and every > 1 else ", after each" * (every == 1)
     waits = phase_share(recording, "evaluation_wait_s") or 0.0
     awaited = f"Of the training time, {waits:.0%} is its wait for its own data loader."
     yield Symptom(
         share=share,
         evidence=[
             f"Evaluation takes {share:.0%} of the training time: it came {steps.evaluations} "
-            f"times in {steps.steps} steps{every}.",
+            f"times in {steps.steps} steps{regularly}.",
             f"Half as often it would take {share / (2 - share):.0%}; that changes what you see "
             "of training, not what is learned.",
             *([awaited] if waits >= _WORTH_SAYING else []),

@@ -8,8 +8,8 @@ from torchdoctor.facts.hardware import much_load
 from torchdoctor.facts.lookup import (
     data_wait_share,
     loader_cpu_share,
-    phase_share,
     training_loaders,
+    training_wait_s,
     workers_keep_up,
 )
 from torchdoctor.words import LoaderFacts, Recording
@@ -26,14 +26,24 @@ _LEAST_HANDED_S, HANDED_OVER_S = 0.3e-3, 0.5e-3  # by a worker: 0.5 to 0.8 ms a 
 def waiting_loader(recording: Recording) -> LoaderFacts | None:
     """Return the training loader if the step waits for it or its workers; None otherwise.
 
-    The wait for a pass to begin is none for batches: short epochs leave workers idle afterwards.
+    The wait for workers that have just begun a pass is of their start, and says nothing of samples.
     """
     loaders, wait = training_loaders(recording), data_wait_share(recording)
-    if not loaders or wait is None or workers_keep_up(recording):
+    if not loaders or wait is None or wait < _LEAST_WAIT or workers_keep_up(recording):
         return None
-    if loaders[0].num_workers:
-        wait -= phase_share(recording, "first_batch_s") or 0.0
-    return loaders[0] if wait >= _LEAST_WAIT else None
+    return None if _waits_for_starts(recording, loaders[0]) else loaders[0]
+
+
+def _waits_for_starts(recording: Recording, loader: LoaderFacts) -> bool:
+    """Return True if the step waits for workers hardly but at the beginning of each pass.
+
+    Then they idle once they have made what a short pass needs: how busy they are tells nothing.
+    """
+    steps = recording.steps
+    if steps is None or not loader.num_workers:
+        return False
+    later_s = training_wait_s(steps) - steps.first_batch_s
+    return later_s < _LEAST_WAIT * steps.mean_s
 
 
 def sample_time(loader: LoaderFacts) -> list[str]:

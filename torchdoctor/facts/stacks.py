@@ -49,6 +49,7 @@ _JOINS = re.compile(r"(^|/)threading\.py (join|_join|_wait_for_tstate_lock)\b|_s
 # Phases of the samples that fall into `StepStatistics.before_forward_s`, by the boundary: with a
 # loader the gap begins at the end of a fetch, without one at the end of the step.
 _BETWEEN = ("before_forward", "after_step", "after_backward")
+_COMPUTING = ("forward", "backward", "optimizer")
 _SEVERAL = 1.5  # backwards a step: gradient accumulation, whose batches follow a backward
 _GAP_PHASES = {"loader": ("before_forward",), "backward": _BETWEEN}
 Role = Literal["prepares", "computes", "updates", "outside", "other"]
@@ -116,7 +117,28 @@ def preparing_line(recording: Recording) -> str | None:
 
 def forward_line(recording: Recording) -> Location | None:
     """Return the user's line that half of the samples in forward passes lie in; None: no line."""
-    rows = [row for row in recording.main.stacks if row.phase == "forward"]
+    return _main_line([row for row in recording.main.stacks if row.phase == "forward"])
+
+
+def line_of_branch(recording: Recording, branch: str) -> Location | None:
+    """Return the user's line that half of a branch's share of the step lies in; None: no line.
+
+    Beside a GPU the host's samples hold its waits for room in the queue, which are no host's work.
+    """
+    if branch == "data_loader":
+        rows = [x for x in recording.main.stacks if x.phase == "loader"]
+        rows += rows_showing(recording, "prepares")
+    elif branch == "cpu" and not recording.has_gpu:
+        rows = [x for x in recording.main.stacks if x.phase in _COMPUTING]
+        rows += rows_showing(recording, "computes")
+    elif branch == "other":
+        rows = rows_showing(recording, "outside", "updates")
+    else:
+        return None
+    return _main_line(rows)
+
+
+def _main_line(rows: list[StackSample]) -> Location | None:
     lines = _ranked(rows, lambda row: (row.location.file, row.location.line))
     total = sum(row.count for row in rows)
     spread = total < _FEWEST or lines[0].count < _MOST * total
@@ -154,6 +176,12 @@ def _gap_phases(recording: Recording) -> tuple[str, ...]:
     return _GAP_PHASES.get(kind, _BETWEEN if several else ("before_forward", "after_step"))
 
 
+def _learns_again(recording: Recording) -> bool:
+    """Return True if several backward passes follow one batch: what is between them computes."""
+    steps = recording.steps
+    return steps is not None and steps.backwards_per_step > _SEVERAL * steps.batches_per_step
+
+
 def rows_showing(recording: Recording, *roles: Role) -> list[StackSample]:
     """Return the samples of these roles; see `role`."""
     return [row for row in recording.main.stacks if role(recording, row) in roles]
@@ -170,9 +198,11 @@ def role(recording: Recording, row: StackSample) -> Role:
         return "computes" if between else "other"
     # With a loader, what follows a step works on the step that was: a metric that autograd records
     # is no forward. And a model's forward may work on its input before autograd records it.
-    past = bool(loaders) and row.phase != "before_forward"
+    past = bool(loaders) and row.phase != "before_forward" and not _learns_again(recording)
     forward = row.records_graph or row.location.function == "forward"
-    if between and forward and not past:
+    # Between a module's call and the backward: mathematics of the program's own on its output.
+    behind = row.phase == "other" and row.records_graph
+    if behind or (between and forward and not past):
         return "computes"
     is_update = updates_by_hand(recording, row)
     # Where no loader tells, what stands behind the model's call works on the step that was.

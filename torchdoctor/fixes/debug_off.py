@@ -31,6 +31,7 @@ from torchdoctor.facts.lookup import place
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _HARMLESS = ("", "0", "OFF", "off")
+_CONTEXTS = ("profile", "emit_nvtx", "emit_itt")
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")
 
 
@@ -73,7 +74,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def enter(old: Any) -> Any:
         def entered(self: Any) -> Any:
-            program.applied(profiler="off")
+            if self.enabled:
+                program.applied(profiler="off")
             self.enabled = False  # its __exit__ then does nothing
             return self
 
@@ -86,7 +88,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         "gradcheck": [(torch.autograd, name, skipped) for name in ("gradcheck", "gradgradcheck")],
         "profiler": [
             *((torch.profiler.profile, name, profile) for name in ("start", "stop", "step")),
-            (torch.autograd.profiler.profile, "__enter__", enter),
+            *((getattr(torch.autograd.profiler, x), "__enter__", enter) for x in _CONTEXTS),
         ],
     }
     program.set_reason("Nothing of it was turned on.")

@@ -142,7 +142,7 @@ def ladder(recording: Recording) -> dict[str, Any]:
 
 def _waits(recording: Recording) -> bool:
     """Return True if preparing a batch waits (disk, network, sleep) instead of computing."""
-    if loading.untold_wait(recording) is not None or lookup.workers_keep_up(recording):
+    if loading.untold_wait(recording) is not None or loading.waiting_loader(recording) is None:
         return False  # more workers than cores for what may compute are dear
     busy = lookup.loader_cpu_share(recording)
     if busy is not None and busy < loading.MOSTLY_WAITING:
@@ -188,12 +188,6 @@ def advice(recording: Recording) -> str:
     )
 
 
-def title_of(settings: Settings) -> str | None:
-    if settings.get("num_workers") == 0:
-        return "Load batches in the training process, without workers."
-    return None
-
-
 def instruction(settings: Settings, recording: Recording) -> str:
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(lookup.training_loaders(recording)[0]):
@@ -208,6 +202,13 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     if not settings["num_workers"]:
         return without_workers(recording)
     return loader_edits(recording, num_workers=settings["num_workers"])
+
+
+def says(settings: Settings) -> str | None:
+    """Return what a change to no workers does, which is the reverse of the page's title."""
+    if settings.get("num_workers") != 0:
+        return None
+    return "Load batches in the training process, without workers."
 
 
 FIX = FixSpec(
@@ -231,12 +232,12 @@ FIX = FixSpec(
     prepares_elsewhere=True,
     refuses=refuses,
     settings=settings,
+    says=says,
     together=together,
     ladder=ladder,
     doubt=doubt,
     apply=apply,
     location=loader_location,
-    title_of=title_of,
     advice=advice,
     instruction=instruction,
     edits=edits,

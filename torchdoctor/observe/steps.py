@@ -122,16 +122,6 @@ def before_forwards(
     return sum_by_step(step[counts], (total[end] - total[start])[counts], len(edges) - 1)
 
 
-def regular_distance(numbers: np.ndarray) -> float | None:
-    """Return the steps from one to the next; None: fewer than two, or they come irregularly."""
-    distances = np.diff(numbers)
-    if not len(distances):
-        return None
-    typical = float(np.median(distances))
-    tolerance = max(1.0, _REGULAR * typical)
-    return typical if float(np.abs(distances - typical).max()) <= tolerance else None
-
-
 def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[str, Any]:
     """Return fields of `StepStatistics`: the mean seconds of each phase, and of some parts."""
     evaluation = evaluation_mask(events)
@@ -142,9 +132,9 @@ def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[st
 
     means = phase_seconds(events, edges).mean(axis=0).tolist()
     inside = np.flatnonzero(evaluation & (step >= 0) & (step < steps))
+    # What lies between the same two learning events is one section.
+    _, first = np.unique(np.searchsorted(learning_rows(events), inside), return_index=True)
     starting = is_open(events, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END)
-    # An evaluation ends where something is learned again.
-    _, starts = np.unique(np.searchsorted(learning_rows(events), inside), return_index=True)
     return {
         **{f"{name}_s": mean for name, mean in zip(PHASES, means, strict=True)},
         "before_forward_s": float(before_forwards(events, edges, evaluation, every_batch).mean()),
@@ -152,15 +142,20 @@ def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[st
         "evaluation_wait_s": mean_where(
             evaluation & (phase_after(events) == PHASES.index("data_wait"))
         ),
-        "evaluations": len(starts),
-        "evaluation_every": regular_distance(step[inside[starts]]),
+        "evaluations": len(first),
+        "evaluation_every": regular_distance(step[inside[first]]),
         "loader_start_s": mean_where(starting),
         "between_epochs_s": mean_where(between_passes(events) & ~evaluation),
         "gc_s": mean_where(is_open(events, step_log.GC_BEGIN, step_log.GC_END)),
     }
 
 
-_REGULAR = 0.1  # of the distance of what comes again and again
+def regular_distance(steps: np.ndarray) -> int | None:
+    """Return how many steps lie between events of these steps; None: they come irregularly."""
+    gaps = np.diff(steps)
+    return int(np.median(gaps)) if len(gaps) and gaps.max() - gaps.min() <= 1 else None
+
+
 _TREND_STEPS = 10
 # Mann-Kendall: of the 45 pairs among ten steps, this many more falling than rising; p = 0.01.
 _TREND_SCORE = 27
@@ -381,7 +376,7 @@ def _fetch_figures(
         return {"fetch_median_s": None, "fetch_p99_s": None, "first_batch_s": 0.0}
     usual = float(np.median(wait[training]))
     _, first = np.unique(events.ident[begin], return_index=True)
-    extra = np.maximum(wait[first[inside[first]]] - usual, 0.0).sum()
+    extra = np.maximum(wait[first[training[first]]] - usual, 0.0).sum()
     return {
         "fetch_median_s": usual,
         "fetch_p99_s": _percentile_99(wait[training]),

@@ -37,6 +37,7 @@ _PHASES = {
 }
 # In these a forward may run that no event shows; what draws from a forward's output is no model.
 _BETWEEN = ("before_forward", "after_step", "after_backward")
+_BEHIND = "other"  # a forward, before the backward
 
 
 class MarkedLog(step_log.DeviceLog):
@@ -62,6 +63,7 @@ class Growth:
         self._log, self._counts = log, counts
         self._waiting = Counter()
         self._asked_ns = 0
+        self._settled = (0, 0)  # the log's mark when samples were counted last
         keep_from_dynamo(torch, Growth._settle.__code__)
         self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._settle)
         # The interpreter keeps no reference to what it is asked to call, and may call it while it
@@ -72,8 +74,13 @@ class Growth:
         self._add_pending = python.Py_AddPendingCall
         self._add_pending.argtypes = (type(self._call), ctypes.c_void_p)
 
-    def ask(self, key, mark):
-        """Count `key`, seen when the log's mark was `mark`, once the main thread gets to it."""
+    def ask(self, key, mark, since_sample=False):
+        """Count `key`, seen when the log's mark was `mark`, once the main thread gets to it.
+
+        `since_sample`: whether operations were recorded since the last sample, if that is later.
+        """
+        if since_sample and self._settled[0] == mark[0]:
+            mark = self._settled
         self._waiting[key, mark] += 1
         # A long operation holds it up; a call that got lost must not hold it up for ever.
         now = time.perf_counter_ns()
@@ -90,6 +97,7 @@ class Growth:
             # Of what came after another event, that event's own count tells.
             after = now if number == then else recorded
             self._counts[key, after > before] += count
+        self._settled = (number, now)
         return 0
 
 
@@ -138,8 +146,9 @@ class Stacks:
         lines = session.forward_lines
         behind = any(f.f_lineno > lines.get(f.f_code, sys.maxsize) for f in frames if f.f_lineno)
         row = (where, phase, "%s %s" % (short, leaf.co_name), behind)
-        if self._growth is not None and phase in _BETWEEN:
-            self._growth.ask(row, mark)
+        if self._growth is not None and phase in (*_BETWEEN, _BEHIND):
+            # The loss is recorded there, and a metric in Python that follows it is no part of it.
+            self._growth.ask(row, mark, since_sample=phase == _BEHIND)
         else:
             self._counts[(row, False)] += 1
 

@@ -28,6 +28,7 @@ from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
     Interval,
+    Location,
     Note,
     RecommendedFix,
     Report,
@@ -113,13 +114,10 @@ def _cause(report: Report) -> list[Block]:
     named = [finding for finding in findings if finding.check == report.diagnosis.detail]
     finding = next(iter(named or [x for x in findings if x.severity == "high"]), None)
     proof = ""
+    first = _placed(first, report.diagnosis.location, report)
     if finding is not None:
-        where = place(finding.location, report.workload.cwd, _PLACE)
-        beside = where if where and not _PLACED.search(first) else ""
-        if beside and _is_place_of(finding, report):
-            first, beside = f"{first} ({where})", ""
-        elif beside and rest and not _PLACED.search(rest):  # the finding's own words
-            rest, beside = f"{rest.removesuffix('.')} ({where}).", ""
+        if finding.location != report.diagnosis.location:
+            rest = _placed_evidence(rest, finding, report)
         told, shares = f"{first} {rest}", re.compile(r"\d+ ?%")
         proofs = [text for text in map(clean, finding.evidence) if text[:40] not in told]
         # What has no other share than the sentence only repeats it.
@@ -127,31 +125,24 @@ def _cause(report: Report) -> list[Block]:
         placed = [text for text in proofs if _PLACED.search(text)]
         proofs = [text for text in proofs if not {*(shares.findall(text) or ["-"])} <= known]
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
-        if proof and beside and not placed:
-            proof = f"{proof.removesuffix('.')} ({beside})."
     if finding is None and report.steps and not report.trace:
         proof = "No profiler window fitted into the budget: its operators are not known."
     return [*sentences(f"{first}.", tone="strong"), *sentences(rest, proof, tone="soft")]
 
 
-def _is_place_of(finding: Finding, report: Report) -> bool:
-    """Return True if a finding's place is where the time of the verdict goes.
+def _placed(sentence: str, location: Location | None, report: Report) -> str:
+    """Return a sentence, without its full stop, with the place it is about; it may have its own."""
+    where = place(location, report.workload.cwd, _PLACE)
+    return f"{sentence} ({where})" if where and not _PLACED.search(sentence) else sentence
 
-    The line of a setting, or of a small part of that time, is not where the rest of it goes.
-    """
-    checks, told = catalogue.checks(), report.diagnosis
-    check = checks.get(finding.check)
-    if check is not None and check.verdict == "all":
-        return True  # the verdict is the finding's own words
-    questions = [
-        each.question.text
-        for each in checks.values()
-        if each.question is not None and each.branch == told.bottleneck
-    ]
-    share = next((asked.value for asked in told.path if asked.question in questions), None)
-    if share is None or finding.share_of_step is None:
-        return False
-    return finding.share_of_step >= share / 2
+
+def _placed_evidence(text: str, finding: Finding, report: Report) -> str:
+    """Return text in which a finding's own sentence, if it is there, names the finding's place."""
+    for evidence in map(clean, finding.evidence):
+        whole = evidence.removesuffix(".")
+        if evidence and evidence in text and not _PLACED.search(text):
+            return text.replace(whole, _placed(whole, finding.location, report), 1)
+    return text
 
 
 def _answer(report: Report, folder: str) -> list[Block]:
@@ -372,7 +363,7 @@ def _not_measured(report: Report) -> list[Block]:
     for fix in offered:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
         treats = [finding for finding in findings if fix.fix in finding.fixes]
-        title = (spec.title_of(fix.settings) or spec.title) if spec is not None else ""
+        title = (spec.says(fix.settings) or spec.title) if spec is not None else ""
         leads.append((_name(fix), title, treats))
     gains, rows = [_at_most(report, treats) for *_, treats in leads], []
     best, checks = max(gain or 0.0 for gain in gains), catalogue.checks()

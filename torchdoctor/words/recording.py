@@ -73,7 +73,7 @@ class StepStatistics:
     evaluation_s: float = 0.0  #: Part of the phases above: evaluation.
     evaluation_wait_s: float = 0.0  #: Part of data_wait_s: evaluation waiting for its loader.
     evaluations: int = 0  #: Evaluation sections in the measured window.
-    evaluation_every: float | None = None  #: Steps from one to the next; null: irregular, or one.
+    evaluation_every: int | None = None  #: Steps from one to the next; null: it varies.
     between_epochs_s: float = 0.0  #: Part of other_s after the end of a loader's pass.
     loader_start_s: float = 0.0  #: Starting an iterator and its workers, mean of a step.
     gc_s: float = 0.0  #: Pauses of Python's garbage collector, mean of a step.

@@ -67,6 +67,7 @@ class Diagnosis:
     ]
     detail: str | None = None  #: The check below that branch that explains it most precisely.
     sentence: str = ""  #: The verdict in one sentence.
+    location: Location | None = None  #: The line that most of its first share passes in.
     path: list[Question] = field(default_factory=list)  #: Questions in the order they were asked.
     #: Highest severity first, then the largest share (none: 0.25). Shares overlap.
     findings: list[Finding] = field(default_factory=list)

@@ -190,6 +190,7 @@ class FixSpec(SwitchSpec):
 
     refuses: Sentence  # why it cannot apply
     settings: Callable[[Recording], list[Settings]] = lambda _: [{}]  # most promising first
+    says: Callable[[Settings], str | None] = lambda _: None  # with these settings; None: the title
     by_hand: Callable[[Recording], bool] = lambda _: False  # here it is code alone
     works_on_s: Callable[[Recording], float | None] = lambda _: None  # of a step, below `phases`
     phases: tuple[str, ...] = ()  # fields of StepStatistics that hold all that it works on
@@ -213,7 +214,6 @@ class FixSpec(SwitchSpec):
     apply: Callable[[Any, Settings, Any], None] | None = None  # (torch, settings, Program)
     environment: Callable[[Settings], dict[str, str | None]] = lambda _: {}  # None: taken away
 
-    title_of: Callable[[Settings], str | None] = lambda _: None  # in place of the page's title
     instruction: Callable[[Settings, Recording], str]  # what to change, as code
     edits: Callable[[Settings, Recording], list[Any]] = lambda *_: []  # of `edits.Edit`
     location: Callable[[Recording], Location | None] = lambda _: None  # what to change

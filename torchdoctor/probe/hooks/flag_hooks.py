@@ -24,7 +24,8 @@ class Flags:
         self._session, self._torch = session, session.torch
         self._counts = dict.fromkeys(_COUNTED, 0)
         self.locations = dict.fromkeys((*_LOCATED, "backend"))
-        self._anomaly = self._grad_scaler = False
+        # Turned on since the last backward pass; on in the last one or before it.
+        self._anomaly_began = self._anomaly = self._grad_scaler = False
         self._profilers_on = 0
 
     def install(self):
@@ -40,9 +41,13 @@ class Flags:
             (anomalies.detect_anomaly, "__init__", self._detects_anomalies),
         ]
         if self._session.plan.get("profile") is None:  # the probe's own would count as the user's
-            profile = torch.autograd.profiler.profile
-            looks += [(profile, "__enter__", self._profiler_begins)]
-            looks += [(profile, "__exit__", self._profiler_ends)]
+            profilers = torch.autograd.profiler
+            # torch.profiler's begins there too, where its schedule records.
+            looks += [(profilers.profile, "_start_trace", self._profiler_begins)]
+            looks += [(profilers.profile, "__exit__", self._profiler_ends)]
+            for markers in (profilers.emit_nvtx, profilers.emit_itt):
+                looks += [(markers, "__enter__", self._profiler_begins)]
+                looks += [(markers, "__exit__", self._profiler_ends)]
         if self._session.phases:  # each hook that an iteration enters costs a timed launch
             looks += [
                 (optim.Optimizer, "zero_grad", self._zeroes),
@@ -50,6 +55,7 @@ class Flags:
                 (torch.nn.utils, "clip_grad_norm_", self._counting("clip_calls")),
                 (torch.nn.utils, "clip_grad_value_", self._counting("clip_calls")),
                 (torch.amp.GradScaler, "scale", self._scales),
+                (torch.autograd, "backward", self._asks_of_anomalies),
             ]
         for owner, name, look in looks:
             before(self._session, owner, name, look)
@@ -86,23 +92,30 @@ class Flags:
         # detect_anomaly(check_nan) is always on; set_detect_anomaly(mode, ...) says so.
         always = isinstance(context, self._torch.autograd.anomaly_mode.detect_anomaly)
         if always or kwargs.get("mode", args[0] if args else True):
-            self._anomaly = True
+            self._anomaly_began = True
             self._locate("anomaly")
 
+    def _asks_of_anomalies(self, *_, **__):
+        # What only checked the first steps is no setting of training.
+        self._anomaly = self._anomaly_began or bool(self._torch.is_anomaly_enabled())
+        self._anomaly_began = False
+
     def _profiler_begins(self, profiler, *_):
-        if profiler.enabled:  # many programs hold one that an option switches on
+        if profiler.enabled:
             self._profilers_on += 1
             self._locate("profiler")
 
     def _profiler_ends(self, profiler, *_):
+        # torch.profiler's may end without having recorded.
         if profiler.enabled:
             self._profilers_on = max(self._profilers_on - 1, 0)
 
     def facts(self):
         """Return `flags` of the process facts."""
         session, torch, backends = self._session, self._torch, self._torch.backends
+        anomaly = bool(torch.is_anomaly_enabled()) or self._anomaly or self._anomaly_began
         return {
-            "anomaly_enabled": bool(torch.is_anomaly_enabled()) or self._anomaly,
+            "anomaly_enabled": anomaly,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "cudnn_benchmark": bool(backends.cudnn.benchmark),
             "cudnn_deterministic": bool(backends.cudnn.deterministic),
