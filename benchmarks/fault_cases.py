@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -71,7 +72,8 @@ class Case:
         self.write()
         (self.folder / "data.bin").write_bytes(os.urandom(4096))
         self.mounts: list[Path] = []
-        self.segments = set(_segments())
+        self.segments = _segments()
+        self.scratch_before = self.scratch_folders()
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -170,6 +172,9 @@ class Case:
             wrong.append(f"{len(processes)} processes left: {processes[0][:80]}")
         if left := _segments() - self.segments:
             wrong.append(f"{len(left)} segments of shared memory left")
+        with open("/proc/self/mounts", encoding="utf-8") as mounts:  # noqa: PTH123
+            if "torchdoctor-scratch-" in mounts.read():
+                wrong.append("a scratch folder is still mounted")
         return wrong
 
     def _processes(self) -> list[str]:
@@ -181,10 +186,12 @@ class Case:
                 found.append(" ".join(process.info["cmdline"] or ["?"]))
         return found
 
-    def scratch_folders(self) -> list[Path]:
-        """Return scratch folders that are there now."""
-        folders = [self.scratch, Path("/var/tmp"), Path("/tmp")]
-        return [x for folder in folders for x in folder.glob("torchdoctor-scratch-*")]
+    def scratch_folders(self) -> set[Path]:
+        """Return the scratch folders that nobody holds, wherever they may be."""
+        places = [self.scratch, Path("/var/tmp"), Path("/tmp"), self.folder]
+        prefix = f"torchdoctor-scratch-{os.getuid()}-"
+        folders = {path for place in places for path in place.glob(f"{prefix}*")}
+        return {path for path in folders if _is_unlocked(path)}
 
     def close(self) -> None:
         """End what is left, and take mounts away."""
@@ -194,6 +201,21 @@ class Case:
                     process.kill()
         for path in reversed(self.mounts):
             subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)
+
+
+def _is_unlocked(folder: Path) -> bool:
+    """Return True if the run whose folder it is has ended."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _segments() -> set[str]:
@@ -220,25 +242,32 @@ class Fault:
 
     promised: str
     plant: Callable[[Case], str]
-    in_suite: bool = False
+    test: str = "by hand"  # what holds it, in the suite
+
+    @property
+    def in_suite(self) -> bool:
+        """Whether the suite plants it as it is here."""
+        return self.test == MATRIX
 
 
+MATRIX = "test_fault_matrix"
 FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    name: str, promised: str, *, in_suite: bool = False
+    name: str, promised: str, *, in_suite: bool = False, test: str = "by hand"
 ) -> Callable[[Callable[[Case], str]], Callable[[Case], str]]:
     """Register a function as the planting of a fault."""
 
     def register(plant: Callable[[Case], str]) -> Callable[[Case], str]:
-        FAULTS[name] = Fault(promised=promised, plant=plant, in_suite=in_suite)
+        holding = MATRIX if in_suite else test
+        FAULTS[name] = Fault(promised=promised, plant=plant, test=holding)
         return plant
 
     return register
 
 
-KILLED = "no process is left, and the next run works"
+KILLED = "no process is left, the next run works and clears the scratch folder"
 # Where a run is: files of its run folder that are there from then on, and options that lead there.
 MOMENTS = {
     "before its first launch": ("*", DIAGNOSE),
@@ -259,7 +288,7 @@ def _kill_at(pattern: str, options: tuple[str, ...]) -> Callable[[Case], str]:
         slow = "model.weight.grad is None or time.sleep(0.02)"
         case.write(zero="set_to_none=False", each=slow)
         process = case.start("run", *options, "train.py")
-        reached = case.until(pattern, process)
+        assert case.until(pattern, process), "it ended before that moment"
         process.kill()
         process.communicate()
         wrong = case.left_behind()
@@ -268,9 +297,9 @@ def _kill_at(pattern: str, options: tuple[str, ...]) -> Callable[[Case], str]:
             "run", "--quiet", "--no-fixes", "--budget", "30s", "--output", "out2", "train.py"
         )
         _says(again, 0)
-        folders = [x for x in case.scratch_folders() if x.is_relative_to(case.root)]
-        assert not folders, f"{folders[0]} is left"
-        return "as promised" if reached else "as promised (it had ended before)"
+        left = case.scratch_folders() - case.scratch_before
+        assert not left, f"{next(iter(left))} is left"
+        return "no process left, the next run works and clears the scratch folder"
 
     return plant
 
@@ -281,6 +310,25 @@ for _name, (_pattern, _options) in MOMENTS.items():
         KILLED,
         in_suite=_name in ("in the first step", "as the report is written"),
     )(_kill_at(_pattern, _options))
+
+
+@fault("kill -9 while a patch is applied", "each file is as before or as patched, and --undo works")
+def _kill_while_patching(case: Case) -> str:
+    case.write(zero="set_to_none=False", each="model.weight.grad is None or time.sleep(0.02)")
+    script = case.folder / "train.py"
+    before = script.read_text(encoding="utf-8")
+    _says(case.run("run", *TRY, "train.py", seconds=150), 0)
+    assert case.report()["recommendation"]["patch"], "there is no patch to apply"  # type: ignore[index]
+    whole = {before, before.replace("set_to_none=False", "set_to_none=True")}
+    for delay_s in (0.2, 0.4, 0.6, 0.8):
+        process = case.start("patch", "out", "--apply")
+        time.sleep(delay_s)
+        process.kill()
+        process.communicate()
+        assert script.read_text(encoding="utf-8") in whole, "half of a patch was written"
+        case.run("patch", "out", "--undo")
+        assert script.read_text(encoding="utf-8") == before, "--undo did not take it back"
+    return "as before or as patched after each of four kills, and taken back"
 
 
 @fault("disk full: the run folder", "exit 2, and which folder to free or change")
@@ -332,7 +380,8 @@ def _tool_without_memory(case: Case) -> str:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     ended = case.run("run", *DIAGNOSE, "train.py", preexec_fn=limited)
-    return f"exit {ended.code}"
+    assert ended.code in (0, 2, 3, 4, 5), f"exit {ended.code}: {ended.err.strip()[-120:]}"
+    return f"exit {ended.code}: {(ended.err.strip().splitlines() or ['a report'])[-1][:80]}"
 
 
 @fault("no further process can be made", "one sentence, and nothing is left")
@@ -555,6 +604,7 @@ def _dead_mount(case: Case) -> str:
 def _removes_itself(case: Case) -> str:
     case.write(each="step == 10 and os.system('rm -rf ../project')")
     ended = case.run("run", *DIAGNOSE, "train.py")
+    assert ended.code in (0, 3, 5), f"exit {ended.code}: {ended.err.strip()[-120:]}"
     return f"exit {ended.code}, and the files stay"
 
 

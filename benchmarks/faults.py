@@ -34,12 +34,12 @@ HEAD = """\
 
 **Choice.** A fault costs a measurement, never the user's files, other processes or the machine.
 Each row is planted in a real run by `benchmarks/faults.py run`, which checks beside the promise
-that the user's files are unchanged, that no process and no shared memory is left, and that no
-traceback of ours is shown; `page` writes this table. Rows marked * run in the suite
-(`tests/test_fault_matrix.py`), the others by hand.
+that the user's files are unchanged, that no process, mount or shared memory is left, and that
+no traceback of ours is shown; `page` writes this table. The last column names the test of the suite
+that plants the same; "by hand" are those that take the suite too long.
 
-| planted | promised | happens |
-|---|---|---|
+| planted | promised | happens | test |
+|---|---|---|---|
 """
 
 
@@ -104,8 +104,7 @@ def page(log: Path) -> None:
         happens = "not tried" if row is None else row.happens
         if row is not None and not row.holds:
             happens = f"NOT AS PROMISED: {happens}"
-        mark = " *" if fault.in_suite else ""
-        lines.append(f"| {name}{mark} | {fault.promised} | {happens} |\n")
+        lines.append(f"| {name} | {fault.promised} | {happens} | {fault.test} |\n")
     PAGE.write_text(HEAD + "".join(lines), encoding="utf-8")
 
 

@@ -398,3 +398,20 @@ def _sleepers():
         except psutil.Error:
             continue
     return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="hiding /proc needs root")
+def test_without_proc_nothing_is_started_and_the_way_on_is_named(project):
+    script = (
+        "mount -t tmpfs tmpfs /proc && exec $0 -c 'from torchdoctor.launch.sandbox import Sandbox\n"
+        "from torchdoctor.words.errors import UsageError\n"
+        'try: Sandbox.choose("auto")\nexcept UsageError as error: print(error)\''
+    )
+    ended = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, sys.executable],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "mount -t proc" in ended.stdout, ended.stderr

@@ -218,6 +218,11 @@ class Sandbox:
             raise UsageError(f"'{mode}' is no kind of sandbox: choose one of {', '.join(MODES)}.")
         if not network and mode not in ("auto", "overlay"):
             raise UsageError("--network off needs the sandbox: leave out --no-sandbox.")
+        if sys.platform == "linux" and not Path("/proc/self/stat").exists():
+            raise UsageError(
+                "There is no /proc here, without which no process can be watched: mount it (mount "
+                "-t proc proc /proc)."
+            )
         cwd = workload.cwd if workload else str(Path.cwd())
         parent, on_disk = scratch.choose(beside, mounts_now(), cwd)
         store = scratch.Scratch(parent)
