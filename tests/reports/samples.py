@@ -127,6 +127,7 @@ def loader_bound() -> Report:
             bottleneck="data_loader",
             detail="loader-cpu-bound",
             sentence="Training waits for data 78 % of each step.",
+            location=Location(file=f"{HOME}/train.py", line=31, function="main"),
             path=[
                 Question(
                     question="Is data loader time high?",
@@ -280,6 +281,7 @@ def compute_bound() -> Report:
             bottleneck="gpu",
             detail="low-precision-unused",
             sentence="The GPUs compute 86 % of each step, in float32.",
+            location=Location(file=model, line=212),
             path=[
                 _no("Is data loader time high?", "share of the step spent waiting", 0.006, 0.2),
                 _no("Is memcpy high?", "share of the step in exposed copies", 0.012, 0.05),

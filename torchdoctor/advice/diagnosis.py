@@ -209,6 +209,10 @@ def _told(
     aside = [f for f, check in later if check.opens_verdict and check.branch != bottleneck]
     larger = [" ".join(f.evidence) for f in aside]
     location = aside[0].location if aside else line_of_branch(recording, bottleneck)
+    if location is None and not aside and cause is not None:
+        # Where no sampled line holds it (a trace), the finding that holds most of it may.
+        holds_most = (cause.share_of_step or 0.0) >= value / 2
+        location = cause.location if holds_most else None
     kind = bottleneck
     if bottleneck == "cpu" and not on_gpu:
         kind = "cpu_beside" if larger else "cpu_only"
