@@ -366,7 +366,7 @@ def _cache_full(case: Case) -> str:
 @fault("no memory for the program", "the report or the error says out of memory", in_suite=True)
 def _program_without_memory(case: Case) -> str:
     case.write(before="import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))",
-               each="step == 20 and torch.ones(1 << 32)")  # fmt: skip
+               each="step == 2 and torch.ones(1 << 32)")  # fmt: skip
     ended = case.run("run", *DIAGNOSE, "train.py")
     _says(ended, (0, 3), "memory")
     return f"exit {ended.code}, and memory is named"

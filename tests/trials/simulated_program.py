@@ -348,7 +348,7 @@ class SimulatedStarts:
 
     @property
     def recorder(self) -> Any:
-        return SimpleNamespace(doubts=[], escaped=[])
+        return SimpleNamespace(doubts=[], escaped=[], contacts=[])
 
     @property
     def side_by_side(self) -> bool:

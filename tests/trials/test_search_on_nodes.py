@@ -43,6 +43,7 @@ class SimulatedNodes:
     waiting: list[tuple[float, PairTask, PairTimings | Lost]] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     escaped: list[str] = field(default_factory=list)
+    contacts: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.starts: Any = SimulatedStarts(self.program, SimulatedPairs(self.program))

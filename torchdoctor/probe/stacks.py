@@ -8,6 +8,7 @@ pending call, which the interpreter makes there between two instructions.
 import ctypes
 import gc
 import itertools
+import math
 import os
 import sys
 import threading
@@ -64,6 +65,7 @@ class Growth:
         self._waiting = Counter()
         self._asked_ns = 0
         self._settled = (0, 0)  # the log's mark when samples were counted last
+        self._last = None  # what was seen last
         keep_from_dynamo(torch, Growth._settle.__code__)
         self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._settle)
         # The interpreter keeps no reference to what it is asked to call, and may call it while it
@@ -77,10 +79,13 @@ class Growth:
     def ask(self, key, mark, since_sample=False):
         """Count `key`, seen when the log's mark was `mark`, once the main thread gets to it.
 
-        `since_sample`: whether operations were recorded since the last sample, if that is later.
+        `since_sample`: whether operations were recorded since the last sample, of the same line and
+        between the same events; any other sample says nothing of what this line records.
         """
-        if since_sample and self._settled[0] == mark[0]:
-            mark = self._settled
+        if since_sample:
+            follows = self._last == key and self._settled[0] == mark[0]
+            mark = self._settled if follows else (mark[0], math.inf)
+        self._last = key
         self._waiting[key, mark] += 1
         # A long operation holds it up; a call that got lost must not hold it up for ever.
         now = time.perf_counter_ns()
