@@ -73,7 +73,7 @@ class Case:
         (self.folder / "data.bin").write_bytes(os.urandom(4096))
         self.mounts: list[Path] = []
         self.segments = _segments()
-        self.scratch_before = self.scratch_folders()
+        self.began_unix_s = time.time()
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -187,11 +187,11 @@ class Case:
         return found
 
     def scratch_folders(self) -> set[Path]:
-        """Return the scratch folders that nobody holds, wherever they may be."""
+        """Return the scratch folders since the beginning that nobody holds, wherever they are."""
         places = [self.scratch, Path("/var/tmp"), Path("/tmp"), self.folder]
         prefix = f"torchdoctor-scratch-{os.getuid()}-"
         folders = {path for place in places for path in place.glob(f"{prefix}*")}
-        return {path for path in folders if _is_unlocked(path)}
+        return {path for path in folders if _is_unlocked(path, self.began_unix_s)}
 
     def close(self) -> None:
         """End what is left, and take mounts away."""
@@ -203,13 +203,15 @@ class Case:
             subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)
 
 
-def _is_unlocked(folder: Path) -> bool:
-    """Return True if the run whose folder it is has ended."""
+def _is_unlocked(folder: Path, since_unix_s: float) -> bool:
+    """Return True if it was made since, and the run whose folder it is has ended."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
         return False
     try:
+        if os.fstat(descriptor).st_mtime < since_unix_s:
+            return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -297,7 +299,7 @@ def _kill_at(pattern: str, options: tuple[str, ...]) -> Callable[[Case], str]:
             "run", "--quiet", "--no-fixes", "--budget", "30s", "--output", "out2", "train.py"
         )
         _says(again, 0)
-        left = case.scratch_folders() - case.scratch_before
+        left = case.scratch_folders()
         assert not left, f"{next(iter(left))} is left"
         return "no process left, the next run works and clears the scratch folder"
 
