@@ -345,15 +345,14 @@ def _run_folder_full(case: Case) -> str:
 @fault(
     "disk full: the scratch layer",
     "the error names the scratch folder, its size, and how to move it",
+    test="test_scratch",
 )
 def _scratch_full(case: Case) -> str:
     case.write(each='open("big", "ab").write(b"x" * (4 << 20))')
     case.tmpfs(case.root / "small", "80m")
     case.environment["TMPDIR"] = str(case.root / "small")
     # /var/tmp is preferred for its room: made as small, it holds the layers.
-    raise Skipped(
-        "tests/recording/test_scratch.py plants it, where /var/tmp cannot be chosen instead"
-    )
+    raise Skipped("the suite does, where /var/tmp cannot be chosen")
 
 
 @fault("disk full: the compile cache", "the run goes on without what cannot be kept")
@@ -682,6 +681,10 @@ def _many_files(case: Case) -> str:
     return "exit 0"
 
 
-@fault("a container without namespaces", "Landlock keeps the files, or nothing is started")
+@fault(
+    "a container without namespaces",
+    "Landlock keeps the files, or nothing is started",
+    test="test_landlock",
+)
 def _no_namespaces(case: Case) -> str:
-    raise Skipped("tests/recording/test_landlock.py plants it")
+    raise Skipped("the suite does")
