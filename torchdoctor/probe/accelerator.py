@@ -10,8 +10,7 @@ class Accelerator:
     """What the probe needs of the backend's module, such as `torch.cuda` or `torch.xpu`."""
 
     def __init__(self, torch):
-        known = getattr(torch, "accelerator", None)
-        device = known.current_accelerator() if known is not None else None
+        device = _device_of(torch)
         # A CPU build has none, and a CUDA build of an older torch its own.
         self.built = device is not None or torch.version.cuda is not None
         self.type = "cuda" if device is None else device.type
@@ -139,3 +138,12 @@ class Accelerator:
             "peak_bytes": asked("max_memory_allocated", *which),
             "peak_reserved_bytes": asked("max_memory_reserved", *which),
         }
+
+
+def _device_of(torch):
+    """Return what torch computes on beside the CPU; None: nothing, or an older torch names none."""
+    known = getattr(torch, "accelerator", None)
+    try:
+        return known.current_accelerator() if known is not None else None
+    except RuntimeError:  # torch 2.6, where there is no device
+        return None
