@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from . import seeds_and_trackers, stacks, step_log
+from . import dynamo_frames, seeds_and_trackers, stacks, step_log
 from .hooks import (
     backward_hooks,
     compile_log,
@@ -25,6 +25,7 @@ def attach(torch, watch):
     global _session
     with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
         plan = json.load(file)
+    dynamo_frames.keep_out(torch, watch)
     session = _session = Session(plan, torch)
     sys.modules["_torchdoctor_probe_attach"] = sys.modules[__name__]
     parts = (

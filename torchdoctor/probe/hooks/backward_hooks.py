@@ -123,7 +123,7 @@ class BackwardPasses:
         """Note that it ended; `tensors`: what it began at, () where there is no loss."""
         session, optimizers = self._session, self._session.optimizers
         index = self._losses.keep(tensors)
-        if optimizers.open or optimizers.handle is not None:
+        if optimizers.open or optimizers.briefly:
             optimizers.backward_ended(session.learned >= _SETTLED)
         if session.sparse and session.learned >= _SETTLED:
             session.learned += 1
@@ -135,9 +135,10 @@ class BackwardPasses:
         """Return the wrapper of `torch.autograd.backward`; our failures never reach the program."""
         session, begin, end = self._session, self.begin, self.end
         watched = session.phases or self._bounds or session.programs
+        compiling = session.torch.compiler.is_dynamo_compiling
 
         def backward(tensors, *args, **kwargs):
-            if not session.on:
+            if compiling() or not session.on:
                 return old(tensors, *args, **kwargs)
             try:
                 if watched or not session.first_batch_done:

@@ -57,7 +57,6 @@ class _GradientCalls:
     def __init__(self, session, passes, counted):
         self._session, self._passes, self._counted = session, passes, counted
         self._kinds = _Kinds(session.torch)
-        self._compiling = session.torch.compiler.is_dynamo_compiling
         self._observing = not session.plan.get("boundary")
         self._busy = False
 
@@ -92,16 +91,18 @@ class _GradientCalls:
         A compiler computes no gradient, and a loss that is read would end up in its graph.
         """
         session = self._session
-        if self._compiling() or not session.on or self._busy or self._kinds.traced():
+        if not session.on or self._busy or self._kinds.traced():
             return True
         return session.phases and session.log.last_code == step_log.BACKWARD_BEGIN
 
     def around(self, old):
         """Return the wrapper of `torch.autograd.grad`."""
         session, passes, phases = self._session, self._passes, self._session.phases
+        compiling = session.torch.compiler.is_dynamo_compiling
 
         def grad(*args, **kwargs):
-            if self._passed_on():
+            # Where dynamo traces through here, the question is a constant.
+            if compiling() or self._passed_on():
                 return old(*args, **kwargs)
             answer = session.ask("gradients", args, kwargs) if session.arms else None
             if answer is not None:

@@ -7,7 +7,7 @@ import os
 import sys
 from types import SimpleNamespace
 
-from ...probe import step_log, wrapping
+from ...probe import dynamo_frames, step_log, wrapping
 from ...probe.accelerator import Accelerator
 from ...probe.hooks import model_hooks
 from . import hooks
@@ -122,6 +122,7 @@ def attach(torch, importing):
     global _watch
     with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
         plan = json.load(file)
+    dynamo_frames.keep_out(torch, importing)
     watch = _watch = Watch(torch, plan)
     sys.modules["_torchdoctor_probe_attach"] = sys.modules[__name__]  # for torchdoctor.step()
     watch.install(importing)

@@ -4,7 +4,6 @@ Unlike the probe's own they ask nothing of the program's data sets, losses on a 
 """
 
 import functools
-import sys
 import weakref
 from importlib import import_module
 from time import perf_counter_ns
@@ -73,8 +72,11 @@ class Loaders:
 
     def _iter(self, old):
         watch, add = self._watch, self._watch.log.add
+        compiling = watch.torch.compiler.is_dynamo_compiling
 
         def __iter__(loader):
+            if compiling():
+                return old(loader)
             if watch.resting:
                 watch.wake()  # what begins while nothing is hooked would never be seen
             if not watch.on:
@@ -97,8 +99,11 @@ class Loaders:
     def _next(self, old):
         watch, add, rows = self._watch, self._watch.log.add, self.rows
         begin, end, exhausted = step_log.FETCH_BEGIN, step_log.FETCH_END, step_log.EXHAUSTED
+        compiling = watch.torch.compiler.is_dynamo_compiling
 
         def __next__(iterator):
+            if compiling():
+                return old(iterator)
             number = getattr(iterator, "_torchdoctor_ident", None)
             if number is None or not watch.on:
                 return old(iterator)
@@ -191,9 +196,10 @@ class Backwards:
         """Return the wrapper of `torch.autograd.backward`."""
         watch, models, log = self._watch, self._watch.models, self._watch.log
         exchanges, add = watch.exchanges, log.add
+        compiling = watch.torch.compiler.is_dynamo_compiling
 
         def backward(tensors, *args, **kwargs):
-            if not watch.on:
+            if compiling() or not watch.on:
                 return old(tensors, *args, **kwargs)
             try:
                 if not models.settled:
@@ -309,24 +315,23 @@ class Exchanges:
 
 
 def install_optimizers(watch, rests):
-    """Register torch's global step hooks; `rests` counts each step, also while resting."""
+    """Wrap the steps of optimizers; `rests` counts each step, also while resting."""
     numbers, add = weakref.WeakKeyDictionary(), watch.log.add
     watch.optimizers, last = numbers, [lambda: None, 0]  # a look into the dictionary costs more
-    hooks = sys.modules[watch.torch.optim.Optimizer.__module__]
 
     def number_of(optimizer):
         if last[0]() is not optimizer:
             last[:] = weakref.ref(optimizer), numbers.setdefault(optimizer, len(numbers))
         return last[1]
 
-    def begins(optimizer, args, kwargs):
+    def begins(optimizer):
         try:
             if watch.on:
                 add(step_log.OPTIMIZER_BEGIN, number_of(optimizer))
         except Exception as error:
             watch.fail("optimizer", error)
 
-    def ended(optimizer, args, kwargs):
+    def ended(optimizer):
         try:
             rests.updates += 1
             if watch.resting:
@@ -336,8 +341,7 @@ def install_optimizers(watch, rests):
         except Exception as error:
             watch.fail("optimizer", error)
 
-    hooks.register_optimizer_step_pre_hook(begins)
-    hooks.register_optimizer_step_post_hook(ended)
+    wrapping.around_steps(watch.torch, begins, ended)
 
 
 def install_checkpoints(watch, importing):
