@@ -47,9 +47,14 @@ class Accelerator:
         asked = getattr(self.module, "current_device", None)
         return asked() if asked is not None else 0
 
+    def is_capturing(self):
+        """Return True while the current stream captures a graph, which our calls would spoil."""
+        asked = getattr(self.module, "is_current_stream_capturing", None)
+        return asked is not None and asked()
+
     def wait(self):
         """Wait until every device in use has done what the program asked for."""
-        if not self.is_used():
+        if not self.is_used() or self.is_capturing():
             return
         used = self.in_use()
         if used == [self._current()]:
@@ -60,8 +65,7 @@ class Accelerator:
 
     def event(self):
         """Return an event recorded where the program computes; None: it would end up in a graph."""
-        capturing = getattr(self.module, "is_current_stream_capturing", None)
-        if not self.is_used() or (capturing is not None and capturing()):
+        if not self.is_used() or self.is_capturing():
             return None
         event = self.module.Event(enable_timing=True)
         stream = self._other_stream()

@@ -35,6 +35,7 @@ def attach(torch, watch):
         ("loaders", lambda: loader_hooks.install(session)),
         ("optimizers", lambda: optimizer_hooks.install(session)),
         ("backward", lambda: backward_hooks.install(session)),
+        ("graphs", session.graphs.install),
         ("copies", lambda: copy_hooks.install(session)),
         ("double", lambda: double_calls.install(session)),
         ("gc", lambda: copy_hooks.install_pauses(session)),

@@ -10,6 +10,7 @@ from .accelerator import Accelerator
 from .fixkit.program import load_fix
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
 from .hooks.backward_hooks import Passes
+from .hooks.captured_graphs import CapturedGraphs
 from .hooks.scaled_losses import ScaledLosses
 from .measure import facts
 from .window import Window
@@ -60,6 +61,7 @@ class Session:
         self.optimizers = optimizer_hooks.Optimizers(self)
         self.passes = Passes(self)
         self.scaled_losses = ScaledLosses(self)
+        self.graphs = CapturedGraphs(self)
         self.forward_lines = {}  # code that calls a model -> the last line that does
         self.registries += [self.models, self.loaders, self.optimizers, self.passes]
         if self.phases:

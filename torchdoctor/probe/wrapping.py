@@ -81,11 +81,11 @@ def with_arguments(old, change):
     return dynamo_frames.pass_through(function)
 
 
-def around_steps(torch, begins, ended):
+def around_steps(torch, begins, ended, failed=None):
     """Call begins(optimizer) and ended(optimizer) around each step of each optimizer.
 
     Around torch's own hooks: where a step is compiled these are traced, and ours would break its
-    graph. Neither may raise; `ended` is not called where the step has raised.
+    graph. None may raise; failed(optimizer) is called in place of `ended` where the step raises.
     """
     base, compiling = torch.optim.Optimizer, torch.compiler.is_dynamo_compiling
     old = base.profile_hook_step  # called once for each class, when the first of it is made
@@ -103,6 +103,8 @@ def around_steps(torch, begins, ended):
                 result = hooked(*args, **kwargs)
             except BaseException as error:
                 hide_frames(None, error)
+                if failed is not None:
+                    failed(args[0])
                 raise
             ended(args[0])
             return result

@@ -5,6 +5,7 @@ observes logs each call with its kind, and the plan of later ones names what cou
 """
 
 from .. import places, step_log, wrapping
+from .scaled_losses import first_of
 
 _PLAIN, _FUNCTIONAL, _PARTIAL = range(len(step_log.GRADIENT_CALLS))
 
@@ -95,6 +96,29 @@ class _GradientCalls:
             return True
         return session.phases and session.log.last_code == step_log.BACKWARD_BEGIN
 
+    def _captured(self, old, args, kwargs):
+        """Call it while a graph is captured: it is computed, and noted, at each replay."""
+        self._busy = True
+        try:
+            result = old(*args, **kwargs)
+        finally:
+            self._busy = False
+        try:
+            kind, passes = self._kinds.kind(args, kwargs), self._passes
+            graphs, loss = self._session.graphs, self._kinds.loss(args, kwargs)
+            if kind == self._counted:
+                graphs.add(passes.begin_replay, passes.end_replay, first_of(loss))
+            elif self._session.phases:
+                codes = []
+                graphs.add(
+                    lambda: codes.append(self._before(kind)),
+                    lambda _: self._after(kind, codes.pop()),
+                    None,
+                )
+        except Exception as error:
+            self._session.fail("gradient", error)
+        return result
+
     def around(self, old):
         """Return the wrapper of `torch.autograd.grad`."""
         session, passes, phases = self._session, self._passes, self._session.phases
@@ -108,6 +132,9 @@ class _GradientCalls:
             if answer is not None:
                 return answer[0]
             counts, kind, code = False, _PLAIN, 0
+            if (graphs := session.graphs).capturing():
+                return self._captured(old, args, kwargs)
+            graphs.within += 1
             try:
                 kind = self._kinds.kind(args, kwargs)
                 counts = kind == self._counted
@@ -128,6 +155,7 @@ class _GradientCalls:
                 raise
             finally:
                 self._busy = False
+                graphs.within -= 1
             try:
                 if counts:
                     passes.end(self._kinds.loss(args, kwargs))

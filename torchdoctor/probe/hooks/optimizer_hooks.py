@@ -127,34 +127,63 @@ def install(session):
         return __init__
 
     wrapping.wrap(base, "__init__", make)
-    window, add, models = session.window, session.log.add, session.models
+    _install_steps(session)
+    if any("optimizer" in program.functions for program in session.programs):
+        for cls in _subclasses(base):
+            if "__init__" in cls.__dict__:
+                _change_arguments(session, cls)
+
+
+def _install_steps(session):
+    optimizers, models = session.optimizers, session.models
+    window, add = session.window, session.log.add
     bounds, phases = window.kind == "optimizer", session.phases
     watched = phases or bool(session.programs)
     optimizers.briefly = not (watched or bounds)
+    graphs = session.graphs
 
     @session.guarded
     def step_begins(optimizer):
+        graphs.within += 1
         if watched and session.on:
             if models.open_contexts or session.programs:
                 models.leave_contexts()
                 session.tell("step")
-            ident = optimizers.begin(optimizer)
-            if phases:
-                add(step_log.OPTIMIZER_BEGIN, ident)
+            if not graphs.capturing():
+                note_begin(optimizer)
+
+    def step_failed(_):
+        graphs.within -= 1
+        if optimizers.open:
+            optimizers.open.pop()
+
+    def note_begin(optimizer):
+        ident = optimizers.begin(optimizer)
+        if phases:
+            add(step_log.OPTIMIZER_BEGIN, ident)
 
     @session.guarded
     def step_ended(optimizer):
+        graphs.within -= 1
+        if session.on and graphs.capturing():
+            graphs.add(lambda: None, replayed, optimizer)
+        else:
+            note_end(optimizer)
+
+    def replayed(optimizer):
+        if optimizer is not None:
+            if watched:
+                note_begin(optimizer)
+            note_end(optimizer)
+
+    def note_end(optimizer):
         if optimizers.noted and session.on:
             ident = optimizers.end(optimizer)
             session.learning(add(step_log.OPTIMIZER_END, ident))
             if bounds:
                 window.event("optimizer", ident)
 
-    wrapping.around_steps(session.torch, step_begins, step_ended)
-    if any("optimizer" in program.functions for program in session.programs):
-        for cls in _subclasses(base):
-            if "__init__" in cls.__dict__:
-                _change_arguments(session, cls)
+    wrapping.around_steps(session.torch, step_begins, step_ended, step_failed)
 
 
 def _subclasses(base):

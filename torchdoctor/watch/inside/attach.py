@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from ...probe import dynamo_frames, step_log, wrapping
 from ...probe.accelerator import Accelerator
 from ...probe.hooks import model_hooks
+from ...probe.hooks.captured_graphs import CapturedGraphs
 from . import hooks
 from .keeping import Keeper
 from .profiling import Profiling
@@ -45,6 +46,7 @@ class Watch:
         self.models = model_hooks.Models(self)
         self.models._calls = hooks.Calls(self, self.models)
         self.exchanges, self.optimizers = hooks.Exchanges(self), None
+        self.graphs = CapturedGraphs(self)
         self.backwards = hooks.Backwards(self)
         self.rests, self.profiling = Rests(self), Profiling(self)
         self.log.at_boundary += [self.profiling.boundary, self.rests.boundary]
@@ -55,6 +57,7 @@ class Watch:
             ("loaders", self.loaders.install),
             ("optimizers", lambda: hooks.install_optimizers(self, self.rests)),
             ("backward", self.backwards.install),
+            ("graphs", self.graphs.install),
             ("exchanges", self.exchanges.install),
             ("checkpoints", lambda: hooks.install_checkpoints(self, importing)),
             ("pauses", lambda: hooks.install_pauses(self)),

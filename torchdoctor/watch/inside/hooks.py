@@ -9,8 +9,7 @@ from importlib import import_module
 from time import perf_counter_ns
 
 from ...probe import places, step_log, wrapping
-from ...probe.hooks import copy_hooks, gradient_hooks, model_hooks
-from ...probe.hooks.scaled_losses import ScaledLosses
+from ...probe.hooks import copy_hooks, gradient_hooks, model_hooks, scaled_losses
 from ...probe.measure.batch_sizes import BatchSizes
 from .stepping import CHECKPOINT_BEGIN, CHECKPOINT_END
 
@@ -183,7 +182,7 @@ class Backwards:
 
     def __init__(self, watch):
         self._watch, self._on_device = watch, None
-        self._scaled_losses = ScaledLosses(watch)
+        self._scaled_losses = scaled_losses.ScaledLosses(watch)
         self._due_ns = self._device_due_ns = 0
 
     def install(self):
@@ -192,41 +191,65 @@ class Backwards:
         self._scaled_losses.install()
         gradient_hooks.install(self._watch, self)
 
+    def begin_replay(self):
+        """Note that a backward pass begins, also one that was captured into a graph."""
+        self._watch.models.seen_forward = False
+        self._watch.log.last_code = step_log.BACKWARD_BEGIN
+        self._watch.log.add(step_log.BACKWARD_BEGIN)
+
+    def begin(self, retain_graph=False):
+        """Note that a backward pass begins; look for models that are not known yet."""
+        models = self._watch.models
+        if not models.settled:
+            models.discover()
+        elif not models.seen_forward:
+            models.look_again()
+        self.begin_replay()
+
+    def end(self, tensors):
+        """Note that it ended; `tensors`: what it began at."""
+        exchanges, log = self._watch.exchanges, self._watch.log
+        log.last_code = 0
+        now = log.add(step_log.BACKWARD_END)
+        if exchanges.entry_ns:
+            log.exchanged(exchanges.entry_ns, True)
+            exchanges.entry_ns = 0
+        if now > self._due_ns:
+            self._due_ns = now + _LOSS_EVERY_NS
+            self._keep(tensors, now)
+
+    end_replay = end
+
     def around(self, old):
         """Return the wrapper of `torch.autograd.backward`."""
-        watch, models, log = self._watch, self._watch.models, self._watch.log
-        exchanges, add = watch.exchanges, log.add
+        watch, log, graphs = self._watch, self._watch.log, self._watch.graphs
         compiling = watch.torch.compiler.is_dynamo_compiling
 
         def backward(tensors, *args, **kwargs):
             if compiling() or not watch.on:
                 return old(tensors, *args, **kwargs)
+            captured = graphs.capturing()
             try:
-                if not models.settled:
-                    models.discover()
-                elif not models.seen_forward:
-                    models.look_again()
-                models.seen_forward = False
-                log.last_code = step_log.BACKWARD_BEGIN
-                add(step_log.BACKWARD_BEGIN)
+                if not captured:
+                    self.begin()
             except Exception as error:
                 watch.fail("backward", error)
+            graphs.within += 1
             try:
                 result = old(tensors, *args, **kwargs)
             except BaseException as error:
                 watch.hide_frames(error)
-                log.last_code = 0
-                add(step_log.BACKWARD_END)
+                if not captured:
+                    log.last_code = 0
+                    log.add(step_log.BACKWARD_END)
                 raise
+            finally:
+                graphs.within -= 1
             try:
-                log.last_code = 0
-                now = add(step_log.BACKWARD_END)
-                if exchanges.entry_ns:
-                    log.exchanged(exchanges.entry_ns, True)
-                    exchanges.entry_ns = 0
-                if now > self._due_ns:
-                    self._due_ns = now + _LOSS_EVERY_NS
-                    self._keep(tensors, now)
+                if captured:
+                    graphs.add(self.begin_replay, self.end_replay, scaled_losses.first_of(tensors))
+                else:
+                    self.end(tensors)
             except Exception as error:
                 watch.fail("backward", error)
             return result
@@ -235,13 +258,15 @@ class Backwards:
 
     def _keep(self, tensors, now):
         """Read a scalar loss of the CPU; copy another one each second, and read it when it came."""
-        loss = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+        loss = scaled_losses.first_of(tensors)
         if getattr(loss, "numel", None) is None or loss.numel() != 1:
             return
         loss = self._scaled_losses.unscaled(loss)
         if loss.is_cpu:
             self._watch.keeper.loss(loss.item())
             return
+        if self._watch.accelerator.is_capturing():
+            return  # what another thread captures
         kept = self._on_device
         if kept is not None and kept[1].query():
             self._watch.keeper.loss(kept[0].item())
@@ -317,6 +342,7 @@ class Exchanges:
 def install_optimizers(watch, rests):
     """Wrap the steps of optimizers; `rests` counts each step, also while resting."""
     numbers, add = weakref.WeakKeyDictionary(), watch.log.add
+    graphs = watch.graphs
     watch.optimizers, last = numbers, [lambda: None, 0]  # a look into the dictionary costs more
 
     def number_of(optimizer):
@@ -325,13 +351,33 @@ def install_optimizers(watch, rests):
         return last[1]
 
     def begins(optimizer):
+        graphs.within += 1
+        if not graphs.capturing():
+            note_begin(optimizer)
+
+    def ended(optimizer):
+        graphs.within -= 1
+        if graphs.capturing():
+            graphs.add(lambda: None, replayed, optimizer)
+        else:
+            note_end(optimizer)
+
+    def failed(_):
+        graphs.within -= 1
+
+    def replayed(optimizer):
+        if optimizer is not None:
+            note_begin(optimizer)
+            note_end(optimizer)
+
+    def note_begin(optimizer):
         try:
             if watch.on:
                 add(step_log.OPTIMIZER_BEGIN, number_of(optimizer))
         except Exception as error:
             watch.fail("optimizer", error)
 
-    def ended(optimizer):
+    def note_end(optimizer):
         try:
             rests.updates += 1
             if watch.resting:
@@ -341,7 +387,7 @@ def install_optimizers(watch, rests):
         except Exception as error:
             watch.fail("optimizer", error)
 
-    wrapping.around_steps(watch.torch, begins, ended)
+    wrapping.around_steps(watch.torch, begins, ended, failed)
 
 
 def install_checkpoints(watch, importing):
