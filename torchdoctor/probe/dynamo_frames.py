@@ -6,6 +6,7 @@ give them up on the program's stderr. A frame's code can be marked before dynamo
 """
 
 import contextlib
+import functools
 import sys
 import types
 
@@ -48,6 +49,22 @@ def pass_through(function):
     if code is not None:
         _mark(code, below=False)
     return function
+
+
+def quietly(function):
+    """Let nothing be looked at that a hook calls of Python and torch: torch 2.6 marks one frame."""
+
+    @functools.wraps(function)
+    def quiet(*args, **kwargs):
+        if not hasattr(_eval_frame, "skip_code"):
+            return function(*args, **kwargs)
+        before = _eval_frame.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _eval_frame.set_eval_frame(before)
+
+    return quiet
 
 
 def _mark(code, below):

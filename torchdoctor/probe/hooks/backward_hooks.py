@@ -8,7 +8,7 @@ import sys
 from array import array
 from itertools import islice
 
-from .. import places, step_log, wrapping
+from .. import dynamo_frames, places, step_log, wrapping
 from . import gradient_hooks
 from .scaled_losses import first_of
 
@@ -92,6 +92,7 @@ class BackwardPasses:
         session.backward_location = False if session.phases else None
         self._bounds = session.window.kind == "backward"
 
+    @dynamo_frames.quietly
     def _first(self, retain_graph):
         """Do what is rare: contexts to leave, functions of fixes, the first batches."""
         session, models = self._session, self._session.models
@@ -157,7 +158,7 @@ class BackwardPasses:
         def backward(tensors, *args, **kwargs):
             if compiling() or not session.on:
                 return old(tensors, *args, **kwargs)
-            captured = graphs.capturing()
+            captured = graphs.notes is not None and graphs.capturing()
             try:
                 if watched or not session.first_batch_done:
                     (self.prepare if captured else begin)(kwargs.get("retain_graph"))

@@ -18,7 +18,8 @@ class CapturedGraphs:
 
     def __init__(self, session):
         self._session = session
-        self._notes, self._thread = None, None  # of the capture that is going on
+        # Of the capture that is going on; hooks look here before they call anything.
+        self.notes, self._thread = None, None
         self.within = 0  # passes that are noted and have not ended
 
     def install(self):
@@ -34,7 +35,7 @@ class CapturedGraphs:
 
     def capturing(self):
         """Return True while this thread captures a graph."""
-        return self._notes is not None and threading.get_ident() == self._thread
+        return self.notes is not None and threading.get_ident() == self._thread
 
     def add(self, begins, ended, value):
         """Remember a pass of the capture: begins() and ended(value), which is not kept alive."""
@@ -42,7 +43,7 @@ class CapturedGraphs:
             held = weakref.ref(value)
         except TypeError:
             held = _nothing
-        self._notes.append((begins, ended, held))
+        self.notes.append((begins, ended, held))
 
     def _beginning(self, old):
         def capture_begin(graph, *args, **kwargs):
@@ -53,7 +54,7 @@ class CapturedGraphs:
             except BaseException as error:
                 self._session.hide_frames(error)
                 raise
-            self._notes, self._thread = [], threading.get_ident()
+            self.notes, self._thread = [], threading.get_ident()
             return result
 
         return capture_begin
@@ -61,8 +62,8 @@ class CapturedGraphs:
     def _ending(self, old):
         def capture_end(graph, *args, **kwargs):
             if self.capturing():
-                setattr(graph, _NOTES, self._notes)
-                self._notes = None
+                setattr(graph, _NOTES, self.notes)
+                self.notes = None
             try:
                 return old(graph, *args, **kwargs)
             except BaseException as error:

@@ -132,7 +132,8 @@ class _GradientCalls:
             if answer is not None:
                 return answer[0]
             counts, kind, code = False, _PLAIN, 0
-            if (graphs := session.graphs).capturing():
+            graphs = session.graphs
+            if graphs.notes is not None and graphs.capturing():
                 return self._captured(old, args, kwargs)
             graphs.within += 1
             try:

@@ -9,7 +9,7 @@ import gc
 import sys
 import weakref
 
-from .. import places, step_log, wrapping
+from .. import dynamo_frames, places, step_log, wrapping
 from ..measure.model_facts import describe
 from ..measure.nested import shapes
 
@@ -51,6 +51,7 @@ class Models:
         self._scan()
         self._vain_scans += len(self.known) == known
 
+    @dynamo_frames.quietly
     def _scan(self):
         module_class = self._session.torch.nn.Module
         # Never isinstance(): it would wake up the lazy proxies of other libraries.

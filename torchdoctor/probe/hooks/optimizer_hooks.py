@@ -149,7 +149,7 @@ def _install_steps(session):
             if models.open_contexts or session.programs:
                 models.leave_contexts()
                 session.tell("step")
-            if not graphs.capturing():
+            if graphs.notes is None or not graphs.capturing():
                 note_begin(optimizer)
 
     def step_failed(_):
@@ -165,7 +165,7 @@ def _install_steps(session):
     @session.guarded
     def step_ended(optimizer):
         graphs.within -= 1
-        if session.on and graphs.capturing():
+        if session.on and graphs.notes is not None and graphs.capturing():
             graphs.add(lambda: None, replayed, optimizer)
         else:
             note_end(optimizer)

@@ -192,10 +192,9 @@ class Backwards:
         gradient_hooks.install(self._watch, self)
 
     def begin_replay(self):
-        """Note that a backward pass begins, also one that was captured into a graph."""
-        self._watch.models.seen_forward = False
-        self._watch.log.last_code = step_log.BACKWARD_BEGIN
-        self._watch.log.add(step_log.BACKWARD_BEGIN)
+        """Note that one begins which was captured into a graph: its model ran there."""
+        self._watch.models.seen_forward = True
+        self.begin()
 
     def begin(self, retain_graph=False):
         """Note that a backward pass begins; look for models that are not known yet."""
@@ -204,7 +203,9 @@ class Backwards:
             models.discover()
         elif not models.seen_forward:
             models.look_again()
-        self.begin_replay()
+        models.seen_forward = False
+        self._watch.log.last_code = step_log.BACKWARD_BEGIN
+        self._watch.log.add(step_log.BACKWARD_BEGIN)
 
     def end(self, tensors):
         """Note that it ended; `tensors`: what it began at."""
@@ -228,7 +229,7 @@ class Backwards:
         def backward(tensors, *args, **kwargs):
             if compiling() or not watch.on:
                 return old(tensors, *args, **kwargs)
-            captured = graphs.capturing()
+            captured = graphs.notes is not None and graphs.capturing()
             try:
                 if not captured:
                     self.begin()
@@ -351,34 +352,19 @@ def install_optimizers(watch, rests):
         return last[1]
 
     def begins(optimizer):
-        graphs.within += 1
-        if not graphs.capturing():
-            note_begin(optimizer)
-
-    def ended(optimizer):
-        graphs.within -= 1
-        if graphs.capturing():
-            graphs.add(lambda: None, replayed, optimizer)
-        else:
-            note_end(optimizer)
-
-    def failed(_):
-        graphs.within -= 1
-
-    def replayed(optimizer):
-        if optimizer is not None:
-            note_begin(optimizer)
-            note_end(optimizer)
-
-    def note_begin(optimizer):
         try:
-            if watch.on:
+            graphs.within += 1
+            if watch.on and (graphs.notes is None or not graphs.capturing()):
                 add(step_log.OPTIMIZER_BEGIN, number_of(optimizer))
         except Exception as error:
             watch.fail("optimizer", error)
 
-    def note_end(optimizer):
+    def ended(optimizer):
         try:
+            graphs.within -= 1
+            if graphs.notes is not None and graphs.capturing():
+                graphs.add(lambda: None, replayed, optimizer)
+                return
             rests.updates += 1
             if watch.resting:
                 rests.updated()
@@ -386,6 +372,14 @@ def install_optimizers(watch, rests):
                 add(step_log.OPTIMIZER_END, number_of(optimizer))
         except Exception as error:
             watch.fail("optimizer", error)
+
+    def failed(_):
+        graphs.within -= 1
+
+    def replayed(optimizer):
+        if optimizer is not None:
+            begins(optimizer)
+            ended(optimizer)
 
     wrapping.around_steps(watch.torch, begins, ended, failed)
 
