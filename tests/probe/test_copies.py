@@ -43,7 +43,9 @@ def tensors(tmp_path: Any) -> Any:
 
     Hooked.to, Hooked.cuda = Tensor.to, Tensor.cuda  # type: ignore[method-assign]
     log = step_log.EventLog(str(tmp_path), 1, lambda: None)
-    torch, accelerator = SimpleNamespace(Tensor=Hooked), SimpleNamespace(built=True, type="cuda")
+    compiler = SimpleNamespace(is_dynamo_compiling=lambda: False)
+    torch = SimpleNamespace(Tensor=Hooked, compiler=compiler)
+    accelerator = SimpleNamespace(built=True, type="cuda")
     session = SimpleNamespace(
         on=True, torch=torch, accelerator=accelerator, log=log, guarded=lambda function: function
     )

@@ -26,7 +26,7 @@ def answered(tmp_path: Path, *, recorded: int, event: bool) -> dict[tuple[str, b
     log = stacks.MarkedLog(str(tmp_path), 1, None, counting(lambda: count[0]))
     log.add(step_log.OPTIMIZER_END)
     counts: Counter[tuple[str, bool]] = Counter()
-    growth = stacks.Growth(log, counts, SimpleNamespace())
+    growth = stacks.Growth(log, counts)
     mark = log.mark
     if event:
         log.add(step_log.FORWARD_BEGIN)

@@ -103,6 +103,9 @@ def test_no_more_events_are_recorded_than_a_bound_while_the_device_has_come_to_n
     class Accelerator:
         recorded = 0
 
+        def is_capturing(self) -> bool:
+            return False
+
         def event(self) -> Event:
             self.recorded += 1
             return Event()

@@ -6,6 +6,8 @@ import ctypes
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from simulated_gpu import capture
+
 
 def dress(torch: Any, library: ctypes.CDLL, kind: str = "cuda") -> None:
     """Give this torch a CUDA device, or one of a backend that torch has no code of its own for."""
@@ -18,7 +20,7 @@ def dress(torch: Any, library: ctypes.CDLL, kind: str = "cuda") -> None:
     torch.cuda._is_compiled = lambda: kind == "cuda"
     device = torch.get_device_module(kind)
     _dress_devices(torch, library, device, kind)
-    _dress_streams(torch, library, device, kind)
+    _dress_streams(torch, library, device, kind, captures(torch, device, kind))
     _dress_memory(torch, device)
     _dress_random_numbers(torch, device, kind)
     _dress_profiler(torch, kind)
@@ -99,30 +101,54 @@ def _dress_devices(torch: Any, library: ctypes.CDLL, cuda: Any, kind: str) -> No
     cuda.get_arch_list = lambda: ["sm_80"]
     cuda.can_device_access_peer = lambda device, peer: True
     cuda.ipc_collect = lambda: None
-    cuda.is_current_stream_capturing = lambda: False
     if cuda is not torch.cuda:
+        cuda.is_current_stream_capturing = lambda: False
         return
     torch._C._cuda_getDeviceCount = lambda: count
     torch._C._cuda_getDevice = torch.accelerator.current_device_index
-    torch._C._cuda_isCurrentStreamCapturing = lambda: False
     torch._C._cuda_is_bf16_supported = lambda: True
     torch._C._cuda_getCurrentRawStream = lambda index: 0
 
 
-def _dress_streams(torch: Any, library: ctypes.CDLL, cuda: Any, kind: str) -> None:
+def captures(torch: Any, cuda: Any, kind: str) -> capture.Capture:
+    """Return the capture of graphs, which is CUDA's alone; elsewhere one that never begins."""
+    return capture.dress(torch, cuda, kind) if cuda is torch.cuda else capture.Capture()
+
+
+def _dress_streams(
+    torch: Any, library: ctypes.CDLL, cuda: Any, kind: str, captured: capture.Capture
+) -> None:
     library.simulated_elapsed_ms.restype = ctypes.c_double
     library.simulated_elapsed_ms.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
     class Event(torch.Event):
         """An event of the device."""
 
+        captured = False
+
         def __new__(cls, enable_timing=False, blocking=False, interprocess=False):
             return super().__new__(cls, kind, enable_timing=enable_timing)
 
         def record(self, stream=None):
+            self.captured = captured.graph is not None
+            captured.events += self.captured
             super().record(stream if stream is not None else cuda.current_stream())
 
+        def _permit(self):
+            captured.permit()
+            if self.captured:
+                raise RuntimeError(capture.CAPTURED_EVENT)
+
+        def query(self):
+            self._permit()
+            return super().query()
+
+        def synchronize(self):
+            self._permit()
+            super().synchronize()
+
         def elapsed_time(self, end_event):
+            self._permit()
             # torch's own takes no subclass of its events.
             return library.simulated_elapsed_ms(self.event_id, end_event.event_id)
 
@@ -131,6 +157,10 @@ def _dress_streams(torch: Any, library: ctypes.CDLL, cuda: Any, kind: str) -> No
 
     class Stream(torch.Stream):
         """A stream of the device."""
+
+        def synchronize(self):
+            captured.permit()
+            super().synchronize()
 
         def __new__(cls, device=None, priority=0, **kwargs):
             if kwargs:
@@ -150,6 +180,13 @@ def _dress_streams(torch: Any, library: ctypes.CDLL, cuda: Any, kind: str) -> No
         stream = current(device)
         return Stream(stream_id=0, device_index=stream.device_index, device_type=stream.device_type)
 
+    synchronize = cuda.synchronize
+
+    def permitted(device: Any = None) -> None:
+        captured.permit()
+        synchronize(device)
+
+    cuda.synchronize, cuda._captured = permitted, captured
     cuda.Event, cuda.Stream = Event, Stream
     cuda.streams.Event, cuda.streams.Stream = Event, Stream
     cuda.current_stream, cuda.default_stream = current, default

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from synthetic_traces import every_branch
 
 from simulated_gpu import devices
 from simulated_gpu.planted import PLANTED
+from torchdoctor.probe.accelerator import Accelerator
 
 pytestmark = pytest.mark.slow
 ATTACHED = "import simulated_gpu.attach\n"
@@ -59,3 +61,20 @@ def test_a_build_for_a_gpu_works_without_one_and_says_so(
     for command in commands if kind == "cuda" else [["env"]]:
         shown = devices.doctor(tmp_path, *command, settings="devices=0", kind=kind, everywhere=True)
         assert shown.returncode == 0, shown.stderr
+
+
+def test_a_torch_that_raises_where_there_is_no_device_has_none() -> None:
+    """As torch 2.6 does, where the whole probe was lost by it."""
+
+    def raises() -> None:
+        raise RuntimeError("Cannot access accelerator device when none is available.")
+
+    cuda = SimpleNamespace(synchronize=lambda: None, device_count=lambda: 0)
+    torch = SimpleNamespace(
+        accelerator=SimpleNamespace(current_accelerator=raises),
+        version=SimpleNamespace(cuda="12.4"),
+        get_device_module=lambda name: {"cuda": cuda}[name],
+    )
+    accelerator = Accelerator(torch)
+    assert (accelerator.built, accelerator.type) == (True, "cuda")
+    assert not accelerator.is_available()

@@ -10,8 +10,7 @@ class Accelerator:
     """What the probe needs of the backend's module, such as `torch.cuda` or `torch.xpu`."""
 
     def __init__(self, torch):
-        known = getattr(torch, "accelerator", None)
-        device = known.current_accelerator() if known is not None else None
+        device = _device_of(torch)
         # A CPU build has none, and a CUDA build of an older torch its own.
         self.built = device is not None or torch.version.cuda is not None
         self.type = "cuda" if device is None else device.type
@@ -48,9 +47,14 @@ class Accelerator:
         asked = getattr(self.module, "current_device", None)
         return asked() if asked is not None else 0
 
+    def is_capturing(self):
+        """Return True while the current stream captures a graph, which our calls would spoil."""
+        asked = getattr(self.module, "is_current_stream_capturing", None)
+        return asked is not None and asked()
+
     def wait(self):
         """Wait until every device in use has done what the program asked for."""
-        if not self.is_used():
+        if not self.is_used() or self.is_capturing():
             return
         used = self.in_use()
         if used == [self._current()]:
@@ -61,8 +65,7 @@ class Accelerator:
 
     def event(self):
         """Return an event recorded where the program computes; None: it would end up in a graph."""
-        capturing = getattr(self.module, "is_current_stream_capturing", None)
-        if not self.is_used() or (capturing is not None and capturing()):
+        if not self.is_used() or self.is_capturing():
             return None
         event = self.module.Event(enable_timing=True)
         stream = self._other_stream()
@@ -139,3 +142,12 @@ class Accelerator:
             "peak_bytes": asked("max_memory_allocated", *which),
             "peak_reserved_bytes": asked("max_memory_reserved", *which),
         }
+
+
+def _device_of(torch):
+    """Return what torch computes on beside the CPU; None: nothing, or an older torch names none."""
+    known = getattr(torch, "accelerator", None)
+    try:
+        return known.current_accelerator() if known is not None else None
+    except RuntimeError:  # torch 2.6, where there is no device
+        return None

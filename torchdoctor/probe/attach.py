@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from . import seeds, stacks, step_log
+from . import dynamo_frames, seeds, stacks, step_log
 from .hooks import (
     backward_hooks,
     compile_log,
@@ -25,6 +25,7 @@ def attach(torch, watch):
     global _session
     with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
         plan = json.load(file)
+    dynamo_frames.keep_out(torch, watch)
     session = _session = Session(plan, torch)
     sys.modules["_torchdoctor_probe_attach"] = sys.modules[__name__]
     parts = (
@@ -34,6 +35,7 @@ def attach(torch, watch):
         ("loaders", lambda: loader_hooks.install(session)),
         ("optimizers", lambda: optimizer_hooks.install(session)),
         ("backward", lambda: backward_hooks.install(session)),
+        ("graphs", session.graphs.install),
         ("copies", lambda: copy_hooks.install(session)),
         ("double", lambda: double_calls.install(session)),
         ("gc", lambda: copy_hooks.install_pauses(session)),

@@ -30,6 +30,11 @@ def is_probes(filename):
     return filename.startswith(_PROBE)
 
 
+def is_ours(filename):
+    """Return whether a code object's file is one of torchdoctor's, as the probe's and a fix's."""
+    return filename.startswith(_OWN)
+
+
 def of_line(filename, line, function):
     """Return a line of a code object's file as `words.Location`."""
     return {"file": os.path.abspath(filename), "line": line, "function": function}

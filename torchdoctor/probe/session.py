@@ -5,11 +5,12 @@ import os
 import sys
 import time
 
-from . import stacks, step_log, wrapping
+from . import dynamo_frames, stacks, step_log, wrapping
 from .accelerator import Accelerator
 from .fixkit.program import load_fix
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
 from .hooks.backward_hooks import Passes
+from .hooks.captured_graphs import CapturedGraphs
 from .hooks.scaled_losses import ScaledLosses
 from .measure import facts
 from .window import Window
@@ -60,6 +61,7 @@ class Session:
         self.optimizers = optimizer_hooks.Optimizers(self)
         self.passes = Passes(self)
         self.scaled_losses = ScaledLosses(self)
+        self.graphs = CapturedGraphs(self)
         self.forward_lines = {}  # code that calls a model -> the last line that does
         self.registries += [self.models, self.loaders, self.optimizers, self.passes]
         if self.phases:
@@ -135,6 +137,7 @@ class Session:
         if now_ns > self.facts_due_ns:
             self.learning_due()
 
+    @dynamo_frames.quietly
     def learning_due(self):
         """Write facts at the first backward or step, and then when they are due."""
         if self.first_step_s is None:
@@ -152,6 +155,7 @@ class Session:
         if "multiprocessing.util" in sys.modules and process.parent_process() is not None:
             sys.modules["multiprocessing.util"].Finalize(None, self.at_exit, exitpriority=0)
 
+    @dynamo_frames.quietly
     def _flush_due(self):
         """Write events only, four times a second, so that a kill loses little."""
         if self._may_write():

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 
 from . import places, step_log
-from .hooks.model_hooks import keep_from_dynamo
 
 _INTERVAL_S = 0.005  # between two samples
 _LOST_NS = 1_000_000_000
@@ -60,13 +59,12 @@ class MarkedLog(step_log.DeviceLog):
 class Growth:
     """Adds keys to `counts` by whether operations were recorded between the last event and now."""
 
-    def __init__(self, log, counts, torch):
+    def __init__(self, log, counts):
         self._log, self._counts = log, counts
         self._waiting = Counter()
         self._asked_ns = 0
         self._settled = (0, 0)  # the log's mark when samples were counted last
         self._last = None  # what was seen last
-        keep_from_dynamo(torch, Growth._settle.__code__)
         self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._settle)
         # The interpreter keeps no reference to what it is asked to call, and may call it while it
         # shuts down: it must never be freed.
@@ -114,7 +112,7 @@ class Stacks:
         self._counts = Counter()
         self._main = threading.main_thread().ident
         log = session.log
-        self._growth = Growth(log, self._counts, session.torch) if log.sequence else None
+        self._growth = Growth(log, self._counts) if log.sequence else None
         # Pure Python keeps the GIL for 5 ms by default, and torch's operators let go of it: samples
         # would all fall on the first operator after a piece of Python, and none on the Python.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))

@@ -146,6 +146,8 @@ class DeviceLog(EventLog):
     def flush(self, wait=False):
         """Write what is buffered, and what the GPU came to; `wait`: until it came to all."""
         waiting = self._waiting
+        if waiting and self._accelerator.is_capturing():
+            waiting = ()  # these are asked for later
         try:
             if wait and waiting:
                 waiting[-1][1].synchronize()

@@ -8,7 +8,7 @@ from collections import namedtuple
 from importlib import import_module
 from time import perf_counter_ns
 
-from . import places
+from . import dynamo_frames, places
 
 # `lone`: nobody but the call itself holds its first argument.
 Call = namedtuple("Call", ("name", "caller", "args", "kwargs", "result", "took_ns", "lone"))
@@ -17,7 +17,7 @@ Call = namedtuple("Call", ("name", "caller", "args", "kwargs", "result", "took_n
 def wrap(owner, name, make):
     """Set owner.name, if there is one, to make(old), which keeps old's name; return old or None."""
     if (old := getattr(owner, name, None)) is not None:
-        new = functools.wraps(old)(make(old))
+        new = functools.wraps(old)(dynamo_frames.pass_through(make(old)))
         if inspect.ismodule(owner):
             new.__module__ = owner.__name__  # where pickle looks for it
         setattr(owner, name, new)
@@ -47,11 +47,12 @@ def hide_frames(session, error):
 def before(session, owner, name, look):
     """Call look(*args, **kwargs) before owner.name; its failure never reaches the program."""
 
-    look = guarded(session, look)
+    look, compiling = guarded(session, look), session.torch.compiler.is_dynamo_compiling
 
     def make(old):
         def function(*args, **kwargs):
-            if session.on:
+            # Where dynamo traces through here, the question is a constant.
+            if not compiling() and session.on:
                 look(*args, **kwargs)
             try:
                 return old(*args, **kwargs)
@@ -77,7 +78,41 @@ def with_arguments(old, change):
         change(bound.arguments)
         return old(*bound.args, **bound.kwargs)
 
-    return function
+    return dynamo_frames.pass_through(function)
+
+
+def around_steps(torch, begins, ended, failed=None):
+    """Call begins(optimizer) and ended(optimizer) around each step of each optimizer.
+
+    Around torch's own hooks: where a step is compiled these are traced, and ours would break its
+    graph. None may raise; failed(optimizer) is called in place of `ended` where the step raises.
+    """
+    base, compiling = torch.optim.Optimizer, torch.compiler.is_dynamo_compiling
+    old = base.profile_hook_step  # called once for each class, when the first of it is made
+
+    @functools.wraps(old)
+    def profile_hook_step(function):
+        hooked = old(function)
+
+        @functools.wraps(hooked)
+        def step(*args, **kwargs):
+            if compiling():
+                return hooked(*args, **kwargs)
+            begins(args[0])
+            try:
+                result = hooked(*args, **kwargs)
+            except BaseException as error:
+                hide_frames(None, error)
+                if failed is not None:
+                    failed(args[0])
+                raise
+            ended(args[0])
+            return result
+
+        dynamo_frames.pass_through(step)
+        return step
+
+    base.profile_hook_step = staticmethod(profile_hook_step)
 
 
 def stand_in(torch, old, new):

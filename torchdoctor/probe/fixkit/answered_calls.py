@@ -8,7 +8,7 @@ import functools
 import sys
 import threading
 
-from .. import places
+from .. import dynamo_frames, places
 
 _FRAMES = 3
 _MOST_KEPT = 100_000  # values; a place that is called more often is called for real
@@ -97,7 +97,7 @@ class AnsweredCalls:
             guarded(self._keep, key, value)
             return value
 
-        return function
+        return dynamo_frames.pass_through(function)
 
     def _key(self, name, describe, args, kwargs):
         frame = sys._getframe(3)  # above this, `guarded` and the wrapper

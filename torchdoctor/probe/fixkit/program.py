@@ -8,15 +8,15 @@ import contextlib
 import functools
 import hashlib
 import os
-import sys
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 
+from .. import dynamo_frames
 from ..accelerator import Accelerator
 from ..hooks import file_reads
 from ..hooks.compile_log import CompileLog
 from ..measure import nested
-from ..wrapping import stand_in, temporary_count
+from ..wrapping import around_steps, stand_in, temporary_count
 from . import answered_calls, read_redirect, second_loader, training_state
 from .gradient_scaling import GradientScaling
 from .replayed import Replayed
@@ -174,18 +174,12 @@ class Program:
     def around_step(self, before, after=None):
         """Call before(optimizer) and after(optimizer) around each step of each optimizer."""
         self._only_from_the_start()
-        hooks = sys.modules[self.torch.optim.Optimizer.__module__]
 
-        def hook(function):
-            def call(optimizer, args, kwargs):
-                if self.usable:
-                    self.guarded(function, optimizer)
+        def call(function, optimizer):
+            if self.usable and function is not None:
+                self.guarded(function, optimizer)
 
-            return call
-
-        hooks.register_optimizer_step_pre_hook(hook(before))
-        if after is not None:
-            hooks.register_optimizer_step_post_hook(hook(after))
+        around_steps(self.torch, partial(call, before), partial(call, after))
 
     def at_first_batch(self, function, undo=None):
         """Call function() once, after the user's set-up; `undo()` also takes back half of it."""
@@ -197,12 +191,13 @@ class Program:
     def replace(self, owner, name, make):
         """Set owner.name to make(old), which keeps old's name, documentation and signature."""
         old = getattr(owner, name)
-        new = ours = make(old)
+        new = ours = dynamo_frames.pass_through(make(old))
         if self.switched:
 
             def new(*args, **kwargs):
                 return (ours if self.on else old)(*args, **kwargs)
 
+            dynamo_frames.pass_through(new)
         with contextlib.suppress(AttributeError, TypeError):
             new = functools.wraps(old)(new)
         stand_in(self.torch, old, new)
@@ -359,6 +354,7 @@ def execute(file, name):
     module = module_from_spec(spec)
     module.__builtins__ = dict(vars(builtins), __import__=_import)
     exec(spec.loader.get_code(name), vars(module))
+    dynamo_frames.skip_module(module, below=False)
     return module
 
 

@@ -8,8 +8,9 @@ import sys
 from array import array
 from itertools import islice
 
-from .. import places, step_log, wrapping
+from .. import dynamo_frames, places, step_log, wrapping
 from . import gradient_hooks
+from .scaled_losses import first_of
 
 _SETTLED = 16  # backwards, and optimizer steps as long as they are looked at
 _MOST_BACKWARDS = 24  # enough for a generator that learns at every fifth step
@@ -36,10 +37,12 @@ class Losses:
         self._device = []  # (index, detached tensor)
         self._written = 0
 
-    def keep(self, tensors):
-        """Keep a scalar loss; return its index, -1 for no scalar (+inf, so that indices agree)."""
-        tensor = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
-        tensor = self._session.scaled_losses.unscaled(tensor)
+    def keep(self, tensors, replayed=False):
+        """Keep a scalar loss; return its index, -1 for no scalar (+inf, so that indices agree).
+
+        `replayed`: the next replay of a graph writes over it.
+        """
+        tensor = self._session.scaled_losses.unscaled(first_of(tensors))
         values = self._values
         try:
             if tensor.is_cpu:
@@ -52,8 +55,8 @@ class Losses:
             return -1
         if self._keeps_on_device:
             loss = tensor.detach()
-            # The next replay of a compiled CUDA graph writes over it; elsewhere no kernel is ours.
-            if _CUDA_GRAPHS in sys.modules:
+            # As does that of a compiled one; elsewhere no kernel is ours.
+            if replayed or _CUDA_GRAPHS in sys.modules:
                 loss = loss.clone()
             self._device.append((len(values) - 1, loss))
         return len(values) - 1
@@ -89,6 +92,7 @@ class BackwardPasses:
         session.backward_location = False if session.phases else None
         self._bounds = session.window.kind == "backward"
 
+    @dynamo_frames.quietly
     def _first(self, retain_graph):
         """Do what is rare: contexts to leave, functions of fixes, the first batches."""
         session, models = self._session, self._session.models
@@ -103,8 +107,8 @@ class BackwardPasses:
         session.first_batch()
         session.retain_graph += bool(retain_graph)
 
-    def begin(self, retain_graph):
-        """Note that a backward pass begins."""
+    def prepare(self, retain_graph):
+        """Do what comes before a backward pass, also where that is captured into a graph."""
         session, models = self._session, self._session.models
         if models.settled and (session.phases or session.programs):
             if not models.seen_forward:
@@ -114,16 +118,25 @@ class BackwardPasses:
         rare = rare or session.passes.on
         if rare or models.open_contexts or session.programs or not session.first_batch_done:
             self._first(retain_graph)
+
+    def begin(self, retain_graph=False):
+        """Note that a backward pass begins."""
+        self.prepare(retain_graph)
+        self.begin_replay()
+
+    def begin_replay(self):
+        """Note that one begins which was captured into a graph."""
+        session = self._session
         if self._bounds:
             session.window.event("backward", 0)
         if session.phases:
             session.log.add(step_log.BACKWARD_BEGIN)
 
-    def end(self, tensors):
+    def end(self, tensors, replayed=False):
         """Note that it ended; `tensors`: what it began at, () where there is no loss."""
         session, optimizers = self._session, self._session.optimizers
-        index = self._losses.keep(tensors)
-        if optimizers.open or optimizers.handle is not None:
+        index = self._losses.keep(tensors, replayed)
+        if optimizers.open or optimizers.briefly:
             optimizers.backward_ended(session.learned >= _SETTLED)
         if session.sparse and session.learned >= _SETTLED:
             session.learned += 1
@@ -131,19 +144,27 @@ class BackwardPasses:
         now = session.log.add(step_log.BACKWARD_END, 0, index)
         session.learning(now)
 
+    def end_replay(self, loss):
+        """Note that one ended which was captured into a graph; None: its loss is gone."""
+        self.end(loss, replayed=True)
+
     def around(self, old):
         """Return the wrapper of `torch.autograd.backward`; our failures never reach the program."""
         session, begin, end = self._session, self.begin, self.end
+        graphs = session.graphs
         watched = session.phases or self._bounds or session.programs
+        compiling = session.torch.compiler.is_dynamo_compiling
 
         def backward(tensors, *args, **kwargs):
-            if not session.on:
+            if compiling() or not session.on:
                 return old(tensors, *args, **kwargs)
+            captured = graphs.notes is not None and graphs.capturing()
             try:
                 if watched or not session.first_batch_done:
-                    begin(kwargs.get("retain_graph"))
+                    (self.prepare if captured else begin)(kwargs.get("retain_graph"))
             except Exception as error:
                 session.fail("backward", error)
+            graphs.within += 1
             try:
                 if session.programs and session.ask("instead of backward", tensors):
                     result = None
@@ -151,10 +172,16 @@ class BackwardPasses:
                     result = old(tensors, *args, **kwargs)
             except BaseException as error:
                 session.hide_frames(error)
-                session.log.add(step_log.BACKWARD_END, 0, -1)
+                if not captured:
+                    session.log.add(step_log.BACKWARD_END, 0, -1)
                 raise
+            finally:
+                graphs.within -= 1
             try:
-                end(tensors)
+                if captured:
+                    graphs.add(self.begin_replay, self.end_replay, first_of(tensors))
+                else:
+                    end(tensors)
             except Exception as error:
                 session.fail("backward", error)
             return result

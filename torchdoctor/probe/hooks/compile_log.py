@@ -18,12 +18,13 @@ _COMPILE_ID = re.compile(r"^\d+/\d+(_\d+)?: ")
 _GUARDED_AT = re.compile(r"  # .*?  # (\S+\.py):(\d+) in ")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")  # what follows a graph break
 _VALUES = re.compile(r"(== |expected |actual )-?[\d.]+")
+_PLACE = re.compile(r"\((.*):\d+\)")
 _GIVEN_UP = re.compile(r"torch\._dynamo hit config\.(?s:.*)function: (.*)\n\s*last reason: (.*)")
 _UNTOLD = (AttributeError, KeyError, TypeError, ValueError, IndexError)  # of another torch
 
 
 class CompileLog(logging.Handler):
-    """Counts what has been compiled since it was made."""
+    """Counts what has been compiled since it was made; nothing of torchdoctor's own files."""
 
     def __init__(self, torch):
         super().__init__(level=logging.WARNING)
@@ -42,6 +43,9 @@ class CompileLog(logging.Handler):
             match = _GIVEN_UP.search(record.getMessage())
         except Exception:
             return  # a message that reads otherwise is no failure of the program's
+        place = _PLACE.search(match[1]) if match else None
+        if place and places.is_ours(place[1]):
+            return
         if match and len(self.gave_up) < _MOST:
             row = {"function": match[1].strip(), "reason": _plain(match[2])}
             if row not in self.gave_up:
@@ -75,8 +79,17 @@ class CompileLog(logging.Handler):
         return details
 
     def _counted(self, utils):
-        breaks, stats = utils.counters["graph_break"], utils.counters["stats"]
-        return {"graph_breaks": sum(breaks.values()), "graphs": int(stats["unique_graphs"])}
+        breaks, graphs = utils.counters["graph_break"], utils.counters["stats"]["unique_graphs"]
+        own = sum(bool(getattr(each, "graph_op_count", 0)) for each in self._own_frames(utils))
+        own_breaks = sum(map(_breaks_us, utils.graph_break_reasons))
+        return {
+            "graph_breaks": max(sum(breaks.values()) - own_breaks, 0),
+            "graphs": max(int(graphs) - own, 0),
+        }
+
+    def _own_frames(self, utils):
+        """Return what dynamo tells of frames of ours: none, where a torch lets them be marked."""
+        return [each for each in utils.get_compilation_metrics() if _is_ours(each)]
 
     def _timed(self, utils):
         spent = utils.calculate_time_spent()
@@ -85,12 +98,20 @@ class CompileLog(logging.Handler):
         else:  # torch 2.4: frames and, outside of them, what inductor did for backward
             outside = spent.get("inductor_compile", 0) - spent.get("backend_compile", 0)
             total = spent["entire_frame_compile"] + max(0, outside)
-        return {"compile_s": round(float(total), 3)}
+        total -= sum(map(_took_s, self._own_frames(utils)))
+        return {"compile_s": round(max(float(total), 0.0), 3)}
 
     def _breaks(self, utils):
         counts = Counter()
         for graph_break in utils.graph_break_reasons:
-            frames = [f for f in graph_break.user_stack if not f.filename.startswith(self._own)]
+            if _breaks_us(graph_break):
+                continue
+            # Below the program's line there may be a wrapper of ours, that it went through.
+            frames = [
+                f
+                for f in graph_break.user_stack
+                if not f.filename.startswith(self._own) and not places.is_ours(f.filename)
+            ]
             file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
             counts[_plain(graph_break.reason), file, line] += 1
         rows = [
@@ -103,6 +124,8 @@ class CompileLog(logging.Handler):
         """Return functions that were compiled for other inputs again, with what had changed."""
         counts, examples = Counter(), {}
         for code, reasons in utils.guard_failures.items():
+            if places.is_ours(code.co_filename):
+                continue
             resumed = _RESUMED.match(code.co_name)
             function = resumed[1] if resumed else code.co_name
             # Each time, every earlier version says why it did not fit: counts only rank.
@@ -112,7 +135,8 @@ class CompileLog(logging.Handler):
                 counts[key] += 1
                 examples[key] = {"reason": text, "function": function, "file": file, "line": line}
         rows = [{**examples[key], "count": count} for key, count in counts.most_common(_MOST)]
-        total = sum(map(_is_further, utils.get_compilation_metrics()))
+        metrics = utils.get_compilation_metrics()
+        total = sum(_is_further(each) for each in metrics if not _is_ours(each))
         return {"recompiles": total, "recompile_reasons": rows}
 
     def later(self, since_unix_s):
@@ -120,6 +144,8 @@ class CompileLog(logging.Handler):
         versions, further, seconds = Counter(), set(), 0.0
         try:
             for metrics in self._torch._dynamo.utils.get_compilation_metrics():
+                if _is_ours(metrics):
+                    continue
                 again, name = _is_further(metrics), getattr(metrics, "co_name", None)
                 version = getattr(metrics, "compile_id", None) and str(metrics.compile_id)
                 if again:
@@ -127,9 +153,7 @@ class CompileLog(logging.Handler):
                 elif name is None:  # a backward graph: of a further version where its forward is
                     again = version is not None and version in further
                 if again and metrics.start_time >= since_unix_s:
-                    whole_s = getattr(metrics, "entire_frame_compile_time_s", None)
-                    us = getattr(metrics, "duration_us", None) or 0
-                    seconds += us / 1e6 if whole_s is None else whole_s
+                    seconds += _took_s(metrics)
                     if name:
                         versions[name, metrics.co_filename, metrics.co_firstlineno] += 1
         except _UNTOLD:
@@ -146,6 +170,23 @@ class CompileLog(logging.Handler):
 def _is_further(metrics):
     """Return True for a further version of what was compiled before."""
     return (getattr(metrics, "cache_size", None) or 0) > 0
+
+
+def _is_ours(metrics):
+    """Return True for a frame of a file of ours."""
+    return places.is_ours(getattr(metrics, "co_filename", None) or "")
+
+
+def _breaks_us(graph_break):
+    """Return True where the frame that was compiled is of a file of ours."""
+    stack = graph_break.user_stack
+    return bool(stack) and places.is_ours(stack[0].filename)
+
+
+def _took_s(metrics):
+    whole_s = getattr(metrics, "entire_frame_compile_time_s", None)
+    us = getattr(metrics, "duration_us", None) or 0
+    return us / 1e6 if whole_s is None else whole_s
 
 
 def _first_line(reason):
@@ -193,15 +234,13 @@ class CompileFacts:
 
 
 def _users(rows, own_only=False):
-    """Return rows with a place that is not the probe's, as `words.CompileReason`.
+    """Return rows as `words.CompileReason`.
 
     `own_only`: leave out places that are not the program's own, as of torch's wrapper of a model.
     """
     reasons = []
     for row in rows or ():
         file = row.get("file")
-        if file and places.is_probes(file):
-            continue
         reason = {"reason": row["reason"], "count": row["count"]}
         if file and not (own_only and not places.is_users(file)):
             reason["location"] = places.of_line(file, row["line"], row.get("function"))

@@ -31,6 +31,7 @@ def install_pauses(session):
 def install(session):
     """Wrap `Tensor.to` and `Tensor.cuda` (or the like), where torch was built for a device."""
     torch, accelerator = session.torch, session.accelerator
+    compiling = torch.compiler.is_dynamo_compiling
     if not accelerator.built:
         return
 
@@ -45,7 +46,7 @@ def install(session):
 
     def make(old):
         def method(self, *args, **kwargs):
-            if not session.on or self.device.type != "cpu":
+            if compiling() or not session.on or self.device.type != "cpu":
                 return old(self, *args, **kwargs)
             began = step_log.perf_counter_ns()
             result = old(self, *args, **kwargs)

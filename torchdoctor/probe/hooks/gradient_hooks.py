@@ -5,6 +5,7 @@ observes logs each call with its kind, and the plan of later ones names what cou
 """
 
 from .. import places, step_log, wrapping
+from .scaled_losses import first_of
 
 _PLAIN, _FUNCTIONAL, _PARTIAL = range(len(step_log.GRADIENT_CALLS))
 
@@ -57,7 +58,6 @@ class _GradientCalls:
     def __init__(self, session, passes, counted):
         self._session, self._passes, self._counted = session, passes, counted
         self._kinds = _Kinds(session.torch)
-        self._compiling = session.torch.compiler.is_dynamo_compiling
         self._observing = not session.plan.get("boundary")
         self._busy = False
 
@@ -92,21 +92,50 @@ class _GradientCalls:
         A compiler computes no gradient, and a loss that is read would end up in its graph.
         """
         session = self._session
-        if self._compiling() or not session.on or self._busy or self._kinds.traced():
+        if not session.on or self._busy or self._kinds.traced():
             return True
         return session.phases and session.log.last_code == step_log.BACKWARD_BEGIN
+
+    def _captured(self, old, args, kwargs):
+        """Call it while a graph is captured: it is computed, and noted, at each replay."""
+        self._busy = True
+        try:
+            result = old(*args, **kwargs)
+        finally:
+            self._busy = False
+        try:
+            kind, passes = self._kinds.kind(args, kwargs), self._passes
+            graphs, loss = self._session.graphs, self._kinds.loss(args, kwargs)
+            if kind == self._counted:
+                graphs.add(passes.begin_replay, passes.end_replay, first_of(loss))
+            elif self._session.phases:
+                codes = []
+                graphs.add(
+                    lambda: codes.append(self._before(kind)),
+                    lambda _: self._after(kind, codes.pop()),
+                    None,
+                )
+        except Exception as error:
+            self._session.fail("gradient", error)
+        return result
 
     def around(self, old):
         """Return the wrapper of `torch.autograd.grad`."""
         session, passes, phases = self._session, self._passes, self._session.phases
+        compiling = session.torch.compiler.is_dynamo_compiling
 
         def grad(*args, **kwargs):
-            if self._passed_on():
+            # Where dynamo traces through here, the question is a constant.
+            if compiling() or self._passed_on():
                 return old(*args, **kwargs)
             answer = session.ask("gradients", args, kwargs) if session.arms else None
             if answer is not None:
                 return answer[0]
             counts, kind, code = False, _PLAIN, 0
+            graphs = session.graphs
+            if graphs.notes is not None and graphs.capturing():
+                return self._captured(old, args, kwargs)
+            graphs.within += 1
             try:
                 kind = self._kinds.kind(args, kwargs)
                 counts = kind == self._counted
@@ -127,6 +156,7 @@ class _GradientCalls:
                 raise
             finally:
                 self._busy = False
+                graphs.within -= 1
             try:
                 if counts:
                     passes.end(self._kinds.loss(args, kwargs))

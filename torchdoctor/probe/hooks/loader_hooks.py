@@ -7,7 +7,7 @@ class, `__iter__` on DataLoader, which frameworks' subclasses call in the end.
 import time
 from importlib import import_module
 
-from .. import places, step_log, wrapping
+from .. import dynamo_frames, places, step_log, wrapping
 from ..measure import loader_facts
 from ..measure.nested import Fingerprints
 
@@ -112,9 +112,11 @@ def _wrap_init(session, loaders, cls):
 
 
 def _wrap_iter(session, loaders, cls):
+    compiling = session.torch.compiler.is_dynamo_compiling
+
     def make(old):
         def __iter__(self):
-            if not session.on:
+            if compiling() or not session.on:
                 return old(self)
             if (resumed := loaders.resumed(self)) is not None:
                 return resumed
@@ -222,12 +224,16 @@ class _Fetches:
 
     def around(self, old):
         """Return the wrapper of `__next__`."""
+        dynamo_frames.pass_through(_Fetches._fetch)
         session, loaders, models = self._session, self._loaders, self._session.models
         window, add, bounds = session.window, session.log.add, self._bounds
         sparse, clock = session.sparse, time.perf_counter
+        compiling = session.torch.compiler.is_dynamo_compiling
         mask = (1 << step_log.LOADER_BITS) - 1
 
         def __next__(iterator):
+            if compiling():
+                return old(iterator)
             ident = getattr(iterator, "_torchdoctor_ident", None)
             if ident is None or not session.on:
                 return old(iterator)

@@ -9,7 +9,7 @@ import gc
 import sys
 import weakref
 
-from .. import places, step_log, wrapping
+from .. import dynamo_frames, places, step_log, wrapping
 from ..measure.model_facts import describe
 from ..measure.nested import shapes
 
@@ -51,6 +51,7 @@ class Models:
         self._scan()
         self._vain_scans += len(self.known) == known
 
+    @dynamo_frames.quietly
     def _scan(self):
         module_class = self._session.torch.nn.Module
         # Never isinstance(): it would wake up the lazy proxies of other libraries.
@@ -82,7 +83,6 @@ class Models:
         if cls not in self._wrapped:
             self._wrapped.add(cls)
             wrapping.wrap(cls, "__call__", self._calls.around)
-            keep_from_dynamo(self._session.torch, cls.__call__.__code__)
         self._session.tell("model", module)
 
     def alive(self):
@@ -262,16 +262,3 @@ class _Calls:
 def _autocast(torch):
     for_any = getattr(torch._C, "_is_any_autocast_enabled", None)
     return for_any or (lambda: torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"))
-
-
-def keep_from_dynamo(torch, code):
-    """Let no compilation begin at our frame; `disable` would break a compiled parent's graph."""
-    # A torch with neither: what it compiles at our frame it would compile below it.
-    with contextlib.suppress(AttributeError, TypeError):
-        dynamo = torch._C._dynamo.eval_frame
-        if hasattr(dynamo, "skip_code"):
-            dynamo.skip_code(code)
-        else:
-            action = dynamo._FrameAction
-            strategy = dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT)
-            dynamo.set_code_exec_strategy(code, strategy)

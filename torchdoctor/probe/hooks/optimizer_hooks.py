@@ -1,6 +1,5 @@
-"""Optimizer steps, by torch's own global step hooks, and how each optimizer was made."""
+"""Optimizer steps, and how each optimizer was made."""
 
-import sys
 import weakref
 from functools import partial
 
@@ -18,7 +17,8 @@ class Optimizers:
         self._quick = {}  # id(optimizer) -> number; the weak keys decide, these are for speed
         self._known = []  # _Known
         self.open = []
-        self.handle = None  # of a hook that is not needed for ever
+        self.noted = True  # whether steps still are
+        self.briefly = False  # they are needed at first alone
 
     def made(self, optimizer, location):
         """Note a new optimizer."""
@@ -54,9 +54,8 @@ class Optimizers:
         """Note it: inside step(closure) it is that optimizer's. `enough`: steps tell no more."""
         if self.open:
             self._known[self.open[-1]].inside_backwards += 1
-        if enough and self.handle is not None:
-            self.handle.remove()
-            self.handle = None
+        if enough and self.briefly:
+            self.noted = self.briefly = False
 
     def facts(self):
         """Return `optimizers` of the process facts."""
@@ -113,7 +112,7 @@ def _describe(optimizer):
 
 
 def install(session):
-    """Register the global step hooks; wrap construction where a fix wants it."""
+    """Wrap steps and construction; the arguments of that where a fix wants it."""
     optimizers, base = session.optimizers, session.torch.optim.Optimizer
 
     @session.guarded
@@ -128,37 +127,63 @@ def install(session):
         return __init__
 
     wrapping.wrap(base, "__init__", make)
-    window, add, models = session.window, session.log.add, session.models
+    _install_steps(session)
+    if any("optimizer" in program.functions for program in session.programs):
+        for cls in _subclasses(base):
+            if "__init__" in cls.__dict__:
+                _change_arguments(session, cls)
+
+
+def _install_steps(session):
+    optimizers, models = session.optimizers, session.models
+    window, add = session.window, session.log.add
     bounds, phases = window.kind == "optimizer", session.phases
+    watched = phases or bool(session.programs)
+    optimizers.briefly = not (watched or bounds)
+    graphs = session.graphs
 
     @session.guarded
-    def step_begins(optimizer, args, kwargs):
-        if session.on:
+    def step_begins(optimizer):
+        graphs.within += 1
+        if watched and session.on:
             if models.open_contexts or session.programs:
                 models.leave_contexts()
                 session.tell("step")
-            ident = optimizers.begin(optimizer)
-            if phases:
-                add(step_log.OPTIMIZER_BEGIN, ident)
+            if graphs.notes is None or not graphs.capturing():
+                note_begin(optimizer)
+
+    def step_failed(_):
+        graphs.within -= 1
+        if optimizers.open:
+            optimizers.open.pop()
+
+    def note_begin(optimizer):
+        ident = optimizers.begin(optimizer)
+        if phases:
+            add(step_log.OPTIMIZER_BEGIN, ident)
 
     @session.guarded
-    def step_ended(optimizer, args, kwargs):
-        if session.on:
+    def step_ended(optimizer):
+        graphs.within -= 1
+        if session.on and graphs.notes is not None and graphs.capturing():
+            graphs.add(lambda: None, replayed, optimizer)
+        else:
+            note_end(optimizer)
+
+    def replayed(optimizer):
+        if optimizer is not None:
+            if watched:
+                note_begin(optimizer)
+            note_end(optimizer)
+
+    def note_end(optimizer):
+        if optimizers.noted and session.on:
             ident = optimizers.end(optimizer)
             session.learning(add(step_log.OPTIMIZER_END, ident))
             if bounds:
                 window.event("optimizer", ident)
 
-    hooks = sys.modules[base.__module__]
-    if phases or session.programs:
-        hooks.register_optimizer_step_pre_hook(step_begins)
-    handle = hooks.register_optimizer_step_post_hook(step_ended)
-    if not (phases or session.programs or bounds):
-        optimizers.handle = handle
-    if any("optimizer" in program.functions for program in session.programs):
-        for cls in _subclasses(base):
-            if "__init__" in cls.__dict__:
-                _change_arguments(session, cls)
+    wrapping.around_steps(session.torch, step_begins, step_ended, step_failed)
 
 
 def _subclasses(base):

@@ -8,6 +8,11 @@ import weakref
 from .. import wrapping
 
 
+def first_of(tensors):
+    """Return what a backward pass begins at, as it is given: the first of several."""
+    return tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+
+
 class ScaledLosses:
     """The last product of a scaler in this process, with the loss that it was made of."""
 

@@ -7,9 +7,10 @@ import os
 import sys
 from types import SimpleNamespace
 
-from ...probe import step_log, wrapping
+from ...probe import dynamo_frames, step_log, wrapping
 from ...probe.accelerator import Accelerator
 from ...probe.hooks import model_hooks
+from ...probe.hooks.captured_graphs import CapturedGraphs
 from . import hooks
 from .keeping import Keeper
 from .profiling import Profiling
@@ -45,6 +46,7 @@ class Watch:
         self.models = model_hooks.Models(self)
         self.models._calls = hooks.Calls(self, self.models)
         self.exchanges, self.optimizers = hooks.Exchanges(self), None
+        self.graphs = CapturedGraphs(self)
         self.backwards = hooks.Backwards(self)
         self.rests, self.profiling = Rests(self), Profiling(self)
         self.log.at_boundary += [self.profiling.boundary, self.rests.boundary]
@@ -55,6 +57,7 @@ class Watch:
             ("loaders", self.loaders.install),
             ("optimizers", lambda: hooks.install_optimizers(self, self.rests)),
             ("backward", self.backwards.install),
+            ("graphs", self.graphs.install),
             ("exchanges", self.exchanges.install),
             ("checkpoints", lambda: hooks.install_checkpoints(self, importing)),
             ("pauses", lambda: hooks.install_pauses(self)),
@@ -122,6 +125,7 @@ def attach(torch, importing):
     global _watch
     with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
         plan = json.load(file)
+    dynamo_frames.keep_out(torch, importing)
     watch = _watch = Watch(torch, plan)
     sys.modules["_torchdoctor_probe_attach"] = sys.modules[__name__]  # for torchdoctor.step()
     watch.install(importing)

@@ -4,14 +4,12 @@ Unlike the probe's own they ask nothing of the program's data sets, losses on a 
 """
 
 import functools
-import sys
 import weakref
 from importlib import import_module
 from time import perf_counter_ns
 
 from ...probe import places, step_log, wrapping
-from ...probe.hooks import copy_hooks, gradient_hooks, model_hooks
-from ...probe.hooks.scaled_losses import ScaledLosses
+from ...probe.hooks import copy_hooks, gradient_hooks, model_hooks, scaled_losses
 from ...probe.measure.batch_sizes import BatchSizes
 from .stepping import CHECKPOINT_BEGIN, CHECKPOINT_END
 
@@ -73,8 +71,11 @@ class Loaders:
 
     def _iter(self, old):
         watch, add = self._watch, self._watch.log.add
+        compiling = watch.torch.compiler.is_dynamo_compiling
 
         def __iter__(loader):
+            if compiling():
+                return old(loader)
             if watch.resting:
                 watch.wake()  # what begins while nothing is hooked would never be seen
             if not watch.on:
@@ -97,8 +98,11 @@ class Loaders:
     def _next(self, old):
         watch, add, rows = self._watch, self._watch.log.add, self.rows
         begin, end, exhausted = step_log.FETCH_BEGIN, step_log.FETCH_END, step_log.EXHAUSTED
+        compiling = watch.torch.compiler.is_dynamo_compiling
 
         def __next__(iterator):
+            if compiling():
+                return old(iterator)
             number = getattr(iterator, "_torchdoctor_ident", None)
             if number is None or not watch.on:
                 return old(iterator)
@@ -178,7 +182,7 @@ class Backwards:
 
     def __init__(self, watch):
         self._watch, self._on_device = watch, None
-        self._scaled_losses = ScaledLosses(watch)
+        self._scaled_losses = scaled_losses.ScaledLosses(watch)
         self._due_ns = self._device_due_ns = 0
 
     def install(self):
@@ -187,40 +191,66 @@ class Backwards:
         self._scaled_losses.install()
         gradient_hooks.install(self._watch, self)
 
+    def begin_replay(self):
+        """Note that one begins which was captured into a graph: its model ran there."""
+        self._watch.models.seen_forward = True
+        self.begin()
+
+    def begin(self, retain_graph=False):
+        """Note that a backward pass begins; look for models that are not known yet."""
+        models = self._watch.models
+        if not models.settled:
+            models.discover()
+        elif not models.seen_forward:
+            models.look_again()
+        models.seen_forward = False
+        self._watch.log.last_code = step_log.BACKWARD_BEGIN
+        self._watch.log.add(step_log.BACKWARD_BEGIN)
+
+    def end(self, tensors):
+        """Note that it ended; `tensors`: what it began at."""
+        exchanges, log = self._watch.exchanges, self._watch.log
+        log.last_code = 0
+        now = log.add(step_log.BACKWARD_END)
+        if exchanges.entry_ns:
+            log.exchanged(exchanges.entry_ns, True)
+            exchanges.entry_ns = 0
+        if now > self._due_ns:
+            self._due_ns = now + _LOSS_EVERY_NS
+            self._keep(tensors, now)
+
+    end_replay = end
+
     def around(self, old):
         """Return the wrapper of `torch.autograd.backward`."""
-        watch, models, log = self._watch, self._watch.models, self._watch.log
-        exchanges, add = watch.exchanges, log.add
+        watch, log, graphs = self._watch, self._watch.log, self._watch.graphs
+        compiling = watch.torch.compiler.is_dynamo_compiling
 
         def backward(tensors, *args, **kwargs):
-            if not watch.on:
+            if compiling() or not watch.on:
                 return old(tensors, *args, **kwargs)
+            captured = graphs.notes is not None and graphs.capturing()
             try:
-                if not models.settled:
-                    models.discover()
-                elif not models.seen_forward:
-                    models.look_again()
-                models.seen_forward = False
-                log.last_code = step_log.BACKWARD_BEGIN
-                add(step_log.BACKWARD_BEGIN)
+                if not captured:
+                    self.begin()
             except Exception as error:
                 watch.fail("backward", error)
+            graphs.within += 1
             try:
                 result = old(tensors, *args, **kwargs)
             except BaseException as error:
                 watch.hide_frames(error)
-                log.last_code = 0
-                add(step_log.BACKWARD_END)
+                if not captured:
+                    log.last_code = 0
+                    log.add(step_log.BACKWARD_END)
                 raise
+            finally:
+                graphs.within -= 1
             try:
-                log.last_code = 0
-                now = add(step_log.BACKWARD_END)
-                if exchanges.entry_ns:
-                    log.exchanged(exchanges.entry_ns, True)
-                    exchanges.entry_ns = 0
-                if now > self._due_ns:
-                    self._due_ns = now + _LOSS_EVERY_NS
-                    self._keep(tensors, now)
+                if captured:
+                    graphs.add(self.begin_replay, self.end_replay, scaled_losses.first_of(tensors))
+                else:
+                    self.end(tensors)
             except Exception as error:
                 watch.fail("backward", error)
             return result
@@ -229,13 +259,15 @@ class Backwards:
 
     def _keep(self, tensors, now):
         """Read a scalar loss of the CPU; copy another one each second, and read it when it came."""
-        loss = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+        loss = scaled_losses.first_of(tensors)
         if getattr(loss, "numel", None) is None or loss.numel() != 1:
             return
         loss = self._scaled_losses.unscaled(loss)
         if loss.is_cpu:
             self._watch.keeper.loss(loss.item())
             return
+        if self._watch.accelerator.is_capturing():
+            return  # what another thread captures
         kept = self._on_device
         if kept is not None and kept[1].query():
             self._watch.keeper.loss(kept[0].item())
@@ -309,25 +341,30 @@ class Exchanges:
 
 
 def install_optimizers(watch, rests):
-    """Register torch's global step hooks; `rests` counts each step, also while resting."""
+    """Wrap the steps of optimizers; `rests` counts each step, also while resting."""
     numbers, add = weakref.WeakKeyDictionary(), watch.log.add
+    graphs = watch.graphs
     watch.optimizers, last = numbers, [lambda: None, 0]  # a look into the dictionary costs more
-    hooks = sys.modules[watch.torch.optim.Optimizer.__module__]
 
     def number_of(optimizer):
         if last[0]() is not optimizer:
             last[:] = weakref.ref(optimizer), numbers.setdefault(optimizer, len(numbers))
         return last[1]
 
-    def begins(optimizer, args, kwargs):
+    def begins(optimizer):
         try:
-            if watch.on:
+            graphs.within += 1
+            if watch.on and (graphs.notes is None or not graphs.capturing()):
                 add(step_log.OPTIMIZER_BEGIN, number_of(optimizer))
         except Exception as error:
             watch.fail("optimizer", error)
 
-    def ended(optimizer, args, kwargs):
+    def ended(optimizer):
         try:
+            graphs.within -= 1
+            if graphs.notes is not None and graphs.capturing():
+                graphs.add(lambda: None, replayed, optimizer)
+                return
             rests.updates += 1
             if watch.resting:
                 rests.updated()
@@ -336,8 +373,15 @@ def install_optimizers(watch, rests):
         except Exception as error:
             watch.fail("optimizer", error)
 
-    hooks.register_optimizer_step_pre_hook(begins)
-    hooks.register_optimizer_step_post_hook(ended)
+    def failed(_):
+        graphs.within -= 1
+
+    def replayed(optimizer):
+        if optimizer is not None:
+            begins(optimizer)
+            ended(optimizer)
+
+    wrapping.around_steps(watch.torch, begins, ended, failed)
 
 
 def install_checkpoints(watch, importing):
