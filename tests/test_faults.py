@@ -1,5 +1,6 @@
 """Bad input and programs that fail: one clear sentence, the documented exit code, nothing lost."""
 
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ import jsonschema
 import pytest
 from left_behind import left_in
 from slow_loader import SLOW_LOADER
+
+from torchdoctor.cli.limits import limit_reached
 
 ROOT = Path(__file__).parent.parent
 # Where its budget is minutes, observing goes on for 15 s: the program ends that launch by itself.
@@ -179,6 +182,7 @@ def test_a_failure_after_enough_steps_is_not_hidden_by_the_report(
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["failure"]["exit_code"] == code
     assert 60 <= report["failure"]["steps"] <= at
+    assert ("memory" in report["failure"]["layer"]) == (code < 0)
     assert report["baseline"]["step_time_s"]["steps"] > 30
     # Models are looked for at the first backward pass: their count is not one less than true.
     assert "forward passes after the first backward pass, " in report["steps"]["how_found"]
@@ -210,6 +214,40 @@ def test_no_path_no_closed_stream_and_no_end_by_os_exit_costs_the_report(tmp_pat
     assert code == 0
     report = json.loads((folder / "out" / "report.json").read_text())
     assert report["steps"]["total_steps_seen"] >= 98
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits as Linux has them")
+def test_too_little_address_space_is_no_defect_and_no_interrupt(tmp_path: Path) -> None:
+    """NumPy's OpenBLAS ended us with exit code 1 ("gate: slower"), or by a SIGINT."""
+    words = [sys.executable, "-m", "torchdoctor.cli.front", *("run", *OPTIONS), script(tmp_path)]
+    ended = subprocess.run(
+        ["sh", "-c", 'ulimit -v 150000; exec "$@"', "sh", *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "2"},
+    )  # fmt: skip
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "ulimit" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (MemoryError(), "ulimit -v"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "ulimit -v"),
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (ImportError("x.so: failed to map segment from shared object"), "ulimit -v"),
+    ],
+)
+def test_limits_are_told_from_defects(error: Exception, option: str) -> None:
+    assert option in (limit_reached(error) or "")
+
+
+def test_what_is_no_limit_is_none() -> None:
+    for error in (KeyboardInterrupt(), OSError(errno.EIO, "Input/output error"), KeyError("x")):
+        assert limit_reached(error) is None
 
 
 def test_a_program_that_ends_in_the_profiler_window_does_not_crash_in_it(tmp_path: Path) -> None:

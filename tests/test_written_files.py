@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import commands
@@ -20,7 +21,7 @@ from torchdoctor.reports import gate as gate_forms
 from torchdoctor.reports.formats import rendered
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.gate import GateMetric, GateReport
-from torchdoctor.words.record_files import write_record
+from torchdoctor.words.record_files import replacing, write_atomically, write_record
 
 ROOT = Path(__file__).parent.parent
 
@@ -192,3 +193,44 @@ def test_standard_output_that_is_a_file_keeps_what_is_in_it(how: str, folder: Pa
 def test_a_dash_is_no_file() -> None:
     with pytest.raises(UsageError, match="/dev/stdout"):
         check_written({"report": Path("-")})
+
+
+def test_what_a_killed_process_left_beside_a_file_goes_with_the_next(tmp_path: Path) -> None:
+    """`kill -9` in `patch --apply` left a part of a source file beside it for ever."""
+    driver = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from torchdoctor.words.record_files import replacing\n"
+        "with replacing(Path(sys.argv[1])) as file:\n"
+        "    file.write(b'a part')\n"
+        "    file.flush()\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    target = tmp_path / "train.py"
+    target.write_text("whole")
+    assert subprocess.run([sys.executable, "-c", driver, str(target)]).returncode != 0
+    others = [tmp_path / f".torchdoctor-{'0' * 16}.tmp", tmp_path / ".torchdoctor-mine.tmp"]
+    os.mkfifo(others[0])
+    others[1].write_text("no name of ours")
+    left = set(tmp_path.iterdir()) - {target, *others}
+    assert len(left) == 1
+    with replacing(tmp_path / "other") as file:
+        file.write(b"goes on")
+        write_atomically(target, b"new")
+    assert target.read_text() == "new"
+    assert (tmp_path / "other").read_text() == "goes on"
+    assert set(tmp_path.iterdir()) == {target, *others, tmp_path / "other"}
+
+
+def test_files_that_are_written_at_the_same_moment_leave_each_other_alone(tmp_path: Path) -> None:
+    """A file that was made and not locked yet looks as if it had been left behind."""
+
+    def write(number: int) -> None:
+        for _ in range(60):
+            write_atomically(tmp_path / str(number), bytes([number]) * 100)
+
+    with ThreadPoolExecutor(8) as together:
+        list(together.map(write, range(8)))
+    assert {x.name: x.read_bytes() for x in tmp_path.iterdir()} == {
+        str(number): bytes([number]) * 100 for number in range(8)
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,39 @@ def test_a_patch_that_git_took_away_is_applied_again(tmp_path: Path) -> None:
 
 GAIN = Interval(estimate=1.7, low=1.56, high=1.99)
 BOTH: dict[str, dict[str, Any]] = {"loader-workers": {}, "cpu-threads": {}}
+
+
+def test_a_patch_that_was_cut_off_by_a_kill_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is written first, so it knows what a killed process had changed."""
+    driver = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from torchdoctor.edits import applying\n"
+        "replace = Path.replace\n"
+        "def dies_at_the_second(source, target):\n"
+        "    if target.name == 'two.py':\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    return replace(source, target)\n"
+        "Path.replace = dies_at_the_second\n"
+        "made = {sys.argv[1] + '/' + x: applying.FileChange(before='pass\\n', after='1\\n')\n"
+        "        for x in ('one.py', 'two.py')}\n"
+        "applying.apply(made, Path(sys.argv[1], 'run', applying.APPLIED_NAME))\n"
+    )
+    scripts = [tmp_path / name for name in ("one.py", "two.py")]
+    for script in scripts:
+        script.write_text("pass\n")
+    (tmp_path / "run").mkdir()
+    killed = subprocess.run([sys.executable, "-c", driver, str(tmp_path)], check=False)
+    assert killed.returncode != 0
+    assert [script.read_text() for script in scripts] == ["1\n", "pass\n"]
+    record = tmp_path / "run" / applying.APPLIED_NAME
+    monkeypatch.chdir(tmp_path)
+    assert applying.undo(record) == [str(scripts[0])]
+    assert [script.read_text() for script in scripts] == ["pass\n", "pass\n"]
+    assert {x.name for x in tmp_path.iterdir()} == {"one.py", "two.py", "run"}
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_what_was_proven_is_said_before_a_file_is_changed(tmp_path: Path) -> None:

@@ -105,3 +105,14 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without(
     run = recorder(home)
     assert cache_of(run).is_relative_to(run.folder)
     run.close()
+
+
+def test_a_cache_folder_on_a_full_disk_is_done_without(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program failed for want of room in a folder that without torchdoctor it does not use."""
+    full = SimpleNamespace(total=1 << 40, used=1 << 40, free=1 << 20)
+    monkeypatch.setattr(compile_cache.shutil, "disk_usage", lambda folder: full)
+    run = recorder(home)
+    assert cache_of(run).is_relative_to(run.folder)
+    run.close()

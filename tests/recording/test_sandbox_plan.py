@@ -1,4 +1,9 @@
+import os
+import threading
+
+from torchdoctor.launch.escaped_writes import snapshot
 from torchdoctor.launch.layer_plan import EXPAND_AT_MOST, Entry, Planner
+from torchdoctor.machine import mounts
 from torchdoctor.machine.mounts import Mount, read_mounts
 
 MOUNTINFO = """\
@@ -58,6 +63,29 @@ def test_a_mount_that_hangs_is_not_looked_at(monkeypatch):
     bound = "42 27 0:31 /etc/hosts /etc/hosts rw - ext4 /dev/vda rw\n"
     files = {mount.path: mount.is_file for mount in read_mounts(MOUNTINFO + bound)}
     assert looked == ["/etc/hosts"] and files["/etc/hosts"] and not files["/data sets"]
+
+
+def test_a_mount_that_does_not_answer_is_left_out_with_all_below(monkeypatch, tmp_path):
+    """Three trials of a sandbox hung on it, and then the run itself, without a word."""
+    (tmp_path / "dead").mkdir()
+    (tmp_path / "file").write_text("")
+    kinds = {"": "ext4", "/dead": "nfs4", "/dead/below": "ext4", "/deadline": "fuse.sshfs"}
+    listed = [Mount(path=f"{tmp_path}{path}", kind=kind) for path, kind in kinds.items()]
+    server, lstat = threading.Event(), os.lstat
+
+    def waits(path):
+        return server.wait() if path == f"{tmp_path}/dead" else lstat(path)
+
+    monkeypatch.setattr(mounts, "_listed", lambda: listed)
+    monkeypatch.setattr(mounts, "ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr(mounts.os, "lstat", waits)
+    mounts.unanswered.cache_clear()
+    try:
+        assert mounts.mounts_now() == [listed[0], listed[3]]
+        assert snapshot([str(tmp_path)]).files.keys() == {str(tmp_path / "file")}
+    finally:
+        server.set()
+        mounts.unanswered.cache_clear()
 
 
 def test_every_folder_of_the_root_gets_a_layer_and_links_stay_links():

@@ -16,6 +16,7 @@ import typer
 
 from torchdoctor import __version__
 from torchdoctor.cli import compare, diagnose, gate, run, stored, top, watch
+from torchdoctor.cli.limits import check_address_space, limit_reached
 from torchdoctor.cli.outputs import discard_output
 from torchdoctor.words import secret_values
 from torchdoctor.words.errors import TorchdoctorError, UsageError
@@ -62,8 +63,14 @@ app.command(name="explain")(stored.explain)
 app.command(name="env")(stored.env)
 
 
-def _defect(error: BaseException) -> int:
-    """Save our own traceback and say how to report it: the user never reads it on the screen."""
+def _end_of(error: BaseException) -> int:
+    """Say which limit of the machine was reached, or that it is a defect; return the exit code.
+
+    Our own traceback is saved with how to report it: the user never reads it on the screen.
+    """
+    if (limit := limit_reached(error)) is not None:
+        _say(f"torchdoctor: {limit}")
+        return 2
     with tempfile.NamedTemporaryFile(
         "w", prefix="torchdoctor-defect-", suffix=".txt", delete=False
     ) as file:
@@ -129,6 +136,7 @@ def main() -> None:
     _end_like_ctrl_c()
     try:
         _check_command(sys.argv[1:])
+        check_address_space()
         app()
     except TorchdoctorError as error:
         _say(f"torchdoctor: {error}")
@@ -136,6 +144,8 @@ def main() -> None:
     except (KeyboardInterrupt, SystemExit) as end:
         if not _by_ctrl_c(end):
             raise
+        if limit_reached(end) is not None:
+            sys.exit(_end_of(end))
         _say("torchdoctor: interrupted.")
         sys.exit(130)
     except BrokenPipeError:
@@ -150,12 +160,12 @@ def main() -> None:
             _say("torchdoctor: the current folder does not exist any more: change to another.")
             sys.exit(2)
         if error.errno != errno.ENOSPC:
-            sys.exit(_defect(error))
+            sys.exit(_end_of(error))
         discard_output()
         _say(f"torchdoctor: cannot write the output ({error.strerror}): free some disk space.")
         sys.exit(2)
     except Exception as error:
-        sys.exit(_defect(error))
+        sys.exit(_end_of(error))
 
 
 if __name__ == "__main__":

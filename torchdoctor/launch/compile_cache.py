@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,9 +13,11 @@ from torchdoctor.words import Workload
 
 LIMIT = "TORCHDOCTOR_COMPILE_CACHE"  # GB that it may take, 2 if unset; 0: nothing is kept
 
+_LEAST_FREE_BYTES = 256 << 20
+
 
 def kept_folder(workload: Workload) -> Path | None:
-    """Return the folder of this Python and torch; None: nothing can be kept."""
+    """Return the folder of this Python and torch; None: nothing can be kept, or has room."""
     if not _most_bytes():
         return None
     known = versions(workload.python or sys.executable)
@@ -23,7 +26,8 @@ def kept_folder(workload: Workload) -> Path | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # a cache folder that is read-only, a user without a home
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    has_room = shutil.disk_usage(folder).free > _LEAST_FREE_BYTES  # else compiling would fail
+    return folder if has_room and os.access(folder, os.W_OK) else None
 
 
 def is_next_run(workload: Workload, folder: Path) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchdoctor.machine.mounts import unanswered
+
 LOOK_AT_MOST = 20_000
 LOOK_AT_MOST_S = 2.0
 _NAMED = 5  # files, in a sentence
@@ -21,9 +23,13 @@ _USUAL = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "XDG_RUNT
 def walk(
     folders: Iterable[str], most: int, seconds: float, skip: Collection[str] = ()
 ) -> Iterator[os.DirEntry[str] | None]:
-    """Yield what lies in folders and below, but for `skip`; None where something is left out."""
+    """Yield what lies in folders and below; None where something is left out.
+
+    Nothing is told of `skip`, nor of a mount that does not answer.
+    """
+    left_out = {*skip, *unanswered()}
     waiting = sorted({os.path.realpath(path) for path in folders})
-    count, deadline, visited = 0, time.monotonic() + seconds, set(skip)
+    count, deadline, visited = 0, time.monotonic() + seconds, set(left_out)
     while waiting:
         folder = waiting.pop(0)
         if folder in visited:
@@ -36,6 +42,8 @@ def walk(
             with os.scandir(folder) as entries:
                 for entry in entries:
                     count += 1
+                    if entry.path in left_out:
+                        continue
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     yield entry

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torchdoctor.machine.sensor_columns import SensorColumns
     from torchdoctor.machine.sensors import Sensors
 
+BEGUN = ".begun"  # in a channel; a program that removes its own folder removes it from there
 POLL_INTERVAL_S = 0.08
 END_WITHIN_S = 30.0
 LAST_WAIT_S = 3.0  # for other training processes, once the first one is done
@@ -221,6 +222,10 @@ _NO_MEMORY = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _KILLED = (-9, 137)
+_MAYBE_MEMORY = (
+    "So the kernel ends a program where memory runs out: look at the memory limit of the job or "
+    "the container, and at what else needs memory here."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +311,7 @@ def launch(
     channel = folder / "channel"
     for needed in filter(None, (channel, cache)):  # another run may have removed the cache
         needed.mkdir(parents=True, exist_ok=True)
+    (channel / BEGUN).touch()
     scratch = program.sandbox.new_scratch()
     # In an overlay the launch's own folder is thrown away as everything is.
     away = folder.absolute() if program.sandbox.mode == "overlay" else scratch
@@ -554,10 +560,11 @@ def reason_of_layer(result: LaunchResult) -> str:
     return ""
 
 
-def told_of_layer(result: LaunchResult) -> str:
-    """Return what an error has to tell besides its cause: files that were changed, the layer."""
+def told_besides(result: LaunchResult) -> str:
+    """Return what an error has to tell besides its cause: changed files, memory, the layer."""
     escaped = escaped_writes.escape_doubt(result.escaped_writes, result.sandbox)
-    return " ".join(filter(None, [*escaped, reason_of_layer(result)]))
+    killed = _MAYBE_MEMORY if result.exit_code in _KILLED else None
+    return " ".join(filter(None, [*escaped, killed, reason_of_layer(result)]))
 
 
 def with_ending(

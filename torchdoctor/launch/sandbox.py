@@ -24,7 +24,7 @@ from torchdoctor.launch import scratch, shared_memory
 from torchdoctor.launch.escaped_writes import foreign_files
 from torchdoctor.launch.layer_limits import Room
 from torchdoctor.launch.layer_plan import Planner, Step
-from torchdoctor.machine.mounts import mounts_now
+from torchdoctor.machine.mounts import ANSWERS_WITHIN_S, mounts_now, unanswered
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
@@ -218,10 +218,10 @@ class Sandbox:
             raise UsageError(f"'{mode}' is no kind of sandbox: choose one of {', '.join(MODES)}.")
         if not network and mode not in ("auto", "overlay"):
             raise UsageError("--network off needs the sandbox: leave out --no-sandbox.")
-        if sys.platform == "linux" and not Path("/proc/self/stat").exists():
+        if sys.platform == "linux" and not Path("/proc/self/mountinfo").exists():
             raise UsageError(
-                "There is no /proc here, without which no process can be watched: mount it (mount "
-                "-t proc proc /proc)."
+                "There is no /proc here, which processes are watched by: mount it, also in a "
+                "chroot (mount -t proc proc /proc)."
             )
         cwd = workload.cwd if workload else str(Path.cwd())
         parent, on_disk = scratch.choose(beside, mounts_now(), cwd)
@@ -401,6 +401,11 @@ def _overlays(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
     doubts = _little_room(store)
     if not on_disk:
         doubts = ["No disk here can hold a layer: what a launch writes is kept in memory."]
+    doubts += [
+        f"The program did not see what is mounted on {path}, because it did not answer within "
+        f"{ANSWERS_WITHIN_S:.0f} s."
+        for path in sorted(unanswered())
+    ]
     for userns in (False, True) if sys.platform == "linux" and os.geteuid() == 0 else (True,):
         for pidns in (True, False) if sys.platform == "linux" else ():
             yield Sandbox(

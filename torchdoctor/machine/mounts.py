@@ -1,7 +1,11 @@
 """The mounts of this machine, and what kind of storage a path lies on."""
 
+import contextlib
+import functools
 import os
 import re
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +27,7 @@ _NETWORK = frozenset(
         *("virtiofs", "vboxsf", "wekafs"),
     )
 )
+ANSWERS_WITHIN_S = 3.0
 _VIRTUAL_DISKS = ("vd", "xvd", "zd", "nbd", "rbd", "drbd")
 
 
@@ -67,11 +72,48 @@ def read_mounts(text: str) -> list[Mount]:
 
 
 def mounts_now() -> list[Mount]:
-    """Return the mounts that this process sees; [] where the system does not list them."""
+    """Return the mounts that this process sees; [] where the system does not list them.
+
+    Without those that do not answer, and what lies below: whoever looks at them hangs.
+    """
+    dead = unanswered()
+    return [m for m in _listed() if not any(x == m.path or _is_below(m.path, x) for x in dead)]
+
+
+@functools.cache  # waiting takes seconds
+def unanswered() -> frozenset[str]:
+    """Return the mounts of servers and of other programs (FUSE) that do not answer in time."""
+    asked = {m.path for m in _listed() if m.kind in _NETWORK or _is_fuse(m)}
+    answered: set[str] = set()
+
+    def ask(path: str) -> None:
+        with contextlib.suppress(OSError):  # an error is an answer
+            os.lstat(path)
+        answered.add(path)
+
+    # Daemons: one that hangs keeps nobody from ending.
+    threads = [threading.Thread(target=ask, args=(path,), daemon=True) for path in asked]
+    deadline = time.monotonic() + ANSWERS_WITHIN_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0.0))
+    return frozenset(asked - answered)
+
+
+def _listed() -> list[Mount]:
     try:
         return read_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
     except OSError:
         return []
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")
+
+
+def _is_fuse(mount: Mount) -> bool:
+    return mount.kind.partition(".")[0] == "fuse"
 
 
 def _unescape(text: str) -> str:
@@ -80,7 +122,7 @@ def _unescape(text: str) -> str:
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
     """Return the mount that a path, with its links resolved, lies on."""
-    around = [m for m in mounts if path == m.path or path.startswith(m.path.rstrip("/") + "/")]
+    around = [m for m in mounts if path == m.path or _is_below(path, m.path)]
     return max(around, key=lambda mount: len(mount.path), default=None)
 
 
@@ -90,7 +132,7 @@ def kind_of(mount: Mount, sys: Path = Path("/sys")) -> tuple[str, str]:
         return "memory" if mount.kind in _MEMORY else "overlay", ""
     if mount.kind in _NETWORK:
         return "network", ""
-    if mount.kind.partition(".")[0] == "fuse":
+    if _is_fuse(mount):
         return "FUSE", ""
     disk = _disk(sys / "dev/block" / mount.device)
     return (_kind_of_disk(disk), disk.name) if disk is not None else ("unknown", "")

@@ -12,7 +12,7 @@ from torchdoctor.launch.launch import (
     RunningLaunch,
     how_it_ended,
     reason_of_layer,
-    told_of_layer,
+    told_besides,
 )
 from torchdoctor.observe.events import Events, read_channel
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
@@ -93,7 +93,7 @@ def check_usable(
     if isinstance(outcome, StepsFound):
         steps = len(step_durations(events[outcome.trainers[0]], outcome))
     failed = result.ended == "exited" and result.exit_code != 0
-    layer = f" {told}" if (told := told_of_layer(result)) else ""
+    layer = f" {told}" if (told := told_besides(result)) else ""
     if failed and steps < FEW_STEPS:
         raise ProgramFailed(
             f"The program failed before it could be measured ({how_it_ended(result)}, after "
@@ -117,7 +117,7 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
     if result.ended != "exited" or not result.exit_code:
         return None
     tail = result.output_tail.strip()
-    told = told_of_layer(result)
+    told = told_besides(result)
     return ProgramFailure(exit_code=result.exit_code, steps=steps, output_tail=tail, layer=told)
 
 

@@ -17,13 +17,14 @@ from typing import Any
 from torchdoctor.launch import compile_cache
 from torchdoctor.launch.contacts import contacts, network_use
 from torchdoctor.launch.launch import (
+    BEGUN,
     LaunchResult,
     Poll,
     Program,
     WarmImage,
     launch,
     start_image,
-    told_of_layer,
+    told_besides,
 )
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.run_folder import writing
@@ -47,7 +48,7 @@ from torchdoctor.words import (
     SwitchedLaunch,
     Workload,
 )
-from torchdoctor.words.errors import NoStepFound, ProgramFailed, TimedOut
+from torchdoctor.words.errors import NoStepFound, ProgramFailed, TimedOut, UsageError
 
 _MOST_IMAGES = 2  # with files of their own, beside that of the untouched program
 # Launches that take turns are held up so long before the end of the budget: those blocks count.
@@ -153,6 +154,11 @@ class Recorder:
         try:
             return self._observation(None)
         except (ProgramFailed, NoStepFound, TimedOut) as error:
+            if isinstance(error, NoStepFound) and not (result.channel / BEGUN).exists():
+                raise UsageError(
+                    f"The program removed what was recorded of it, in {result.channel}: name a "
+                    "folder with --output that it does not remove."
+                ) from None
             error.args = (" ".join([*self._network_remarks(), str(error)]),)
             raise
 
@@ -315,7 +321,7 @@ def _observation(
             raise KeyboardInterrupt from None
         raise NoStepFound(
             "Only one training step was seen before the program ended; give it more data "
-            f"or steps, or say with --step-on what a step is. {told_of_layer(result)}".rstrip()
+            f"or steps, or say with --step-on what a step is. {told_besides(result)}".rstrip()
         ) from None
     begin, end = window_ns(trainers[0], boundaries, steps)
     processes = observation.trainers_first(facts, boundaries.trainers)

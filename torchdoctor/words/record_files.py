@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import secrets
 import stat
 import sys
 import typing
@@ -17,7 +16,14 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Recording, Report, secret_values
+from torchdoctor.words import (
+    BRANCHES,
+    SCHEMA_VERSION,
+    Recording,
+    Report,
+    secret_values,
+    unfinished_files,
+)
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import visible
@@ -28,7 +34,6 @@ RECORDING_NAME = "recording.json"
 
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _STREAMS = {"stdout": 1, "stderr": 2}
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _UNSEEN = re.compile(r"[^\x00-\x7e]")  # what JSON may hold as it is
 _LARGEST = 1e60  # a figure beyond is nobody's measurement
 _ABOVE_ZERO = "step_time_s.mean", "step_time_s.median"
@@ -163,12 +168,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
         return
     target = Path(os.path.realpath(path))  # a link stays a link
-    # Of a name that nobody can foresee: the folder may be open to others, who could put a link.
-    temporary = target.with_name(f".torchdoctor-{secrets.token_hex(8)}.tmp")
     before = target.stat() if target.exists() else None
     mode = 0o666 if before is None else before.st_mode & 0o700  # less the umask
-    handle = os.open(temporary, _NEW_FILE, mode)
-    try:
+    with unfinished_files.new_beside(target, mode) as (temporary, handle):
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
@@ -177,10 +179,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 temporary.chmod(stat.S_IMODE(before.st_mode))  # both take bits away, the umask too
             os.fsync(file.fileno())
         temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def _keep_owner_and_attributes(handle: int, target: Path, before: os.stat_result) -> None:
