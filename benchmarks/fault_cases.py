@@ -310,7 +310,7 @@ for _name, (_pattern, _options) in MOMENTS.items():
     fault(
         f"kill -9 {_name}",
         KILLED,
-        in_suite=_name in ("in the first step", "as the report is written"),
+        in_suite=_name == "in the first step",
     )(_kill_at(_pattern, _options))
 
 
@@ -475,7 +475,9 @@ def _signalled(number: signal.Signals, codes: tuple[int, ...]) -> Callable[[Case
     return plant
 
 
-fault("Ctrl-C", "a report of what was measured", in_suite=True)(_signalled(signal.SIGINT, (130, 0)))
+fault("Ctrl-C", "a report of what was measured", test="test_faults")(
+    _signalled(signal.SIGINT, (130, 0))
+)
 fault("SIGTERM, as from a scheduler", "a report of what was measured")(
     _signalled(signal.SIGTERM, (130, 143, 0))
 )
@@ -496,7 +498,7 @@ def _stopped(case: Case) -> str:
     return "exit 0"
 
 
-@fault("a reader that closes the pipe", "no traceback, and the report is written", in_suite=True)
+@fault("a reader that closes the pipe", "no traceback, and the report is written", test="by hand")
 def _closed_pipe(case: Case) -> str:
     process = case.start("run", *DIAGNOSE, "train.py")
     assert process.stdout is not None and process.stderr is not None
@@ -583,7 +585,7 @@ def _odd_names(case: Case) -> str:
     return "exit 0"
 
 
-@fault("two runs in one folder at once", "each has a folder of its own", in_suite=True)
+@fault("two runs in one folder at once", "each has a folder of its own", test="by hand")
 def _two_runs(case: Case) -> str:
     both = [case.start("run", *DIAGNOSE[:-2], "train.py") for _ in range(2)]
     for process in both:
