@@ -56,7 +56,7 @@ def test_python_behind_a_recorded_loss_records_nothing(tmp_path: Path) -> None:
     log = stacks.MarkedLog(str(tmp_path), 1, None, counting(lambda: count[0]))
     log.add(step_log.FORWARD_END)
     counts: Counter[tuple[str, bool]] = Counter()
-    growth = stacks.Growth(log, counts, SimpleNamespace())
+    growth = stacks.Growth(log, counts)
     deadline = time.monotonic() + 60
     for asked, key in enumerate(("loss", "loss", "metric", "metric", "penalty", "penalty"), 1):
         count[0] += key != "metric"
