@@ -12,9 +12,7 @@ class ProgramFailure:
     exit_code: int  #: The program's own; negative: killed by that signal.
     steps: int  #: Whole training steps seen before.
     output_tail: str = ""  #: The last that it printed, its own traceback included.
-    layer: str = (
-        ""  #: Sentences on files of yours that it changed, on memory, or on a limit of torchdoctor.
-    )
+    layer: str = ""  #: Sentences on files that it changed, on memory, or on a limit of ours.
 
 
 @dataclass(frozen=True, kw_only=True)
