@@ -269,6 +269,19 @@ def fault(
     return register
 
 
+def _measured(
+    happens: str, *, before: str = "", each: str = "pass", options: tuple[str, ...] = DIAGNOSE
+) -> Callable[[Case], str]:
+    """Return what plants code in the training, which has to be measured all the same."""
+
+    def plant(case: Case) -> str:
+        case.write(before=before, each=each)
+        _says(case.run("run", *options, "train.py"), 0)
+        return happens
+
+    return plant
+
+
 KILLED = "no process is left, the next run works and clears the scratch folder"
 # Where a run is: files of its run folder that are there from then on, and options that lead there.
 MOMENTS = {
@@ -425,29 +438,29 @@ def _fixed_port(case: Case) -> str:
     return "exit 0; what could not be measured is among the doubts"
 
 
-@fault("a file lock and two launches", "launches have files of their own, or it is told")
-def _file_lock(case: Case) -> str:
-    case.write(
-        before="import fcntl; held = open('data.bin', 'r+'); fcntl.flock(held, fcntl.LOCK_EX)"
+fault("a file lock and two launches", "launches have files of their own, or it is told")(
+    _measured(
+        "exit 0",
+        before="import fcntl; held = open('data.bin', 'r+'); fcntl.flock(held, fcntl.LOCK_EX)",
+        options=TRY,
     )
-    _says(case.run("run", *TRY, "train.py"), 0)
-    return "exit 0"
+)
 
 
-@fault("a daemon that outlives the program", "it ends with its launch", in_suite=True)
-def _daemon(case: Case) -> str:
-    case.write(
-        before="import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+fault("a daemon that outlives the program", "it ends with its launch", in_suite=True)(
+    _measured(
+        "exit 0, and it is gone",
+        before="import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)",
     )
-    _says(case.run("run", *DIAGNOSE, "train.py"), 0)
-    return "exit 0, and it is gone"
+)
 
 
-@fault("a thread that never ends", "the launch ends all the same")
-def _thread(case: Case) -> str:
-    case.write(before="import threading; threading.Thread(target=lambda: time.sleep(600)).start()")
-    _says(case.run("run", *DIAGNOSE, "train.py"), 0)
-    return "exit 0"
+fault("a thread that never ends", "the launch ends all the same")(
+    _measured(
+        "exit 0",
+        before="import threading; threading.Thread(target=lambda: time.sleep(600)).start()",
+    )
+)
 
 
 @fault("an exit handler that hangs", "the launch ends all the same")
@@ -510,11 +523,12 @@ def _closed_pipe(case: Case) -> str:
     return f"exit {process.returncode}, with a report"
 
 
-@fault("a program that ignores SIGTERM", "it ends with its launch")
-def _deaf(case: Case) -> str:
-    case.write(before="import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
-    _says(case.run("run", *DIAGNOSE, "train.py"), 0)
-    return "exit 0, and it is gone"
+fault("a program that ignores SIGTERM", "it ends with its launch")(
+    _measured(
+        "exit 0, and it is gone",
+        before="import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    )
+)
 
 
 def _hidden(path: str) -> Callable[[Case], str]:
@@ -611,18 +625,12 @@ def _removes_itself(case: Case) -> str:
     return f"exit {ended.code}, and the files stay"
 
 
-@fault("a program that closes its output", "a report")
-def _closes_output(case: Case) -> str:
-    case.write(before="os.close(0); os.close(1); os.close(2)")
-    _says(case.run("run", *DIAGNOSE, "train.py"), 0)
-    return "exit 0"
+fault("a program that closes its output", "a report")(
+    _measured("exit 0", before="os.close(0); os.close(1); os.close(2)")
+)
 
 
-@fault("a program that changes its folder", "a report")
-def _changes_folder(case: Case) -> str:
-    case.write(before="os.chdir('/')")
-    _says(case.run("run", *DIAGNOSE, "train.py"), 0)
-    return "exit 0"
+fault("a program that changes its folder", "a report")(_measured("exit 0", before="os.chdir('/')"))
 
 
 @fault("a program that ends at once by os._exit", "one sentence on what it needs", in_suite=True)
@@ -650,20 +658,17 @@ def _prints(case: Case) -> str:
     return f"exit 0; {max(sizes) / 1e6:.0f} MB kept at most"
 
 
-@fault("losses that are no numbers", "a report; no fix counts as training the same")
-def _nan(case: Case) -> str:
-    case.write(before="torch.nn.init.constant_", each="model.weight.data.fill_(float('nan'))")
-    _says(case.run("run", *TRY, "train.py"), 0)
-    return "exit 0"
+fault("losses that are no numbers", "a report; no fix counts as training the same")(
+    _measured("exit 0", each="model.weight.data.fill_(float('nan'))", options=TRY)
+)
 
 
-@fault("fifty children", "they end with their launch")
-def _children(case: Case) -> str:
-    case.write(
-        before="import subprocess; kept = [subprocess.Popen(['sleep', '600']) for _ in range(50)]"
+fault("fifty children", "they end with their launch")(
+    _measured(
+        "exit 0, and they are gone",
+        before="import subprocess; kept = [subprocess.Popen(['sleep', '600']) for _ in range(50)]",
     )
-    _says(case.run("run", *DIAGNOSE, "train.py"), 0)
-    return "exit 0, and they are gone"
+)
 
 
 @fault("links in a circle, and a deep folder", "a report")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from simulated_gpu import devices
 
 from torchdoctor.observe.events import from_rows
 from torchdoctor.probe import step_log
+from torchdoctor.probe.accelerator import Accelerator
 
 # In one process, which starts a server of programs for each kind of device.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulated-gpu")]
@@ -169,3 +171,29 @@ def test_the_device_s_time_is_that_of_the_gpu_that_computes(tmp_path: Path) -> N
     ends = from_rows(rows).t_ns[from_rows(rows).at(step_log.BACKWARD_END)]
     steps_s = np.diff(ends[2:]) / 1e9
     assert float(steps_s.mean()) == pytest.approx(2 * SLOW_MS / 1e3, rel=0.02)
+
+
+def test_which_gpu_computes_is_asked_once_and_not_at_every_event() -> None:
+    """On a machine of several GPUs each event of the log asked for the memory of all of them."""
+    asked: list[int] = []
+
+    def max_memory_allocated(index: int) -> int:
+        asked.append(index)
+        return 4096 if index == 0 else 0
+
+    event = SimpleNamespace(record=lambda *_: None)
+    module = SimpleNamespace(
+        synchronize=lambda *_: None,
+        device_count=lambda: 8,
+        current_device=lambda: 0,
+        is_initialized=lambda: True,
+        max_memory_allocated=max_memory_allocated,
+        Event=lambda enable_timing: event,
+    )
+    known = SimpleNamespace(current_accelerator=lambda: SimpleNamespace(type="cuda"))
+    accelerator = Accelerator(
+        SimpleNamespace(accelerator=known, get_device_module=lambda _: module)
+    )
+    for _ in range(100):
+        assert accelerator.event() is event
+    assert asked == list(range(8))

@@ -112,3 +112,10 @@ def test_a_damaged_notebook_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "notes.ipynb").write_text(text)
     with pytest.raises(UsageError):
         workload_of(["notes.ipynb"], cwd=str(tmp_path))
+
+
+def test_the_command_of_a_notebook_is_told_as_it_was_typed(tmp_path: Path) -> None:
+    notebook(tmp_path, "x = 1")
+    workload = workload_of(["notes.ipynb", "--hf-token", "hf_abcdef"], cwd=str(tmp_path))
+    assert workload.command[1].endswith(".py") and workload.command[3] == "hf_abcdef"
+    assert workload.typed[1:] == ["notes.ipynb", "--hf-token", "***"]

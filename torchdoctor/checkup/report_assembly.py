@@ -33,7 +33,6 @@ from torchdoctor.words import (
     Trial,
     Workload,
     WorkloadRecord,
-    secret_values,
 )
 from torchdoctor.words.specs import FixSpec
 
@@ -119,8 +118,7 @@ def assemble(run: RunResults) -> Report:
 
 def _reproduce(run: RunResults) -> list[str]:
     """Return the commands that repeat the run and show its report again."""
-    command = _typed(run.recording.workload)
-    words = [*run.settings.options(), "--", *command]
+    words = [*run.settings.options(), "--", *run.recording.workload.typed]
     path = f"{run.recording.folder}/report.json"
     return [f"torchdoctor run {shlex.join(words)}", f"torchdoctor report {shlex.quote(path)}"]
 
@@ -137,22 +135,13 @@ def _recommendation(trials: TrialResults, coded: list[RecommendedFix]) -> Recomm
     )
 
 
-def _typed(workload: Workload) -> list[str]:
-    """Return the command as it was typed, a notebook by its own name, and without secrets."""
-    command = secret_values.masked(workload.command)
-    if workload.notebook is not None and workload.python is not None:
-        command[1] = workload.notebook
-    return command
-
-
 def _workload_record(workload: Workload) -> WorkloadRecord:
     """Return what was run, with the script's checksum so that a later report can be compared."""
     digest = None
     if workload.script is not None:
         with contextlib.suppress(OSError):
             digest = hashlib.sha256(Path(workload.script).read_bytes()).hexdigest()
-    command = _typed(workload)
-    return WorkloadRecord(command=command, cwd=workload.cwd, script_sha256=digest)
+    return WorkloadRecord(command=workload.typed, cwd=workload.cwd, script_sha256=digest)
 
 
 def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:

@@ -177,7 +177,7 @@ class _Checkup(RunResults):
         self.recording = replace(self.recording, network=self.recorder.network)
         try:
             workload = self.recording.workload
-            shown = replace(workload, command=secret_values.masked(workload.command))
+            shown = replace(workload, command=workload.typed)
             recording = without_secrets(replace(self.recording, workload=shown), self._secrets)
             write_recording(recording, self.folder / "recording.json")
         except UsageError as error:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.words.errors import UsageError
 
 _SEEDS = 2**32 - 1  # the largest that NumPy takes
-RUNS = "torchdoctor-runs"  # that runs are written to where no other folder is named
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 Command = Annotated[list[str], typer.Argument(help="The script, or any command after --.")]

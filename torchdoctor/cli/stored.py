@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import RUNS, Details
+from torchdoctor.cli.arguments import Details
 from torchdoctor.cli.outputs import say
+from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.words import RecommendedFix, Recording, Report
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, visible

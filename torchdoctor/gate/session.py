@@ -25,7 +25,6 @@ from torchdoctor.words import (
     StepStatistics,
     Workload,
     WorkloadRecord,
-    secret_values,
 )
 from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
 from torchdoctor.words.gate import GateReport
@@ -126,7 +125,7 @@ class GateSession:
 
 
 def _record(workload: Workload) -> WorkloadRecord:
-    return WorkloadRecord(command=secret_values.masked(workload.command), cwd=workload.cwd)
+    return WorkloadRecord(command=workload.typed, cwd=workload.cwd)
 
 
 def undecided(

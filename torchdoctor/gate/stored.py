@@ -28,7 +28,6 @@ from torchdoctor.words import (
     StepStatistics,
     Workload,
     WorkloadRecord,
-    secret_values,
 )
 from torchdoctor.words.errors import Inconclusive, UsageError
 from torchdoctor.words.figures import seconds
@@ -62,7 +61,7 @@ def gate_against_report(
             f"{FEWEST_STORED} are needed: make it with torchdoctor run, fixes included."
         )
     then = shlex.join(stored.workload.command[1:])
-    now = shlex.join(secret_values.masked(workload.command)[1:])
+    now = shlex.join(workload.typed[1:])
     if then != now:
         raise Inconclusive(f"{name} is not comparable: another command ({then} then, {now} now).")
     with GateSession(workload, settings, progress) as session:

@@ -48,8 +48,7 @@ class KeptOutput:
         except OSError:
             return
         left_out = max(self._freed_to, size - KEPT_BYTES) - KEPT_BYTES
-        looks_for = [value for value in hidden if len(value) >= secret_values.LEAST_LENGTH]
-        if left_out <= _SLACK_BYTES and not looks_for:
+        if left_out <= _SLACK_BYTES and not secret_values.findable(hidden):
             return
         with self.path.open("rb") as file:
             if left_out <= _SLACK_BYTES:
@@ -59,7 +58,7 @@ class KeptOutput:
                 file.seek(KEPT_BYTES + left_out)
                 notice = f"\n[torchdoctor: {left_out} bytes of output are left out here]\n"
                 text = first + notice.encode() + file.read()
-        text = secret_values.hide_in_bytes(text, looks_for)
+        text = secret_values.hide_in_bytes(text, hidden)
         replaced = self.path.with_name(self.path.name + ".part")
         replaced.write_bytes(text)
         replaced.replace(self.path)

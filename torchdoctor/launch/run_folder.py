@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchdoctor.words.errors import UsageError
 
-RUNS = "torchdoctor-runs"
+RUNS = "torchdoctor-runs"  # that runs are written to where no other folder is named
 _CLAIM = ".torchdoctor-run"  # in a folder that was asked for: whose it is
 
 

@@ -34,14 +34,16 @@ class Accelerator:
 
         The current one alone where there is no other, or the backend does not count memory.
         """
+        return self._with_memory() or [self._current()]
+
+    def _with_memory(self):
+        """Return the devices whose memory the program took; none where there is only one."""
         peak = getattr(self.module, "max_memory_allocated", None)
         if self._count is None:
             self._count = self.module.device_count()
-        if self._count > 1 and peak is not None:
-            used = [number for number in range(self._count) if peak(number) > 0]
-            if used:
-                return used
-        return [self._current()]
+        if self._count == 1 or peak is None:
+            return []
+        return [number for number in range(self._count) if peak(number) > 0]
 
     def _current(self):
         asked = getattr(self.module, "current_device", None)
@@ -81,9 +83,9 @@ class Accelerator:
             return None
         current = self._current()
         if self._events_on is None:
-            used = self.in_use()
-            if len(used) == 1 and used[0] == current:
-                return None  # there may be nothing yet: asked again
+            used = self._with_memory()
+            if not used:
+                return None  # nothing lies on any device yet: asked again
             self._events_on = current if current in used else used[0]
         return None if self._events_on == current else self.module.current_stream(self._events_on)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 HIDDEN = "***"
-LEAST_LENGTH = 6  # of a value that is looked for in other text: a shorter one is in any word
+_LEAST_LENGTH = 6  # of a value that is looked for in other text: a shorter one is in any word
 # Parts of a name, between dashes, underscores and dots.
 _SECRET = re.compile(
     r"^(auth)?tokens?$|^(api|access|private|secret|auth|account|wandb|ssh|hf|openai)?keys?$"
@@ -32,19 +32,23 @@ def masked(words: Sequence[str]) -> list[str]:
     return shown
 
 
+def findable(secrets: Iterable[str]) -> list[str]:
+    """Return the values that can be looked for in other text, the longest first."""
+    long_enough = [value for value in secrets if len(value) >= _LEAST_LENGTH]
+    return sorted(long_enough, key=len, reverse=True)
+
+
 def without(text: str, secrets: Iterable[str]) -> str:
     """Return a text with `***` in place of secret values; those that are too short stay."""
-    for value in sorted(secrets, key=len, reverse=True):
-        if len(value) >= LEAST_LENGTH:
-            text = text.replace(value, HIDDEN)
+    for value in findable(secrets):
+        text = text.replace(value, HIDDEN)
     return text
 
 
 def hide_in_bytes(data: bytes, secrets: Iterable[str]) -> bytes:
     """Return what a program wrote with `***` in place of secret values, as `without`."""
-    for value in sorted(secrets, key=len, reverse=True):
-        if len(value) >= LEAST_LENGTH:
-            data = data.replace(value.encode(), HIDDEN.encode())
+    for value in findable(secrets):
+        data = data.replace(value.encode(), HIDDEN.encode())
     return data
 
 

@@ -30,15 +30,19 @@ def blocks_differ(timings: Sequence[LaunchTiming]) -> bool:
     return bool(gaps) and abs(median(gaps)) > TWO_MODES
 
 
+def on_device(timings: Sequence[LaunchTiming]) -> bool:
+    """Return True if launches used an accelerator: their steps are stamped by the host alone."""
+    return any(timing.on_device for timing in timings)
+
+
 def decided_by(baselines: Sequence[LaunchTiming], steps: StepStatistics | None) -> str:
     """Return "mean" or "median": the time per sample that decides, by the baseline alone.
 
     On an accelerator the median step is the host's, which runs ahead of its device; a whole block
     ends when the device has done its work.
     """
-    on_device = any(timing.on_device for timing in baselines)
     two_modes = (steps is not None and steps.two_modes) or has_two_modes(baselines)
-    return "mean" if on_device or two_modes else "median"
+    return "mean" if on_device(baselines) or two_modes else "median"
 
 
 def t_quantile(probability: float, degrees: float) -> float:

@@ -56,7 +56,7 @@ class Evidence:
 
     @property
     def _on_device(self) -> bool:
-        return any(timing.on_device for timing in self.baselines)
+        return compare.on_device(self.baselines)
 
     def decided_by(self) -> str:
         """Return "mean" or "median": the figure that decides for all arms, by the baseline."""

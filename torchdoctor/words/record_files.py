@@ -54,7 +54,7 @@ def encode(record: Report | Comparison | GateReport) -> bytes:
 
 def without_secrets(record: _Record, values: Sequence[str]) -> _Record:
     """Return a record with `***` wherever one of these values stands in a text of it."""
-    if not any(len(value) >= secret_values.LEAST_LENGTH for value in values):
+    if not secret_values.findable(values):
         return record
     hidden: _Record = _hidden(record, values)
     return hidden
@@ -98,9 +98,7 @@ def read_report(path: str | Path) -> Report:
     The run folder of a report that was moved with it is where the report is now.
     """
     path = Path(path)
-    if path.is_dir():
-        path = path / REPORT_NAME
-        _check_no_pipe(path)  # that was not named: nobody may ever write to it
+    path = path / REPORT_NAME if path.is_dir() else path
     report = decode_report(_read(path), str(path))
     before, now = report.run_folder, str(path.parent.resolve())
     if before and not Path(before).is_dir() and (path.parent / RECORDING_NAME).is_file():
@@ -119,7 +117,6 @@ def write_recording(recording: Recording, path: str | Path) -> None:
 
 def read_recording(path: str | Path) -> Recording:
     """Read what `write_recording` wrote; raise UsageError if it is no recording."""
-    _check_no_pipe(Path(path))
     outline = _outline(_read(Path(path)), str(path))
     if outline.get("kind") != "recording" or "recording" not in outline:
         raise UsageError(f"{path} is not a torchdoctor recording.")
@@ -196,11 +193,6 @@ def _keep_owner_and_attributes(handle: int, target: Path, before: os.stat_result
             for name in os.listxattr(target):
                 with contextlib.suppress(OSError):
                     os.setxattr(handle, name, os.getxattr(target, name))
-
-
-def _check_no_pipe(path: Path) -> None:
-    if path.is_fifo():
-        raise UsageError(f"{path} is a pipe, not a file.")
 
 
 def open_regular(path: Path) -> BinaryIO:

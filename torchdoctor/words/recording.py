@@ -7,6 +7,7 @@ stay in files of the run folder (`Recording.folder`).
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from torchdoctor.words import secret_values
 from torchdoctor.words.environment import Environment, SensorStatistics, StorageFacts
 from torchdoctor.words.launches import ProgramFailure
 from torchdoctor.words.network import NetworkUse
@@ -24,6 +25,14 @@ class Workload:
     script: str | None = None  # absolute path of the script, where there is one
     notebook: str | None = None  # as it was typed, where the script was made of one
     remark: str | None = None  # what was left out of it, one sentence
+
+    @property
+    def typed(self) -> list[str]:
+        """Return the command as it was typed, a notebook by its own name, and without secrets."""
+        command = secret_values.masked(self.command)
+        if self.notebook is not None:
+            command[1] = self.notebook  # behind the interpreter, which torchdoctor chose
+        return command
 
 
 @dataclass(frozen=True, kw_only=True)
