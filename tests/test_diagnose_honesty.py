@@ -29,14 +29,14 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
 
 def wait_for_a_message():
-    time.sleep(0.15)  # far more than operators take on a machine that others use
+    time.sleep(1.0)  # far more than operators take on a machine that others use
 
 
 def main():
-    plan = schedule(wait=1, warmup=1, active=5)
+    plan = schedule(wait=1, warmup=1, active=2)
     stacks = sys.argv[2] == "stacks"
     with profile(activities=[ProfilerActivity.CPU], schedule=plan, with_stack=stacks) as profiler:
-        for _ in range(7):
+        for _ in range(4):
             wait_for_a_message()
             model(torch.randn(32, 64)).sum().backward()
             optimizer.step()
