@@ -90,6 +90,13 @@ class ProfilerWindow:
         """Return all of its iterations; the profiler's own warm-up takes two."""
         return self.warmup_steps + 2 + self.profiled_steps + self.analysed_steps
 
+    @property
+    def plan(self) -> dict[str, Any]:
+        """Return what the probe is told of the profiler."""
+        steps = {"wait": 1, "warmup": 1, "active": self.profiled_steps}
+        analysed = {"analyse": self.analysed_steps > 0, "analysed_steps": self.analysed_steps}
+        return {**steps, **analysed, "with_stack": False, "record_shapes": True}
+
     def launch_s(self, observed: StepStatistics, start_s: float) -> float:
         """Return the seconds of its launch, with those for writing down what was seen."""
         written_s = next(s for steps, s in _WRITTEN_S.items() if self.analysed_steps >= steps)
@@ -109,6 +116,10 @@ PROFILER_WINDOWS = tuple(
     )
 )
 _LONG_STEP_S = 1.0  # so long a step needs no ten others before it
+# At the end of the observing launch, which has warmed up: one step until it begins.
+_WHOLE_WINDOWS = PROFILER_WINDOWS[:2]
+JOINED_WINDOWS = tuple(replace(window, warmup_steps=1) for window in PROFILER_WINDOWS[1:])
+_DEAR_START = 0.1  # of a budget: another start only for the profiler
 
 
 def choose_profiler_window(
@@ -127,6 +138,20 @@ def choose_profiler_window(
     if not fits and observed.program_ended:  # its end will cut the window off: what is there counts
         last = ProfilerWindow(warmup_steps=0, profiled_steps=4, analysed_steps=0)
         fits = [last] if last.launch_s(observed, start_s) <= most_s else []
+    return fits[0] if fits else None
+
+
+def choose_joined_window(
+    observed: StepStatistics, start_s: float, most_s: float, budget_s: float
+) -> ProfilerWindow | None:
+    """Choose the profiler window to take where the steps were observed, in `most_s` at most.
+
+    None: none fits, or a launch of its own has a whole window and starts soon.
+    """
+    own = choose_profiler_window(observed, start_s, most_s)
+    if own in _WHOLE_WINDOWS and start_s <= _DEAR_START * budget_s:
+        return None
+    fits = [window for window in JOINED_WINDOWS if window.launch_s(observed, 0.0) <= most_s]
     return fits[0] if fits else None
 
 
