@@ -58,6 +58,9 @@ def train(folder: Path, steps: int, product_ms: int, **plan: Any) -> tuple[Probe
 
 
 ASKS = """
+    import os
+    with open("cupti.txt", "w") as file:
+        file.write(os.environ.get("TEARDOWN_CUPTI", ""))
     asked = globals().get("asked", 0) + 1
     if asked == 6:
         import sys
@@ -87,6 +90,7 @@ def test_a_window_that_is_asked_for_leaves_the_observed_device_times(tmp_path: P
     told = json.loads(next(ran.channel.glob("observed-*.json")).read_text())
     assert "analysed_steps" not in told
     assert ran.main["analysed_steps"] == 1
+    assert (tmp_path / "cupti.txt").read_text() == "0", "graphs go on in the analysed steps"
 
 
 def test_an_observed_launch_adds_nothing_to_the_device_and_knows_its_time(tmp_path: Path) -> None:

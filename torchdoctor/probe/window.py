@@ -11,6 +11,7 @@ import threading
 import time
 
 from . import step_log
+from .accelerator import keep_cupti
 from .fixkit.switching import Switching
 from .fixkit.turns import Turns
 from .hooks.analysis import ANALYSED_STEPS, Analysis
@@ -165,6 +166,8 @@ class Window:
             return
         available = self._session.accelerator.is_available()
         supported = profiler.supported_activities() if available else ()
+        if available:
+            keep_cupti()  # the analysed steps may replay graphs
         activities = [*{profiler.ProfilerActivity.CPU, *supported}]
         steps = {name: wanted[name] for name in ("wait", "warmup", "active")}
         self._profiler = profiler.profile(
