@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from observed_programs import recorder_of
+from partial_recordings import recording
 
+from torchdoctor.checkup import run as run_story
 from torchdoctor.observe.events import read_channel, read_observed
 from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.observation import Observation
@@ -110,6 +114,30 @@ def test_a_window_that_kills_the_program_costs_nothing_observed(tmp_path: Path) 
     assert seen.steps.total_steps_seen >= 3
     with pytest.raises(ProgramFailed):
         recorder.joined_window()
+
+
+@pytest.mark.parametrize("has_gpu, has_device", [(True, False), (True, True), (False, False)])
+def test_without_the_kernels_of_a_gpu_a_launch_of_its_own_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, has_gpu: bool, has_device: bool
+) -> None:
+    """The observed launch is a fork, in which no profiler of a real GPU was ever started."""
+    joined, own = SimpleNamespace(has_device=has_device), object()
+    steps: Any = recording({"steps": {"mean_s": 0.1}}).steps
+    boundary = SimpleNamespace(boundary=steps.boundary)
+    profiles = SimpleNamespace(joined_window=lambda: joined, profile=lambda *_, **__: own)
+    run: Any = SimpleNamespace(
+        profiled_within=True,
+        recorder=profiles,
+        recording=SimpleNamespace(has_gpu=has_gpu),
+        _attempted=lambda profile: profile(),
+        _profile_most_s=lambda start_s: 60.0,
+        _relay=lambda event: None,
+    )
+    seen: Any = SimpleNamespace(steps=steps, start_s=1.0, steps_found=boundary)
+    monkeypatch.setattr(run_story, "stays_cold", lambda recording: False)
+    expected = own if has_gpu and not has_device else joined
+    assert run_story._Checkup._profile(run, seen) is expected
+    assert run.profiled_within == (expected is joined)
 
 
 def test_a_program_that_ends_within_the_window_keeps_what_was_profiled(tmp_path: Path) -> None:

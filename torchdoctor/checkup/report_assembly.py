@@ -34,6 +34,7 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
+from torchdoctor.words.figures import counted
 from torchdoctor.words.specs import FixSpec
 
 NOTHING = Diagnosis(bottleneck="none", sentence="Nothing was measured.")
@@ -200,7 +201,8 @@ def _overhead(recording: Recording, profiled_within: bool) -> Overhead:
     cost, steps, trace = recording.main.probe_cost_us_per_step, recording.steps, recording.trace
     where = "followed the observed steps" if profiled_within else "ran in its own launch"
     window = trace and (
-        f"The profiler window of {trace.steps} steps {where}, so its cost is in no timing."
+        f"The profiler window of {counted(trace.steps, 'step')} {where}, "
+        "so its cost is in no timing."
     )
     return Overhead(
         probe_us_per_step=cost,

@@ -109,15 +109,16 @@ PROFILER_WINDOWS = tuple(
     for warmup, profiled, analysed in (
         (10, 4, 6),
         (3, 4, 6),
+        (3, 2, 6),
         (3, 3, 3),
         (2, 2, 1),
         (1, 2, 0),
         (1, 1, 0),
     )
 )
-_LONG_STEP_S = 1.0  # so long a step needs no ten others before it
+_LONG_STEP_S = 1.0  # so long a step needs no ten others before it, and two show enough
+_MOST_LONG_STEPS = 2
 # At the end of the observing launch, which has warmed up: one step until it begins.
-_WHOLE_WINDOWS = PROFILER_WINDOWS[:2]
 JOINED_WINDOWS = tuple(replace(window, warmup_steps=1) for window in PROFILER_WINDOWS[1:])
 _DEAR_START = 0.1  # of a budget: another start only for the profiler
 
@@ -128,7 +129,7 @@ def choose_profiler_window(
     """Choose the largest profiler window whose launch takes `most_s` at most; None: none does."""
     fits = []
     for window in PROFILER_WINDOWS:
-        if observed.mean_s > _LONG_STEP_S and window.warmup_steps > FEWEST_WARMUP:
+        if _has_needless_steps(window, observed):
             continue
         needed = window.steps - window.analysed_steps + 2
         if observed.program_ended and observed.total_steps_seen < needed:
@@ -149,10 +150,18 @@ def choose_joined_window(
     None: none fits, or a launch of its own has a whole window and starts soon.
     """
     own = choose_profiler_window(observed, start_s, most_s)
-    if own in _WHOLE_WINDOWS and start_s <= _DEAR_START * budget_s:
+    is_whole = own is not None and own.analysed_steps == ANALYSED_STEPS
+    if is_whole and start_s <= _DEAR_START * budget_s:
         return None
-    fits = [window for window in JOINED_WINDOWS if window.launch_s(observed, 0.0) <= most_s]
-    return fits[0] if fits else None
+    windows = [x for x in JOINED_WINDOWS if not _has_needless_steps(x, observed)]
+    return next((x for x in windows if x.launch_s(observed, 0.0) <= most_s), None)
+
+
+def _has_needless_steps(window: ProfilerWindow, observed: StepStatistics) -> bool:
+    """Return whether a window has more steps than are worth it where each takes long."""
+    if observed.mean_s <= _LONG_STEP_S:
+        return False
+    return window.warmup_steps > FEWEST_WARMUP or window.profiled_steps > _MOST_LONG_STEPS
 
 
 def prepared_ahead(settings: Mapping[str, Any], loader: LoaderFacts) -> tuple[int, int]:
