@@ -35,6 +35,7 @@ from torchdoctor.words import (
     TraceStatistics,
     Workload,
 )
+from torchdoctor.words.traced import MatrixWork
 
 FIXES = catalogue.fixes()
 HERE = Location(file="/home/me/work/train.py", line=42)
@@ -277,6 +278,20 @@ def test_compiling_a_few_operators_is_expected_to_be_cheaper_than_thousands() ->
     assert setup_s(100.0) < 20.0 < setup_s(None) < setup_s(5000.0)
     # A program that generates text of growing length was compiled four times, in 55 s of 60.
     assert setup_s(None) < setup_s(None, sizes=1) < 50.0 < setup_s(None, sizes=3)
+
+
+def test_timing_kernels_is_priced_by_the_products_of_the_program() -> None:
+    """A minute for all kept it from a program of two products, and is too little for forty."""
+
+    def setup_s(kinds: int, mode: str) -> float:
+        work = MatrixWork(flops=1e9, device_s=0.01, known_share=1.0, kinds=kinds)
+        trace = TraceStatistics(path="t", steps=4, operator_calls_per_step=500, matrix_work=work)
+        program = replace(recording(model={}, gpu=AMPERE), trace=trace)
+        return ArmSpecs(FIXES, program).of([("torch-compile", {"mode": mode})]).setup_s
+
+    tuned, plain = "max-autotune-no-cudagraphs", setup_s(40, "default")
+    assert plain == setup_s(2, "default") < setup_s(2, tuned) < plain + 60.0
+    assert setup_s(40, tuned) > plain + 150.0
 
 
 def test_persistent_workers_need_several_epochs() -> None:

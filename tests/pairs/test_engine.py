@@ -225,6 +225,21 @@ def test_what_is_compiled_is_paid_once() -> None:
     assert engine.once_s(compiled) == 0.0, "it compiled nothing"
 
 
+def test_a_setting_is_priced_by_what_another_one_of_its_fix_took() -> None:
+    """Announced were 60 and 100 s; the first took nothing beyond an untouched launch."""
+    program = Program(side_by_side=False)
+    engine = engine_of(program)
+    compiled = replace(AMP, setup_s=60.0)
+    tuned = replace(AMP, name="amp, tuned", setup_s=100.0)
+    other = replace(CACHE, setup_s=100.0)
+    assert engine.once_s(tuned) == 100.0
+    program.alone_["amp"] = lambda arm, n: timing(arm)
+    engine.pair(compiled)
+    engine.pair(compiled)
+    assert engine.once_s(tuned) == 40.0 and engine.once_s(other) == 100.0
+    assert engine.expected_launch_s(tuned) == engine.expected_launch_s(UNTOUCHED) + 40.0
+
+
 def test_only_what_can_be_switched_is() -> None:
     engine = engine_of(Program(blocks=object()))
     assert engine.can_switch(replace(AMP, switching=Switching())) and not engine.can_switch(AMP)

@@ -163,3 +163,35 @@ def test_watch_counts_replays_as_steps_and_keeps_out_of_captures(tmp_path: Path)
     [log] = read_run(ran.channel).processes
     assert log.steps.step[-1] == WARM + REPLAYS
     assert log.process.probe_failed is None
+
+
+@pytest.mark.parametrize("users", ["", "1"])
+def test_windows_of_watch_leave_cupti_as_it_is_for_graphs(tmp_path: Path, users: str) -> None:
+    """Taken down at a window's end, it crashes graphs at the next one: torch says so."""
+    sets = f"import os; os.environ['TEARDOWN_CUPTI'] = {users!r}" if users else ""
+    program = f"""
+import os, sys
+profiling = sys.modules["_torchdoctor_probe_attach"]._watch.profiling
+profiling._began_s -= 10_000  # windows may take their share of hours
+{sets}
+graph = torch.cuda.CUDAGraph()
+for _ in range({WARM}):
+    compute()
+with torch.cuda.graph(graph):
+    loss = compute()
+closed = []
+closing = profiling._close
+profiling._close = lambda step: (closing(step), closed.append(step))
+for _ in range(100_000):
+    x.copy_(torch.randn(8, 16))
+    graph.replay()
+    profiling._watch.log.work()
+    if profiling.profiler is None:
+        profiling.told = len(closed) + 1
+    if len(closed) == 2:
+        break
+names = "TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"
+print(json.dumps([[os.environ.get(name) for name in names], len(closed)]))
+"""
+    _, told = train(tmp_path, program, watch={}, profile=True)
+    assert told == [[users or "0", "1"], 2]

@@ -57,6 +57,42 @@ def train(folder: Path, steps: int, product_ms: int, **plan: Any) -> tuple[Probe
     return ended, json.loads((folder / "counts.json").read_text())
 
 
+ASKS = """
+    import os
+    with open("cupti.txt", "w") as file:
+        file.write(os.environ.get("TEARDOWN_CUPTI", ""))
+    asked = globals().get("asked", 0) + 1
+    if asked == 6:
+        import sys
+        session = sys.modules["_torchdoctor_probe_attach"]._session
+        steps = {"wait": 1, "warmup": 1, "active": 2, "analyse": True, "analysed_steps": 1}
+        profile = {**steps, "with_stack": False, "record_shapes": True}
+        boundary = {"kind": "loader", "ident": 0, "every": 1}
+        with open("%s/window-%d.json" % (session.channel, session.number), "w") as file:
+            json.dump({"boundary": boundary, "profile": profile}, file)
+"""
+
+
+def test_a_window_that_is_asked_for_leaves_the_observed_device_times(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace("LAST", "4000") + ASKS)
+    env = {**devices.variables(), "SIMULATED_GPU": f"kernel:mm={FAST_MS * 1000}"}
+    plan = {"purpose": "observe", "sample_stacks": True, "window_on_request": True}
+    ran = run_probed(["train.py"], tmp_path, tmp_path, env=env, forked=True, **plan)
+    assert ran.stopped_by == "done", ran.stderr
+    assert ran.said() == []
+    rows = ran.events[ran.main_pid]
+    [begins] = rows[rows[:, 0] == step_log.OBSERVED, 2]
+    device = rows[rows[:, 0] == step_log.DEVICE]
+    assert (device[:, 3] >= 0).all() and (device[:, 2] <= begins).all()
+    before = from_rows(rows[rows[:, 2] <= begins])
+    assert before.device_clock and len(before.at(step_log.OPTIMIZER_END)) >= 6
+    assert len(list(ran.channel.glob("trace-*.json.gz"))) == 1
+    told = json.loads(next(ran.channel.glob("observed-*.json")).read_text())
+    assert "analysed_steps" not in told
+    assert ran.main["analysed_steps"] == 1
+    assert (tmp_path / "cupti.txt").read_text() == "0", "graphs go on in the analysed steps"
+
+
 def test_an_observed_launch_adds_nothing_to_the_device_and_knows_its_time(tmp_path: Path) -> None:
     _, alone = train(tmp_path, 8, SLOW_MS)
     observed, counts = train(tmp_path, 8, SLOW_MS, purpose="observe", sample_stacks=True)

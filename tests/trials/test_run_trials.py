@@ -144,6 +144,7 @@ def test_a_cost_that_is_announced_is_planned_for():
     results = try_all(program, ["b", "compile"], 30.0, setup_s=program.setup_s)
     assert all(name != "compile" for name, _ in program.launched)
     assert "the time ran out" in row(results, "compile").reason
+    assert "40" in row(results, "compile").reason, "what it would have taken"
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12])

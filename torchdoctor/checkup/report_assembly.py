@@ -34,6 +34,7 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
+from torchdoctor.words.figures import counted
 from torchdoctor.words.specs import FixSpec
 
 NOTHING = Diagnosis(bottleneck="none", sentence="Nothing was measured.")
@@ -56,6 +57,7 @@ class RunResults:
     ending: Ending | None = None  # of the search; None: there was none
     other_load: OtherLoad | None = None  # while fixes were tried
     warnings: Sequence[str] = ()  # doubts that the first screen shows
+    profiled_within: bool = False  # the observing launch, whose last steps were profiled
 
 
 def assemble(run: RunResults) -> Report:
@@ -97,7 +99,7 @@ def assemble(run: RunResults) -> Report:
         no_trials_reason=run.no_trials_reason,
         ending=busy_machine.ending_of(run.ending, rows, run.other_load, fixes),
         noise_floor=trials.noise_floor if trials else None,
-        overhead=_overhead(recording),
+        overhead=_overhead(recording, run.profiled_within),
         steps=recording.steps,
         trace=recording.trace,
         ranks=recording.ranks,
@@ -195,11 +197,12 @@ def _noted(
     return changed
 
 
-def _overhead(recording: Recording) -> Overhead:
+def _overhead(recording: Recording, profiled_within: bool) -> Overhead:
     cost, steps, trace = recording.main.probe_cost_us_per_step, recording.steps, recording.trace
+    where = "followed the observed steps" if profiled_within else "ran in its own launch"
     window = trace and (
-        f"The profiler window of {trace.steps} steps ran in its own launch, so its cost is in no "
-        "timing."
+        f"The profiler window of {counted(trace.steps, 'step')} {where}, "
+        "so its cost is in no timing."
     )
     return Overhead(
         probe_us_per_step=cost,

@@ -23,9 +23,16 @@ from torchdoctor.launch.run_folder import gone_if_refused, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.machine.load_beside import LoadBeside
+from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.observation import Observation, Profiled, without_yielding
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
-from torchdoctor.observe.window import Window, choose_profiler_window, choose_window
+from torchdoctor.observe.window import (
+    ProfilerWindow,
+    Window,
+    choose_joined_window,
+    choose_profiler_window,
+    choose_window,
+)
 from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
@@ -43,6 +50,7 @@ from torchdoctor.words import (
     ProgressEvent,
     Recording,
     Report,
+    StepStatistics,
     Workload,
     secret_values,
 )
@@ -52,6 +60,7 @@ from torchdoctor.words.record_files import without_secrets, write_record, write_
 _OBSERVE_SHARE, _OBSERVE_MOST = 0.06, 0.35  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
+_LEAST_PROFILE_SHARE = 0.15  # of what is left, also where trials are short of time: it says which
 _LEAST_TRIALS_S = 3.0  # of trials, and what starting takes
 _LEFT_FOR_TRIALS = 2.0  # times that, after profiling
 _REPORT_S, _REPORT_SHARE = 1.0, 0.1  # of the budget, after the last launch: for the report
@@ -159,9 +168,11 @@ class _Checkup(RunResults):
 
         def observe(enough_s: float = enough) -> Observation:
             with self._load_beside().measuring() as held:
+                joined = JoinedWindow(self._joined_window)
                 observed = self.recorder.observe(
-                    self.settings.step_on, enough_s, most, self._left()
+                    self.settings.step_on, enough_s, most, self._left(), joined=joined
                 )
+                self.profiled_within = joined.asked
             return without_yielding(observed, held.yielded)
 
         earlier, workload = self.settings.earlier, self.recording.workload
@@ -213,10 +224,13 @@ class _Checkup(RunResults):
 
     def _profile(self, observation: Observation) -> Profiled | None:
         """Return the profiler window, where the budget allows it; its absence is a doubt."""
-        most_s = self._left()
-        if not self.settings.no_fixes:
-            most_s -= _LEFT_FOR_TRIALS * (_LEAST_TRIALS_S + observation.start_s)
-            most_s = min(most_s, self.settings.budget_s * _PROFILE_SHARE)
+        if self.profiled_within:
+            joined = self._attempted(self.recorder.joined_window)
+            # What records kernels was never tried in a fork, as the observed launch may be.
+            if joined and (joined.has_device or not self.recording.has_gpu):
+                return joined
+            self.profiled_within = False
+        most_s = self._profile_most_s(observation.start_s)
         window = choose_profiler_window(observation.steps, observation.start_s, most_s)
         if window is None:
             self.doubts.append(
@@ -231,11 +245,36 @@ class _Checkup(RunResults):
         self._relay(ProgressEvent(phase="profile", message=message, why=why))
         boundary, cold = observation.steps_found.boundary, stays_cold(self.recording)
         forked = not self.recording.has_gpu  # what records kernels was never tried in a fork
+        profile = self.recorder.profile
+        return self._attempted(
+            functools.partial(profile, boundary, window, longest, cold=cold, forked=forked)
+        )
+
+    def _attempted(self, profile: Callable[[], Profiled]) -> Profiled | None:
         try:
-            return self.recorder.profile(boundary, window, longest, cold=cold, forked=forked)
+            return profile()
         except ProgramFailed as error:
             self.doubts.append(str(error))
             return None
+
+    def _profile_most_s(self, start_s: float) -> float:
+        """Return the seconds that a profiler window may take, with the start of its launch."""
+        left_s = self._left()
+        if self.settings.no_fixes:
+            return left_s
+        trials_s = _LEFT_FOR_TRIALS * (_LEAST_TRIALS_S + start_s)
+        most_s = min(left_s - trials_s, self.settings.budget_s * _PROFILE_SHARE)
+        return max(most_s, _LEAST_PROFILE_SHARE * left_s)
+
+    def _joined_window(self, steps: StepStatistics, start_s: float) -> ProfilerWindow | None:
+        """Return the profiler window that the observing launch is to end with; None: none."""
+        most_s, budget_s = self._profile_most_s(start_s), self.settings.budget_s
+        window = choose_joined_window(steps, start_s, most_s, budget_s)
+        if window is not None:
+            why = "Its trace says which operators and kernels take the time"
+            message = "The profiler records a few steps, at the end of the same launch"
+            self._relay(ProgressEvent(phase="profile", message=message, why=why))
+        return window
 
     def _take_traces(self, observation: Observation, profiled: Profiled) -> Observation:
         """Add the trace of the rank that the others wait for; return what was observed on it."""

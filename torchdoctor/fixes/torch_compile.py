@@ -31,6 +31,7 @@ the CPU a C++ compiler is needed, on the GPU Triton. A small model on a CPU can 
 
 ## Sources
 - PyTorch documentation, torch.compiler: https://docs.pytorch.org/docs/stable/torch.compiler.html
+- What timing kernels takes: https://github.com/pytorch/pytorch/pull/107983
 """
 
 import contextlib
@@ -59,7 +60,9 @@ _PRODUCTS = 0.8  # of their time, which stays as it is
 # Of 1,000 to 5,000 operators a step, on two cores, compiling took 21 to 42 s.
 _SETUP_S, _OPERATOR_S, _USUAL_CALLS = 15.0, 0.0055, 2600
 _EVAL_GRAPH = 0.4  # it has no backward: three of them and one for training took 55 s
-_AUTOTUNE_S = 60.0  # a guess: no GPU was there to time it
+# For each product of other sizes: Inductor's own lines "AUTOTUNE takes" say 5.2 s in PyTorch's pull
+# request 107983, 9.0 s in 96729, and 9.6 s ("benchmarking" and "precompiling") in vLLM's documents.
+_TUNED_PRODUCT_S = 7.5
 _MANY_SIZES = 3  # two are often those of training and of evaluation, or of the last batch
 _MATRIX_SHARE = 0.3  # of the step, from which on kernels of products are worth timing
 
@@ -114,14 +117,15 @@ def works_on_s(recording: Recording) -> float | None:
 def more_setup_s(settings: Settings, recording: Recording) -> float:
     """Return what operators add, and evaluation, which compiles its own graphs, for some sizes.
 
-    "max-autotune" times some twenty kernels for each product beside that.
+    "max-autotune" times some twenty kernels for each product of the trace beside that.
     """
     calls = (recording.trace and recording.trace.operator_calls_per_step) or _USUAL_CALLS
     operators_s = _OPERATOR_S * calls
     sizes = max((m.eval_sizes for m in training_models(recording)), default=0)
     compiling_s = operators_s + _EVAL_GRAPH * sizes * (_SETUP_S + operators_s)
     autotunes = str(settings.get("mode")).startswith("max-autotune")
-    return compiling_s + (_AUTOTUNE_S if autotunes else 0.0)
+    work = recording.trace.matrix_work if recording.trace else None
+    return compiling_s + (_TUNED_PRODUCT_S * work.kinds if autotunes and work else 0.0)
 
 
 def _matrix_share(recording: Recording) -> float:

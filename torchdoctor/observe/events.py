@@ -4,7 +4,7 @@
 are those of `probe.step_log`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -151,6 +151,24 @@ def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFact
         except (msgspec.DecodeError, OSError) as error:
             doubts.append(f"The probe's file {path.name} could not be read: {error}.")
     return events, facts, doubts
+
+
+def read_observed(
+    folder: Path,
+) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
+    """Return, as `read_channel`, what was before a profiler window; all where there was none."""
+    events, facts, doubts = read_channel(folder)
+    for path in sorted(folder.glob("observed-*.json")):
+        facts[_pid_of(path)] = msgspec.json.decode(path.read_bytes(), type=ProcessFacts)
+    return {pid: _until_window(log) for pid, log in events.items()}, facts, doubts
+
+
+def _until_window(log: Events) -> Events:
+    ends = log.at(step_log.OBSERVED)
+    if not len(ends):
+        return log
+    columns = {name: getattr(log, name)[: ends[0]] for name in ("code", "ident", "t_ns", "value")}
+    return replace(log, **columns)
 
 
 def read_losses(path: Path) -> np.ndarray:

@@ -15,8 +15,9 @@ from torchdoctor.launch.launch import (
     told_besides,
 )
 from torchdoctor.observe.events import Events, read_channel
+from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
-from torchdoctor.observe.steps import step_durations
+from torchdoctor.observe.steps import step_durations, step_statistics
 from torchdoctor.words import (
     ProcessFacts,
     ProgramFailure,
@@ -44,12 +45,15 @@ class ObservationWatch:
     enough_s: float  # time of training that is worth watching
     most_s: float  # time after the first steps at which it ends in any case, if there are a few
     wait_s: float  # longest wait for the first steps
+    joined: JoinedWindow | None = None  # at its end, where that is wanted
     gave_up: bool = False  # no steps came in time
     _next_look: float = 0.0
     _first_s: float | None = None  # when the first steps were seen
 
     def __call__(self, running: RunningLaunch) -> bool:
         """Return True when the launch may be stopped; reads the step log about twice a second."""
+        if self.joined is not None and self.joined.asked:
+            return self.joined.is_over(running)
         now = time.monotonic()
         if now < self._next_look:
             return False
@@ -72,7 +76,25 @@ class ObservationWatch:
             (FEW_STEPS, 2 * self.enough_s),
             (FEWEST_STEPS, self.most_s),
         )
-        return any(len(durations) >= few and durations.sum() >= seconds for few, seconds in asked)
+        if not any(len(durations) >= n and durations.sum() >= seconds for n, seconds in asked):
+            return False
+        return not self._ask_for_window(running, events, steps)
+
+    def _ask_for_window(
+        self, running: RunningLaunch, events: Mapping[int, Events], boundaries: StepsFound
+    ) -> bool:
+        """Return True if the launch goes on for a profiler window."""
+        # Several trainers would begin theirs at different steps, and wait for each other.
+        if self.joined is None or len(boundaries.trainers) > 1:
+            return False
+        if boundaries.boundary.every > 1:
+            return False
+        [number], boundary = boundaries.trainers, boundaries.boundary
+        trainer = events[number]
+        steps = step_statistics([trainer], boundaries, program_ended=False)
+        first = boundary_rows(trainer, boundary)[0]
+        start_s = float(trainer.t_ns[first]) / 1e9 - running.begin_s
+        return self.joined.ask(running, number, boundary, steps, start_s)
 
 
 _REFUSED = re.compile(r"unrecognized|unknown|no such option", re.IGNORECASE)
@@ -199,6 +221,11 @@ class Profiled:
 
     traces: list["RankTrace"]
     facts: Mapping[int, ProcessFacts]
+
+    @property
+    def has_device(self) -> bool:
+        """Return True if a trace holds work of a device."""
+        return any(trace.statistics.has_device for trace in self.traces)
 
     def largest(self) -> "RankTrace":
         """Return the trace that holds most, of processes that are not ranks of one job."""

@@ -90,6 +90,13 @@ class ProfilerWindow:
         """Return all of its iterations; the profiler's own warm-up takes two."""
         return self.warmup_steps + 2 + self.profiled_steps + self.analysed_steps
 
+    @property
+    def plan(self) -> dict[str, Any]:
+        """Return what the probe is told of the profiler."""
+        steps = {"wait": 1, "warmup": 1, "active": self.profiled_steps}
+        analysed = {"analyse": self.analysed_steps > 0, "analysed_steps": self.analysed_steps}
+        return {**steps, **analysed, "with_stack": False, "record_shapes": True}
+
     def launch_s(self, observed: StepStatistics, start_s: float) -> float:
         """Return the seconds of its launch, with those for writing down what was seen."""
         written_s = next(s for steps, s in _WRITTEN_S.items() if self.analysed_steps >= steps)
@@ -102,13 +109,18 @@ PROFILER_WINDOWS = tuple(
     for warmup, profiled, analysed in (
         (10, 4, 6),
         (3, 4, 6),
+        (3, 2, 6),
         (3, 3, 3),
         (2, 2, 1),
         (1, 2, 0),
         (1, 1, 0),
     )
 )
-_LONG_STEP_S = 1.0  # so long a step needs no ten others before it
+_LONG_STEP_S = 1.0  # so long a step needs no ten others before it, and two show enough
+_MOST_LONG_STEPS = 2
+# At the end of the observing launch, which has warmed up: one step until it begins.
+JOINED_WINDOWS = tuple(replace(window, warmup_steps=1) for window in PROFILER_WINDOWS[1:])
+_DEAR_START = 0.1  # of a budget: another start only for the profiler
 
 
 def choose_profiler_window(
@@ -117,7 +129,7 @@ def choose_profiler_window(
     """Choose the largest profiler window whose launch takes `most_s` at most; None: none does."""
     fits = []
     for window in PROFILER_WINDOWS:
-        if observed.mean_s > _LONG_STEP_S and window.warmup_steps > FEWEST_WARMUP:
+        if _has_needless_steps(window, observed):
             continue
         needed = window.steps - window.analysed_steps + 2
         if observed.program_ended and observed.total_steps_seen < needed:
@@ -128,6 +140,28 @@ def choose_profiler_window(
         last = ProfilerWindow(warmup_steps=0, profiled_steps=4, analysed_steps=0)
         fits = [last] if last.launch_s(observed, start_s) <= most_s else []
     return fits[0] if fits else None
+
+
+def choose_joined_window(
+    observed: StepStatistics, start_s: float, most_s: float, budget_s: float
+) -> ProfilerWindow | None:
+    """Choose the profiler window to take where the steps were observed, in `most_s` at most.
+
+    None: none fits, or a launch of its own has a whole window and starts soon.
+    """
+    own = choose_profiler_window(observed, start_s, most_s)
+    is_whole = own is not None and own.analysed_steps == ANALYSED_STEPS
+    if is_whole and start_s <= _DEAR_START * budget_s:
+        return None
+    windows = [x for x in JOINED_WINDOWS if not _has_needless_steps(x, observed)]
+    return next((x for x in windows if x.launch_s(observed, 0.0) <= most_s), None)
+
+
+def _has_needless_steps(window: ProfilerWindow, observed: StepStatistics) -> bool:
+    """Return whether a window has more steps than are worth it where each takes long."""
+    if observed.mean_s <= _LONG_STEP_S:
+        return False
+    return window.warmup_steps > FEWEST_WARMUP or window.profiled_steps > _MOST_LONG_STEPS
 
 
 def prepared_ahead(settings: Mapping[str, Any], loader: LoaderFacts) -> tuple[int, int]:

@@ -33,7 +33,8 @@ from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
 from torchdoctor.machine.storage import drop, storage_facts, waits_for_input
 from torchdoctor.observe import observation
-from torchdoctor.observe.events import evaluates_training_loader, read_channel
+from torchdoctor.observe.events import evaluates_training_loader, read_observed
+from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.observation import Observation, ObservationWatch, Profiled
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics, window_ns
@@ -90,6 +91,7 @@ class Recorder:
         self.contacts: list[list[HostContact]] = []  # of each launch
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
+        self._observing: LaunchResult | None = None
         self._observation: Callable[[int | None], Observation] | None = None  # given a rank
         self._kept = kept = compile_cache.kept_folder(workload) or folder / "compile-cache"
         with writing(folder):
@@ -131,23 +133,29 @@ class Recorder:
         most_s: float,
         budget_s: float = math.inf,
         spec: LaunchSpec = _OBSERVED,
+        joined: JoinedWindow | None = None,
     ) -> Observation:
         """Run the untouched program until its training steps are known well enough.
 
         `step_on`: what separates iterations, by the user's word; `enough_s`: of training, for at
         most `most_s`; `budget_s`: longest wait for the first steps; `spec`: another version of the
-        program. Raise ProgramFailed, NoStepFound or TimedOut with a sentence that says what to do.
+        program; `joined`: decides about a profiler window at its end. Raise ProgramFailed,
+        NoStepFound or TimedOut with a sentence that says what to do.
         """
         plan = {"purpose": "observe", "sample_stacks": True, "watch_files": True}
         plan["batches_learn"] = step_on == "loader"  # the user says that batches are steps
         wait_s = min(self.timeout_s, budget_s)
-        watch = ObservationWatch(step_on, enough_s, most_s, wait_s)
+        plan["window_on_request"] = joined is not None
+        watch = ObservationWatch(step_on, enough_s, most_s, wait_s, joined)
         sensors = Sensors()
         forked = replace(spec, plan=plan, forked=True)
         result = self._launch(forked, wait_s + most_s, watch, sensors)
         if watch.gave_up:
             result = replace(result, ended="timed-out")
-        self._observed = result.channel
+        self._observed, self._observing = result.channel, result
+        if result.exit_code and any(result.channel.glob("observed-*.json")):
+            # It failed within the profiler window; what was before that counts.
+            result = replace(result, ended="stopped", exit_code=None)
         self._observation = partial(
             _observation, result, sensors.stop(), step_on, spec.workload or self.workload
         )
@@ -175,6 +183,11 @@ class Recorder:
         assert self._observation is not None
         return self._observation(rank)
 
+    def joined_window(self) -> Profiled:
+        """Return what the window at the observing launch's end showed; ProgramFailed: nothing."""
+        assert self._observing is not None
+        return observation.profiled_window(self._observing)
+
     def storage(self, observed: Observation) -> StorageFacts | None:
         """Return where the files lie that the observed loop waited for; None: it waits for none.
 
@@ -194,14 +207,11 @@ class Recorder:
         forked: bool,
     ) -> Profiled:
         """Record a profiler window in a launch never timed; ProgramFailed: no trace came of it."""
-        profile = {"wait": 1, "warmup": 1, "active": window.profiled_steps, "with_stack": False}
-        analysed = window.analysed_steps
-        profile |= {"record_shapes": True, "analyse": analysed > 0, "analysed_steps": analysed}
         plan = {
             "purpose": "profile",
             "warmup_steps": window.warmup_steps,
             "measure_steps": 10**9,
-            "profile": profile,
+            "profile": window.plan,
         }
         spec = LaunchSpec(name="profile", boundary=boundary, plan=plan, forked=forked)
         result = self._launch(spec, timeout_s, cold=cold)
@@ -306,7 +316,7 @@ def _observation(
 
     `rank`: the one that counts as the main process; None: the lowest.
     """
-    events, facts, doubts = read_channel(result.channel)
+    events, facts, doubts = read_observed(result.channel)
     boundaries = find_boundary(events, facts, step_on, rank)
     interrupted = result.ended == "interrupted"
     if interrupted and isinstance(boundaries, NoSteps):

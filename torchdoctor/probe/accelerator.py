@@ -5,6 +5,17 @@ program may compute on any of them without making it the current one ("cuda:1"):
 for and described are the devices that it has memory on.
 """
 
+import os
+
+
+def keep_cupti():
+    """Let no profiler take CUPTI down at its end: CUDA graphs that go on would crash.
+
+    Kineto reads both variables where a profiler starts and stops. The user's own stay.
+    """
+    os.environ.setdefault("TEARDOWN_CUPTI", "0")
+    os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
+
 
 class Accelerator:
     """What the probe needs of the backend's module, such as `torch.cuda` or `torch.xpu`."""

@@ -48,6 +48,7 @@ class Session:
         self.when_learning = []  # called once the first backward or optimizer step has ended
         self.when_flushing = []
         self.when_device_rests = []  # called where the device has been waited for anyway
+        self.when_observed = []  # called before what only looks on is disturbed
         self.accelerator = Accelerator(torch)
         self.synchronise = self.accelerator.wait
         self._start()
@@ -160,6 +161,17 @@ class Session:
         """Write events only, four times a second, so that a kill loses little."""
         if self._may_write():
             self.guarded(self.log.flush)()
+            self.guarded(self.window.look_for_request)()
+
+    def end_observing(self):
+        """Keep what was observed so far as it is: a profiler window begins."""
+        self.log.add(step_log.OBSERVED)
+        self.synchronise()
+        self.device_rests()
+        self.flush()
+        self.guarded(facts.write)(self, "observed")
+        for function in self.when_observed:
+            self.guarded(function)()
 
     def _may_write(self):
         """Return False in a loader worker, which switches itself off at its first attempt."""

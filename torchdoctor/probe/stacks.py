@@ -115,19 +115,26 @@ class Stacks:
         self._growth = Growth(log, self._counts) if log.sequence else None
         # Pure Python keeps the GIL for 5 ms by default, and torch's operators let go of it: samples
         # would all fall on the first operator after a piece of Python, and none on the Python.
-        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
+        self._users_switch_s, self._on = sys.getswitchinterval(), True
+        sys.setswitchinterval(min(self._users_switch_s, _SWITCH_S))
         session.forget.append(_collect_again)
+        session.when_observed.append(self._stop)
         self._thread = threading.Thread(target=self._run, name="torchdoctor-stacks", daemon=True)
         self._thread.start()
 
     def _run(self):
         session = self._session
         try:
-            while session.on and os.getpid() == session.pid:
+            while self._on and session.on and os.getpid() == session.pid:
                 time.sleep(_INTERVAL_S)
                 self._sample()
         except Exception as error:
             session.fail("stacks", error)
+
+    def _stop(self):
+        self._on = False
+        if sys.getswitchinterval() < 2 * _SWITCH_S:  # else the program has set its own since
+            sys.setswitchinterval(self._users_switch_s)
 
     def _sample(self):
         session = self._session
@@ -208,3 +215,4 @@ def install(session):
     if session.plan.get("sample_stacks"):
         session.registries.append(Stacks(session))
         session.when_device_rests.append(lambda: session.log.flush(wait=True))
+        session.when_observed.append(session.log.end_device_times)

@@ -38,6 +38,7 @@ GRADIENT_BEGIN = 22  # torch.autograd.grad; ident: number in GRADIENT_CALLS
 GRADIENT_END = 23
 LEARNED = 24  # a batch has come of a loader (ident) whose batches are steps by the user's word
 DEVICE = 25  # the GPU came to the event of this time; value: ns since it came to the first such
+OBSERVED = 26  # in an observing launch: from here on a profiler window disturbs it
 
 # Calls of torch.autograd.grad: those that end a computation, those of an outermost torch.func
 # transform, and those whose result is differentiated again (they are part of a forward).
@@ -159,6 +160,10 @@ class DeviceLog(EventLog):
         except Exception:  # events of two devices, say
             self._lose()
         super().flush()
+
+    def end_device_times(self):
+        """Record no more events of the device."""
+        self._accelerator, self._waiting = None, deque()
 
     def _lose(self):
         """Let the host's times count, for all events."""

@@ -1,14 +1,17 @@
 """Counts iterations, marks the measured window, runs the profiler window, ends the launch.
 
-Only in launches whose plan names the boundary; an observing launch logs until it is stopped.
+Only in launches whose plan names the boundary. An observing launch logs until it is stopped, or
+until a file of the channel folder asks for a profiler window at its end, and names the boundary.
 """
 
+import json
 import math
 import os
 import threading
 import time
 
 from . import step_log
+from .accelerator import keep_cupti
 from .fixkit.switching import Switching
 from .fixkit.turns import Turns
 from .hooks.analysis import ANALYSED_STEPS, Analysis
@@ -29,17 +32,36 @@ class Window:
         self._steps = int(plan.get("measure_steps") or 0)
         self._most_s = plan.get("max_window_s") or math.inf
         self._profile = plan.get("profile")
+        self._may_be_asked = bool(plan.get("window_on_request"))
         self._switching = Switching(session) if plan.get("switch") else None
         self._turns = Turns(session) if plan.get("turns") else None
         session.forget.append(self._forget)
         self._forget()
 
     def _forget(self):
+        if self._may_be_asked:  # not of a forked child
+            self.kind = self._profile = None
         self.iteration = self._events = 0
         self._learned_at = -1
         self._began_s = self._profiler = self._analysis = None
         # Before this iteration and this time a boundary is nothing but a mark.
         self._plain_until, self._plain_ns = 0, 0
+
+    def bounds(self, kind):
+        """Return whether such events separate iterations, or may do so later."""
+        return self.kind == kind or self._may_be_asked
+
+    def look_for_request(self):
+        """Begin to count iterations once a profiler window of this process is asked for."""
+        if not self._may_be_asked or self.kind is not None:
+            return
+        path = "%s/window-%d.json" % (self._session.channel, self._session.number)
+        if not os.path.exists(path):
+            return
+        with open(path, encoding="utf-8") as file:
+            wanted = json.load(file)
+        self._profile, self._first = wanted["profile"], 0
+        self.ident, self.kind = wanted["boundary"]["ident"], wanted["boundary"]["kind"]
 
     def event(self, kind, ident):
         """Take in an event that may be a boundary; hooks call this before they log what begins."""
@@ -66,6 +88,8 @@ class Window:
 
     def _boundary(self):
         session, number = self._session, self.iteration
+        if self._may_be_asked and number == 0:
+            session.end_observing()
         self.iteration += 1
         if self._profile is None and (self._switching or self._turns):
             (self._switch if self._switching else self._turns.boundary)(number)
@@ -142,6 +166,8 @@ class Window:
             return
         available = self._session.accelerator.is_available()
         supported = profiler.supported_activities() if available else ()
+        if available:
+            keep_cupti()  # the analysed steps may replay graphs
         activities = [*{profiler.ProfilerActivity.CPU, *supported}]
         steps = {name: wanted[name] for name in ("wait", "warmup", "active")}
         self._profiler = profiler.profile(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.machine.sensor_columns import SensorColumns
-from torchdoctor.observe.events import Events, read_channel
+from torchdoctor.observe.events import Events, read_channel, read_observed
 from torchdoctor.observe.step_finding import boundary_rows, training_processes
 from torchdoctor.observe.step_lanes import StepLanes, lanes_of_trace
 from torchdoctor.pairs.launch_timing import main_process, measured_windows
@@ -80,7 +80,7 @@ def read_measured(report: Report) -> Measured:
 
 
 def _observed(folder: Path, boundary: Boundary) -> Observed | None:
-    events, facts, _ = read_channel(folder / "channel")
+    events, facts, _ = read_observed(folder / "channel")
     trainers = training_processes(events, facts)
     if not trainers:
         return None

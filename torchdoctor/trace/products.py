@@ -128,6 +128,7 @@ def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
         compute_bound_s=bound_s[True] if is_told else None,
         memory_bound_s=bound_s[False] if is_told else None,
         products=products[:_LISTED],
+        kinds=len(products),
     )
 
 

@@ -27,10 +27,11 @@ from torchdoctor.words import (
     Trial,
     TriedCeiling,
 )
-from torchdoctor.words.figures import counted
+from torchdoctor.words.figures import counted, duration
 from torchdoctor.words.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
+_DEAR_S = 10.0  # of a first launch beyond the others: worth a word
 _NARROW = 0.1  # log: an interval that reaches further does not show "no difference"
 _SAME = 0.9  # probability that a difference counts as none
 _BOUND_KNOWN_TO = 0.05  # log: phases were timed in another launch than the trials
@@ -226,6 +227,7 @@ class Judgement:
             return None
         if pairs == 0:
             parts.append(self._why_not_measured(members, ended))
+            parts += self._what_it_takes(measured.arm)
         elif measured.by == "blocks":
             blocks = counted(pairs, "pair")
             parts.append(f"measured in one launch only ({blocks} of blocks), not in fresh launches")
@@ -258,6 +260,13 @@ class Judgement:
             return "not judged: it may change the batch, and batches have no known size"
         why = OUT_OF_TIME if self.policy.lacks_time(members) else NOT_WORTH_ITS_TIME
         return f"not tried: {why if ended in (None, NO_TIME) else ended}"
+
+    def _what_it_takes(self, arm: Arm) -> list[str]:
+        """Return what the first launch of an arm that was not measured is thought to take."""
+        once_s = self.policy.prices.once_s.get(arm.key, 0.0)
+        if once_s < _DEAR_S:
+            return []
+        return [f"its first launch takes about {duration(once_s)} longer (compiling, or copying)"]
 
     def _source_patch(self) -> SourcePatch | None:
         """Return the patch that is handed out: that of the recommended set, which ran."""

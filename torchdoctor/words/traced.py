@@ -140,6 +140,7 @@ class MatrixWork:
     compute_bound_s: float | None = None  #: Device time per step that arithmetic limits.
     memory_bound_s: float | None = None  #: The same that memory bandwidth limits.
     products: list[MatrixProduct] = field(default_factory=list)  #: The at most 12 that take most.
+    kinds: int = 0  #: How many there are, by operator, sizes and precision.
 
 
 @dataclass(frozen=True, kw_only=True)

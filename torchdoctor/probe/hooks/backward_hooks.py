@@ -90,7 +90,7 @@ class BackwardPasses:
         self._losses = Losses(session)
         # False: not looked for yet
         session.backward_location = False if session.phases else None
-        self._bounds = session.window.kind == "backward"
+        self._bounds = session.window.bounds("backward")
 
     @dynamo_frames.quietly
     def _first(self, retain_graph):

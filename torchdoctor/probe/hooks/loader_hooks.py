@@ -155,12 +155,12 @@ class _Fetches:
 
     def __init__(self, session, loaders):
         self._session, self._loaders = session, loaders
-        self._bounds = session.window.kind == "loader"
+        self._bounds = session.window.bounds("loader")
 
     def _learned(self, number, ident, now):
         """Note a step by the user's word; in a timed launch only of the loader that counts."""
         session, window = self._session, self._session.window
-        if window.kind is None or (self._bounds and number == window.ident):
+        if window.kind is None or (window.kind == "loader" and number == window.ident):
             if session.phases:
                 session.log.add(step_log.LEARNED, ident)
             session.learning(now)

@@ -137,7 +137,7 @@ def install(session):
 def _install_steps(session):
     optimizers, models = session.optimizers, session.models
     window, add = session.window, session.log.add
-    bounds, phases = window.kind == "optimizer", session.phases
+    bounds, phases = window.bounds("optimizer"), session.phases
     watched = phases or bool(session.programs)
     optimizers.briefly = not (watched or bounds)
     graphs = session.graphs

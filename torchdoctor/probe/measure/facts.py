@@ -26,8 +26,8 @@ def write_json(path: str, content: object) -> None:
     os.replace(path + ".part", path)
 
 
-def write(session):
-    """Rewrite `process-<number>.json` with everything that is known now."""
+def write(session, name="process"):
+    """Rewrite `<name>-<number>.json` with everything that is known now."""
     collected = _of_process(session)
     for registry in session.registries:
         try:
@@ -35,7 +35,7 @@ def write(session):
         except Exception as error:  # one part that cannot tell costs no other its facts
             session.fail(type(registry).__name__, error)
     collected["probe_errors"] = list(session.errors)
-    write_json("%s/process-%d.json" % (session.channel, session.number), collected)
+    write_json("%s/%s-%d.json" % (session.channel, name, session.number), collected)
 
 
 def _of_process(session):

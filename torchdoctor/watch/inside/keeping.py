@@ -12,7 +12,7 @@ from _thread import allocate_lock, start_new_thread
 from math import nan
 from time import perf_counter_ns
 
-from ...probe import secret_values
+from ...probe import dynamo_frames, secret_values
 from ...probe.measure.facts import integer, write_json
 from . import layout
 
@@ -51,6 +51,7 @@ class Keeper:
         self._start_ns, self._start_unix_ns = perf_counter_ns(), time.time_ns()
         self._pack = layout.row_of(layout.PROCESS_COLUMNS).pack
 
+    @dynamo_frames.quietly
     def start(self, *_, **__):
         """Make the files and their thread: at the first pass or step, or as a rank joins."""
         if self.started or not self._watch.on or _is_loader_worker():
@@ -87,6 +88,7 @@ class Keeper:
             if self._bad_losses & (self._bad_losses - 1) == 0:
                 self.event(perf_counter_ns(), "loss", repr(value))
 
+    @dynamo_frames.quietly
     def event(self, t_ns, kind, text="", seconds=0.0):
         """Keep an event; of one kind no more than a burst, and then now and then."""
         if self._events is None:

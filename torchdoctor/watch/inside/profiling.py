@@ -3,6 +3,7 @@
 import os
 import time
 
+from ...probe.accelerator import keep_cupti
 from . import layout
 
 _SHARE = 0.005
@@ -51,10 +52,7 @@ class Profiling:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self._watch.accelerator.is_used():
             activities = list(torch.profiler.supported_activities())
-        if self._watch.accelerator.is_used():
-            # A window that is taken down would crash CUDA graphs at the next one.
-            os.environ.setdefault("TEARDOWN_CUPTI", "0")
-            os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
+            keep_cupti()
         self.profiler = torch.profiler.profile(activities=activities)
         self.profiler.start()
         self._left, self._watch.log.due_ns = _STEPS, 0

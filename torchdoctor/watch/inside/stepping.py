@@ -11,7 +11,7 @@ from operator import add
 from struct import Struct
 from time import perf_counter_ns
 
-from ...probe import step_log
+from ...probe import dynamo_frames, step_log
 from . import layout
 from .finding import Candidates
 
@@ -155,6 +155,7 @@ class StepLog:
         else:
             self._candidates.learn()  # so that the next fetch is a boundary
 
+    @dynamo_frames.quietly
     def work(self):
         """Take in what came since: all at once, as that costs a fraction of each by itself."""
         if not self._rows:
