@@ -48,7 +48,10 @@ struct Settings {
   double pinned_gbytes_per_s = 4, pageable_gbytes_per_s = 1;
   double copy_us = 5;                   // what a copy costs before its first byte
   double launch_us = 0;                 // host time of a launch, beside the real one
-  int queue = 1024;                     // launches that fit into a stream's queue
+  int queue = 1024;                     // launches and events that fit into a stream's queue
+  bool profiler = true;                 // the profiler sees the device and its driver
+  std::string names = "cuda";           // how the names of the driver's calls begin
+  bool event_times = true;              // an event knows when the device came to it
   int64_t memory_mb = 1024;
   std::vector<std::pair<std::string, double>> planted_us;
 
@@ -72,6 +75,9 @@ struct Settings {
       else if (name == "launch_us") launch_us = value;
       else if (name == "queue") queue = int(value);
       else if (name == "memory_mb") memory_mb = int64_t(value);
+      else if (name == "profiler") profiler = value != 0;
+      else if (name == "event_times") event_times = value != 0;
+      else if (name == "names") names = pair.substr(at + 1);
     }
   }
 };
@@ -105,7 +111,7 @@ class Device {
  public:
   Counts counts;
 
-  // Put work of `cost_ns` into a stream; returns when it will have ended.
+  // Put work of `cost_ns` into a stream, or an event (no cost); returns when it will have ended.
   int64_t enqueue(int stream, int64_t cost_ns, int64_t& begin_ns) {
     std::unique_lock<std::mutex> lock(mutex_);
     auto& queue = queues_[stream];
@@ -186,7 +192,7 @@ class RuntimeCall {
     if (settings().launch_us > 0 && std::strncmp(name_, "cudaLaunch", 10) == 0)
       sleep_until(begin_ns_ + int64_t(settings().launch_us * 1e3));
     if (profile().on)
-      profile().add({Kind::kRuntime, name_, begin_ns_, now_ns(), device_, 0, 0, correlation_,
+      profile().add({Kind::kRuntime, settings().names + (name_ + 4), begin_ns_, now_ns(), device_, 0, 0, correlation_,
                      external_id(), thread_number()});
   }
   uint32_t correlation() const { return correlation_; }
