@@ -204,24 +204,30 @@ class RuntimeCall {
   int64_t begin_ns_;
 };
 
-// Tell the simulated NVML, which is in another process, what a device did since the last time.
-inline void tell_nvml(int index, int64_t more_busy_ns, size_t used_bytes) {
+// Tell the simulated NVML, which is in another process, what a device did since the last time;
+// what is still queued is not done.
+inline void tell_nvml(int index, size_t used_bytes) {
   static const char* path = std::getenv("SIMULATED_NVML");
-  static thread_local int64_t told_ns = 0, untold_ns = 0;
-  untold_ns += more_busy_ns;
-  if (path == nullptr || now_ns() - told_ns < 5000000) return;
+  static std::mutex telling;
+  static std::unordered_map<int, std::pair<int64_t, int64_t>> told;  // when, and ns done by then
+  if (path == nullptr) return;
+  std::lock_guard<std::mutex> lock(telling);
+  int64_t now = now_ns(), queued_ns = device(index).all_busy_until() - now;
+  int64_t done_ns = device(index).counts.busy_ns - std::max<int64_t>(queued_ns, 0);
+  auto& [told_ns, told_done_ns] = told[index];
+  if (now - told_ns < 5000000 || done_ns <= told_done_ns) return;
   static int out = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::string name = std::string("simulated-nvml:") + path;
   name.copy(address.sun_path + 1, sizeof address.sun_path - 2);
   char text[96];
-  int length = snprintf(text, sizeof text, "%d %.9f %llu", index, untold_ns / 1e9,
+  int length = snprintf(text, sizeof text, "%d %.9f %llu", index, (done_ns - told_done_ns) / 1e9,
                         static_cast<unsigned long long>(used_bytes));
   sendto(out, text, size_t(length), 0, reinterpret_cast<sockaddr*>(&address),
          socklen_t(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
-  told_ns = now_ns();
-  untold_ns = 0;
+  told_ns = now;
+  told_done_ns = done_ns;
 }
 size_t used_bytes(int index);
 
@@ -232,7 +238,7 @@ inline void run(Kind kind, const std::string& name, int index, int stream, doubl
   int64_t end_ns = it.enqueue(stream, cost_ns, begin_ns);
   (kind == Kind::kMemcpy ? it.counts.copies : it.counts.kernels)++;
   (kind == Kind::kMemcpy ? it.counts.copy_ns : it.counts.busy_ns) += cost_ns;
-  if (kind == Kind::kKernel) tell_nvml(index, cost_ns, used_bytes(index));
+  if (kind == Kind::kKernel) tell_nvml(index, used_bytes(index));
   if (profile().on)
     profile().add({kind, name, begin_ns, end_ns, index, stream, bytes, call.correlation(),
                    external_id(), thread_number()});
@@ -247,6 +253,7 @@ inline void synchronise(const char* name, int index, int64_t until_ns) {
     it.counts.waited_ns += until_ns - begin_ns;
     sleep_until(until_ns);
   }
+  tell_nvml(index, used_bytes(index));
 }
 
 }  // namespace simulated

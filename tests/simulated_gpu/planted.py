@@ -236,6 +236,7 @@ PLANTED = {
     ),
     "a-value-read-from-a-device-that-no-profiler-sees": Planted(
         settings=_BUSY + ";profiler=0",
+        nvml="",
         after="print(loss.item()); time.sleep(0.04)",
         bottleneck=["gpu"],
         finding="sync-in-step",
@@ -250,12 +251,14 @@ PLANTED = {
     ),
     "the-optimizer-waits-for-the-queue": Planted(
         settings=_QUEUE + ";profiler=0",
+        nvml="",
         before=_DEEP + "foreach=False)",
         bottleneck=["gpu"],
         not_found=_HOST_COSTS,
     ),
     "the-optimizer-waits-for-the-queue-by-the-host-s-clock": Planted(
         settings=_QUEUE + ";profiler=0;event_times=0",
+        nvml="",
         before=_DEEP + "foreach=False)",
         not_found=_HOST_COSTS,  # who is the limit is not known then
     ),

@@ -94,7 +94,7 @@ class Accelerator:
         return self._events_on is not None
 
     def most_used(self):
-        """Return the number of the device that holds most; the current one may hold next to none."""
+        """Return the number of the device that holds most: the current one may hold nothing."""
         peaks = self._peaks()
         return max(peaks, key=peaks.get) if any(peaks.values()) else self._current()
 
