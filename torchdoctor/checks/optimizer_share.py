@@ -11,7 +11,7 @@ The closure of LBFGS, which is forward and backward.
 """
 
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -43,6 +43,6 @@ CHECK = CheckSpec(
         # There the host waits until the GPU's queue has room.
         {"steps": {"optimizer_s": 0.004}, **_BUSY_GPU},
         # It may, where only the host's clock tells.
-        {"steps": {"optimizer_s": 0.004}, **trace(), **_GPU},
+        {"steps": {"optimizer_s": 0.004}, **_GPU},
     ],
 )

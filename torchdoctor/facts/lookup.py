@@ -94,7 +94,7 @@ def phase_share(recording: Recording, *phases: str) -> float | None:
         return share
     busy = device_busy(recording)
     if busy is None:
-        return None if device_unseen(recording) and _LAUNCHING.intersection(phases) else share
+        return None if _LAUNCHING.intersection(phases) else share
     return min(share, max(1.0 - busy, 0.0))
 
 
