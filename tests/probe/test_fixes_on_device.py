@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from probed import run_probed
 from simulated_gpu import devices
 
@@ -33,3 +34,51 @@ def test_the_example_of_a_fix_does_what_it_says(ident: str, tmp_path: Path) -> N
         assert ended.stdout.strip() == shown
         assert ended.said() == []
     assert [row["state"] for row in ended.main["fixes"]] == ["applied"]
+
+
+# The newer switches: once they differ from the older ones, reading `allow_tf32` raises.
+PRECISION = """
+import json, torch
+from types import SimpleNamespace
+from torchdoctor.fixes.tf32 import apply
+from torchdoctor.probe.accelerator import Accelerator
+from torchdoctor.probe.hooks import flag_hooks
+
+matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+owners = matmul, cudnn.conv, cudnn.rnn
+for owner, precision in zip(owners, SET):
+    owner.fp32_precision = precision
+def read():
+    newer = [owner.fp32_precision for owner in owners]
+    return newer if SET else [matmul.allow_tf32, cudnn.allow_tf32]
+here = torch.ones(4, device="cuda:1")
+turns = []
+program = SimpleNamespace(
+    accelerator=Accelerator(torch), refuse=turns.append, applied=lambda: turns.append("applied"),
+    set_reason=lambda reason: None, at_first_batch=lambda on, off: turns.extend([on, off]))
+apply(torch, {}, program)
+on, off = turns[:2]
+rows = [read(), flag_hooks._refuses_older(matmul, cudnn)]
+for turn in (on, off, on):
+    turn()
+    rows.append(read())
+flags = flag_hooks._tf32(matmul, matmul), flag_hooks._tf32(cudnn, cudnn.conv)
+print(json.dumps([rows, turns[2:], flags, flag_hooks._refuses_older(matmul, cudnn)]))
+"""
+
+
+@pytest.mark.parametrize("precisions", [["tf32", "ieee", "ieee"], ["ieee"] * 3, []], ids=str)
+def test_tf32_is_switched_on_and_back_by_the_switches_that_the_program_uses(
+    precisions: list[str],
+) -> None:
+    if precisions and not hasattr(torch.backends.cudnn, "conv"):
+        pytest.skip("this torch has no fp32_precision")
+    program = PRECISION.replace("SET", str(precisions))
+    rows, turns, flags, refuses = devices.run(program, "devices=2")
+    before, refused, *switched = rows
+    assert refused is bool(precisions)
+    assert before == (precisions or before)
+    on = ["tf32"] * 3 if precisions else [True, True]
+    assert switched == [on, before, on]
+    assert refuses is bool(precisions)
+    assert turns == ["applied", "applied"] and flags == [True, True]

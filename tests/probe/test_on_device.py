@@ -144,7 +144,7 @@ def test_no_more_events_are_recorded_than_a_bound_while_the_device_has_come_to_n
         def is_capturing(self) -> bool:
             return False
 
-        def event(self) -> Event:
+        def event(self, learns: bool) -> Event:
             self.recorded += 1
             return Event()
 
@@ -196,8 +196,18 @@ def test_a_program_on_the_second_gpu_is_waited_for_and_described_there(tmp_path:
     assert facts["peak_gpu_memory_bytes"] == used["peak_bytes"] > 0
 
 
-def test_the_device_s_time_is_that_of_the_gpu_that_computes(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SECOND_DEVICE)
+# A small tensor lies on the current device before the model is anywhere, and a loader is begun.
+BESIDE = SECOND_DEVICE.replace(
+    "model =",
+    """assert torch.ones(1, device="cuda:0").device.index == 0
+next(iter(torch.utils.data.DataLoader(range(4))))
+model =""",
+)
+
+
+@pytest.mark.parametrize("program", [SECOND_DEVICE, BESIDE], ids=["alone", "beside"])
+def test_the_device_s_time_is_that_of_the_gpu_that_computes(tmp_path: Path, program: str) -> None:
+    (tmp_path / "train.py").write_text(program)
     settings = f"devices=2;kernel:mm={SLOW_MS * 1000}"
     observed = run_probed(
         ["train.py"], tmp_path, tmp_path, forked=True, purpose="observe", sample_stacks=True,
@@ -207,6 +217,62 @@ def test_the_device_s_time_is_that_of_the_gpu_that_computes(tmp_path: Path) -> N
     ends = from_rows(rows).t_ns[from_rows(rows).at(step_log.BACKWARD_END)]
     steps_s = np.diff(ends[2:]) / 1e9
     assert float(steps_s.mean()) == pytest.approx(2 * SLOW_MS / 1e3, rel=0.02)
+
+
+PIPELINE = """
+import simulated_gpu.attach, json, torch
+torch.manual_seed(0)
+class Stages(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(16, 64, bias=False).to("cuda:0")
+        self.second = torch.nn.Linear(64, 1, bias=False).to("cuda:1")
+    def forward(self, x):
+        return self.second(self.first(x).to("cuda:1"))
+model = Stages()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x = torch.ones(4, 16, device="cuda:0")
+for step in range(24):
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+counts = [simulated_gpu.attach.counts(index)["synchronisations"] for index in (0, 1)]
+open("counts.json", "w").write(json.dumps(counts))
+"""
+
+
+def test_a_model_over_two_gpus_is_waited_for_on_both_and_its_memory_is_summed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(PIPELINE)
+    settings = f"devices=2;kernel:mm={FAST_MS * 1000}"
+    boundary = {"kind": "optimizer", "ident": 0, "every": 1}
+    (tmp_path / "channel").mkdir()
+    for turn in range(6):
+        (tmp_path / "channel" / f"go-{turn}").touch()
+    turns = {"warmup_steps": 3, "block_steps": 4, "discard_steps": 1, "block_most_s": 60.0}
+    timed = run_probed(
+        ["train.py"], tmp_path, tmp_path, forked=True, purpose="time", phases=False,
+        boundary=boundary, turns=turns, env={**devices.variables(), "SIMULATED_GPU": settings},
+    )  # fmt: skip
+    assert timed.said() == [] and timed.returncode == 0, timed.stderr
+    waits = json.loads((tmp_path / "counts.json").read_text())
+    assert min(waits) >= 2 * timed.count(step_log.BLOCK_BEGIN) > 2
+    facts = timed.facts[timed.main_pid]
+    used = facts["used_devices"]
+    assert [device["index"] for device in used] == [0, 1]
+    assert facts["peak_gpu_memory_bytes"] == sum(device["peak_bytes"] for device in used)
+    assert all(device["peak_bytes"] > 0 for device in used)
+    # Of three products a step (the input needs no gradient) one is the first stage's gradient; the
+    # stages wait for each other only through the copies between them.
+    observed = run_probed(
+        ["train.py"], tmp_path, tmp_path, forked=True, purpose="observe", sample_stacks=True,
+        env={**devices.variables(), "SIMULATED_GPU": f"devices=2;kernel:mm={SLOW_MS * 1000}"},
+    )  # fmt: skip
+    log = from_rows(observed.events[observed.main_pid])
+    assert log.device_clock
+    steps_s = np.diff(log.t_ns[log.at(step_log.OPTIMIZER_END)][2:]) / 1e9
+    assert float(steps_s.mean()) >= 2 * SLOW_MS / 1e3 * 0.98
 
 
 def test_which_gpu_computes_is_asked_once_and_not_at_every_event() -> None:

@@ -8,7 +8,7 @@ from partial_recordings import recording
 from torchdoctor.checks import memcpy_share
 from torchdoctor.facts.stacks import share_showing
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
-from torchdoctor.words import Shares, TraceStatistics
+from torchdoctor.words import Operator, SensorStatistics, Shares, TraceStatistics
 
 ON_GPU = {"gpu": 0.5, "memcpy": 0.0, "memset": 0.0, "communication": 0.0, "runtime": 0.1}
 
@@ -50,6 +50,41 @@ def test_collectives_on_a_cpu_are_no_computation():
     known = shares(steps(forward_s=0.003, backward_s=0.007), trace)
     assert known.communication == pytest.approx(0.4)
     assert known.cpu == pytest.approx(0.6)
+
+
+ON_HOST = TraceStatistics(
+    path="t",
+    steps=4,
+    step_s=0.01,
+    compute_s=0.0085,
+    small_operator_s=0.001,
+    operators=[
+        Operator(name="aten::_local_scalar_dense", calls_per_step=1.0, self_s=0.007),
+        Operator(name="aten::add_", calls_per_step=30.0, self_s=0.0015),
+    ],
+)
+UNSEEN = SensorStatistics()  # as of a device that neither a trace nor NVML shows
+
+
+def test_what_the_host_waits_for_a_value_is_time_of_a_device_that_no_trace_shows():
+    by_host = steps(forward_s=0.0002, backward_s=0.0003, other_s=0.0095)
+    known = shares(by_host, ON_HOST, device=UNSEEN)
+    assert known.gpu == pytest.approx(0.7)
+    assert total(known) == pytest.approx(1.0)
+    little = replace(ON_HOST, operators=ON_HOST.operators[1:])
+    known = shares(by_host, little, device=UNSEEN)
+    assert (known.gpu, known.cpu, known.other) == (None, None, None)
+
+
+def test_events_that_a_device_comes_to_behind_the_host_show_that_it_is_busy():
+    behind = steps(backward_s=0.008, other_s=0.002, device_clock=True, device_busy_s=0.008)
+    known = shares(behind, None, device=UNSEEN)
+    assert (known.gpu, known.cpu) == (pytest.approx(0.8), pytest.approx(0.0, abs=1e-9))
+    assert known.other == pytest.approx(0.2)
+    in_step = replace(behind, device_busy_s=0.001)  # it may have been busy all the same
+    assert shares(in_step, None, device=UNSEEN).gpu is None
+    measured = SensorStatistics(gpu_utilization=0.3)
+    assert shares(in_step, None, device=measured).gpu == pytest.approx(0.3)
 
 
 def test_on_a_gpu_the_trace_counts():

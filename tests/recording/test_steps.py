@@ -421,6 +421,14 @@ def test_a_gpus_steps_take_what_the_gpu_takes_while_the_host_runs_ahead():
     assert figures.data_wait_s == 0.0
 
 
+def test_a_gpu_that_comes_to_events_behind_the_host_was_busy():
+    # Told at the ends of backwards alone: before the next one the host works for 8 ms.
+    assert statistics(on_gpu(160.0)).device_busy_s == pytest.approx(0.16)
+    # In step with the host it may have idled all the time; the host alone tells nothing.
+    assert statistics(on_gpu(8.0)).device_busy_s == pytest.approx(0.0, abs=1e-6)
+    assert statistics(plain()).device_busy_s is None
+
+
 def test_what_the_gpu_has_not_come_to_makes_no_step():
     assert statistics(on_gpu(160.0, unknown=30)).total_steps_seen == 8
     lost = on_gpu(160.0)

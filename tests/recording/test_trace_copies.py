@@ -88,6 +88,30 @@ def test_a_call_that_began_before_the_step_counts_from_its_start(
     assert held[call] == pytest.approx(200e-6 / 4)
 
 
+READ = "aten::_local_scalar_dense"
+
+
+@pytest.mark.parametrize("call", ["musaStreamSynchronize", "urQueueFinish", "drvWaitForAll", None])
+def test_a_value_that_is_read_is_a_wait_whatever_the_driver_calls_it(
+    tmp_path: Path, call: str | None
+) -> None:
+    trace = TraceBuilder()
+    for number in range(4):
+        at = 1000.0 * number
+        trace.step(number, at, at + 1000)
+        launch = trace.call("drvLaunchKernel", at + 10, at + 15)
+        trace.kernel("gemm_128x64_nn", at + 20, at + 600, launch)
+        trace.operator(READ, at + 100, at + 605)
+        if call is not None:
+            trace.call(call, at + 102, at + 604)
+    path = tmp_path / "trace.json"
+    path.write_bytes(trace.text())
+    report = trace_checkup([str(path)])
+    assert report.trace is not None and report.trace.syncs_per_step == 1.0
+    assert report.trace.sync_s == pytest.approx(505e-6, rel=0.01)
+    assert "sync-in-step" in {finding.check for finding in report.diagnosis.findings}
+
+
 def test_a_launch_that_loads_its_code_is_no_part_of_a_usual_step(tmp_path: Path) -> None:
     """A toy that was recorded without warm-up was said to wait for its host for 98 % of a step."""
     trace = TraceBuilder()

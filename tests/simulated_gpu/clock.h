@@ -48,7 +48,10 @@ struct Settings {
   double pinned_gbytes_per_s = 4, pageable_gbytes_per_s = 1;
   double copy_us = 5;                   // what a copy costs before its first byte
   double launch_us = 0;                 // host time of a launch, beside the real one
-  int queue = 1024;                     // launches that fit into a stream's queue
+  int queue = 1024;                     // launches and events that fit into a stream's queue
+  bool profiler = true;                 // the profiler sees the device and its driver
+  std::string names = "cuda";           // how the names of the driver's calls begin
+  bool event_times = true;              // an event knows when the device came to it
   int64_t memory_mb = 1024;
   std::vector<std::pair<std::string, double>> planted_us;
 
@@ -72,6 +75,9 @@ struct Settings {
       else if (name == "launch_us") launch_us = value;
       else if (name == "queue") queue = int(value);
       else if (name == "memory_mb") memory_mb = int64_t(value);
+      else if (name == "profiler") profiler = value != 0;
+      else if (name == "event_times") event_times = value != 0;
+      else if (name == "names") names = pair.substr(at + 1);
     }
   }
 };
@@ -105,7 +111,7 @@ class Device {
  public:
   Counts counts;
 
-  // Put work of `cost_ns` into a stream; returns when it will have ended.
+  // Put work of `cost_ns` into a stream, or an event (no cost); returns when it will have ended.
   int64_t enqueue(int stream, int64_t cost_ns, int64_t& begin_ns) {
     std::unique_lock<std::mutex> lock(mutex_);
     auto& queue = queues_[stream];
@@ -186,7 +192,7 @@ class RuntimeCall {
     if (settings().launch_us > 0 && std::strncmp(name_, "cudaLaunch", 10) == 0)
       sleep_until(begin_ns_ + int64_t(settings().launch_us * 1e3));
     if (profile().on)
-      profile().add({Kind::kRuntime, name_, begin_ns_, now_ns(), device_, 0, 0, correlation_,
+      profile().add({Kind::kRuntime, settings().names + (name_ + 4), begin_ns_, now_ns(), device_, 0, 0, correlation_,
                      external_id(), thread_number()});
   }
   uint32_t correlation() const { return correlation_; }
@@ -198,24 +204,30 @@ class RuntimeCall {
   int64_t begin_ns_;
 };
 
-// Tell the simulated NVML, which is in another process, what a device did since the last time.
-inline void tell_nvml(int index, int64_t more_busy_ns, size_t used_bytes) {
+// Tell the simulated NVML, which is in another process, what a device did since the last time;
+// what is still queued is not done.
+inline void tell_nvml(int index, size_t used_bytes) {
   static const char* path = std::getenv("SIMULATED_NVML");
-  static thread_local int64_t told_ns = 0, untold_ns = 0;
-  untold_ns += more_busy_ns;
-  if (path == nullptr || now_ns() - told_ns < 5000000) return;
+  static std::mutex telling;
+  static std::unordered_map<int, std::pair<int64_t, int64_t>> told;  // when, and ns done by then
+  if (path == nullptr) return;
+  std::lock_guard<std::mutex> lock(telling);
+  int64_t now = now_ns(), queued_ns = device(index).all_busy_until() - now;
+  int64_t done_ns = device(index).counts.busy_ns - std::max<int64_t>(queued_ns, 0);
+  auto& [told_ns, told_done_ns] = told[index];
+  if (now - told_ns < 5000000 || done_ns <= told_done_ns) return;
   static int out = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::string name = std::string("simulated-nvml:") + path;
   name.copy(address.sun_path + 1, sizeof address.sun_path - 2);
   char text[96];
-  int length = snprintf(text, sizeof text, "%d %.9f %llu", index, untold_ns / 1e9,
+  int length = snprintf(text, sizeof text, "%d %.9f %llu", index, (done_ns - told_done_ns) / 1e9,
                         static_cast<unsigned long long>(used_bytes));
   sendto(out, text, size_t(length), 0, reinterpret_cast<sockaddr*>(&address),
          socklen_t(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
-  told_ns = now_ns();
-  untold_ns = 0;
+  told_ns = now;
+  told_done_ns = done_ns;
 }
 size_t used_bytes(int index);
 
@@ -226,7 +238,7 @@ inline void run(Kind kind, const std::string& name, int index, int stream, doubl
   int64_t end_ns = it.enqueue(stream, cost_ns, begin_ns);
   (kind == Kind::kMemcpy ? it.counts.copies : it.counts.kernels)++;
   (kind == Kind::kMemcpy ? it.counts.copy_ns : it.counts.busy_ns) += cost_ns;
-  if (kind == Kind::kKernel) tell_nvml(index, cost_ns, used_bytes(index));
+  if (kind == Kind::kKernel) tell_nvml(index, used_bytes(index));
   if (profile().on)
     profile().add({kind, name, begin_ns, end_ns, index, stream, bytes, call.correlation(),
                    external_id(), thread_number()});
@@ -241,6 +253,7 @@ inline void synchronise(const char* name, int index, int64_t until_ns) {
     it.counts.waited_ns += until_ns - begin_ns;
     sleep_until(until_ns);
   }
+  tell_nvml(index, used_bytes(index));
 }
 
 }  // namespace simulated

@@ -297,6 +297,7 @@ bool hooks_registered = [] {
 
 struct Event {
   int64_t time_ns = 0;
+  int device = -1;  // of the stream that it was first recorded in
 };
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -338,9 +339,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event();
+    int& own = static_cast<Event*>(*event)->device;
+    TORCH_CHECK(own < 0 || own == stream.device_index(), "Event device ", own,
+                " does not match recording stream's device ", int(stream.device_index()), ".");
+    own = stream.device_index();
     RuntimeCall call("cudaEventRecord", stream.device_index());
-    int64_t until = device(stream.device_index()).busy_until(int(stream.id()));
-    static_cast<Event*>(*event)->time_ns = std::max(now_ns(), until);
+    int64_t begin_ns;
+    static_cast<Event*>(*event)->time_ns =
+        device(stream.device_index()).enqueue(int(stream.id()), 0, begin_ns);
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
@@ -912,7 +918,8 @@ class Profiler final : public libkineto::IActivityProfiler {
   }
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
       const std::set<libkineto::ActivityType>& types, const libkineto::Config&) override {
-    if (types.count(libkineto::ActivityType::CONCURRENT_KERNEL) == 0) return nullptr;
+    bool asked = types.count(libkineto::ActivityType::CONCURRENT_KERNEL) > 0;
+    if (!asked || !settings().profiler) return nullptr;
     return std::make_unique<Session>();
   }
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
@@ -943,6 +950,10 @@ int64_t simulated_pending_ns(int index) {
   int64_t until = simulated::device(index).all_busy_until();
   return std::max<int64_t>(until - simulated::now_ns(), 0);
 }
+int simulated_event_device(const void* event) {
+  return static_cast<const simulated::Event*>(event)->device;
+}
+int simulated_event_times() { return simulated::settings().event_times; }
 void simulated_initialise() { simulated::initialised = true; }
 // What a device counted since the process began, in this order: kernels, copies,
 // synchronisations, mallocs, frees, busy ns, copy ns, waited ns.

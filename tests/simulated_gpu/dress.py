@@ -121,6 +121,9 @@ def _dress_streams(
     library.simulated_elapsed_ms.restype = ctypes.c_double
     library.simulated_elapsed_ms.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
+    device_of = library.simulated_event_device
+    device_of.argtypes = [ctypes.c_void_p]
+
     class Event(torch.Event):
         """An event of the device."""
 
@@ -149,6 +152,11 @@ def _dress_streams(
 
         def elapsed_time(self, end_event):
             self._permit()
+            if not library.simulated_event_times():
+                raise RuntimeError("Events of this backend have no times.")
+            ours, others = map(device_of, (self.event_id, end_event.event_id))
+            if ours != others:
+                raise RuntimeError("Events of two devices have no time between them.")
             # torch's own takes no subclass of its events.
             return library.simulated_elapsed_ms(self.event_id, end_event.event_id)
 

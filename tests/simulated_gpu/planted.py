@@ -190,6 +190,13 @@ _BUSY = "kernel:mm=24000"
 _DEEP = """model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(12)), model).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, """
 
+# The host is ahead by more launches than the queue holds, most of which are the optimizer's.
+_QUEUE = "kernel:mm=20000;queue=64"
+_HOST_COSTS = [
+    *("optimizer-share", "single-tensor-optimizer", "sync-in-step"),
+    *("many-small-kernels", "python-overhead", "outside-operators"),
+]
+
 PLANTED = {
     "gpu-bound": Planted(
         settings=_BUSY,
@@ -226,6 +233,34 @@ PLANTED = {
         bottleneck=["gpu"],
         finding="sync-in-step",
         line="loss.item()",
+    ),
+    "a-value-read-from-a-device-that-no-profiler-sees": Planted(
+        settings=_BUSY + ";profiler=0",
+        nvml="",
+        after="print(loss.item()); time.sleep(0.04)",
+        bottleneck=["gpu"],
+        finding="sync-in-step",
+        line="loss.item()",
+    ),
+    "a-value-read-through-a-driver-of-another-maker": Planted(
+        settings=_BUSY + ";names=drv ",
+        after="print(loss.item()); time.sleep(0.04)",
+        bottleneck=["gpu"],
+        finding="sync-in-step",
+        line="loss.item()",
+    ),
+    "the-optimizer-waits-for-the-queue": Planted(
+        settings=_QUEUE + ";profiler=0",
+        nvml="",
+        before=_DEEP + "foreach=False)",
+        bottleneck=["gpu"],
+        not_found=_HOST_COSTS,
+    ),
+    "the-optimizer-waits-for-the-queue-by-the-host-s-clock": Planted(
+        settings=_QUEUE + ";profiler=0;event_times=0",
+        nvml="",
+        before=_DEEP + "foreach=False)",
+        not_found=_HOST_COSTS,  # who is the limit is not known then
     ),
     "a-tensor-printed-in-each-step": Planted(
         settings=_BUSY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from pathlib import Path
@@ -14,7 +15,7 @@ from simulated_program import observed
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import Window, choose_window
-from torchdoctor.pairs import measurement
+from torchdoctor.pairs import block_plan, measurement
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches, turns_of_trials
 from torchdoctor.trials.arm_specs import ArmSpecs
@@ -36,7 +37,7 @@ def chosen(step_s: float, budget_s: float = 120.0, start_s: float = 4.0, **more:
     mode, drops, memory = (
         more.pop(x, y) for x, y in (("mode", "overlay"), ("cold", False), ("memory", 10**9))
     )
-    trainers = more.pop("processes", [])
+    trainers, uuids = more.pop("processes", []), more.pop("gpu_uuids", set())
     known = {"median_s": step_s, "mean_s": step_s, "p10_s": step_s, "p90_s": step_s}
     steps = observed(**{**known, "warmup_steps": 10, **more})
     seen: Any = SimpleNamespace(
@@ -44,7 +45,7 @@ def chosen(step_s: float, budget_s: float = 120.0, start_s: float = 4.0, **more:
         start_s=start_s,
         sensors=SensorStatistics(rss_peak_bytes=memory),
         trainers=trainers,
-        gpu_uuids=set(),
+        gpu_uuids=uuids,
         logs_phases=False,
     )
     window: Window = choose_window(steps, budget_s)
@@ -260,6 +261,22 @@ def on_a_gpu(reserved: int, free: int | None, total: int | None = 80 << 30) -> l
         reserved_bytes=reserved, peak_reserved_bytes=reserved,
     )  # fmt: skip
     return [ProcessFacts(pid=1, used_devices=[device])]
+
+
+def test_launches_follow_each_other_on_a_gpu_that_takes_one_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[set[str]] = []
+
+    class Driver:
+        def takes_one_process(self, uuids: set[str]) -> bool:
+            asked.append(uuids)
+            return True
+
+    monkeypatch.setattr(block_plan.nvml, "session", lambda: contextlib.nullcontext(Driver()))
+    why, _ = chosen(0.1, processes=on_a_gpu(1 << 20, 1 << 34), gpu_uuids={"aa"})
+    assert isinstance(why, str) and "EXCLUSIVE_PROCESS" in why
+    assert asked == [{"aa"}]
 
 
 def test_launches_share_a_gpu_that_has_room_for_both_beside_others() -> None:

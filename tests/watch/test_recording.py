@@ -54,6 +54,13 @@ def test_the_process_that_started_first_comes_first_whatever_its_number(tmp_path
     assert [log.process.pid for log in read_run(tmp_path).processes] == [998, 1065]
 
 
+def test_a_file_that_nothing_was_written_to_yet_is_synced_without_an_error(tmp_path: Path) -> None:
+    """Of a program without any event in its first seconds the recorder was said to have failed."""
+    file = layout.AppendedFile(str(tmp_path / "x.events"))
+    assert file.flush()
+    file.sync()
+
+
 def test_times_of_an_exchange_are_exact_enough(tmp_path: Path) -> None:
     rows = steps(2)
     rows["entry"], rows["exchanged"] = layout.coded(0.1), layout.coded(0.25)

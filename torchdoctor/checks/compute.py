@@ -22,6 +22,8 @@ def _examine(recording: Recording) -> Symptoms:
         return
     traced = recording.trace
     evidence = _kernels(traced) if traced is not None else []
+    if not evidence and recording.has_gpu:  # what the host's operators take may be waiting
+        evidence = [f"The GPU computes {share:.0%} of each step; no trace shows its kernels."]
     if not evidence:
         evidence = [f"Large operators take {share:.0%} of each step."]
         if traced is not None and traced.operators and not traced.has_device:

@@ -11,6 +11,8 @@ MOSTLY_READY = 0.5  # of the waits for workers
 _FEWEST_LOOKS = 10
 _LONGER = 1.5  # the mean profiled step against the observed one, either way
 _LONG = 0.2  # of a step: what holds the host for less explains little
+# Phases in which the host launches work of the GPU.
+_LAUNCHING = frozenset(("forward_s", "backward_s", "optimizer_s", "evaluation_s"))
 _OTHER_WAIT = 0.10  # between the shares that wait for data
 
 
@@ -82,15 +84,38 @@ def phase_share(recording: Recording, *phases: str) -> float | None:
     """Return the share of the mean step that fields of StepStatistics take; None: not measured.
 
     By the host's clock beside a busy GPU a phase is given the time that the host waits in it for
-    room in the GPU's queue: then it costs at most what the GPU idles.
+    room in the GPU's queue: then it costs at most what the GPU idles. Where that is not known, a
+    phase that launches work may be all waiting.
     """
     steps = recording.steps
     seconds = sum(getattr(steps, x) for x in phases) if steps is not None else 0.0
     share = share_of_seconds(recording, seconds)
-    busy = recording.shares.gpu if recording.has_gpu else None
-    if share is None or busy is None or steps is None or steps.device_clock:
+    if share is None or steps is None or steps.device_clock or not recording.has_gpu:
         return share
+    busy = device_busy(recording)
+    if busy is None:
+        return None if _LAUNCHING.intersection(phases) else share
     return min(share, max(1.0 - busy, 0.0))
+
+
+def device_busy(recording: Recording) -> float | None:
+    """Return the share of the step in which a GPU surely computes; None: not known."""
+    steps = recording.steps
+    if recording.shares.gpu is not None or steps is None or steps.device_busy_s is None:
+        return recording.shares.gpu
+    return share_of_seconds(recording, steps.device_busy_s)
+
+
+def device_unseen(recording: Recording) -> bool:
+    """Return True if a trace shows only the host of a program that trains on a GPU."""
+    trace = recording.trace
+    return recording.has_gpu and trace is not None and not trace.has_device
+
+
+def reading_wait_s(trace: TraceStatistics | None, *more: str) -> float:
+    """Return the seconds of a step in operators that read a value: all but some us is waiting."""
+    operators = trace.operators if trace is not None else []
+    return sum(x.self_s for x in operators if x.name in ("aten::_local_scalar_dense", *more))
 
 
 def share_of_seconds(recording: Recording, seconds: float) -> float | None:
@@ -199,7 +224,7 @@ def workers_keep_up(recording: Recording) -> bool:
 
 def compute_share(recording: Recording) -> float | None:
     """Return the share of the step in kernels, or on a CPU in large operators; None: unknown."""
-    if recording.shares.gpu is not None:
+    if recording.shares.gpu is not None or device_unseen(recording):
         return recording.shares.gpu
     trace = recording.trace
     if trace is None or trace.compute_s is None or not trace.step_s:
@@ -218,8 +243,8 @@ def _in_training(recording: Recording, *without: str) -> float:
 
 def product_share(recording: Recording) -> float | None:
     """Return what 16 bits may make faster: `arithmetic_share`, of a CPU matrix products alone."""
-    trace = recording.trace
-    if recording.shares.gpu is not None or trace is None or not trace.step_s:
+    trace, on_gpu = recording.trace, recording.shares.gpu is not None or recording.has_gpu
+    if on_gpu or trace is None or not trace.step_s:
         return arithmetic_share(recording)
     products_s = sum(x.self_s for x in trace.operators if _PRODUCT.search(x.name))
     return min(products_s / trace.step_s, _in_training(recording, "optimizer_s"))
@@ -239,6 +264,9 @@ def overhead_share(recording: Recording) -> float | None:
     if trace is None or None in (trace.python_s, trace.small_operator_s) or not trace.step_s:
         return None
     share = (trace.linking_s + (trace.small_operator_s or 0.0)) / trace.step_s
+    if device_unseen(recording):  # within the operators the host may wait for room in the queue
+        busy = device_busy(recording)
+        return None if busy is None else min(share, max(1.0 - busy, 0.0))
     if recording.shares.cpu is None:
         return share
     # Python that stacks name is none that links operators.

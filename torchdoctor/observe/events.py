@@ -86,6 +86,7 @@ class Events:
     value: np.ndarray
     learned_by: str = "backward"  # see `records.Boundary`
     device_clock: bool = False  # times are those at which the GPU came to the events
+    host_ns: np.ndarray | None = None  # then: the host's own times
 
     def __len__(self) -> int:
         return len(self.code)
@@ -102,7 +103,10 @@ class Events:
 
 
 def _on_device_clock(rows: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return the log with the times at which the GPU came to each event, and if they are known."""
+    """Return the log with the times at which the GPU came to each event, and if they are known.
+
+    Then the host's times are a fifth column.
+    """
     # The host runs ahead of a GPU until the launch queue is full: its times tell nothing of steps.
     marks = rows[rows[:, 0] == step_log.DEVICE]
     rows = rows[rows[:, 0] != step_log.DEVICE]
@@ -111,7 +115,8 @@ def _on_device_clock(rows: np.ndarray) -> tuple[np.ndarray, bool]:
     at, elapsed = marks[:, 2], marks[:, 3]
     # A GPU comes to no event before the host recorded it, and to that of an idle moment at once.
     reached = elapsed + (at - elapsed).max()
-    rows = rows[rows[:, 2] <= at[-1]].copy()
+    rows = rows[rows[:, 2] <= at[-1]]
+    rows = np.column_stack([rows, rows[:, 2]])
     after = np.searchsorted(at, rows[:, 2])
     before = np.searchsorted(at, rows[:, 2], side="right") - 1
     earliest = np.where(before < 0, rows[:, 2], reached[before])
@@ -124,7 +129,7 @@ def from_rows(rows: np.ndarray) -> Events:
     """Return the events of an int64 array of shape (n, 4), sorted by time."""
     rows, device_clock = _on_device_clock(rows[np.argsort(rows[:, 2], kind="stable")])
     rows, learned_by = with_backwards(rows)
-    code, ident, t_ns, value = np.ascontiguousarray(rows.T)
+    code, ident, t_ns, value, *host_ns = np.ascontiguousarray(rows.T)
     return Events(
         code=code,
         ident=ident,
@@ -132,6 +137,7 @@ def from_rows(rows: np.ndarray) -> Events:
         value=value,
         learned_by=learned_by,
         device_clock=device_clock,
+        host_ns=host_ns[0] if device_clock else None,
     )
 
 

@@ -2,13 +2,14 @@
 
 from dataclasses import asdict, replace
 
-from torchdoctor.facts.lookup import training_wait_s, unlike_profiled
+from torchdoctor.facts.lookup import reading_wait_s, training_wait_s, unlike_profiled
 from torchdoctor.facts.stacks import inline_preparation
 from torchdoctor.words import Recording, SensorStatistics, Shares, StepStatistics, TraceStatistics
 from torchdoctor.words.figures import percent, seconds
 
 _DISAGREE = 0.10
 _WORTH_COUNTING = 0.01
+_SURELY = 0.5  # of the step: of less, the rest may be the device's as well
 _BY_CHANCE = 0.64  # of the 10th to the 90th percentile: how much longer 95 % of single steps are
 _ON_DEVICE = ("gpu", "communication", "memcpy", "memset")
 
@@ -33,13 +34,34 @@ def shares(
         return _corrected(known, other=between) if between > (known.other or 0.0) else known
     if steps is None or steps.mean_s <= 0:
         return trace.shares if trace is not None and steps is None else Shares()
-    known = _host_shares(steps, trace, unseen_forward, outside)
     if device is None:
-        return known
-    # The host launches kernels and does not wait for them: its phases hold the device's time.
-    busy, cpu = device.gpu_utilization, known.cpu or 0.0
-    gpu = None if busy is None else min(busy, cpu)
-    return replace(known, gpu=gpu, cpu=None if gpu is None else cpu - gpu)
+        return _host_shares(steps, trace, unseen_forward, outside)
+    known = _host_shares(steps, trace, unseen_forward, outside)
+    return _unseen_device(known, steps, trace, device)
+
+
+def _unseen_device(
+    known: Shares,
+    steps: StepStatistics,
+    trace: TraceStatistics | None,
+    device: SensorStatistics,
+) -> Shares:
+    """Return the shares where no trace shows the device: only what it surely computes is its own.
+
+    It computes while the host waits for a value, and where it came to events behind the host.
+    """
+    cpu, rest = known.cpu or 0.0, 1.0 - (known.data_loader or 0.0)
+    surely = (steps.device_busy_s or 0.0) / steps.mean_s
+    if trace is not None and trace.step_s:
+        surely = max(surely, reading_wait_s(trace) / max(trace.step_s, steps.mean_s))
+    gpu = None if device.gpu_utilization is None else min(device.gpu_utilization, cpu)
+    if surely >= _SURELY:
+        gpu = max(gpu or 0.0, min(surely, rest))
+    if gpu is None:
+        return replace(known, gpu=None, cpu=None, other=known.other if steps.device_clock else None)
+    cpu = max(cpu - gpu, 0.0)
+    communication = known.communication or 0.0
+    return replace(known, gpu=gpu, cpu=cpu, other=max(rest - communication - gpu - cpu, 0.0))
 
 
 def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:

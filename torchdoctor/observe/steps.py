@@ -198,6 +198,19 @@ def cycle_length(
     return round(1.0 / optimizer_steps_per_step) if accumulated else None
 
 
+def busy_seconds(events: Events, edges: np.ndarray) -> float | None:
+    """Return the mean seconds of a step in which the device surely computes; None: not known.
+
+    Where it comes to an event later than the host made it, it was busy from then on: it may have
+    idled only before the host was there.
+    """
+    if events.host_ns is None:
+        return None
+    idle_until = np.maximum(events.t_ns[:-1], events.host_ns[1:])
+    busy_s = np.append(np.maximum(events.t_ns[1:] - idle_until, 0), 0) / 1e9
+    return float(sum_by_step(step_numbers(events, edges), busy_s, len(edges) - 1).mean())
+
+
 def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
     """Return the seconds per step of each optimizer's updates, without other steps within.
 
@@ -283,6 +296,7 @@ def step_statistics(
         **_fetch_figures(events, units, edges, boundary),
         **_copy_figures(events, edges),
         update_s=update_seconds(events, edges),
+        device_busy_s=busy_seconds(events, edges),
         **counts,
     )
 

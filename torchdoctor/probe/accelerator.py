@@ -49,12 +49,16 @@ class Accelerator:
 
     def _with_memory(self):
         """Return the devices whose memory the program took; none where there is only one."""
+        return [number for number, peak in self._peaks().items() if peak > 0]
+
+    def _peaks(self):
+        """Return the peak memory of each device; {}: there is one, or memory is not counted."""
         peak = getattr(self.module, "max_memory_allocated", None)
         if self._count is None:
             self._count = self.module.device_count()
         if self._count == 1 or peak is None:
-            return []
-        return [number for number in range(self._count) if peak(number) > 0]
+            return {}
+        return {number: peak(number) for number in range(self._count)}
 
     def _current(self):
         asked = getattr(self.module, "current_device", None)
@@ -76,29 +80,34 @@ class Accelerator:
         for number in used:
             self._wait(number)
 
-    def event(self):
-        """Return an event recorded where the program computes; None: it would end up in a graph."""
+    def event(self, learns=True):
+        """Return an event recorded where the program computes.
+
+        None: it would end up in a graph; or where the program computes will be known only once
+        the model learns (`learns`).
+        """
         if not self.is_used() or self.is_capturing():
             return None
+        if self._count != 1 and self._events_on is None and not self._settle(learns):
+            return None
         event = self.module.Event(enable_timing=True)
-        stream = self._other_stream()
-        if stream is None:
+        if self._count == 1 or self._events_on == self._current():
             event.record()
         else:
-            event.record(stream)
+            event.record(self.module.current_stream(self._events_on))
         return event
 
-    def _other_stream(self):
-        """Return the current stream of the device in use; None where that is the current one."""
-        if self._count == 1:
-            return None
-        current = self._current()
-        if self._events_on is None:
-            used = self._with_memory()
-            if not used:
-                return None  # nothing lies on any device yet: asked again
-            self._events_on = current if current in used else used[0]
-        return None if self._events_on == current else self.module.current_stream(self._events_on)
+    def _settle(self, learns):
+        """Return True once it is known where events go: all have to go to one device."""
+        peaks = self._peaks()
+        if not peaks or (learns and any(peaks.values())):
+            self._events_on = self.most_used()
+        return self._events_on is not None
+
+    def most_used(self):
+        """Return the number of the device that holds most: the current one may hold nothing."""
+        peaks = self._peaks()
+        return max(peaks, key=peaks.get) if any(peaks.values()) else self._current()
 
     def memory_bytes(self):
         """Return what tensors take and what is reserved for them, over all devices in use."""

@@ -115,6 +115,13 @@ class EventLog:
         self._written += len(rows) // 4
 
 
+# What may come before the model is where it is going to learn.
+_BEFORE_LEARNING = frozenset(
+    (
+        *(LOADER_START_BEGIN, LOADER_START_END, FETCH_BEGIN, FETCH_END),
+        *(COPY_BEGIN, COPY_END, GC_BEGIN, GC_END),
+    )
+)
 _MOST_WAITING = 4096  # recorded and not reached yet; a GPU's queue holds about a thousand launches
 
 
@@ -137,7 +144,7 @@ class DeviceLog(EventLog):
         if accelerator is None or get_ident() != self._main or len(waiting) >= _MOST_WAITING:
             return now
         try:
-            event = accelerator.event()
+            event = accelerator.event(code not in _BEFORE_LEARNING)
             if event is not None:
                 waiting.append((now, event))
         except Exception:

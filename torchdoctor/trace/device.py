@@ -17,9 +17,6 @@ from torchdoctor.words.intervals import Intervals, exposed_in_order, intersect, 
 
 SHORT_KERNEL_NS = 10_000
 _LISTED, _LETTERS = 8, 60
-_SYNC_CALL = re.compile(
-    r"(?:cuda|hip)(?:Stream|Device|Event|Thread)Synchronize|(?:cu|hip)(?:Stream|Ctx|Event)Synchronize"
-)
 
 
 def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
@@ -29,7 +26,8 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     is_kernel = in_steps & (trace.device["kind"] == kinds.KERNEL)
     kernels = trace.device.where(is_kernel)
     length = kernels.end - kernels.start
-    waiting = steps.inside(trace.runtime.where(named(trace, trace.runtime, _SYNC_CALL.match)))
+    waits, reads = _waits(trace)
+    waiting = np.append(*(steps.inside(t) for t in (trace.runtime.where(waits), reads)))
     return {
         "kernels_per_step": len(kernels) / count,
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
@@ -42,16 +40,30 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     }
 
 
+def _waits(trace: Trace) -> tuple[Mask, Table]:
+    """Return which driver calls wait for the device, and reads of values that show no such call."""
+    waits = named(trace, trace.runtime, kinds.SYNC_CALL.match)
+    reads = trace.operators.where(named(trace, trace.operators, kinds.READS_VALUE.__eq__))
+    begins = np.sort(trace.runtime.start[waits])
+    called = np.searchsorted(begins, reads.end) > np.searchsorted(begins, reads.start)
+    return waits, reads.where(~called)
+
+
 def _idle_after_waits(trace: Trace, steps: Steps) -> int:
     """Return the ns that the device idles after waits of the host, by which it would be ahead."""
     runtime, device = trace.runtime, trace.device
-    waits = named(trace, runtime, _SYNC_CALL.match)
+    waits, reads = _waits(trace)
     copies = np.flatnonzero(device["kind"] == kinds.MEMCPY)
     to_host = copies[copy_sides(trace, device.where(copies))[1] != "device"]
     call = launch_rows(trace)[to_host]
     waits[call[call >= 0]] = True
-    waits &= steps.index(runtime.start) >= 0
-    start, end = runtime.start[waits], runtime.end[waits]
+    start, end = (
+        np.append(runtime.start[waits], reads.start),
+        np.append(runtime.end[waits], reads.end),
+    )
+    order = np.argsort(start, kind="stable")
+    order = order[steps.index(start[order]) >= 0]
+    start, end = start[order], end[order]
     begins = np.append(np.sort(device.start), np.iinfo(np.int64).max)
     following = np.minimum(
         begins[np.searchsorted(begins, end)], steps.end[np.maximum(steps.index(start), 0)]

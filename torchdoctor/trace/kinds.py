@@ -107,4 +107,10 @@ def short_name(name: str) -> str:
     return bare.rpartition("::")[2] + (f"<{argument[1]}>" if argument else "")
 
 
-COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")
+# Of any maker's driver: cudaMemcpyAsync, hipMemcpy, musaMemcpyAsync, urEnqueueUSMMemcpy, ...
+COPY_CALL = re.compile(
+    r"[a-z]+(?:Enqueue)?(?:USM)?(?:Memcpy|MemBuffer(?:Read|Write))|zeCommandListAppendMemoryCopy"
+)
+# What holds the host until the device is there: cudaStreamSynchronize, zeEventHostSynchronize, ...
+SYNC_CALL = re.compile(r"\w*Synchronize|ur(?:QueueFinish|EventWait)\b")
+READS_VALUE = "aten::_local_scalar_dense"  # waits for the value, in whatever call of a driver

@@ -101,6 +101,7 @@ class StepStatistics:
     cycle_steps: int | None = None  #: Steps of a regular cycle, such as an epoch or a rollout.
     settled_after: int | None = None  #: Steps until the last ten showed no downward slope.
     device_clock: bool = False  #: Times are those at which the GPU came to each event.
+    device_busy_s: float | None = None  #: Of a step, surely: it came to events behind the host.
     still_warming: bool = False  #: The last steps measured were still getting faster or slower.
     program_ended: bool = False  #: The program ended by itself within the launch.
     total_steps_seen: int = 0  #: Iterations seen in all, warm-up included.

@@ -53,7 +53,7 @@ class PaddedProducts:
         if device == "cpu":
             self._measure_on("cpu")
         elif device == "cuda":  # which sizes suit others is not known
-            with self._torch.cuda.device(accelerator.in_use()[0]):
+            with self._torch.cuda.device(accelerator.most_used()):
                 self._measure_on("cuda")
 
     def _measure_on(self, device):

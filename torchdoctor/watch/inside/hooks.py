@@ -274,13 +274,12 @@ class Backwards:
             self._on_device = kept = None
         if kept is None and now > self._device_due_ns and loss.device.type == "cuda":
             self._device_due_ns = now + _DEVICE_LOSS_EVERY_NS
-            event = self._watch.accelerator.event()  # None while a graph is captured
-            if event is not None:
-                torch = self._watch.torch
-                place = torch.empty((), dtype=torch.float32, pin_memory=True)
-                place.copy_(loss.detach().reshape(()), non_blocking=True)
-                event.record()
-                self._on_device = place, event
+            torch = self._watch.torch
+            place = torch.empty((), dtype=torch.float32, pin_memory=True)
+            place.copy_(loss.detach().reshape(()), non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(loss.device))
+            self._on_device = place, event
 
 
 class Exchanges:

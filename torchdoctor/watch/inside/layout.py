@@ -185,6 +185,7 @@ class AppendedFile:
     def sync(self) -> None:
         """Let the disk have it, so that a power cut does not lose it."""
         try:
-            os.fsync(self._file)
+            if self._file >= 0:  # nothing may have been written yet
+                os.fsync(self._file)
         except OSError:
             pass
