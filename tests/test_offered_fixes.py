@@ -140,7 +140,7 @@ def test_the_code_shown_is_of_what_the_verdict_names(tmp_path: Path) -> None:
     report = replace(report_of(found), trials=rows)
     shown = " ".join(rendered(report, "terminal").split())
     assert (
-        "loader workers + CPU threads (num_workers=1, num_threads=1)"
+        "loader workers (num_workers=1) + CPU threads (num_threads=1)"
         in shown.split("What could help")[0]
     )
     assert "num_workers=1" in shown.split("What could help")[1]
