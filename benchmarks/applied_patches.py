@@ -197,7 +197,7 @@ def _search(program: Program, python: str, scratch: Path, row: Row) -> dict[str,
     row.fixes = [one["fix"] for one in recommended["fixes"]]
     row.printed = recommended["speedup"]
     row.tried = [
-        f"{one['fix']} {one['settings'] or ''} {one['verdict']} {shown(one['speedup'])}"
+        f"{one['fixes']} {one['verdict']} {shown(one['speedup'])}"
         for one in report["trials"]
         if one["pairs"]
     ]

@@ -56,7 +56,7 @@ def run(script: Path, budget: str, seed: int) -> dict[str, Any]:
     return {
         "fixes": [each["fix"] for each in recommended["fixes"]],
         "speedup": recommended["speedup"],
-        "tried": {row["fix"]: row["speedup"]["estimate"] for row in rows},
+        "tried": {" + ".join(row["fixes"]): row["speedup"]["estimate"] for row in rows},
         "ending": report["ending"],
     }
 

@@ -108,13 +108,16 @@ def simulated_row(name: str, budget: str, folder: Path) -> tuple[str, ...]:
     place = (findings.get(planted.finding) or {}).get("location") or {}
     measured = "-"
     if planted.fix and truth:
-        tried = (t for t in report["trials"] if t["fix"] == planted.fix and t.get("speedup"))
+        tried = (
+            t for t in report["trials"] if list(t["fixes"]) == [planted.fix] and t.get("speedup")
+        )
         trial = next(tried, None)
         measured = interval(trial["speedup"]) if trial else "nothing"
         if trial:  # with the very settings that were measured
-            cured = planted.truth(folder, fixed_by=trial["settings"])
+            settings = trial["fixes"][planted.fix]
+            cured = planted.truth(folder, fixed_by=settings)
             gain = cured["steps_per_s"] / truth["steps_per_s"]
-            gain *= trial["settings"].get("batch_size", planted.batch) / planted.batch
+            gain *= settings.get("batch_size", planted.batch) / planted.batch
         chosen = [fix["fix"] for fix in (report.get("recommendation") or {}).get("fixes") or []]
         wrong += [] if planted.fix in chosen else [f"{planted.fix} not recommended"]
     return (

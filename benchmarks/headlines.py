@@ -269,7 +269,7 @@ def judged(claim: Claim, report: dict[str, Any]) -> Measured:
         name=claim.name, says=claim.says, source=claim.source,
         machine=", ".join([str(environment.get("cpu")), *gpus]),
     )  # fmt: skip
-    trials = [trial for trial in report["trials"] if claim.fix in trial["fix"].split(" + ")]
+    trials = [trial for trial in report["trials"] if claim.fix in trial["fixes"]]
     timed = [trial for trial in trials if trial["speedup"]]
     if not timed:
         reasons = [trial["reason"] for trial in trials if trial["reason"]]

@@ -26,14 +26,15 @@ from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials import compare
-from torchdoctor.trials.arm_specs import ArmSpecs, Fixes, label
+from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import FixFacts, fix_facts
 from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.search import SearchSettings, run_trials
-from torchdoctor.words import Candidate, Interval, Pair, Recording
+from torchdoctor.words import Candidate, FixSet, Interval, Pair, Recording
 from torchdoctor.words.errors import Inconclusive
+from torchdoctor.words.figures import fixes_with_settings
 from torchdoctor.words.specs import FixSpec
 
 os.environ["TORCHDOCTOR_COMPILE_CACHE"] = "0"  # each run compiles as a first one does
@@ -115,13 +116,11 @@ class Workload:
     def _facts(self, ident: str) -> FixFacts:
         return fix_facts(self.modules[ident], self.recording)
 
-    def exhaustive(self, tried: list[Candidate], budget_s: float, seed: int) -> Fixes:
+    def exhaustive(self, tried: list[Candidate], budget_s: float, seed: int) -> FixSet:
         """Measure every candidate in pairs until the time is used, then the best together."""
         began, specs = time.monotonic(), self._specs()
         engine = Engine(self._launches(), random.Random(seed))
-        arms = {
-            n: [(one.fix, dict(one.settings)), *one.also.items()] for n, one in enumerate(tried)
-        }
+        arms = {number: one.fixes for number, one in enumerate(tried)}
         pairs: dict[int, list[Pair]] = {n: [] for n in arms}
 
         def left_s() -> float:
@@ -135,13 +134,12 @@ class Workload:
                 else:
                     del pairs[number]
         gains = {number: _gain(measured) for number, measured in pairs.items() if measured}
-        together: Fixes = []
+        together = FixSet()
         for number in sorted(gains, key=lambda number: -gains[number]):
-            names = {fix for fix, _ in together}
             known = not self._trains_the_same(tried[number], pairs[number])
-            if gains[number] <= 0 or names & {fix for fix, _ in arms[number]} or known:
+            if gains[number] <= 0 or together.keys() & arms[number].keys() or known:
                 continue
-            grown = [*together, *arms[number]]
+            grown = together.joined(arms[number])
             if together:
                 added = [engine.pair(specs.of(grown), specs.of(together)) for _ in range(3)]
                 if left_s() < 0 or _gain([x for x in added if isinstance(x, Pair)]) <= 0:
@@ -151,7 +149,7 @@ class Workload:
 
     def _trains_the_same(self, one: Candidate, pairs: list[Pair]) -> bool:
         """Return False for a candidate that was seen to change training."""
-        steps, facts = self.seen.steps, self._facts(one.fix)
+        steps, facts = self.seen.steps, self._facts(one.fixes.first)
         untouched = Untouched(
             baselines=[pair.launches[0] for pair in pairs],
             warmup_steps=steps.warmup_steps,
@@ -163,7 +161,7 @@ class Workload:
         return found.classification != "changed" and not found.harmful
 
     def side_by_side(
-        self, several: dict[str, Fixes], seed: int, number: int
+        self, several: dict[str, FixSet], seed: int, number: int
     ) -> dict[str, Interval | None]:
         """Measure `number` fresh pairs of each with the untouched program; speed-ups against it.
 
@@ -175,7 +173,7 @@ class Workload:
         for name, fixes in several.items():
             pairs = [engine.pair(specs.of(fixes)) for _ in range(number if fixes else 0)]
             if lost := [pair for pair in pairs if not isinstance(pair, Pair)]:
-                raise Inconclusive(f"{label(fixes)}: {lost[0].reason}")
+                raise Inconclusive(f"{fixes_with_settings(fixes)}: {lost[0].reason}")
             if fixes:
                 found[name] = compare.interval([_difference(pair) for pair in pairs])
         return found

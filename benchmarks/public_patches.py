@@ -184,7 +184,7 @@ def judged(row: Row, report: dict[str, Any], diff: str, said: str) -> Compared:
         said: what it said beside.
     """
     recommended = report["recommendation"]
-    trials = [trial for trial in report["trials"] if row.fix in trial["fix"].split(" + ")]
+    trials = [trial for trial in report["trials"] if row.fix in trial["fixes"]]
     best = max(trials, key=lambda t: (t["speedup"] or {"estimate": 0.0})["estimate"], default=None)
     fix = recommended["speedup"] or (best["speedup"] if best else None)
     trial = recommended["patch_trial"] or {}

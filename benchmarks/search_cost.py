@@ -38,7 +38,7 @@ from torchdoctor.pairs.pair_times import Estimator, switched_differences
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials import compare
 from torchdoctor.trials.arm_specs import ArmSpecs
-from torchdoctor.words import Environment, Pair, Recording
+from torchdoctor.words import Environment, FixSet, Pair, Recording
 from torchdoctor.words.figures import fix_with_settings
 
 PROGRAM = """
@@ -179,7 +179,7 @@ class Comparison:
             processes=self.seen.processes,
         )
         specs = ArmSpecs(catalogue.fixes(), recording)
-        self.arms = {fix_with_settings(*fix): specs.of([fix]) for fix in fixes}
+        self.arms = {fix_with_settings(*fix): specs.of(FixSet([fix])) for fix in fixes}
 
     def by_launches(self, most_rounds: int, seed: int) -> Progress:
         """Measure pairs of fresh launches until all are known well enough."""

@@ -42,9 +42,9 @@ from row_log import append, rows_of
 from torchdoctor import words
 from torchdoctor.cli.arguments import parse_duration
 from torchdoctor.launch.workload import workload_of
-from torchdoctor.trials.arm_specs import Fixes, label
-from torchdoctor.words import Candidate
+from torchdoctor.words import Candidate, FixSet
 from torchdoctor.words.errors import TorchdoctorError
+from torchdoctor.words.figures import fixes_with_settings
 from torchdoctor.words.specs import FixSpec
 
 SAMPLES = Path(__file__).parent.parent / "sample_workloads"
@@ -85,14 +85,14 @@ def run_as_a_user(
 def _tried(report: dict[str, Any]) -> list[str]:
     """Each trial in a few words, so that a search which missed something can be understood."""
     return [
-        f"{one['fix']} {one['settings'] or ''} {one['verdict']} "
+        f"{one['fixes']} {one['verdict']} "
         f"{round(one['speedup']['estimate'], 3) if one['speedup'] else '-'} {one['pairs']} pairs"
         for one in report["trials"]
     ]
 
 
 def run_one(
-    name: str, budget_s: float, number: int, options: argparse.Namespace, best: Fixes | None = None
+    name: str, budget_s: float, number: int, options: argparse.Namespace, best: FixSet | None = None
 ) -> dict[str, Any]:
     """One workload by both ways; `best`: what an exhaustive search found before."""
     workload = options.workloads[name]
@@ -104,11 +104,11 @@ def run_one(
         began = time.monotonic()
         report, twice_s = run_as_a_user(workload, Path(folder), budget_s, number)
         took_s = time.monotonic() - began
-        ours = [(x["fix"], x["settings"]) for x in report["recommendation"]["fixes"]]
+        ours = FixSet((x["fix"], x["settings"]) for x in report["recommendation"]["fixes"])
         if best is None:
             best = one.exhaustive(tried, options.times * budget_s, number)
         several = {"search": ours, "exhaustive": best}
-        if _same_set(ours, best):  # measured twice, chance alone would tell them apart
+        if ours == best:  # measured twice, chance alone would tell them apart
             found = one.side_by_side({"search": ours}, number, options.pairs)
             both = dict.fromkeys(several, found.get("search"))
         else:
@@ -122,18 +122,11 @@ def run_one(
         "search_s": round(took_s, 1),
         "twice_s": twice_s and round(twice_s, 1),  # until 2x or more was recommended
         "tried": _tried(report),
-        "search": label(ours),
-        "exhaustive": label(best),
-        "exhaustive_fixes": best,
+        "search": fixes_with_settings(ours),
+        "exhaustive": fixes_with_settings(best),
+        "exhaustive_fixes": list(best.items()),
         **{f"{way}_speedup": asdict(x) if x else None for way, x in both.items()},
     }
-
-
-def _same_set(one: Fixes, other: Fixes) -> bool:
-    """Whether both are the same fixes in the same settings, in any order."""
-    return sorted((fix, str(sorted(with_.items()))) for fix, with_ in one) == sorted(
-        (fix, str(sorted(with_.items()))) for fix, with_ in other
-    )
 
 
 def run_nulls(
@@ -156,10 +149,10 @@ def run_nulls(
                     refuses=lambda recording: None,
                     instruction=lambda settings, recording: "",
                 )
-                tried.append(Candidate(fix=f"null-{index}"))
+                tried.append(Candidate(fixes=FixSet.of(f"null-{index}")))
             found = one.search(tried, budget_s, number)
     fresh = [x for x in found.trials if "screened only" not in (x.reason or "")]
-    confirmed = [x.fix for x in fresh if x.verdict == "faster" and " + " not in x.fix]
+    confirmed = [fix for x in fresh if x.verdict == "faster" and (fix := x.fixes.only)]
     return {
         "kind": "nulls",
         "workload": name,
@@ -220,7 +213,7 @@ def _again(budget_s: float, options: argparse.Namespace) -> None:
         rows = [x for x in rows_of(options.out) if x["kind"] == "run" and x["workload"] == name]
         if not rows:
             continue
-        best = [(fix, settings) for fix, settings in rows[-1]["exhaustive_fixes"]]
+        best = FixSet((fix, settings) for fix, settings in rows[-1]["exhaustive_fixes"])
         try:
             row = run_one(name, budget_s, len(rows) + 1, options, best)
         except TorchdoctorError as error:

@@ -77,7 +77,9 @@ DIAGNOSIS = Diagnosis(
 
 def chosen(diagnosis=DIAGNOSIS, seen=None, **options):
     found, refused = candidates(seen or recording(), diagnosis, CATALOGUE, **options)
-    return [(c.fix, c.settings) for c in found], {r.fix: r.reason for r in refused}
+    return [(c.fixes.first, c.fixes[c.fixes.first]) for c in found], {
+        r.fixes.only: r.reason for r in refused
+    }
 
 
 def test_the_largest_possible_gain_first_and_a_sweep_leaves_room_for_others():
@@ -95,26 +97,26 @@ def test_the_largest_possible_gain_first_and_a_sweep_leaves_room_for_others():
 
 def test_ceilings_are_those_of_amdahl():
     found, _ = candidates(recording(), DIAGNOSIS, CATALOGUE)
-    ceilings = {c.fix: c.ceiling for c in found}
+    ceilings = {c.fixes.first: c.ceiling for c in found}
     assert ceilings["workers"] == pytest.approx(1 / (1 - 0.6))
     assert ceilings["precision"] == pytest.approx(1 / (1 - 0.3))
     assert ceilings["fused"] == pytest.approx(1 / (1 - 0.1))
     assert ceilings["threads"] is None
-    workers = next(c for c in found if c.fix == "workers")
+    workers = next(c for c in found if c.fixes.first == "workers")
     assert isinstance(workers, Candidate) and workers.reason == "treats data-wait, 60 % of the step"
 
 
 def test_what_treats_a_setting_that_is_the_bottleneck_could_remove_its_whole_branch():
     """With the ceiling of an unknown fix, others with less promise came before the cure."""
     found, _ = candidates(recording(), replace(DIAGNOSIS, detail="too-many-threads"), CATALOGUE)
-    assert (found[0].fix, found[0].named) == ("threads", "setting")
+    assert (found[0].fixes.first, found[0].named) == ("threads", "setting")
     assert found[0].ceiling == pytest.approx(1 / (1 - 0.6))
 
 
 def test_a_wrong_setting_is_a_likely_cure_where_something_else_is_the_bottleneck():
     """Threads that fought for a taken core were tried last, for the step waited for data too."""
     found, _ = candidates(recording(), DIAGNOSIS, CATALOGUE)
-    assert [c.named for c in found if c.fix == "threads"] == ["setting"]
+    assert [c.named for c in found if c.fixes.first == "threads"] == ["setting"]
 
 
 def test_what_treats_whatever_keeps_the_host_busy_could_remove_its_whole_branch():
@@ -193,7 +195,7 @@ def test_findings_may_name_a_fix_themselves():
         findings=[Finding(check="gc-pauses", share_of_step=0.2, fixes=["threads"])],
     )
     found, _ = candidates(recording(), diagnosis, CATALOGUE)
-    assert found[0].fix == "threads" and found[0].ceiling == pytest.approx(1.25)
+    assert found[0].fixes.first == "threads" and found[0].ceiling == pytest.approx(1.25)
 
 
 def test_a_fix_cannot_gain_more_than_the_phases_that_it_works_on():
@@ -204,14 +206,14 @@ def test_a_fix_cannot_gain_more_than_the_phases_that_it_works_on():
     narrow = fix(("many-small-kernels",), phases=("optimizer_s",))
     fixes = {"narrow": narrow, "wide": fix(("many-small-kernels",))}
     chosen, _ = candidates(seen, diagnosis, fixes)
-    assert [one.fix for one in chosen] == ["wide", "narrow"]
+    assert [one.fixes.first for one in chosen] == ["wide", "narrow"]
     assert chosen[1].ceiling == pytest.approx(1 / 0.96)
 
 
 def test_a_fix_that_includes_another_goes_before_it():
     one = fix(("data-wait",), includes=lambda recording: ("workers",))
     chosen, _ = candidates(recording(), DIAGNOSIS, {"workers": CATALOGUE["workers"], "both": one})
-    assert chosen[0].fix == "both"
+    assert chosen[0].fixes.first == "both"
 
 
 def test_what_no_run_can_apply_is_neither_tried_nor_refused_where_it_is_called_for():
@@ -240,7 +242,7 @@ def test_a_fix_that_trades_time_for_memory_is_tried_where_it_is_called_for_or_na
     assert chosen == []
     assert "No finding" in refused[0].reason
     chosen, _ = candidates(recording(), DIAGNOSIS, trade, fixes=["checkpoint"])
-    assert [one.fix for one in chosen] == ["checkpoint"]
+    assert [one.fixes.first for one in chosen] == ["checkpoint"]
 
 
 def test_where_a_fix_knows_better_than_its_phases_that_bounds_it():
@@ -262,7 +264,7 @@ def test_without_busy_workers_the_training_may_gain_beyond_its_waits():
     own = ProcessFacts(pid=1, loaders=[LoaderFacts(ident=0, num_workers=10, batches=50)])
     busy = replace(recording(), processes=[own], sensors=SensorStatistics(workers_cpus=0.25))
     found, _ = candidates(busy, DIAGNOSIS, {"workers": workers})
-    bounds = {one.settings["num_workers"]: one.bound for one in found}
+    bounds = {one.fixes["workers"]["num_workers"]: one.bound for one in found}
     assert bounds == {0: pytest.approx(1 / (1 - 0.6 - 0.25)), 16: pytest.approx(1 / 0.4)}
     everything = replace(busy, sensors=SensorStatistics(workers_cpus=1.9))
     found, _ = candidates(everything, DIAGNOSIS, {"workers": workers})
@@ -276,7 +278,7 @@ def test_what_goes_with_a_fix_may_gain_beyond_its_bound():
         together=lambda settings, seen: {"threads": {}},
     )
     found, _ = candidates(recording(), DIAGNOSIS, {"both": both, "threads": fix(())})
-    bounds = {bool(c.also): c.bound for c in found if c.fix == "both"}
+    bounds = {c.fixes.only is None: c.bound for c in found if c.fixes.first == "both"}
     assert bounds == {True: None, False: pytest.approx(1 / 0.4)}
 
 
@@ -287,7 +289,7 @@ def test_of_gains_that_are_as_large_the_cheaper_trial_comes_first():
     workers = fix(("data-wait",), phases=("data_wait_s",))
     seen = recording(data_wait_s=0.055, before_forward_s=0.0005)
     found, _ = candidates(seen, DIAGNOSIS, {"convert": convert, "workers": workers})
-    assert [one.fix for one in found] == ["workers", "convert"]
+    assert [one.fixes.first for one in found] == ["workers", "convert"]
 
 
 def test_of_gains_that_are_as_large_what_is_made_for_the_finding_comes_first():
@@ -300,7 +302,7 @@ def test_of_gains_that_are_as_large_what_is_made_for_the_finding_comes_first():
     found = [Finding(check="compute", share_of_step=0.9)]
     diagnosis = Diagnosis(bottleneck="cpu", detail="compute", findings=found)
     ranked, _ = candidates(recording(), diagnosis, catalogue)
-    assert [one.fix for one in ranked] == ["b-precision", "a-threads", "c-optimizer"]
+    assert [one.fixes.first for one in ranked] == ["b-precision", "a-threads", "c-optimizer"]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +318,7 @@ def test_a_mistake_that_costs_more_than_the_bottleneck_does_not_wait(share, keep
     catalogue = {**CATALOGUE, "gradients": fix(("evaluation",), keeps=keeps, **more)}
     found = [*DIAGNOSIS.findings, Finding(check="evaluation", share_of_step=share)]
     diagnosis = Diagnosis(bottleneck="data_loader", detail="data-wait", findings=found)
-    assert candidates(recording(), diagnosis, catalogue)[0][0].fix == first
+    assert candidates(recording(), diagnosis, catalogue)[0][0].fixes.first == first
 
 
 def test_workers_gain_no_more_than_the_cpus_leave_to_them():
@@ -335,7 +337,7 @@ def test_workers_gain_no_more_than_the_cpus_leave_to_them():
         )
         found, refused = candidates(seen, DIAGNOSIS, catalogue)
         assert not refused
-        return [(one.fix, round(one.ceiling, 2)) for one in found]
+        return [(one.fixes.first, round(one.ceiling, 2)) for one in found]
 
     assert tried(2.0) == [("cache", 2.5), ("workers", 1.99)], "0.3 ms to hand a batch over"
     assert tried(1.0) == [("cache", 2.5), ("workers", 1.0)]
@@ -354,13 +356,14 @@ def test_company_is_looked_at_first_and_only_where_it_may_be_tried():
 
     def tried(**options):
         found, _ = candidates(recording(), DIAGNOSIS, catalogue, **options)
-        return [(one.fix, one.also) for one in found]
+        return [dict(one.fixes) for one in found]
 
     company = {"precision": {"dtype": "x"}}
-    assert tried() == [("layout", company), ("precision", {}), ("layout", {})]
-    assert tried(skip=["precision"]) == [("layout", {})]
-    assert tried(fixes=["layout"]) == [("layout", {})], "nothing that was not asked for"
-    assert ("layout", company) in tried(fixes=["layout", "precision"])
+    both = {"layout": {}, **company}
+    assert tried() == [both, {"precision": {}}, {"layout": {}}]
+    assert tried(skip=["precision"]) == [{"layout": {}}]
+    assert tried(fixes=["layout"]) == [{"layout": {}}], "nothing that was not asked for"
+    assert both in tried(fixes=["layout", "precision"])
 
 
 @pytest.mark.parametrize(

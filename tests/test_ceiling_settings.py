@@ -149,5 +149,5 @@ def test_what_two_batches_cannot_stand_for_is_told_to_the_ceiling(
         "shares": {"data_loader": 0.4},
     }
     (one,) = ceiling_trials(recording(over), "none")
-    settings = one.fixes[0][1]
+    settings = one.fixes[one.fixes.first]
     assert (settings["epochs_matter"], settings["varies"]) == wanted

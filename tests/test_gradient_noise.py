@@ -10,7 +10,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.checkup.report_assembly import RunResults, assemble
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.gradient_noise import from_products, noise_scale
-from torchdoctor.words import Diagnosis, Refused
+from torchdoctor.words import Diagnosis, FixSet, Refused
 
 BATCH = 16
 
@@ -79,8 +79,8 @@ def test_the_report_names_it_whatever_came_of_the_trial() -> None:
             diagnosis=Diagnosis(bottleneck="none"),
             trials=None,
             refused=[
-                Refused(fix="larger-batch", reason="It changes training."),
-                Refused(fix="tf32", reason="The program uses no GPU."),
+                Refused(fixes=FixSet.of("larger-batch"), reason="It changes training."),
+                Refused(fixes=FixSet.of("tf32"), reason="The program uses no GPU."),
             ],
             settings=RunSettings(),
         )

@@ -29,12 +29,17 @@ def test_claims_are_of_fixes_that_there_are() -> None:
 
 
 def test_no_number_without_a_measurement() -> None:
-    refused = {"fix": "fused-optimizer", "speedup": None, "verdict": "refused", "reason": "Why."}
+    refused = {
+        "fixes": {"fused-optimizer": {}},
+        "speedup": None,
+        "verdict": "refused",
+        "reason": "Why.",
+    }
     row = judged(CLAIM, report(refused))
     assert (row.speedup, row.said) == (None, "Why.")
     assert "x (" not in shown(row)
     other = {
-        "fix": "tf32",
+        "fixes": {"tf32": {}},
         "speedup": {"estimate": 2.0, "low": 1.9, "high": 2.1},
         "verdict": "faster",
     }
@@ -46,7 +51,7 @@ def test_no_number_without_a_measurement() -> None:
 def test_the_best_trial_is_shown_with_its_interval_and_machine() -> None:
     def trial(estimate: float) -> dict:
         speedup = {"estimate": estimate, "low": estimate - 0.1, "high": estimate + 0.1}
-        return {"fix": "fused-optimizer", "speedup": speedup, "verdict": "faster"}
+        return {"fixes": {"fused-optimizer": {}}, "speedup": speedup, "verdict": "faster"}
 
     line = shown(judged(CLAIM, report(trial(1.1), trial(1.3))))
     assert "1.30x (1.20-1.40)" in line and "a CPU, a GPU" in line and "MB" not in line

@@ -25,6 +25,7 @@ from torchdoctor.words import (
     Diagnosis,
     Environment,
     Finding,
+    FixSet,
     Interval,
     Location,
     Recommendation,
@@ -59,11 +60,10 @@ def with_changed(fixes: Mapping[str, FixSpec], ident: str, **fields: Any) -> dic
     return {**fixes, ident: replace(fixes[ident], **fields)}
 
 
-def trial(fix: str, speedup: Interval | None, **values) -> Trial:
-    verdict = "faster" if speedup is FASTER else "unclear"
-    return Trial(
-        **{"fix": fix, "speedup": speedup, "verdict": verdict, "numerics": "identical"} | values
-    )
+def trial(fix: str | FixSet, speedup: Interval | None, settings: Any = None, **values) -> Trial:
+    fixes = fix if isinstance(fix, FixSet) else FixSet.of(fix, settings)
+    known = {"verdict": "faster" if speedup is FASTER else "unclear", "numerics": "identical"}
+    return Trial(fixes=fixes, speedup=speedup, **known | values)
 
 
 def test_what_was_not_tried_or_not_decided_is_code_where_nothing_was_confirmed(
@@ -113,8 +113,8 @@ def test_another_setting_of_what_changed_training_is_not_offered(tmp_path: Path)
 
 
 def test_two_at_most_with_their_company(tmp_path: Path) -> None:
-    both = "loader-workers + cpu-threads"
-    row = trial(both, None, settings={"loader-workers": WORKERS, "cpu-threads": {"num_threads": 1}})
+    both = FixSet({"loader-workers": WORKERS, "cpu-threads": {"num_threads": 1}})
+    row = trial(both, None)
     found = offered(tmp_path, [replace(row, speedup=OPEN)], [])
     assert [(x.fix, x.settings) for x in found] == [
         ("loader-workers", WORKERS),
@@ -127,10 +127,10 @@ def test_two_at_most_with_their_company(tmp_path: Path) -> None:
 
 def test_the_code_shown_is_of_what_the_verdict_names(tmp_path: Path) -> None:
     """The verdict named both fixes, and the code was that of one with another setting."""
-    settings = {"loader-workers": {"num_workers": 1}, "cpu-threads": {"num_threads": 1}}
+    both = FixSet({"loader-workers": {"num_workers": 1}, "cpu-threads": {"num_threads": 1}})
     rows = [
         trial("loader-workers", Interval(estimate=1.1, low=0.95, high=1.3), settings=WORKERS),
-        trial("loader-workers + cpu-threads", OPEN, settings=settings, pairs=2),
+        trial(both, OPEN, pairs=2),
     ]
     found = offered(tmp_path, rows, [])
     assert [(x.fix, x.settings, x.standing) for x in found] == [
@@ -140,7 +140,7 @@ def test_the_code_shown_is_of_what_the_verdict_names(tmp_path: Path) -> None:
     report = replace(report_of(found), trials=rows)
     shown = " ".join(rendered(report, "terminal").split())
     assert (
-        "loader workers + CPU threads (num_workers=1, num_threads=1)"
+        "loader workers (num_workers=1) + CPU threads (num_threads=1)"
         in shown.split("What could help")[0]
     )
     assert "num_workers=1" in shown.split("What could help")[1]
@@ -170,7 +170,7 @@ def test_what_is_faster_by_itself_but_not_in_the_set_is_shown(tmp_path: Path) ->
         trial("loader-workers", FASTER, settings=WORKERS),
         trial("persistent-workers", FASTER),
         trial("torch-compile", FASTER, numerics="changed"),
-        trial("loader-workers + fused-optimizer", FASTER),
+        trial(FixSet({"loader-workers": {}, "fused-optimizer": {}}), FASTER),
         trial("cpu-threads", OPEN, settings={"num_threads": 1}),
     ]
     found = offered(tmp_path, rows, [RecommendedFix(fix="persistent-workers", settings=WORKERS)])
@@ -178,8 +178,8 @@ def test_what_is_faster_by_itself_but_not_in_the_set_is_shown(tmp_path: Path) ->
 
 
 def test_what_was_measured_together_is_not_said_to_be_measured_alone(tmp_path: Path) -> None:
-    both = {"loader-workers": WORKERS, "cpu-threads": {"num_threads": 1}}
-    rows = [trial("loader-workers + cpu-threads", OPEN, settings=both)]
+    both = FixSet({"loader-workers": WORKERS, "cpu-threads": {"num_threads": 1}})
+    rows = [trial(both, OPEN)]
     found = offered(tmp_path, rows, [])
     assert {x.standing for x in found} == {"together"}
     shown = rendered(report_of(found), "terminal")
@@ -315,7 +315,7 @@ def test_a_fix_that_fails_to_name_its_edits_keeps_its_instruction(tmp_path: Path
     seen, modules = recording(tmp_path), {**catalogue.fixes(), "broken": by_hand}
     one = as_code(RecommendedFix(fix="broken"), seen, modules)
     assert (one.instruction, one.edit) == ("by hand", None)
-    patch = source_patch([("broken", {}), ("loader-workers", WORKERS)], seen, modules)
+    patch = source_patch(FixSet({"broken": {}, "loader-workers": WORKERS}), seen, modules)
     assert patch is not None
     assert (patch.fixes, patch.left_out) == (["loader-workers"], ["broken"])
 

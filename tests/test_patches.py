@@ -23,6 +23,7 @@ from torchdoctor.words import (
     Boundary,
     Diagnosis,
     Environment,
+    FixSet,
     Interval,
     LoaderFacts,
     Location,
@@ -124,7 +125,7 @@ def test_an_optimizer_is_never_asked_for_two_implementations(
 ) -> None:
     """torch refuses `foreach` and `fused` at once: the patched program would end there."""
     seen = recording(tmp_path, SCRIPT.replace("lr=0.01", f"lr=0.01, {given}"))
-    made = source_patch([("fused-optimizer", {"fused": True})], seen, catalogue.fixes())
+    made = source_patch(FixSet.of("fused-optimizer", {"fused": True}), seen, catalogue.fixes())
     assert (made is None) == (wanted is None)
     assert wanted is None or wanted in (made.diff if made is not None else "")
 
@@ -139,7 +140,7 @@ def apply(folder: Path, diff: str, *more: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_several_fixes_are_one_patch_that_git_applies(ends: str, tmp_path: Path) -> None:
     seen = recording(tmp_path, SCRIPT.replace("\n", ends))
-    made = source_patch(FIXES, seen, catalogue.fixes())
+    made = source_patch(FixSet(FIXES), seen, catalogue.fixes())
     assert made is not None
     assert made.left_out == []
     result = apply(tmp_path, made.diff)
@@ -153,7 +154,7 @@ def test_several_fixes_are_one_patch_that_git_applies(ends: str, tmp_path: Path)
     compile(text, "train.py", "exec")
     # What was changed once is not changed again.
     again = recording(tmp_path, text)
-    assert source_patch(FIXES, again, catalogue.fixes()) is None
+    assert source_patch(FixSet(FIXES), again, catalogue.fixes()) is None
 
 
 def test_a_script_outside_the_folder_is_patched_where_its_repository_is(tmp_path: Path) -> None:
@@ -162,10 +163,10 @@ def test_a_script_outside_the_folder_is_patched_where_its_repository_is(tmp_path
     (tmp_path / "data").mkdir()
     seen = recording(tmp_path / "repo" / "deep")
     seen = replace(seen, workload=replace(seen.workload, cwd=str(tmp_path / "data")))
-    made = source_patch(FIXES, seen, catalogue.fixes())
+    made = source_patch(FixSet(FIXES), seen, catalogue.fixes())
     assert made is not None and made.folder == str(tmp_path / "repo" / "deep")
     (tmp_path / "repo" / ".git").mkdir()
-    made = source_patch(FIXES, seen, catalogue.fixes())
+    made = source_patch(FixSet(FIXES), seen, catalogue.fixes())
     assert made is not None and made.folder == str(tmp_path / "repo")
     assert "+++ b/deep/train.py" in made.diff
     (tmp_path / "repo" / ".git").rmdir()
@@ -178,7 +179,7 @@ def test_a_script_outside_the_folder_is_patched_where_its_repository_is(tmp_path
 
 def test_what_no_edit_can_be_made_for_is_left_out_and_named(tmp_path: Path) -> None:
     text = SCRIPT.replace("        batch_size=4,\n", "        **options,\n")
-    made = source_patch(FIXES, recording(tmp_path, text), catalogue.fixes())
+    made = source_patch(FixSet(FIXES), recording(tmp_path, text), catalogue.fixes())
     assert made is not None
     assert made.fixes == ["fused-optimizer", "cpu-threads"]
     assert made.left_out == ["loader-workers", "persistent-workers"]
@@ -188,7 +189,7 @@ def test_what_no_edit_can_be_made_for_is_left_out_and_named(tmp_path: Path) -> N
 def test_a_file_that_has_gone_is_no_patch(tmp_path: Path) -> None:
     seen = recording(tmp_path)
     (tmp_path / "train.py").unlink()
-    assert source_patch(FIXES[:1], seen, catalogue.fixes()) is None
+    assert source_patch(FixSet(FIXES[:1]), seen, catalogue.fixes()) is None
 
 
 def report_with(tmp_path: Path, *trials: Trial, **recommendation) -> Path:
@@ -263,7 +264,7 @@ def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path)
     diff = "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-a\n+b\n"
     path = report_with(
         tmp_path,
-        Trial(fix="loader-workers", verdict="unclear", reason="not tried: no time"),
+        Trial(fixes=FixSet.of("loader-workers"), verdict="unclear", reason="no time"),
         fixes=[RecommendedFix(fix="torch-compile", instruction="model.compile()")],
         also_offered=[RecommendedFix(fix="set-to-none", edit=diff, standing="confirmed")],
     )
@@ -288,8 +289,8 @@ def test_of_several_values_the_measured_one_speaks(tmp_path: Path) -> None:
     gain = Interval(estimate=1.5, low=1.3, high=1.8)
     path = report_with(
         tmp_path,
-        Trial(fix="loader-workers", settings={"num_workers": 4}, reason="not tried: no time"),
-        Trial(fix="loader-workers", settings={"num_workers": 2}, speedup=gain, pairs=3,
+        Trial(fixes=FixSet.of("loader-workers", {"num_workers": 4}), reason="no time"),
+        Trial(fixes=FixSet.of("loader-workers", {"num_workers": 2}), speedup=gain, pairs=3,
               verdict="unclear"),
     )  # fmt: skip
     result = patch_command(path, "--fix", "loader-workers")
@@ -304,7 +305,10 @@ def test_of_several_values_the_measured_one_speaks(tmp_path: Path) -> None:
 
 def test_what_was_measured_with_others_alone_is_said_to_be(tmp_path: Path) -> None:
     one = RecommendedFix(fix="set-to-none", edit="--- a/t.py\n", standing="together")
-    row = Trial(fix="set-to-none + loader-workers", speedup=Interval(estimate=1, low=1, high=1))
+    row = Trial(
+        fixes=FixSet({"set-to-none": {}, "loader-workers": {}}),
+        speedup=Interval(estimate=1, low=1, high=1),
+    )
     path = report_with(tmp_path, row, also_offered=[one])
     assert "set-to-none was not measured by itself." in proof(read_report(path), [one])
 
@@ -317,23 +321,21 @@ def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -
         as_code(RecommendedFix(fix=fix, settings=settings), seen, fixes)
         for fix, settings in asked.items()
     ]
-    names = list(asked)
     row = Trial(
-        fix=" + ".join(names),
-        settings=asked,
+        fixes=FixSet(asked),
         speedup=Interval(estimate=1.2, low=0.9, high=1.5),
         verdict="unclear",
     )
     by_hand = RecommendedFix(fix="torch-compile", instruction="model.compile()")
     path = report_with(tmp_path, row, also_offered=[*both, by_hand])
-    with_commas = patch_command(path, "--fix", ",".join(names))
+    with_commas = patch_command(path, "--fix", ",".join(asked))
     assert with_commas.returncode == 2
     assert "recording.json" in with_commas.stderr, "not another run's lines"
     write_recording(seen, tmp_path / "recording.json")
-    with_commas = patch_command(path, "--fix", ",".join(names))
+    with_commas = patch_command(path, "--fix", ",".join(asked))
     assert with_commas.returncode == 0, with_commas.stderr
     assert "together, applied at run time: 1.20x" in with_commas.stderr
-    each = [word for name in [*names, "torch-compile"] for word in ("--fix", name)]
+    each = [word for name in [*asked, "torch-compile"] for word in ("--fix", name)]
     result = patch_command(path, *each)
     assert result.stdout == with_commas.stdout
     assert "not measured together" in result.stderr

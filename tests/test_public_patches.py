@@ -24,7 +24,7 @@ def report(folder: Path, patch_trial: dict | None, verdict: str = "faster") -> d
     one = {"estimate": 1.5, "low": 1.4, "high": 1.6}
     return {
         "workload": {"cwd": str(folder)},
-        "trials": [{"fix": "fused-optimizer", "verdict": verdict, "speedup": one}],
+        "trials": [{"fixes": {"fused-optimizer": {}}, "verdict": verdict, "speedup": one}],
         "recommendation": {"speedup": one, "patch_trial": patch_trial},
     }
 

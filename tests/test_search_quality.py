@@ -39,14 +39,6 @@ def test_the_share_is_of_the_logarithm_of_the_best(quality: Any) -> None:
     assert quality.reached_share(None, chance) is None, "what it found may be nothing"
 
 
-def test_the_same_set_is_measured_once(quality: Any) -> None:
-    """Measured twice, a search that found the very same set reached 96 % of it by chance."""
-    one, other = ("gc-freeze", {}), ("loader-workers", {"num_workers": 2})
-    assert quality._same_set([one, other], [other, one]) and quality._same_set([], [])
-    assert not quality._same_set([one, other], [one, ("loader-workers", {"num_workers": 4})])
-    assert not quality._same_set([one], [one, other])
-
-
 def test_a_line_that_was_cut_off_spoils_no_other(quality: Any, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     row = {"kind": "nulls", "workload": "tuned", "candidates": 8, "confirmed": ["null-3"]}

@@ -129,5 +129,5 @@ def test_a_program_that_updates_its_weights_by_hand_is_refused_with_the_reason()
         fixes=["lr-schedule"],
         allow_training_changes=True,
     )
-    (trial,) = [x for x in refused if x.fix == "lr-schedule"]
+    (trial,) = [x for x in refused if x.fixes.only == "lr-schedule"]
     assert not tried and "no torch optimizer stepped" in (trial.reason or "")

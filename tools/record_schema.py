@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -16,7 +17,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from torchdoctor import words as records
-from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Report, comparison, gate
+from torchdoctor.words import BRANCHES, SCHEMA_VERSION, FixSet, Report, comparison, gate
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.gate import GateReport
 from torchdoctor.words.record_files import read_report, write_record
@@ -32,7 +33,7 @@ def report_schema() -> dict[str, Any]:
 
 
 def _schema(whole: type, title: str) -> dict[str, Any]:
-    schema = msgspec.json.schema(whole)
+    schema = msgspec.json.schema(whole, schema_hook=_of_own_type)
     for kind, definition in schema["$defs"].items():
         record = _TYPES[kind]
         meanings, hints = field_meanings(record), get_type_hints(record, include_extras=True)
@@ -46,10 +47,19 @@ def _schema(whole: type, title: str) -> dict[str, Any]:
                 properties[name] = {"enum": list(choices), **properties[name]}
             properties[name]["description"] = meaning
         definition |= {"properties": properties, "required": list(properties)}
-    schema["$defs"][whole.__name__]["properties"]["schema_version"]["pattern"] = r"^1\.\d+$"
+    version = next(field.default for field in fields(whole) if field.name == "schema_version")
+    major = version.partition(".")[0]
+    schema["$defs"][whole.__name__]["properties"]["schema_version"]["pattern"] = rf"^{major}\.\d+$"
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    kind = f"urn:torchdoctor:{whole.__name__.lower()}:{SCHEMA_VERSION}"
+    kind = f"urn:torchdoctor:{whole.__name__.lower()}:{version}"
     return {**head, "$id": kind, **schema}
+
+
+def _of_own_type(kind: type) -> dict[str, Any]:
+    """Return the schema of a type that msgspec does not know: an object of objects."""
+    if kind is not FixSet:
+        raise NotImplementedError(kind)
+    return {"type": "object", "additionalProperties": {"type": "object"}}
 
 
 def field_meanings(kind: type) -> dict[str, str]:

@@ -16,7 +16,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.edits.source import edited
 from torchdoctor.probe.hooks import compile_log
 from torchdoctor.reports.trial_rows import compilation
-from torchdoctor.words import Trial
+from torchdoctor.words import FixSet, Trial
 
 pytestmark = pytest.mark.slow
 FIX = catalogue.fixes()["torch-compile"]
@@ -70,7 +70,9 @@ def test_a_graph_break_is_named_with_its_line(tmp_path: Path) -> None:
     (row,) = details["breaks"]
     assert (row["file"], row["line"]) == (script, lines["breaks"])
     assert details["recompiles"] == 0 and details["compiled_at"] == [1]
-    text = " ".join(compilation(Trial(fix="torch-compile", details=details), str(tmp_path)))
+    text = " ".join(
+        compilation(Trial(fixes=FixSet.of("torch-compile"), details=details), str(tmp_path))
+    )
     assert f"(train.py:{lines['breaks']})" in text
     assert "again" not in text
 
@@ -82,7 +84,9 @@ def test_compiling_in_every_step_is_said_with_what_changes(tmp_path: Path) -> No
     assert details["gave_up"] and "forward" in details["gave_up"][0]["function"]
     rows = [row for row in details["recompile_reasons"] if "calls" in row["reason"]]
     assert rows and {row["file"] for row in rows} == {script}
-    text = " ".join(compilation(Trial(fix="torch-compile", details=details), str(tmp_path)))
+    text = " ".join(
+        compilation(Trial(fixes=FixSet.of("torch-compile"), details=details), str(tmp_path))
+    )
     assert "It compiled again" in text and "gave up compiling 'forward' (train.py:" in text
 
 
@@ -93,7 +97,7 @@ def test_sizes_that_vary_are_named_and_dynamic_compiles_once(tmp_path: Path) -> 
     details, _, _ = compiled(tmp_path / "static", sizes=sizes)
     assert details["recompiles"] >= 5
     assert any("size mismatch" in row["reason"] for row in details["recompile_reasons"])
-    trial = Trial(fix="torch-compile", details=details, verdict="slower")
+    trial = Trial(fixes=FixSet.of("torch-compile"), details=details, verdict="slower")
     assert any("mark_dynamic" in sentence for sentence in compilation(trial, "/"))
     details, _, _ = compiled(tmp_path / "dynamic", sizes=sizes, dynamic="True")
     assert details["recompiles"] == 0

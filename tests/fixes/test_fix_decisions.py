@@ -20,6 +20,7 @@ from torchdoctor.words import (
     DoubleCall,
     Environment,
     Finding,
+    FixSet,
     Flags,
     Gpu,
     LoaderFacts,
@@ -244,7 +245,7 @@ def test_loader_settings_are_switched_where_a_second_loader_can_be_had() -> None
         return switches(ident, recording(**{"loader": {}, **seen}))
 
     def switches(ident: str, program: Recording) -> bool:
-        return ArmSpecs(FIXES, program).of([(ident, {})]).switching is not None
+        return ArmSpecs(FIXES, program).of(FixSet.of(ident)).switching is not None
 
     assert switched() and switched("prefetch-factor", loader={"num_workers": 2})
     assert not switched("persistent-workers"), "it gains where an epoch begins"
@@ -273,7 +274,7 @@ def test_compiling_a_few_operators_is_expected_to_be_cheaper_than_thousands() ->
         counted = TraceStatistics(path="t", steps=4, operator_calls_per_step=calls)
         seen = recording(model={"forwards": 9, "eval_forwards": 3, "eval_sizes": sizes})
         program = replace(seen, trace=None if calls is None else counted)
-        return ArmSpecs(FIXES, program).of([("torch-compile", {"mode": "default"})]).setup_s
+        return ArmSpecs(FIXES, program).of(FixSet.of("torch-compile", {"mode": "default"})).setup_s
 
     assert setup_s(100.0) < 20.0 < setup_s(None) < setup_s(5000.0)
     # A program that generates text of growing length was compiled four times, in 55 s of 60.

@@ -14,6 +14,7 @@ from torchdoctor.words import (
     Ending,
     Environment,
     Finding,
+    FixSet,
     Gpu,
     Interval,
     Location,
@@ -162,8 +163,7 @@ def loader_bound() -> Report:
         ),
         trials=[
             Trial(
-                fix="loader-workers",
-                settings={"num_workers": 2},
+                fixes=FixSet.of("loader-workers", {"num_workers": 2}),
                 speedup=between(1.832, 1.788, 1.877),
                 verdict="faster",
                 numerics="identical",
@@ -173,8 +173,7 @@ def loader_bound() -> Report:
                 pairs=6,
             ),
             Trial(
-                fix="loader-workers",
-                settings={"num_workers": 4},
+                fixes=FixSet.of("loader-workers", {"num_workers": 4}),
                 speedup=between(3.098, 2.904, 3.305),
                 verdict="faster",
                 numerics="identical",
@@ -184,7 +183,7 @@ def loader_bound() -> Report:
                 pairs=6,
             ),
             Trial(
-                fix="fused-optimizer",
+                fixes=FixSet.of("fused-optimizer"),
                 speedup=between(1.006, 0.991, 1.021),
                 verdict="same",
                 numerics="within-rounding",
@@ -194,8 +193,7 @@ def loader_bound() -> Report:
                 pairs=2,
             ),
             Trial(
-                fix="torch-compile",
-                settings={"mode": "default"},
+                fixes=FixSet.of("torch-compile", {"mode": "default"}),
                 speedup=between(0.948, 0.921, 0.976),
                 verdict="slower",
                 numerics="within-rounding",
@@ -205,11 +203,11 @@ def loader_bound() -> Report:
                 pairs=2,
                 setup_s=38.4,
             ),
-            Trial(fix="pin-memory", verdict="refused", reason="There is no GPU"),
-            Trial(fix="tf32", verdict="refused", reason="There is no GPU"),
-            Trial(fix="cudnn-benchmark", verdict="refused", reason="There is no GPU"),
+            Trial(fixes=FixSet.of("pin-memory"), verdict="refused", reason="There is no GPU"),
+            Trial(fixes=FixSet.of("tf32"), verdict="refused", reason="There is no GPU"),
+            Trial(fixes=FixSet.of("cudnn-benchmark"), verdict="refused", reason="There is no GPU"),
             Trial(
-                fix="no-grad-evaluation",
+                fixes=FixSet.of("no-grad-evaluation"),
                 verdict="refused",
                 reason="The program never evaluated while it was watched",
             ),
@@ -330,8 +328,7 @@ def compute_bound() -> Report:
         ],
         trials=[
             Trial(
-                fix="mixed-precision",
-                settings={"dtype": "bfloat16"},
+                fixes=FixSet.of("mixed-precision", {"dtype": "bfloat16"}),
                 speedup=between(1.912, 1.887, 1.937),
                 verdict="faster",
                 numerics="within-seed-noise",
@@ -340,8 +337,9 @@ def compute_bound() -> Report:
                 pairs=6,
             ),
             Trial(
-                fix="torch-compile",
-                settings={"mode": "max-autotune", "fullgraph": False, "dynamic": False},
+                fixes=FixSet.of(
+                    "torch-compile", {"mode": "max-autotune", "fullgraph": False, "dynamic": False}
+                ),
                 speedup=between(1.341, 1.318, 1.365),
                 verdict="faster",
                 numerics="within-rounding",
@@ -352,7 +350,7 @@ def compute_bound() -> Report:
                 break_even_steps=3410,
             ),
             Trial(
-                fix="tf32",
+                fixes=FixSet.of("tf32"),
                 speedup=between(1.522, 1.508, 1.537),
                 verdict="faster",
                 numerics="within-seed-noise",
@@ -361,8 +359,7 @@ def compute_bound() -> Report:
                 pairs=6,
             ),
             Trial(
-                fix="larger-batch",
-                settings={"batch_size": 1024},
+                fixes=FixSet.of("larger-batch", {"batch_size": 1024}),
                 speedup=between(1.121, 1.108, 1.134),
                 verdict="faster",
                 numerics="changed",
@@ -372,7 +369,7 @@ def compute_bound() -> Report:
                 pairs=6,
             ),
             Trial(
-                fix="pin-memory",
+                fixes=FixSet.of("pin-memory"),
                 speedup=between(1.009, 0.988, 1.031),
                 verdict="unclear",
                 numerics="identical",
@@ -381,7 +378,7 @@ def compute_bound() -> Report:
                 pairs=2,
             ),
             Trial(
-                fix="channels-last",
+                fixes=FixSet.of("channels-last"),
                 speedup=between(0.999, 0.994, 1.004),
                 verdict="same",
                 numerics="within-rounding",
@@ -390,13 +387,12 @@ def compute_bound() -> Report:
                 pairs=2,
             ),
             Trial(
-                fix="loader-workers",
-                settings={"num_workers": 16},
+                fixes=FixSet.of("loader-workers", {"num_workers": 16}),
                 verdict="failed",
                 reason="DataLoader worker (pid 4711) was killed by signal 9: out of memory",
             ),
             Trial(
-                fix="no-grad-evaluation",
+                fixes=FixSet.of("no-grad-evaluation"),
                 verdict="refused",
                 reason="Evaluation already runs without gradients",
             ),
@@ -499,7 +495,7 @@ def nothing_found() -> Report:
         ),
         trials=[
             Trial(
-                fix="fused-optimizer",
+                fixes=FixSet.of("fused-optimizer"),
                 speedup=between(1.003, 0.99, 1.016),
                 p_helps=0.04,
                 expected=1.001,
@@ -511,8 +507,7 @@ def nothing_found() -> Report:
                 memory_change_bytes=0,
             ),
             Trial(
-                fix="cpu-threads",
-                settings={"threads": 2},
+                fixes=FixSet.of("cpu-threads", {"threads": 2}),
                 speedup=between(0.82, 0.79, 0.85),
                 p_helps=0.0,
                 expected=0.82,
@@ -524,8 +519,8 @@ def nothing_found() -> Report:
                 memory_change_bytes=0,
             ),
             Trial(
-                fix="allocator",
-                reason=f"not tried: {NOT_WORTH_ITS_TIME}",
+                fixes=FixSet.of("allocator"),
+                reason=NOT_WORTH_ITS_TIME,
                 p_helps=0.06,
                 expected=0.99,
                 upper_bound=1.02,
@@ -604,16 +599,15 @@ def refused_heavy() -> Report:
         ),
         trials=[
             *(
-                Trial(fix=fix, verdict="refused", reason=reason)
+                Trial(fixes=FixSet.of(fix), verdict="refused", reason=reason)
                 for fix in ("loader-workers", "persistent-workers", "prefetch-factor")
             ),
             *(
-                Trial(fix=fix, verdict="refused", reason="There is no GPU")
+                Trial(fixes=FixSet.of(fix), verdict="refused", reason="There is no GPU")
                 for fix in ("pin-memory", "tf32", "cudnn-benchmark", "channels-last")
             ),
             Trial(
-                fix="torch-compile",
-                settings={"mode": "default"},
+                fixes=FixSet.of("torch-compile", {"mode": "default"}),
                 verdict="failed",
                 reason="RuntimeError: [Errno 2] no C++ compiler was found",
             ),

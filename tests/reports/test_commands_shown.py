@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from torchdoctor.cli import stored
 from torchdoctor.cli.front import app
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import Interval, PatchTrial
+from torchdoctor.words import FixSet, Interval, PatchTrial
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import write_record
 
@@ -29,7 +29,7 @@ def test_each_form_applies_what_ran_as_a_patch_and_only_shows_other_edits(form, 
     report = loader_bound()
     [fix] = report.recommendation.fixes
     offered = replace(fix, fix="pin-memory", settings={}, edit=EDIT, standing="confirmed")
-    ran = replace(report.trials[0], fix="pin-memory", settings={}, patched=patched)
+    ran = replace(report.trials[0], fixes=FixSet.of("pin-memory"), patched=patched)
     recommended = replace(report.recommendation, also_offered=[offered])
     report = replace(report, recommendation=recommended, trials=[ran], run_folder="/a b/run")
     lines = [line.strip() for line in unescape(rendered(report, form)).splitlines()]

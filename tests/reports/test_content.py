@@ -9,13 +9,23 @@ import samples
 
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.trial_rows import not_measured, trial_remarks
-from torchdoctor.words import Ending, Finding, Location, Recommendation, RecommendedFix, Trial
+from torchdoctor.words import (
+    Ending,
+    Finding,
+    FixSet,
+    Location,
+    Recommendation,
+    RecommendedFix,
+    Trial,
+)
 
 
 def test_each_reason_of_a_refusal_is_told_once() -> None:
     none = "The training loop uses no torch DataLoader."
     reasons = {"loader-workers": none, "prefetch-factor": none, "channels-last": "No 2-D layers."}
-    rows = [Trial(fix=fix, verdict="refused", reason=why) for fix, why in reasons.items()]
+    rows = [
+        Trial(fixes=FixSet.of(fix), verdict="refused", reason=why) for fix, why in reasons.items()
+    ]
     refused = not_measured(replace(samples.loader_bound(), trials=rows))
     assert refused == {
         ("refused", none): ["loader-workers", "prefetch-factor"],
@@ -25,7 +35,9 @@ def test_each_reason_of_a_refusal_is_told_once() -> None:
 
 def test_the_first_screen_counts_refusals_and_the_details_have_each_reason() -> None:
     report = samples.loader_bound()
-    refused = [Trial(fix=f"fix-{n}", verdict="refused", reason=f"Why {n}.") for n in range(9)]
+    refused = [
+        Trial(fixes=FixSet.of(f"fix-{n}"), verdict="refused", reason=f"Why {n}.") for n in range(9)
+    ]
     report = replace(report, trials=[*report.trials[:3], *refused])
     screen = rendered(report, "terminal", full=False)
     assert "9 do not apply" in screen and "fix-8" not in screen
@@ -38,7 +50,7 @@ def test_what_was_measured_is_ranked_by_what_was_measured() -> None:
 
     def open_trial(fix: str, estimate: float, low: float, high: float, pairs: int) -> Trial:
         speedup = samples.between(estimate, low, high)
-        return Trial(fix=fix, speedup=speedup, pairs=pairs, numerics="identical")
+        return Trial(fixes=FixSet.of(fix), speedup=speedup, pairs=pairs, numerics="identical")
 
     trials = [
         open_trial("channels-last", 1.06, 0.95, 1.19, 3),
@@ -91,7 +103,7 @@ def test_a_remark_on_several_trials_stands_there_once() -> None:
     report = samples.loader_bound()
     why = "screened only: 5 pairs of blocks within one launch"
     unclear = [
-        replace(report.trials[0], fix=fix, settings={}, verdict="unclear", reason=why)
+        replace(report.trials[0], fixes=FixSet.of(fix), verdict="unclear", reason=why)
         for fix in ("tf32", "channels-last", "tf32")
     ]
     remarks = trial_remarks(replace(report, trials=unclear))

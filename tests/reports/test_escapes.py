@@ -28,7 +28,7 @@ from torchdoctor.reports import markdown, terminal
 from torchdoctor.reports.formats import document, rendered
 from torchdoctor.reports.pictures import _around
 from torchdoctor.reports.side_by_side import comparison_page, gate_page
-from torchdoctor.words import BRANCHES, Environment, Interval, Report, WorkloadRecord
+from torchdoctor.words import BRANCHES, Environment, FixSet, Interval, Report, WorkloadRecord
 from torchdoctor.words.figures import clean, visible
 from torchdoctor.words.gate import GateMetric, GateReport
 from torchdoctor.words.record_files import encode, write_record
@@ -124,6 +124,8 @@ def filled(kind: Any, text: str) -> Any:
         hints = typing.get_type_hints(kind)
         fields = {field.name for field in dataclasses.fields(kind)} - {"schema_version"}
         return kind(**{name: filled(hints[name], text) for name in fields})
+    if kind is FixSet:
+        return FixSet.of(text, {text: text})
     of = [x for x in typing.get_args(kind) if x is not type(None)]
     match typing.get_origin(kind) or kind:
         case builtins.list:

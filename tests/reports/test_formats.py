@@ -48,7 +48,7 @@ def test_terminal_report_begins_with_the_verdict_and_names_each_trial(report) ->
     text = " ".join(rendered(report, "terminal").split())
     assert report.diagnosis.sentence.split(".")[0] in text or "Nothing" in text
     for trial in report.trials:
-        assert trial.fix.split(" + ")[0] in text
+        assert trial.fixes.first in text
     for doubt in report.doubts:
         assert " ".join(doubt.split())[:30] in text
 

@@ -23,6 +23,7 @@ from torchdoctor.reports.trial_rows import verdict_of
 from torchdoctor.words import (
     OUT_OF_TIME,
     Ending,
+    FixSet,
     OpenProof,
     PatchTrial,
     Recommendation,
@@ -56,7 +57,13 @@ OPEN = OpenProof(
     seconds=38.0,
 )
 LIKELY = [
-    Trial(fix=fix, because=OUT_OF_TIME, p_helps=0.7, expected=1.3, reason="not tried: no time")
+    Trial(
+        fixes=FixSet.of(fix),
+        because=OUT_OF_TIME,
+        p_helps=0.7,
+        expected=1.3,
+        reason="no time",
+    )
     for fix in ("cudnn-benchmark", "fused-optimizer", "persistent-workers", "tf32")
 ]
 
@@ -126,7 +133,7 @@ def test_a_gain_is_proven_by_three_pairs_or_by_two_of_a_large_one(interval, pair
 
 
 def test_one_pair_is_never_faster_whatever_an_older_report_calls_it() -> None:
-    trial = Trial(fix="x", speedup=between(9.0, 8.0, 10.0), verdict="faster", pairs=1)
+    trial = Trial(fixes=FixSet.of("x"), speedup=between(9.0, 8.0, 10.0), verdict="faster", pairs=1)
     new = replace(trial, verdict="looks-faster")
     assert verdict_of(trial) == verdict_of(new) != verdict_of(replace(trial, pairs=3))
     assert verdict_of(replace(trial, pairs=3)) == "faster"

@@ -12,7 +12,7 @@ import samples
 from torchdoctor.advice import catalogue
 from torchdoctor.checkup import busy_machine
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import Ending, OtherLoad, Trial
+from torchdoctor.words import Ending, FixSet, OtherLoad, Trial
 from torchdoctor.words.record_files import decode_report, encode
 
 FIXES = catalogue.fixes()
@@ -24,8 +24,8 @@ NOTHING = Ending(reason="nothing to gain", after_s=40.0, budget_s=60.0)
 @pytest.mark.parametrize("verdict", ["same", "slower"])
 def test_that_workers_or_threads_gain_nothing_is_unclear(fix: str, verdict: str) -> None:
     """Three workers were "slower" beside two programs that held both processors."""
-    for ident in (fix, f"{fix} + set-to-none"):
-        row = Trial(fix=ident, verdict=verdict, on_busy_machine=True)
+    for fixes in (FixSet.of(fix), FixSet({fix: {}, "set-to-none": {}})):
+        row = Trial(fixes=fixes, verdict=verdict, on_busy_machine=True)
         assert busy_machine.judged([row], FIXES)[0].verdict == "unclear"
         quiet = replace(row, on_busy_machine=False)
         assert busy_machine.judged([quiet], FIXES) == [quiet]
@@ -33,10 +33,10 @@ def test_that_workers_or_threads_gain_nothing_is_unclear(fix: str, verdict: str)
 
 def test_other_verdicts_stay() -> None:
     rows = [
-        Trial(fix="set-to-none", verdict="same", on_busy_machine=True),
-        Trial(fix="loader-workers", verdict="faster", on_busy_machine=True),
-        Trial(fix="cpu-threads", verdict="failed", on_busy_machine=True),
-        Trial(fix="a fix of another version", verdict="same", on_busy_machine=True),
+        Trial(fixes=FixSet.of("set-to-none"), verdict="same", on_busy_machine=True),
+        Trial(fixes=FixSet.of("loader-workers"), verdict="faster", on_busy_machine=True),
+        Trial(fixes=FixSet.of("cpu-threads"), verdict="failed", on_busy_machine=True),
+        Trial(fixes=FixSet.of("a fix of another version"), verdict="same", on_busy_machine=True),
     ]
     assert busy_machine.judged(rows, FIXES) == rows
 
@@ -52,13 +52,16 @@ def test_other_verdicts_stay() -> None:
     ],
 )
 def test_nothing_to_gain_is_not_the_last_word(verdict: str, load: Any, reason: str) -> None:
-    rows = [Trial(fix="set-to-none", verdict="same"), Trial(fix="loader-workers", verdict=verdict)]
+    rows = [
+        Trial(fixes=FixSet.of("set-to-none"), verdict="same"),
+        Trial(fixes=FixSet.of("loader-workers"), verdict=verdict),
+    ]
     ending = busy_machine.ending_of(NOTHING, rows, load, FIXES)
     assert ending is not None and ending.reason == reason
 
 
 def test_how_a_search_ended_otherwise_stays() -> None:
-    rows = [Trial(fix="loader-workers", verdict="unclear")]
+    rows = [Trial(fixes=FixSet.of("loader-workers"), verdict="unclear")]
     decided = replace(NOTHING, reason="decided")
     assert busy_machine.ending_of(decided, rows, BUSY, FIXES) == decided
     assert busy_machine.ending_of(None, rows, BUSY, FIXES) is None

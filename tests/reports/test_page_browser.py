@@ -17,7 +17,7 @@ from torchdoctor.compare import compare
 from torchdoctor.reports.document import PAGE_NAME
 from torchdoctor.reports.formats import rendered, write_page
 from torchdoctor.reports.side_by_side import comparison_page, gate_page
-from torchdoctor.words import Report, Shares, Trial
+from torchdoctor.words import FixSet, Report, Shares, Trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 OF_A_RUN = ["time", "trials", "steps", "resources", "timeline", "tree", "source"]
@@ -69,8 +69,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     trials = [replace(x, pair_speedups=[x.speedup.estimate] * x.pairs) if x.speedup else x
               for x in report.trials]  # fmt: skip
     patch = report.recommendation.fixes[0].edit
-    report = replace(report, trials=[*trials, Trial(fix="<b>&")], recommendation=replace(
-        report.recommendation, patch=patch))  # fmt: skip
+    recommendation = replace(report.recommendation, patch=patch)
+    trials.append(Trial(fixes=FixSet.of("<b>&")))
+    report = replace(report, trials=trials, recommendation=recommendation)
     write_page(report)
     ranks = tmp_path_factory.mktemp("traces") / "ranks"
     ranks_folder(ranks)

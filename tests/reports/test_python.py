@@ -134,7 +134,7 @@ def test_frames_have_the_trials_and_the_steps(tmp_path, monkeypatch) -> None:
     trials = report.trials_frame()
     assert len(trials) == len(report.trials)
     best = trials.iloc[0]
-    assert (best["fix"], best["name"]) == ("loader-workers", "loader workers")
+    assert (best["fixes"], best["name"]) == ("loader-workers (num_workers=2)", "loader workers")
     assert best["verdict"] == "faster"
     assert best["low"] < best["speedup"] < best["high"]
     assert set(trials["verdict"]) >= {"faster", "refused", "same"}

@@ -19,7 +19,7 @@ from torchdoctor import words as records
 from torchdoctor.cli.outputs import check_written
 from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.reports.formats import FORMATS, rendered, write_page
-from torchdoctor.words import BRANCHES, Recording, Report, Workload
+from torchdoctor.words import BRANCHES, FixSet, Recording, Report, Workload
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import (
     decode_report,
@@ -118,7 +118,7 @@ def test_a_nul_in_a_path_breaks_no_format(format) -> None:
 def test_no_nan_and_no_infinity_reach_the_file() -> None:
     whole = loader_bound()
     nan = dataclasses.replace(
-        whole.trials[0], speedup=between(1.5, 0.1, math.inf), settings={"x": math.nan}
+        whole.trials[0], speedup=between(1.5, 0.1, math.inf), fixes=FixSet.of("a", {"x": math.nan})
     )
     report = dataclasses.replace(
         whole,
@@ -130,15 +130,15 @@ def test_no_nan_and_no_infinity_reach_the_file() -> None:
     assert b"Infinity" not in data
     read = decode_report(data)
     assert read.trials[0].speedup is None
-    assert read.trials[0].settings == {"x": None}
+    assert read.trials[0].fixes == {"a": {"x": None}}
     assert read.baseline.launches_s == [1.0, 2.0]
 
 
 def test_numpy_values_in_settings_become_plain_numbers() -> None:
     settings = {"n": numpy.int64(4), "x": numpy.float32(0.5), "list": numpy.arange(2)}
-    trial = dataclasses.replace(loader_bound().trials[0], settings=settings)
+    trial = dataclasses.replace(loader_bound().trials[0], fixes=FixSet.of("a", settings))
     read = decode_report(encode(dataclasses.replace(loader_bound(), trials=[trial])))
-    assert read.trials[0].settings == {"n": 4, "x": 0.5, "list": [0, 1]}
+    assert read.trials[0].fixes["a"] == {"n": 4, "x": 0.5, "list": [0, 1]}
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch) -> None:
@@ -182,7 +182,7 @@ def test_the_names_of_the_contract_are_there() -> None:
     assert set(report["diagnosis"]["path"][0]) >= path
     finding = {"check", "share_of_step", "evidence", "location"}
     assert set(report["diagnosis"]["findings"][0]) >= finding
-    trial = {"fix", "settings", "speedup", "verdict", "numerics", "risk"}
+    trial = {"fixes", "speedup", "verdict", "numerics", "risk"}
     assert set(report["trials"][0]) >= trial | {"peak_memory_bytes", "cost_s", "reason"}
     assert set(report) >= {"schema_version", "workload", "noise_floor", "overhead"}
 

@@ -8,7 +8,7 @@ import pytest
 from samples import between, loader_bound
 
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import Report, Trial
+from torchdoctor.words import FixSet, Report, Trial
 
 UNKNOWN = "whether training stays the same is not known"
 WHY = "losses were not seen: the program calls no backward() on a single number"
@@ -16,7 +16,7 @@ WHY = "losses were not seen: the program calls no backward() on a single number"
 
 def unknown(fix: str, **values: object) -> Trial:
     trial = Trial(
-        fix=fix,
+        fixes=FixSet.of(fix),
         verdict="unclear",
         numerics="not-comparable",
         numerics_reason=WHY,

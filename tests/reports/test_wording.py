@@ -21,6 +21,7 @@ from torchdoctor.reports.wording import program_failed
 from torchdoctor.words import (
     Diagnosis,
     Environment,
+    FixSet,
     Interval,
     Location,
     PatchTrial,
@@ -85,7 +86,7 @@ def test_a_set_that_nobody_recommends_is_not_told_as_an_answer() -> None:
     """It said "FASTER, measured by itself 21.5x", and `patch` that no fix is recommended."""
     alone = interrupted()
     assert "FASTER, measured by itself 3.10x" in answer(alone)
-    both = replace(alone.trials[0], fix="loader-workers + cpu-threads", settings={})
+    both = replace(alone.trials[0], fixes=FixSet({"loader-workers": {}, "cpu-threads": {}}))
     shown = answer(replace(alone, trials=[both]))
     assert "Faster, but not recommended" in shown and "Which of its fixes gain" in shown
 
@@ -108,7 +109,9 @@ def test_an_open_speedup_counts_no_more_than_it_can_be() -> None:
     open_trial = replace(
         whole.trials[0], verdict="unclear", speedup=between(1.21, 0.5, 3.0), at_most=1.05, pairs=1
     )
-    other = replace(open_trial, fix="other", at_most=None, speedup=between(1.1, 0.9, 1.3), pairs=2)
+    other = replace(
+        open_trial, fixes=FixSet.of("other"), at_most=None, speedup=between(1.1, 0.9, 1.3), pairs=2
+    )
     both = replace(whole, trials=[open_trial, other], recommendation=Recommendation())
     assert "Most promising: other" in answer(both)
 
@@ -189,7 +192,7 @@ def test_a_fix_that_changes_training_is_not_put_forward() -> None:
     whole = loader_bound()
     trial = replace(whole.trials[0], numerics="changed")
     report = replace(whole, trials=[trial], recommendation=Recommendation())
-    assert trial.fix not in answer(report)
+    assert trial.fixes.first not in answer(report)
 
 
 def test_what_the_program_wrote_cannot_steer_the_terminal() -> None:
@@ -261,7 +264,7 @@ def test_how_steps_were_found_is_a_sentence_with_paths_as_the_user_knows_them() 
 
 def test_a_gain_whose_training_is_unknown_is_not_recommended() -> None:
     unknown = Trial(
-        fix="loader-workers",
+        fixes=FixSet.of("loader-workers"),
         verdict="faster",
         numerics="not-comparable",
         speedup=between(2.27, 1.48, 3.48),
@@ -297,7 +300,7 @@ def test_one_pair_is_said_to_be_one() -> None:
 
     def unclear(fix: str, pairs: int, estimate: float, low: float, high: float = 9.9) -> Trial:
         interval = Interval(estimate=estimate, low=low, high=high)
-        return Trial(fix=fix, verdict="unclear", pairs=pairs, speedup=interval)
+        return Trial(fixes=FixSet.of(fix), verdict="unclear", pairs=pairs, speedup=interval)
 
     once = unclear("mixed-precision", 1, 2.55, 0.9)
     often = unclear("loader-workers", 7, 1.57, 0.95, 2.6)
@@ -315,7 +318,9 @@ def test_one_pair_is_said_to_be_one() -> None:
 
 def test_a_budget_that_was_used_up_is_the_reason_and_not_the_refusals() -> None:
     """The headline was "43 refused", where nothing that may be tried had any time."""
-    refused = Trial(fix="pin-memory", verdict="refused", reason="No GPU.", numerics="identical")
+    refused = Trial(
+        fixes=FixSet.of("pin-memory"), verdict="refused", reason="No GPU.", numerics="identical"
+    )
     reason = "Observing left 2 s of the budget of 120 s, too little for a pair of launches."
     report = replace(nothing_found(), trials=[refused])
     assert "No fix could be measured. Not measured: 1 do not apply" in first_screen(report)

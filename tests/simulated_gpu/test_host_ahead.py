@@ -42,7 +42,7 @@ def tried(folder: Path, program: str, fix: str) -> dict[str, Any]:
     ran = devices.doctor(folder, "run", *options, "train.py", settings=DEVICE)
     assert ran.returncode == 0, ran.stderr[-3000:]
     report = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
-    [trial] = [trial for trial in report["trials"] if trial["fix"] == fix]
+    [trial] = [trial for trial in report["trials"] if list(trial["fixes"]) == [fix]]
     return trial
 
 

@@ -15,7 +15,7 @@ from torchdoctor.clusters.engine import ClusterEngine
 from torchdoctor.clusters.search import ClusterSearch
 from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
 from torchdoctor.pairs.engine import Engine
-from torchdoctor.trials.arm_specs import PATCH, label
+from torchdoctor.trials.arm_specs import PATCH
 from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.log import Budget
@@ -25,11 +25,13 @@ from torchdoctor.words import (
     Block,
     Boundary,
     Candidate,
+    FixSet,
     LaunchTiming,
     StepStatistics,
     SwitchedLaunch,
     TriedCeiling,
 )
+from torchdoctor.words.figures import fixes_with_settings
 
 QUIET = (0.004, 0.002, 0.0)  # offset of a launch, random walk, share of launches with a spike
 TYPICAL = (0.015, 0.008, 0.08)
@@ -46,7 +48,7 @@ NO_LOADER = CeilingTrial(
     row=TriedCeiling(
         ceiling="loader-batches", branch="data_loader", removes="its data loader", share=0.6
     ),
-    fixes=[("no-loader", {})],
+    fixes=FixSet.of("no-loader"),
 )
 
 
@@ -313,7 +315,7 @@ def candidates(*names: str, ceilings: Mapping[str, float] | None = None) -> list
     for name in names:
         (fix, settings), *also = (_parsed(part) for part in name.split(" & "))
         most = (ceilings or {}).get(fix)
-        found.append(Candidate(fix=fix, settings=settings, also=dict(also), ceiling=most))
+        found.append(Candidate(fixes=FixSet({fix: settings, **dict(also)}), ceiling=most))
     return found
 
 
@@ -329,10 +331,7 @@ def observed(**fields: Any) -> StepStatistics:
     return StepStatistics(boundary=Boundary(kind="loader"), how_found="", **{**known, **fields})
 
 
-Fixes = Sequence[tuple[str, dict[str, Any]]]
-
-
-def _no_patch(fixes: Fixes) -> str | None:
+def _no_patch(fixes: FixSet) -> str | None:
     return None
 
 
@@ -387,29 +386,29 @@ class SimulatedSpecs:
 
     setup_s: Mapping[str, float] = field(default_factory=dict)
     switched: Sequence[str] = ()
-    make_patch: Callable[[Fixes], str | None] = _no_patch
+    make_patch: Callable[[FixSet], str | None] = _no_patch
     why_untried: str | None = None
 
-    def of(self, fixes: Fixes) -> LaunchSpec:
-        switches = all(fix in self.switched or fix.startswith("no-") for fix, _ in fixes)
+    def of(self, fixes: FixSet) -> LaunchSpec:
+        switches = all(fix in self.switched or fix.startswith("no-") for fix in fixes)
         return LaunchSpec(
-            name=label(fixes) or BASELINE,
-            fixes=tuple(FixFile(fix, Path(), settings) for fix, settings in fixes),
-            setup_s=sum(self.setup_s.get(fix, 0.0) for fix, _ in fixes),
+            name=fixes_with_settings(fixes) or BASELINE,
+            fixes=tuple(FixFile(fix, Path(), settings) for fix, settings in fixes.items()),
+            setup_s=sum(self.setup_s.get(fix, 0.0) for fix in fixes),
             switching=Switching() if switches else None,
         )
 
-    def patch(self, fixes: Fixes) -> tuple[Any, str | None]:
-        patch = SimpleNamespace(fixes=[fix for fix, _ in fixes], left_out=[])
+    def patch(self, fixes: FixSet) -> tuple[Any, str | None]:
+        patch = SimpleNamespace(fixes=list(fixes), left_out=[])
         lacking = self.make_patch(fixes)
         return (None, lacking) if lacking else (patch, self.why_untried)
 
-    def patched(self, patch: Any, fixes: Fixes) -> LaunchSpec:
+    def patched(self, patch: Any, fixes: FixSet) -> LaunchSpec:
         """Return the fixes with "patch" before them: what it gains comes on top of theirs."""
-        own = [FixFile(PATCH, Path(), {}), *(FixFile(fix, Path(), x) for fix, x in fixes)]
+        own = [FixFile(PATCH, Path(), {}), *(FixFile(fix, Path(), x) for fix, x in fixes.items())]
         return LaunchSpec(name=PATCH, fixes=tuple(own))
 
-    def unsettled(self, fixes: Fixes, warmup_steps: int) -> list[str]:
+    def unsettled(self, fixes: FixSet, warmup_steps: int) -> list[str]:
         return []
 
 

@@ -15,6 +15,7 @@ from torchdoctor.trials.ceilings import abandon
 from torchdoctor.words import (
     Block,
     Environment,
+    FixSet,
     LoaderFacts,
     ProcessFacts,
     Recording,
@@ -67,7 +68,7 @@ def test_an_experiment_that_shows_a_hidden_loader_lowers_every_loader_fix() -> N
 
     fix, results = first_tried(1.0)
     assert fix == "amp"
-    for trial in (trial for trial in results.trials if trial.fix != "amp"):
+    for trial in (trial for trial in results.trials if "amp" not in trial.fixes):
         assert trial.pairs == 0 and trial.p_helps < 0.05 and "not worth its time" in trial.reason
     assert first_tried(1.05)[0] == "amp"
     assert first_tried(2.5)[0] in ("workers n=2", "cache")
@@ -110,7 +111,7 @@ def test_without_the_model_blocks_hold_whole_bursts_of_the_programs_own_workers(
             processes=[ProcessFacts(pid=1, loaders=[loader])],
         )
         ceilings = ("ceiling-model-skipped", "ceiling-loader-batches")
-        return [ArmSpecs({}, recording).of([(name, {})]) for name in ceilings]
+        return [ArmSpecs({}, recording).of(FixSet.of(name)) for name in ceilings]
 
     blocks = SwitchBlocks(warmup_steps=3, block_steps=5, discard_steps=8, step_s=0.1, setup_s=1.0)
     assert blocks.arm_steps(arms(4)) == [8, 5]

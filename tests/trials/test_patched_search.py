@@ -21,7 +21,7 @@ def search(
     """A search with patches, of which those with a fix of `no_edit` cannot be made."""
 
     def make_patch(fixes):
-        lacking = [fix for fix, _ in fixes if fix in no_edit]
+        lacking = [fix for fix in fixes if fix in no_edit]
         return f"no edit for {lacking}" if lacking else None
 
     return try_all(
@@ -80,7 +80,7 @@ def test_a_member_without_an_edit_is_made_by_hand_beside_the_patch_of_the_others
     assert fixes_of(results.recommendation) == {"a"}
     assert results.recommendation.handed_out == "patch"
     assert problems(results)["b"] == "lacks-edit"
-    [by_hand] = [row for row in results.trials if row.fix == "b"]
+    [by_hand] = [row for row in results.trials if row.fixes.only == "b"]
     assert by_hand.verdict == "faster" and not by_hand.patched
 
 

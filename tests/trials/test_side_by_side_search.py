@@ -7,13 +7,14 @@ from simulated_program import Simulated, SimulatedPairs, SimulatedSpecs, engine_
 
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.trials.arms import FixFacts
+from torchdoctor.words import FixSet
 
 ROUGH = (0.06, 0.0, 0.0)  # a pair side by side differs from the next by 8 %
 SHARED = (0.01, 0.15, 0.1)  # noise of a machine that others use: launches differ by 15 %
 
 
 def row(results, fix):
-    return next(one for one in results.trials if one.fix == fix)
+    return next(one for one in results.trials if one.fixes.only == fix)
 
 
 def recommended(results):
@@ -193,9 +194,9 @@ def test_what_a_fix_compiles_is_not_charged_to_the_untouched_program():
     program = Simulated(setup_s={"compile": 90.0})
     engine, specs = engine_of(program, pairs=SimulatedPairs(program)), SimulatedSpecs()
     specs.setup_s = {"compile": 15.0}
-    pair = engine.pair(specs.of([("compile", {})]))
+    pair = engine.pair(specs.of(FixSet.of("compile")))
     assert engine.expected_launch_s(UNTOUCHED) == pytest.approx(5.0)
-    assert engine.expected_launch_s(specs.of([("b", {})])) == pytest.approx(5.0)
+    assert engine.expected_launch_s(specs.of(FixSet.of("b"))) == pytest.approx(5.0)
     assert pair.seconds == pytest.approx((5.0, 95.0))
 
 

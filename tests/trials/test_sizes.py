@@ -19,7 +19,7 @@ from torchdoctor.observe.window import Window
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arms import FixFacts
-from torchdoctor.words import AppliedFix, Candidate, LaunchTiming
+from torchdoctor.words import AppliedFix, Candidate, FixSet, LaunchTiming
 
 FIX = catalogue.fixes()["larger-batch"]
 TODAY = 32
@@ -61,7 +61,7 @@ def searched(program: Limited, what: Any, budget_s: float = 1000.0) -> Any:
         program,
         [],
         budget_s,
-        tried=[Candidate(fix="larger-batch", settings=first)],
+        tried=[Candidate(fixes=FixSet.of("larger-batch", first))],
         facts={"larger-batch": FixFacts(keeps_results="changes training")},
         allow_training_changes=True,
         growing={"larger-batch": functools.partial(FIX.next_settings, recording=what)},
@@ -79,7 +79,7 @@ def test_it_doubles_to_the_memorys_end_and_goes_on_below() -> None:
     # 600 fit; between 512 and 1024 halves are tried, in multiples of 8, until an eighth is left.
     assert sizes_of(program) == [32, 64, 128, 256, 512, 1024, 768, 640, 576]
     assert all(size % 8 == 0 for size in sizes_of(program))
-    rows = {one.settings["batch_size"]: one for one in results.trials}
+    rows = {one.fixes["larger-batch"]["batch_size"]: one for one in results.trials}
     assert {size for size, one in rows.items() if one.verdict == "failed"} == {640, 768, 1024}
     assert rows[768].reason == "No room."
     assert [one.settings for one in results.recommendation.fixes] == [{"batch_size": 576}]

@@ -19,7 +19,7 @@ from simulated_program import (
 
 from torchdoctor.trials.arms import FixFacts, Ladder
 from torchdoctor.trials.ceilings import CeilingTrial
-from torchdoctor.words import TriedCeiling
+from torchdoctor.words import FixSet, TriedCeiling
 
 NAMES = ["workers n=2", "threads n=1", "tf32", "amp", "threads n=2", "workers n=4", "none"]
 GAINS = {"workers n=2": 1.4, "workers n=4": 1.8, "threads n=2": 1.25, "amp": 1.3, "tf32": 0.9}
@@ -46,9 +46,12 @@ def search(
     return found, switching
 
 
-def row(results: Any, fix: str, **settings: int) -> Any:
+def row(results: Any, *fixes: str, **settings: int) -> Any:
+    """The trial of just these fixes; with `settings`, of the one that has these."""
     return next(
-        t for t in results.trials if t.fix == fix and (t.settings == settings or not settings)
+        t
+        for t in results.trials
+        if t.fixes.ids == fixes and (not settings or t.fixes[fixes[0]] == settings)
     )
 
 
@@ -214,7 +217,7 @@ def test_null_candidates_are_rarely_recommended(budget_s: float | None) -> None:
 
 NO_WAITS = CeilingTrial(
     row=TriedCeiling(ceiling="answered-waits", branch="cpu", removes="", share=0.3, whole=False),
-    fixes=[("no-waits", {})],
+    fixes=FixSet.of("no-waits"),
 )
 
 
@@ -249,7 +252,7 @@ def test_a_ceiling_is_measured_beside_the_fixes_and_never_recommended() -> None:
     assert (one.verdict, one.reason) == ("gain", None) and one.pairs >= 3
     assert sum("no-loader" in name for name, _ in program.launched) == 1
     assert dict(recommended(results)) == WINNERS
-    assert all(one.fix != "no-loader" for one in results.trials)
+    assert all("no-loader" not in one.fixes for one in results.trials)
 
 
 def test_a_high_share_that_gives_nothing_is_called_hidden() -> None:

@@ -21,7 +21,7 @@ from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.ceilings import abandon
-from torchdoctor.words import Environment, Recording, SwitchedLaunch
+from torchdoctor.words import Environment, FixSet, Recording, SwitchedLaunch
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def launched(
         assert launches.blocks is not None and (text is not SCRIPT or seen.steps.cycle_steps == 4)
         specs = ArmSpecs(catalogue.fixes(), recording)
         return Engine(launches, random.Random(0)).switch(
-            [specs.of(fixes) for fixes in arms], 3, most_s=240.0
+            [specs.of(FixSet(fixes)) for fixes in arms], 3, most_s=240.0
         )
     finally:
         recorder.close()

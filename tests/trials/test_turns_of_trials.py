@@ -21,6 +21,7 @@ from torchdoctor.pairs.measurement import Pace, ProgramLaunches, turns_of_trials
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.words import (
     Environment,
+    FixSet,
     LaunchTiming,
     LoaderFacts,
     Location,
@@ -125,7 +126,7 @@ def launched_and_doubted(
     window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
     arms = ArmSpecs(catalogue.fixes(), recording)
     engine = Engine(ProgramLaunches.of_trials(recorder, seen, window), random.Random(0))
-    fixes = [("set-to-none", {}), (fix, settings or {"limit_bytes": 1})]
+    fixes = FixSet({"set-to-none": {}, fix: settings or {"limit_bytes": 1}})
     patch = arms.patch(fixes)[0] if patched else None
     arm = arms.of(fixes) if patch is None else arms.patched(patch, fixes)
     engine.launch(arm, most_s=100.0)
@@ -229,10 +230,14 @@ def test_an_arm_has_the_workers_of_the_loader_that_its_fixes_make() -> None:
     )
     arms = ArmSpecs(catalogue.fixes(), recording)
     deeper = ("prefetch-factor", {"prefetch_factor": 8})
-    assert arms.of([deeper]).workers == arms.of([("pin-memory", {}), deeper]).workers == 4
+    assert (
+        arms.of(FixSet([deeper])).workers
+        == arms.of(FixSet([("pin-memory", {}), deeper])).workers
+        == 4
+    )
     compiled = ("torch-compile", {"mode": "default"})
-    assert arms.of([compiled, ("loader-workers", {"num_workers": 8})]).workers == 8
-    assert arms.of([compiled]).workers == 0
+    assert arms.of(FixSet([compiled, ("loader-workers", {"num_workers": 8})])).workers == 8
+    assert arms.of(FixSet([compiled])).workers == 0
 
 
 def test_a_pair_begins_with_fewer_turns_where_no_whole_pair_fits() -> None:

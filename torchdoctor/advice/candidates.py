@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.loading import given_back_share, least_step_s
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import Candidate, CheckSpec, Diagnosis, FixSpec, Recording, Refused, Settings
+from torchdoctor.words import (
+    Candidate,
+    CheckSpec,
+    Diagnosis,
+    FixSet,
+    FixSpec,
+    Recording,
+    Refused,
+    Settings,
+)
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _KNOWN_TO = 0.05  # logarithm of a ceiling: closer ones are equal, and the cheaper trial comes first
@@ -71,18 +80,18 @@ def candidates(
             continue  # the report offers it as code
         tried = [] if reason else fix.settings(recording)
         if not tried:
-            refused.append(Refused(fix=ident, reason=reason or "It has no setting worth trying."))
+            lacks = reason or "It has no setting worth trying."
+            refused.append(Refused(fixes=FixSet.of(ident), reason=lacks))
             continue
         ceiling = _ceiling(prospect, fix, recording)
         tier, *order = _order(fix, prospect, ceiling, len(included), diagnosis)
-        for number, (settings, also) in enumerate(_with_company(tried, fix, recording, allowed)):
+        for number, tried_set in enumerate(_with_company(ident, tried, fix, recording, allowed)):
+            alone = tried_set.only is not None
             candidate = Candidate(
-                fix=ident,
-                settings=settings,
-                also=also,
+                fixes=tried_set,
                 ceiling=ceiling,
                 # A fix that goes with it works elsewhere in the step.
-                bound=None if also else _bound(prospect, fix, settings, recording),
+                bound=_bound(prospect, fix, tried_set[ident], recording) if alone else None,
                 reason=prospect.reason,
                 named=prospect.named,
             )
@@ -105,13 +114,14 @@ def _order(
 
 
 def _with_company(
-    tried: list[Settings], fix: FixSpec, recording: Recording, allowed: set[str]
-) -> Iterator[tuple[Settings, dict[str, Settings]]]:
-    """Yield settings to try; the most promising come first with their company, then alone."""
+    ident: str, tried: list[Settings], fix: FixSpec, recording: Recording, allowed: set[str]
+) -> Iterator[FixSet]:
+    """Yield sets to try; the most promising settings come first with their company, then alone."""
     also = fix.together(tried[0], recording)
     if also and set(also) <= allowed:
-        yield tried[0], also
-    yield from ((settings, {}) for settings in tried)
+        yield FixSet({ident: tried[0], **also})
+    for settings in tried:
+        yield FixSet.of(ident, settings)
 
 
 def _prospect(

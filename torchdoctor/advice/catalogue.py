@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from torchdoctor.words import BRANCHES, CatalogueEntry, CeilingSpec, CheckSpec, FixSpec
+from torchdoctor.words import BRANCHES, CatalogueEntry, CeilingSpec, CheckSpec, FixSet, FixSpec
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import parsed_toml
 
@@ -81,8 +81,13 @@ def why(ident: str) -> str | None:
 
 
 def name(fix: str) -> str:
-    """Return the name of a fix, of a set "a + b" each; the id where there is no such fix."""
-    return " + ".join(fixes()[x].name if x in fixes() else x for x in fix.split(" + "))
+    """Return the name of a fix, or its id where there is no such fix."""
+    return fixes()[fix].name if fix in fixes() else fix
+
+
+def named(several: FixSet) -> FixSet:
+    """Return a set with the names of its fixes in place of their ids, to be shown."""
+    return FixSet((name(fix), settings) for fix, settings in several.items())
 
 
 def listing() -> str:

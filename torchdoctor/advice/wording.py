@@ -1,13 +1,13 @@
 """Fixes as code for one program: instructions, places, source edits, and one patch of them all."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import diff_of_files, folder_of
 from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.words import FixSpec, Location, Recording, Settings
+from torchdoctor.words import FixSet, FixSpec, Location, Recording, Settings
 
 _Part = TypeVar("_Part")
 
@@ -76,9 +76,9 @@ class SourcePatch:
 
 
 def source_patch(
-    chosen: Sequence[tuple[str, Settings]], recording: Recording, fixes: Mapping[str, FixSpec]
+    chosen: FixSet, recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> SourcePatch | None:
-    """Return one patch for fixes (ids and settings); None if no edit can be made for any of them.
+    """Return one patch for a set of fixes; None if no edit can be made for any of them.
 
     A fix is made whole or left out, and the order of the fixes does not matter.
     """
@@ -86,7 +86,10 @@ def source_patch(
 
     if recording.workload.notebook is not None:
         return None  # its cells are no source file
-    groups = {ident: wording(fixes[ident], settings, recording).edits for ident, settings in chosen}
+    groups = {
+        ident: wording(fixes[ident], settings, recording).edits
+        for ident, settings in chosen.items()
+    }
     composed = compose(groups)
     changed = {path: after for path, (before, after) in composed.files.items() if after != before}
     folder = folder_of([x for name in composed.made for x in groups[name]], recording.workload.cwd)

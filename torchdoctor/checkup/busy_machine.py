@@ -41,4 +41,4 @@ def ending_of(
 
 
 def _needs_free_cpus(row: Trial, fixes: Mapping[str, FixSpec]) -> bool:
-    return any(x in fixes and fixes[x].needs_free_cpus for x in row.fix.split(" + "))
+    return any(fix in fixes and fixes[fix].needs_free_cpus for fix in row.fixes)

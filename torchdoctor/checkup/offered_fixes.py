@@ -9,7 +9,7 @@ from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit, LineEdit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
 from torchdoctor.facts.lookup import place
-from torchdoctor.facts.outcomes import most_promising, settings_by_fix, value_of
+from torchdoctor.facts.outcomes import most_promising, value_of
 from torchdoctor.trials.outcome import SAME_TRAINING
 from torchdoctor.words import Diagnosis, Location, RecommendedFix, Recording, TrainingTrial, Trial
 from torchdoctor.words.specs import FixSpec
@@ -45,17 +45,18 @@ class _Trials:
     def confirmed(self, recommended: Sequence[RecommendedFix]) -> list[RecommendedFix]:
         """Return fixes that are faster by themselves, train the same and are not in the set."""
         taken = {fix.fix for fix in recommended}
-        for fix in recommended:
-            if fix.fix in self.fixes:
-                taken |= set(self.fixes[fix.fix].includes(self.recording))
+        for member in recommended:
+            if member.fix in self.fixes:
+                taken |= set(self.fixes[member.fix].includes(self.recording))
         confirmed: list[RecommendedFix] = []
         for row in sorted(self.rows, key=lambda row: -row.speedup.low if row.speedup else 0.0):
             proven = row.verdict == "faster" and row.speedup is not None and row.speedup.low > 1
-            if not proven or row.numerics not in SAME_TRAINING or row.fix in taken:
+            fix = row.fixes.only
+            if not proven or row.numerics not in SAME_TRAINING or fix is None or fix in taken:
                 continue
-            if row.fix in self.fixes:  # not one of the stacks
-                taken.add(row.fix)
-                confirmed.append(_offer(row.fix, row.settings, "confirmed"))
+            if fix in self.fixes:  # not of another version
+                taken.add(fix)
+                confirmed.append(_offer(fix, row.fixes[fix], "confirmed"))
         return confirmed
 
     def undecided(self) -> list[RecommendedFix]:
@@ -64,18 +65,18 @@ class _Trials:
         named = self._shown(best) if best is not None else []
         if len(named) > 1:
             return named
-        beside = [row for row in self.rows if not named or named[0].fix not in settings_by_fix(row)]
+        beside = [row for row in self.rows if not named or named[0].fix not in row.fixes]
         return [*named, *self._for_findings(beside)][:_MOST_UNDECIDED]
 
     def _shown(self, row: Trial, treating: str | None = None) -> list[RecommendedFix]:
         """Return the fixes of an open trial that may be shown; unlaunched, `treating` a finding."""
-        parts = settings_by_fix(row)
+        parts = row.fixes
         if not parts.keys() <= self.fixes.keys() or self._may_change_training(row):
             return []
         standing = "undecided" if len(parts) == 1 else "together"
         if row.speedup is None and treating is not None:
             # Company that nothing calls for by itself is no advice before a run has tried it.
-            parts = {fix: own for fix, own in parts.items() if self._called_for(self.fixes[fix])}
+            parts = parts.limited_to(fix for fix in parts if self._called_for(self.fixes[fix]))
             if treating not in parts or not all(self.fixes[fix].offered_untried for fix in parts):
                 return []
             standing = "untried"
@@ -86,10 +87,9 @@ class _Trials:
         if row.speedup is not None and row.numerics in SAME_TRAINING:
             return False
         # Another setting of what changed training is suspect too.
-        changed = {x.fix for x in self.rows if x.numerics == "changed" and " + " not in x.fix}
+        changed = {x.fixes.only for x in self.rows if x.numerics == "changed"}
         return any(
-            fix in changed or self.fixes[fix].doubt(self.recording) is not None
-            for fix in settings_by_fix(row)
+            fix in changed or self.fixes[fix].doubt(self.recording) is not None for fix in row.fixes
         )
 
     def _for_findings(self, rows: Sequence[Trial]) -> list[RecommendedFix]:
@@ -97,12 +97,7 @@ class _Trials:
         unproven = ("unclear", "looks-faster")
         open_rows = [row for row in rows if row.verdict in unproven and self._may_help(row)]
         for finding in self.diagnosis.findings:
-            pairs = [
-                (row, fix)
-                for fix in finding.fixes
-                for row in open_rows
-                if fix in settings_by_fix(row)
-            ]
+            pairs = [(row, fix) for fix in finding.fixes for row in open_rows if fix in row.fixes]
             pairs.sort(key=lambda pair: -pair[0].speedup.low if pair[0].speedup else math.inf)
             offered: dict[str, RecommendedFix] = {}
             for row, fix in pairs:
@@ -118,18 +113,23 @@ class _Trials:
             return False
         if row.speedup is not None:
             return row.speedup.estimate > 1
-        parts = settings_by_fix(row)
-        slower = [x for x in self.rows if x.speedup is not None and x.speedup.estimate < 1]
         return row.pairs == 0 and not any(
-            x.fix in parts and x.settings != parts[x.fix] for x in slower
+            fix in row.fixes and settings != row.fixes[fix]
+            for other in self._slower()
+            if (fix := other.fixes.only) is not None
+            for settings in other.fixes.values()
         )
+
+    def _slower(self) -> list[Trial]:
+        """Return the trials that made the program slower, proven or not."""
+        return [x for x in self.rows if x.speedup is not None and x.speedup.estimate < 1]
 
     def neither_measured_nor_refused(self) -> list[RecommendedFix]:
         """Return fixes for the findings that were neither measured nor refused."""
         # For what the user left out by --fixes or --skip, nothing was asked either.
-        known = {fix for row in self.rows for fix in row.fix.split(" + ")}
+        known = {fix for row in self.rows for fix in row.fixes}
         # What includes a fix that made it slower is no better advice than that.
-        slower = {x.fix for x in self.rows if x.speedup is not None and x.speedup.estimate < 1}
+        slower = {row.fixes.only for row in self._slower()}
         offered = []
         for ident in dict.fromkeys(fix for x in self.diagnosis.findings for fix in x.fixes):
             fix = self.fixes.get(ident)
@@ -202,7 +202,7 @@ def advice(
     tried: Sequence[TrainingTrial] = (),
 ) -> list[RecommendedFix]:
     """Return advice on training itself: not about speed, and only where it was not refused."""
-    known = {row.fix for row in rows}
+    known = {row.fixes.only for row in rows}
     offered = []
     for ident, spec in fixes.items():
         if spec.training is None or ident in known or spec.refusal(recording):

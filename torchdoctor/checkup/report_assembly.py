@@ -64,9 +64,9 @@ def assemble(run: RunResults) -> Report:
     """Return the report of a run."""
     recording, trials, fixes = run.recording, run.trials, run.settings.wanted()
     rows = list(trials.trials) if trials else []
-    for x in run.refused:
-        risk = fixes[x.fix].risk if x.fix in fixes else 0
-        row = Trial(fix=x.fix, settings=x.settings, verdict="refused", reason=x.reason, risk=risk)
+    for refused in run.refused:
+        risk = max((fixes[fix].risk for fix in refused.fixes if fix in fixes), default=0)
+        row = Trial(fixes=refused.fixes, verdict="refused", reason=refused.reason, risk=risk)
         rows.append(row)
     rows = busy_machine.judged(_noted(rows, recording, fixes), fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
@@ -75,7 +75,7 @@ def assemble(run: RunResults) -> Report:
         offered += advice(rows, recording, fixes, run.training)
     shown = [*chosen, *offered]
     told = [fix.fix for fix in shown]
-    told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
+    told += [fix for row in rows if row.verdict != "refused" for fix in row.fixes]
     notes = [Note(severity="beware", sentence=sentence) for sentence in run.warnings]
     notes += fix_notes(told, shown, recording, fixes)
     notes += report_notes(recording, trials, run.other_load)
@@ -189,9 +189,9 @@ def _noted(
     noted: dict[str, str | None] = {}
     changed = []
     for row in rows:
-        note = None
-        if row.fix in fixes and row.fix not in noted:
-            note = noted[row.fix] = fixes[row.fix].note(recording)
+        note, fix = None, row.fixes.only
+        if fix is not None and fix in fixes and fix not in noted:
+            note = noted[fix] = fixes[fix].note(recording)
         before = f"{row.reason.rstrip('.')}; " if row.reason else ""
         changed.append(row if note is None else replace(row, reason=f"{before}{note}."))
     return changed

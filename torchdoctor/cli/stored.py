@@ -11,7 +11,7 @@ import typer
 from torchdoctor.cli.arguments import Details
 from torchdoctor.cli.outputs import say
 from torchdoctor.launch.run_folder import RUNS
-from torchdoctor.words import RecommendedFix, Recording, Report
+from torchdoctor.words import RecommendedFix, Recording, Report, set_of
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, visible
 
@@ -224,7 +224,7 @@ def _refuse_rejected(report: Report, edited: list[RecommendedFix]) -> None:
     """Raise UsageError if the run has tried the patch of these fixes and rejected it."""
     from torchdoctor.reports import handed_out
 
-    problem = handed_out.problem_of_patch(report, handed_out.settings_of(edited))
+    problem = handed_out.problem_of_patch(report, set_of(edited))
     if problem is not None:
         tried = handed_out.rejected_sentence(problem).rstrip(".")
         raise UsageError(f"{tried}; nothing was changed, and --force applies it all the same.")
@@ -241,7 +241,7 @@ def _of_fixes(report: Report, file: Path, asked: list[str], applied: bool) -> _P
     if len(shown) == 1 and editable:
         diff, folder, made = shown[0].edit or "", shown[0].folder or report.workload.cwd, asked
     else:
-        wanted = [(fix.fix, fix.settings) for fix in editable]
+        wanted = set_of(editable)
         patch = source_patch(wanted, _recording(report, file), fixes()) if editable else None
         if patch is None:
             lines = [*measured_at_run_time(report, shown), *remarks_on(shown, [], None)]

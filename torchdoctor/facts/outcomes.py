@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torchdoctor.words import BRANCHES, Ceiling, Interval, Trial, TriedCeiling, WhatIf
 from torchdoctor.words.figures import says_something
@@ -71,10 +70,3 @@ def is_proven(speedup: Interval | None, pairs: int) -> bool:
     if speedup is None or speedup.low <= 1:
         return False
     return pairs >= PROOF_PAIRS or (pairs >= STRONG_PAIRS and speedup.low >= STRONG_SPEEDUP)
-
-
-def settings_by_fix(trial: Trial) -> dict[str, dict[str, Any]]:
-    """Return the fixes of a trial, each with its settings."""
-    if " + " not in trial.fix:
-        return {trial.fix: trial.settings}
-    return {fix: trial.settings.get(fix, {}) for fix in trial.fix.split(" + ")}

@@ -17,11 +17,12 @@ from torchdoctor.words import Finding, RecommendedFix, Report
 from torchdoctor.words.figures import (
     clean,
     fix_with_settings,
+    fixes_with_settings,
     memory_change,
     percent,
     place,
     quantity,
-    settings,
+    settings_of_all,
     speedup,
     visible,
 )
@@ -150,8 +151,8 @@ def lines_about(report: Report, ident: str) -> list[str]:
         if finding.check == ident:
             lines += ["  ".join(_cost_and_place(report, finding)), *map(clean, finding.evidence)]
     for trial in report.trials:
-        if ident in trial.fix.split(" + ") and trial.speedup is not None:
-            name = fix_with_settings(trial.fix, trial.settings)
+        if ident in trial.fixes and trial.speedup is not None:
+            name = fixes_with_settings(trial.fixes)
             gain = f"{verdict_of(trial)}, {speedup(trial.speedup, trial.pairs)}"
             lines.append(f"{name}: {gain}, training {training(trial.numerics)}")
     return [f"- {line}" for line in lines if line]
@@ -161,8 +162,8 @@ def _trials(report: Report) -> list[document.Block]:
     rows = []
     for trial in measured(report):
         cells = [
-            clean(trial.fix),
-            settings(trial.settings),
+            " + ".join(map(clean, trial.fixes)),
+            settings_of_all(trial.fixes),
             speedup(trial.speedup, trial.pairs),
             verdict_of(trial),
             training(trial.numerics),

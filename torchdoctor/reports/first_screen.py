@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
-from torchdoctor.facts.outcomes import is_proven, most_promising, settings_by_fix, value_of
+from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
 from torchdoctor.reports import handed_out, network, other_load, wording
 from torchdoctor.reports.document import (
     Bars,
@@ -27,18 +27,20 @@ from torchdoctor.reports.trial_rows import LOOKS_FASTER, figures_of, not_tried, 
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
+    FixSet,
     Interval,
     Location,
     Note,
     RecommendedFix,
     Report,
     Trial,
+    set_of,
 )
 from torchdoctor.words.figures import (
     clean,
     counted,
     duration,
-    fix_with_settings,
+    fixes_with_settings,
     memory_change,
     percent,
     place,
@@ -183,7 +185,7 @@ def _measured_answer(report: Report, folder: str) -> list[Block]:
 def _promising(report: Report) -> Trial | None:
     """Return the open trial that is worth most: one that looked faster, else one without time."""
     offered = {fix.fix for fix in _offered(report)}
-    waiting = [x for x in report.trials if not_tried(x) and x.fix in offered]
+    waiting = [x for x in report.trials if not_tried(x) and x.fixes.only in offered]
     waiting = [x for x in waiting if value_of(x) > MATTERS]
     return most_promising(report.trials) or max(waiting, key=value_of, default=None)
 
@@ -198,7 +200,7 @@ def _by_hand(report: Report) -> list[Block]:
         if fix.standing == "offered" and shares:
             where = place(fix.location, report.workload.cwd, _PLACE)
             about = f"{where}   it is about {percent(max(shares))} of the step"
-            rows.append((max(shares), (_name(fix), about)))
+            rows.append((max(shares), (_name(fix.as_set), about)))
     shown = [row for _, row in sorted(rows, key=lambda row: -row[0])[:_MOST_FIXES]]
     return [KeyFigures("TO CHANGE BY HAND, not measured", "", shown)] if rows else []
 
@@ -211,7 +213,7 @@ def _recommended(report: Report, folder: str) -> list[Block]:
     rows: list[tuple[str, str]] = []
     for fix in recommended.fixes[:_MOST_FIXES]:
         parts = [place(fix.location, report.workload.cwd, _PLACE), "" if rows else memory]
-        rows.append((_name(fix), "   ".join(filter(None, parts))))
+        rows.append((_name(fix.as_set), "   ".join(filter(None, parts))))
     title, figure = _recommended_title(report)
     shown = KeyFigures(title, figure, rows, "good" if title.startswith(_RECOMMENDED) else "strong")
     return [shown, *sentences(wording.at_most(recommended)), *_to_apply(report, folder)]
@@ -240,7 +242,7 @@ def _to_apply(report: Report, folder: str) -> list[Block]:
     recommended = report.recommendation
     commands = handed_out.patch_commands(report, recommended.fixes, folder)
     edited = handed_out.applied_sets(report)
-    run = handed_out.patch_run(report, handed_out.settings_of(edited))
+    run = handed_out.patch_run(report, set_of(edited))
     if recommended.patch and (commands or not report.run_folder):
         left_out = [fix for fix in recommended.fixes if fix not in edited]
         how = handed_out.ran(run) if run is not None else ""
@@ -269,13 +271,12 @@ def _open_proof(report: Report) -> list[Block]:
     if proof is None:
         return []
     figure = f"{speedup(proof.speedup)} in {counted(proof.pairs, 'pair')} of launches"
-    names = [_name(Trial(fix=fix, settings=own)) for fix, own in proof.fixes.items()]
     missing = ""
     if proof.further_pairs:
         missing = f"Its proof needs {counted(proof.further_pairs, 'more pair')} of launches"
         missing += f", about {duration(proof.seconds)}" if proof.seconds is not None else ""
         missing += f"{_longer(report, proof.seconds)}."
-    named = textwrap.shorten(" + ".join(names), _EVIDENCE, placeholder=" …")
+    named = _name(proof.fixes, _EVIDENCE)
     return [KeyFigures(f"{_LOOKS_FASTER}:", f"{figure}, {named}"), *sentences(missing)]
 
 
@@ -283,12 +284,12 @@ def _likely(report: Report, most: int = _MOST_LIKELY) -> list[Block]:
     """Return fixes that probably help and had no time, with the finding that they treat."""
     proof, told = report.recommendation.open_proof, set(report.recommendation.patch_fixes)
     told |= {fix.fix for fix in report.recommendation.fixes} | set(proof.fixes if proof else {})
-    likely: dict[str, Trial] = {}
+    likely: dict[tuple[str, ...], Trial] = {}
     for trial in sorted(filter(not_tried, report.trials), key=value_of, reverse=True):
         lacked_time = trial.because == OUT_OF_TIME and (trial.p_helps or 0.0) >= _PROBABLY
-        if lacked_time and not told.issuperset(settings_by_fix(trial)):
-            likely.setdefault(trial.fix, trial)
-    rows = [(_name(trial), _treats(report, trial)) for trial in likely.values()][:most]
+        if lacked_time and not told.issuperset(trial.fixes):
+            likely.setdefault(trial.fixes.ids, trial)
+    rows = [(_name(trial.fixes), _treats(report, trial)) for trial in likely.values()][:most]
     if not rows:
         return []
     # Beside what is undecided it is said there.
@@ -307,9 +308,8 @@ def _them(rows: Sequence[tuple[str, str]]) -> str:
 def _treats(report: Report, trial: Trial) -> str:
     """Return what an untried fix may gain, and the finding that it treats."""
     parts = [f"{ratio(trial.expected)}x expected"] if trial.expected else []
-    fixes = settings_by_fix(trial).keys()
     for finding in report.diagnosis.findings:
-        if not fixes.isdisjoint(finding.fixes):
+        if not trial.fixes.keys().isdisjoint(finding.fixes):
             share = finding.share_of_step
             parts.append(f"treats {finding.check}")
             parts += [f"{percent(share)} of the step"] if share is not None else []
@@ -334,11 +334,11 @@ def _faster(interval: Interval | None, numerics: str | None) -> str:
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     """Return the best fix that is faster by itself, where no set could be recommended."""
-    several = " + " in best.fix
+    several = len(best.fixes) > 1
     unknown = several or best.numerics == "not-comparable"
     title = "Faster, but not recommended" if unknown else "FASTER, measured by itself"
     return [
-        KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best), "")]),
+        KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best.fixes), "")]),
         *sentences("Which of its fixes gain is not known yet." * several, wording.at_most(best)),
         *_next(report),
         *_commands(report, _offered(report, best), folder),
@@ -348,7 +348,7 @@ def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
 def _offered(report: Report, of: Trial | None = None) -> list[RecommendedFix]:
     """Return the fixes for speed that are offered; `of`: a trial, of its fixes alone."""
     offered = [fix for fix in report.recommendation.also_offered if fix.aim != "training"]
-    return [fix for fix in offered if of is None or fix.fix in of.fix.split(" + ")]
+    return [fix for fix in offered if of is None or fix.fix in of.fixes]
 
 
 def _not_measured(report: Report) -> list[Block]:
@@ -364,7 +364,7 @@ def _not_measured(report: Report) -> list[Block]:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
         treats = [finding for finding in findings if fix.fix in finding.fixes]
         title = (spec.says(fix.settings) or spec.title) if spec is not None else ""
-        leads.append((_name(fix), title, treats))
+        leads.append((_name(fix.as_set), title, treats))
     gains, rows = [_at_most(report, treats) for *_, treats in leads], []
     best, checks = max(gain or 0.0 for gain in gains), catalogue.checks()
     for (name, title, treats), gain in zip(leads, gains, strict=True):
@@ -446,7 +446,7 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
     open_trials = [trial for trial in measured if verdict_of(trial) in undecided]
     if best is not None and verdict_of(best) == LOOKS_FASTER:
         figure = f"{speedup(best.speedup)} in {counted(best.pairs, 'pair')} of launches"
-        return [KeyFigures(_LOOKS_FASTER, figure, [(_name(best), "")]), *_next(report)]
+        return [KeyFigures(_LOOKS_FASTER, figure, [(_name(best.fixes), "")]), *_next(report)]
     if best is not None and best.speedup is None and _likely(report):
         return [KeyFigures(f"{_UNPROVEN}."), *_next(report)]
     if best is not None:
@@ -455,7 +455,7 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
             looked = f"{speedup(best.speedup)} in {counted(best.pairs, 'pair')} of launches"
         if _ONE_LAUNCH in (best.reason or ""):
             looked = f"{speedup(best.speedup)} in blocks of one launch, which pairs have to confirm"
-        figure = f"Most promising: {_name(best, _EVIDENCE)}, {looked}."
+        figure = f"Most promising: {_name(best.fixes, _EVIDENCE)}, {looked}."
         return [KeyFigures(f"{_UNPROVEN}.", figure), *_next(report)]
     untried = [trial for trial in report.trials if not_tried(trial)]
     if open_trials or any(trial.because != NOT_WORTH_ITS_TIME for trial in untried):
@@ -506,9 +506,10 @@ def _tried(report: Report, most: int) -> list[Block]:
         figures, pairs = speedup(recommended.speedup), str(recommended.pairs or "-")
         cells = ["all recommended together", figures, training(recommended.numerics), pairs, ""]
         rows.append(Row(cells, "good", recommended.speedup))
-    chosen = [(fix.fix, fix.settings) for fix in recommended.fixes]
-    shown = [x for x in report.trials if x.speedup and not (rows and x.settings == dict(chosen))]
-    ranked = [((x.fix, x.settings) in chosen, x) for x in shown]
+    chosen = set_of(recommended.fixes)
+    shown = [x for x in report.trials if x.speedup and not (rows and x.fixes == chosen)]
+    members = [fix.as_set for fix in recommended.fixes]
+    ranked = [(x.fixes in members, x) for x in shown]
     for first, trial in sorted(ranked, key=lambda row: (row[0], value_of(row[1])), reverse=True):
         rows.append(_trial_row(trial, first, _ends_without_gain(report)))
     counts = sentences(_counts(report, max(len(rows) - most, 0)), tone="soft")
@@ -524,7 +525,7 @@ def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
         verdict = "changes training"
     known = trial.numerics != "not-comparable" or verdict == "faster"
     drawn = trial.speedup if trial.speedup and says_something(trial.speedup) else None
-    cells = [_name(trial), figures_of(trial), training(trial.numerics) if known else ""]
+    cells = [_name(trial.fixes), figures_of(trial), training(trial.numerics) if known else ""]
     cells += [str(trial.pairs or "-"), verdict]
     return Row(cells, "good" if recommended else "", drawn)
 
@@ -537,7 +538,7 @@ def _counts(report: Report, left_out: int) -> str:
         (len(unlikely), "not worth the time"),
         (len(untried) - len(unlikely), "did not fit into the time (a longer --budget)"),
         (sum(trial.verdict == "failed" for trial in report.trials), "failed"),
-        (len({t.fix for t in report.trials if t.verdict == "refused"}), "do not apply"),
+        (len({t.fixes.ids for t in report.trials if t.verdict == "refused"}), "do not apply"),
     ]
     told = ", ".join(f"{number} {words}" for number, words in counts if number)
     more = f"{left_out} more were measured. " if left_out else ""
@@ -573,7 +574,10 @@ def _beware(report: Report) -> list[Block]:
     ]
 
 
-def _name(fix: Trial | RecommendedFix, longest: int = _NAME) -> str:
-    """Return a fix with its settings, short enough for a cell; the details have all of them."""
-    name = fix_with_settings(catalogue.name(fix.fix), fix.settings)
+def _name(fixes: FixSet, longest: int = _NAME) -> str:
+    """Return fixes with their settings, short enough for a cell; the details have all of them."""
+    named = catalogue.named(fixes)
+    name = fixes_with_settings(named)
+    if len(name) > longest and len(named) > 1:
+        name = " + ".join(map(clean, named))  # which fixes they are says more than their settings
     return textwrap.shorten(name, longest, placeholder=" …")

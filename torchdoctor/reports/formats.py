@@ -17,7 +17,7 @@ from torchdoctor.reports.pictures import pictures
 from torchdoctor.reports.run_columns import read_measured
 from torchdoctor.words import Finding, Report, Trial
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import clean, duration, relative
+from torchdoctor.words.figures import clean, duration, fixes_with_settings, relative
 from torchdoctor.words.record_files import encode, write_text
 
 FORMATS = ("terminal", "html", "markdown", "json", "sarif")
@@ -156,8 +156,9 @@ class PythonReport(Report):
         """Return a pandas frame of the trials, with fields of report.json and names."""
         rows = [
             {
-                "name": catalogue.name(trial.fix),
+                "name": " + ".join(map(catalogue.name, trial.fixes)),
                 **vars(trial),
+                "fixes": fixes_with_settings(trial.fixes),
                 "speedup": trial.speedup and trial.speedup.estimate,
                 "low": trial.speedup and trial.speedup.low,
                 "high": trial.speedup and trial.speedup.high,

@@ -5,15 +5,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchdoctor.facts.outcomes import is_proven, settings_by_fix
+from torchdoctor.facts.outcomes import is_proven
 from torchdoctor.reports import wording
-from torchdoctor.reports.trial_rows import training, verdict_of
-from torchdoctor.words import Interval, PatchTrial, RecommendedFix, RejectedPatch, Report
+from torchdoctor.reports.trial_rows import not_tried, training, verdict_of
+from torchdoctor.words import (
+    FixSet,
+    Interval,
+    PatchTrial,
+    RecommendedFix,
+    RejectedPatch,
+    Report,
+    set_of,
+)
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import (
     clean,
     counted,
     fix_with_settings,
+    fixes_with_settings,
     memory,
     relative,
     speedup,
@@ -65,19 +74,14 @@ class PatchCommand:
         return f"As code, {how}:"
 
 
-def settings_of(fixes: Sequence[RecommendedFix]) -> Settings:
-    """Return the settings of each of these fixes, by its id."""
-    return {fix.fix: fix.settings for fix in fixes}
-
-
-def _patched_set(report: Report) -> Settings:
+def _patched_set(report: Report) -> FixSet:
     """Return the fixes that the recommended patch makes permanent."""
     recommended = report.recommendation
     named = recommended.patch_fixes or [fix.fix for fix in recommended.fixes]
-    return settings_of([fix for fix in recommended.fixes if fix.fix in named])
+    return set_of(recommended.fixes).limited_to(named)
 
 
-def patch_run(report: Report, wanted: Settings) -> PatchRun | None:
+def patch_run(report: Report, wanted: FixSet) -> PatchRun | None:
     """Return how the program ran with the edits of just these fixes; None: it never did."""
     recommended, trial = report.recommendation, report.recommendation.patch_trial
     if wanted and wanted == _patched_set(report):
@@ -87,7 +91,7 @@ def patch_run(report: Report, wanted: Settings) -> PatchRun | None:
             pairs, numerics = recommended.pairs, recommended.numerics
             return PatchRun(speedup=recommended.speedup, pairs=pairs, numerics=numerics)
     for row in report.trials:
-        if row.patched and row.speedup is not None and settings_by_fix(row) == wanted:
+        if row.patched and row.speedup is not None and row.fixes == wanted:
             return PatchRun(speedup=row.speedup, pairs=row.pairs, numerics=row.numerics)
     return None
 
@@ -103,7 +107,7 @@ def rejected_patches(report: Report) -> list[RejectedPatch]:
     detail = trial.numerics_reason if problem == "changes-training" else trial.reason
     return [
         RejectedPatch(
-            fixes={fix: dict(values) for fix, values in _patched_set(report).items()},
+            fixes=_patched_set(report),
             problem=problem,
             detail=detail,
             speedup=trial.speedup,
@@ -122,7 +126,7 @@ def _problem_of_older(trial: PatchTrial, numerics: str | None) -> str | None:
     return "failed" if launched and failed else None
 
 
-def problem_of_patch(report: Report, wanted: Settings) -> RejectedPatch | None:
+def problem_of_patch(report: Report, wanted: FixSet) -> RejectedPatch | None:
     """Return the rejected patch for which the edits of these fixes are not to be applied.
 
     Edits that failed or changed training do so beside further edits as well, unless just these
@@ -142,14 +146,10 @@ def problem_of_patch(report: Report, wanted: Settings) -> RejectedPatch | None:
     return None
 
 
-def names_of(fixes: Settings) -> str:
-    """Return the fixes of a set with their settings, in one line."""
-    return " + ".join(fix_with_settings(fix, values) for fix, values in fixes.items())
-
-
 def rejected_sentence(rejected: RejectedPatch, with_settings: bool = True) -> str:
     """Return what was tried as a patch and how it came out, or why it was not tried."""
-    names = names_of(rejected.fixes) if with_settings else " + ".join(map(clean, rejected.fixes))
+    fixes = rejected.fixes
+    names = fixes_with_settings(fixes) if with_settings else " + ".join(map(clean, fixes))
     detail = _last_line(rejected.detail)
     if rejected.problem == "lacks-edit":
         lacking = f", because {detail} has no certain edit" if detail in rejected.fixes else ""
@@ -197,7 +197,7 @@ def ran(run: PatchRun) -> str:
 
 def proof(report: Report, fixes: Sequence[RecommendedFix]) -> list[str]:
     """Return what was proven of the edits of these fixes: said before a file is changed."""
-    wanted = settings_of(fixes)
+    wanted = set_of(fixes)
     problem, run = problem_of_patch(report, wanted), patch_run(report, wanted)
     if problem is not None:
         return [rejected_sentence(problem)]
@@ -220,7 +220,7 @@ def together(report: Report) -> list[str]:
     recommended = report.recommendation
     if not recommended.fixes:
         return [rejected_sentence(rejected) for rejected in rejected_patches(report)]
-    names = names_of(settings_of(recommended.fixes))
+    names = fixes_with_settings(set_of(recommended.fixes))
     more = [wording.at_most(recommended)]
     if recommended.patch:
         more += proof(report, applied_sets(report))[:1]
@@ -267,7 +267,7 @@ def patch_commands(
 
 
 def _command(report: Report, fixes: Sequence[RecommendedFix], show: str) -> list[PatchCommand]:
-    wanted = settings_of(fixes)
+    wanted = set_of(fixes)
     if not fixes or problem_of_patch(report, wanted) is not None:
         return []
     run = patch_run(report, wanted)
@@ -313,16 +313,16 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
     if ident in shown:
         return shown[ident]
     known = ", ".join(shown) or "none"
-    trials = [trial for trial in report.trials if trial.fix == ident]
+    trials = [trial for trial in report.trials if trial.fixes.only == ident]
     # Of several values the one that was measured best speaks for the fix.
     tried = max(trials, key=lambda trial: trial.pairs, default=None)
     if tried is None:
         raise UsageError(f"The report offers no fix {ident!r}; it offers: {known}.")
     reason = clean(tried.reason or "").rstrip(".")
-    subject = fix_with_settings(ident, tried.settings) if tried.pairs else "it"
+    subject = fixes_with_settings(tried.fixes) if tried.pairs else "it"
     became = f"{subject} came out {tried.verdict}{f': {reason}' if reason else ''}"
-    if reason.startswith("not tried"):
-        became = f"it was {reason}"
+    if not_tried(tried):
+        became = f"it was not tried: {reason}"
     raise UsageError(
         f"The report holds no edit of {ident!r}: {became}. "
         f"It holds edits or advice of: {known}. For another: run again with --fixes."
@@ -333,19 +333,20 @@ def measured_at_run_time(report: Report, fixes: Sequence[RecommendedFix]) -> lis
     """Return what fixes switched on at run time gained: just these, else each of them alone."""
     if not fixes:  # a report whose patch is of fixes that it does not hold
         return []
-    names = names_of(settings_of(fixes))
+    wanted = set_of(fixes)
+    names = fixes_with_settings(wanted)
     first, several = fixes[0], len(fixes) > 1
     trials = [trial for trial in report.trials if trial.speedup is not None]
     for trial in trials:
-        if not trial.patched and settings_by_fix(trial) == settings_of(fixes):
+        if not trial.patched and trial.fixes == wanted:
             how = f"{'together' if several else 'by itself'}, applied at run time"
             return [f"{names} {how}: {speedup(trial.speedup)}, {verdict_of(trial)}."]
     if several:
         alone = [line for fix in fixes for line in measured_at_run_time(report, [fix])]
         return [*alone, "They were not measured together."]
-    in_a_set = any(first.fix in trial.fix.split(" + ") for trial in trials)
-    tried = [trial for trial in trials if trial.fix == first.fix]
-    values = (f"{fix_with_settings(x.fix, x.settings)}: {speedup(x.speedup)}" for x in tried)
+    in_a_set = any(first.fix in trial.fixes for trial in trials)
+    tried = [trial for trial in trials if trial.fixes.only == first.fix]
+    values = (f"{fixes_with_settings(x.fixes)}: {speedup(x.speedup)}" for x in tried)
     other = f" Other values were: {'; '.join(values)}." if tried else ""
     return [f"{names} was not measured{' by itself' * in_a_set}.{other}"]
 

@@ -25,7 +25,7 @@ from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import (
     SHARE_LABELS,
     clean,
-    fix_with_settings,
+    fixes_with_settings,
     percent,
     relative,
     seconds,
@@ -112,7 +112,7 @@ def _trials(report: Report) -> Picture:
         return Picture(key="trials", title=title, missing=clean(reason))
     rows = [
         {
-            "label": fix_with_settings(catalogue.name(trial.fix), trial.settings),
+            "label": fixes_with_settings(catalogue.named(trial.fixes)),
             "figures": figures_of(trial),
             "verdict": verdict_of(trial),
             "pairs": trial.pair_speedups,

@@ -14,7 +14,7 @@ from torchdoctor.observe.step_finding import boundary_rows, training_processes
 from torchdoctor.observe.step_lanes import StepLanes, lanes_of_trace
 from torchdoctor.pairs.launch_timing import main_process, measured_windows
 from torchdoctor.trace.reader import read_trace
-from torchdoctor.words import Boundary, Report
+from torchdoctor.words import Boundary, Report, set_of
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import bytes_of
 
@@ -53,7 +53,7 @@ def read_measured(report: Report) -> Measured:
     """Return the launches of a report's run; what is not there, or damaged, is left out."""
     if not report.run_folder or report.steps is None:
         return Measured()
-    chosen = {fix.fix: fix.settings for fix in report.recommendation.fixes}
+    chosen = set_of(report.recommendation.fixes)
     observed, kinds = None, dict[str, list[Edges]](observed=[], baseline=[], recommended=[])
     for folder in sorted((Path(report.run_folder) / "launches").glob("*")):
         try:

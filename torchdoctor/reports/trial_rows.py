@@ -10,7 +10,7 @@ from torchdoctor.words.figures import (
     clean,
     counted,
     duration,
-    fix_with_settings,
+    fixes_with_settings,
     percent,
     ratio,
     says_something,
@@ -65,7 +65,7 @@ def candidate_rows(report: Report) -> list[list[str]]:
     believed = [trial for trial in report.trials if trial.p_helps is not None]
     rows = []
     for trial in sorted(believed, key=value_of, reverse=True):
-        name, untried = fix_with_settings(trial.fix, trial.settings), trial.speedup is None
+        name, untried = fixes_with_settings(trial.fixes), trial.speedup is None
         because = f"not measured: {trial.because}" if untried else trial.because or ""
         if trial.on_busy_machine and trial.verdict == "unclear":
             because += "; not decided on a busy machine"
@@ -83,15 +83,16 @@ def not_measured(report: Report) -> dict[tuple[str, str], list[str]]:
     for verdict in ("not tried", "failed", "refused"):
         for trial in report.trials:
             if ("not tried" if not_tried(trial) else trial.verdict) == verdict:
-                text = (trial.reason or "no reason was given").removeprefix("not tried: ")
+                text = trial.reason or "no reason was given"
                 reason = _sentence(text[:1].upper() + text[1:])
-                _add(rows, (verdict, reason), fix_with_settings(trial.fix, trial.settings))
+                _add(rows, (verdict, reason), fixes_with_settings(trial.fixes))
     return rows
 
 
 def _add(rows: dict[Any, list[str]], key: Any, name: str) -> None:
     names = rows.setdefault(key, [])
-    names += [name] * (name not in names)
+    if name not in names:
+        names.append(name)
 
 
 def _sentence(text: str) -> str:
@@ -105,7 +106,7 @@ def trial_remarks(report: Report) -> list[str]:
     names: dict[str, list[str]] = {}
     for trial in measured(report):
         for remark in _remarks(trial, report.workload.cwd):
-            _add(names, remark, fix_with_settings(trial.fix, trial.settings))
+            _add(names, remark, fixes_with_settings(trial.fixes))
     together = report.recommendation
     if together.numerics == "not-comparable" and together.numerics_reason:
         _add(names, _unknown_training(together.numerics_reason), "all together")

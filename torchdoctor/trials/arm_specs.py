@@ -1,29 +1,21 @@
 """Fixes and settings -> the `LaunchSpec` that launches them, by what the fix files declare."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import SourcePatch, source_patch
 from torchdoctor.facts.lookup import allows_second_loader, training_loaders
 from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
 from torchdoctor.observe.window import prepared_ahead
-from torchdoctor.words import LoaderFacts, Recording
-from torchdoctor.words.figures import fix_with_settings
+from torchdoctor.words import FixSet, LoaderFacts, Recording
+from torchdoctor.words.figures import fixes_with_settings
 from torchdoctor.words.specs import FixSpec, SwitchSpec
 
 PATCH = "patch"
 CEILING = "ceiling-"
 _DRAINED = 2.0  # times the stock, as it is filled while it is used
-
-Fixes = Sequence[tuple[str, dict[str, Any]]]
-
-
-def label(fixes: Fixes) -> str:
-    """Return fixes with settings, such as "loader-workers (num_workers=4) + set-to-none"."""
-    return " + ".join(fix_with_settings(fix, settings) for fix, settings in fixes)
 
 
 class ArmSpecs:
@@ -36,16 +28,20 @@ class ArmSpecs:
         self._recording, self._kind = recording, kind
         self._loaders = training_loaders(recording)
 
-    def of(self, fixes: Fixes) -> LaunchSpec:
+    def of(self, fixes: FixSet) -> LaunchSpec:
         """Return the arm with these fixes switched on; of none, the untouched program."""
-        known = [(self._fixes[fix], settings) for fix, settings in fixes if fix in self._fixes]
+        known = [
+            (self._fixes[fix], settings) for fix, settings in fixes.items() if fix in self._fixes
+        ]
         variables: dict[str, str | None] = {}
         for spec, settings in known:
             variables |= spec.environment(settings)
         return LaunchSpec(
             # The engine tells arms apart by their names, so settings are part of them.
-            name=self._kind + (label(fixes) or BASELINE),
-            fixes=tuple(FixFile(fix, Path(self._specs[fix].file), values) for fix, values in fixes),
+            name=self._kind + (fixes_with_settings(fixes) or BASELINE),
+            fixes=tuple(
+                FixFile(fix, Path(self._specs[fix].file), values) for fix, values in fixes.items()
+            ),
             variables=variables,
             setup_s=sum(
                 spec.setup_s + spec.more_setup_s(settings, self._recording)
@@ -56,14 +52,14 @@ class ArmSpecs:
             switching=self._switching(fixes),
         )
 
-    def patched(self, patch: SourcePatch, fixes: Fixes) -> LaunchSpec:
+    def patched(self, patch: SourcePatch, fixes: FixSet) -> LaunchSpec:
         """Return the program with the patch, which makes these fixes permanent."""
-        permanent = [fix for fix in fixes if fix[0] in patch.fixes]
+        permanent = fixes.limited_to(patch.fixes)
         settled, (workers, _) = self._settled_after(permanent), self._prepared(permanent)
         contents = patch.contents()
         return LaunchSpec(name=PATCH, contents=contents, settled_after=settled, workers=workers)
 
-    def patch(self, fixes: Fixes) -> tuple[SourcePatch | None, str | None]:
+    def patch(self, fixes: FixSet) -> tuple[SourcePatch | None, str | None]:
         """Return the patch that makes these fixes permanent, and why it cannot be launched."""
         patch = source_patch(fixes, self._recording, self._fixes)
         if patch is None and self._recording.workload.notebook is not None:
@@ -74,38 +70,40 @@ class ArmSpecs:
             return patch, "the patched source can be run in an overlay alone, and there was none"
         return patch, None
 
-    def unsettled(self, fixes: Fixes, warmup_steps: int) -> list[str]:
+    def unsettled(self, fixes: FixSet, warmup_steps: int) -> list[str]:
         """Return sentences about fixes of which a warm-up was too short to show how they work."""
         sentences = []
         for fix in fixes:
-            if self._filled_after([fix]) > warmup_steps:
+            alone = fixes.limited_to([fix])
+            if self._filled_after(alone) > warmup_steps:
                 sentences.append(
-                    f"{fix[0]} was measured while it still filled, as its first epoch does not fit "
+                    f"{fix} was measured while it still filled, as its first epoch does not fit "
                     "into the warm-up of a trial: later epochs may gain more."
                 )
-            if self._drained_after([fix]) > warmup_steps:
+            if self._drained_after(alone) > warmup_steps:
                 sentences.append(
-                    f"{fix[0]} was measured with batches in stock, which its workers had made "
+                    f"{fix} was measured with batches in stock, which its workers had made "
                     "ready before and which the warm-up of a trial was too short for: a long "
                     "training may gain less."
                 )
         return sentences
 
-    def _settled_after(self, fixes: Fixes) -> int:
+    def _settled_after(self, fixes: FixSet) -> int:
         """Return iterations after which caches of fixes are full, new workers' stock is used up."""
         return max(self._filled_after(fixes), self._drained_after(fixes))
 
-    def _filled_after(self, fixes: Fixes) -> int:
+    def _filled_after(self, fixes: FixSet) -> int:
         """Return iterations of an epoch, where a fix keeps what it makes in it for later ones."""
-        keeps = any(self._fixes[x].fills_in_first_epoch for x, _ in fixes if x in self._fixes)
+        keeps = any(self._fixes[x].fills_in_first_epoch for x in fixes if x in self._fixes)
         loader = self._loaders[0] if self._loaders else None
         if not keeps or loader is None or not loader.dataset_length or not loader.batch_size:
             return 0
         return self._iterations(math.ceil(loader.dataset_length / loader.batch_size))
 
-    def _drained_after(self, fixes: Fixes) -> int:
+    def _drained_after(self, fixes: FixSet) -> int:
         """Return iterations until what new workers made ready at the start is used up."""
-        changed = [x for _, x in fixes if {"num_workers", "prefetch_factor"} & set(x)]
+        loading = {"num_workers", "prefetch_factor"}
+        changed = [settings for settings in fixes.values() if loading & settings.keys()]
         if not self._loaders:
             return 0
         stocks = [math.prod(prepared_ahead(settings, self._loaders[0])) for settings in changed]
@@ -115,20 +113,20 @@ class ArmSpecs:
         steps = self._recording.steps
         return math.ceil(batches / max(steps.batches_per_step if steps else 1.0, 1.0))
 
-    def _switching(self, fixes: Fixes) -> Switching | None:
+    def _switching(self, fixes: FixSet) -> Switching | None:
         """Return how these are switched within one launch; None: they cannot be."""
-        specs = [self._specs[fix] for fix, _ in fixes]
+        specs = [self._specs[fix] for fix in fixes]
         if not all(map(self._switches, specs)):
             return None
         settle_s = max((spec.settles_s for spec in specs), default=0.0)
         workers, ahead = self._prepared(fixes)
         return Switching(settle_s=settle_s, workers=workers, ahead=ahead)
 
-    def _prepared(self, fixes: Fixes) -> tuple[int, int]:
+    def _prepared(self, fixes: FixSet) -> tuple[int, int]:
         """Return the workers of the loader that fixes make, and what each prepares ahead."""
         loader = self._loaders[0] if self._loaders else LoaderFacts(ident=0)
         workers, ahead = 0, 0
-        for fix, settings in fixes:
+        for fix, settings in fixes.items():
             if self._specs[fix].by_own_loader:
                 workers, ahead = prepared_ahead({}, loader)
             elif self._specs[fix].by_second_loader or "num_workers" in settings:

@@ -8,9 +8,10 @@ from typing import Any
 
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import BASELINE, LaunchSpec
-from torchdoctor.trials.arm_specs import ArmSpecs, label
+from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.samples import Preparation
-from torchdoctor.words import Candidate, LaunchTiming, Recording
+from torchdoctor.words import Candidate, FixSet, LaunchTiming, Recording
+from torchdoctor.words.figures import fixes_with_settings
 from torchdoctor.words.specs import RISKS, FixSpec
 
 # Waits: of their fixes the best alone counts. Other phases of the host bound nothing on a device.
@@ -123,31 +124,27 @@ class Arm:
         return 2 * self.busy_s > self.measured_s
 
     @property
-    def fixes(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return its fixes with their settings."""
-        return [(fix.id, fix.settings) for fix in self.spec.fixes]
-
-    @property
-    def ids(self) -> list[str]:
-        """Return the ids of its fixes."""
-        return [fix.id for fix in self.spec.fixes]
+    def fixes(self) -> FixSet:
+        """Return its fixes with their settings; empty for the untouched program."""
+        return FixSet((fix.id, fix.settings) for fix in self.spec.fixes)
 
     @property
     def label(self) -> str:
         """Return its name for users."""
         unfixed = "the untouched program" if self.key == BASELINE else self.spec.name
-        return label(self.fixes) or unfixed
+        return fixes_with_settings(self.fixes) or unfixed
 
     def with_settings(
         self, specs: ArmSpecs, key: str, settings: dict[str, Any], further: bool = False
     ) -> "Arm":
         """Return a new candidate whose first fix has these settings."""
         assert self.candidate is not None
+        fixes = self.fixes.with_settings(self.fixes.first, settings)
         return Arm(
             key=key,
-            spec=specs.of([(self.ids[0], settings), *self.fixes[1:]]),
+            spec=specs.of(fixes),
             facts=self.facts,
-            candidate=replace(self.candidate, settings=settings),
+            candidate=replace(self.candidate, fixes=fixes),
             further=further,
         )
 
@@ -159,21 +156,20 @@ def candidate_arms(
     arms = [
         Arm(
             key=f"candidate-{number}",
-            spec=specs.of([(candidate.fix, dict(candidate.settings)), *candidate.also.items()]),
-            facts=FixFacts.together(
-                facts.get(fix, FixFacts()) for fix in [candidate.fix, *candidate.also]
-            ),
+            spec=specs.of(candidate.fixes),
+            facts=FixFacts.together(facts.get(fix, FixFacts()) for fix in candidate.fixes),
             candidate=candidate,
         )
         for number, candidate in enumerate(candidates)
     ]
-    for fix in dict.fromkeys(arm.ids[0] for arm in arms):
-        alike = [arm for arm in arms if arm.ids == [fix]]
+    for fix in dict.fromkeys(arm.fixes.first for arm in arms):
+        alike = [arm for arm in arms if arm.fixes.only == fix]
         ladder = alike[0].facts.ladder if alike else None
         if ladder is None:
             continue
-        last, settings = alike[-1], alike[-1].fixes[0][1]
-        named = [int(arm.fixes[0][1][ladder.setting]) for arm in alike]
+        last = alike[-1]
+        settings = last.fixes[fix]
+        named = [int(arm.fixes[fix][ladder.setting]) for arm in alike]
         for value in ladder.further(named):
             values = {**settings, ladder.setting: value}
             more = last.with_settings(specs, f"{last.key}-{value}", values, further=True)
@@ -183,7 +179,8 @@ def candidate_arms(
 
 def together(specs: ArmSpecs, members: Sequence[Arm], key: str, setup_s: float) -> Arm:
     """Return the arm of a set: each fix once, as the first member has it."""
-    fixes = {fix: settings for arm in reversed(members) for fix, settings in reversed(arm.fixes)}
-    ordered = [(fix, fixes[fix]) for fix in dict.fromkeys(f for arm in members for f in arm.ids)]
+    fixes = FixSet()
+    for arm in members:
+        fixes = fixes.joined(arm.fixes)
     facts = FixFacts.together(arm.facts for arm in members)
-    return Arm(key=key, spec=replace(specs.of(ordered), setup_s=setup_s), facts=facts)
+    return Arm(key=key, spec=replace(specs.of(fixes), setup_s=setup_s), facts=facts)

@@ -13,11 +13,18 @@ from statistics import fmean, median
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.trials import compare
-from torchdoctor.trials.arm_specs import CEILING, ArmSpecs, Fixes
+from torchdoctor.trials.arm_specs import CEILING, ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.log import Log, Series
-from torchdoctor.words import Interval, Recording, StepStatistics, SwitchedLaunch, TriedCeiling
+from torchdoctor.words import (
+    FixSet,
+    Interval,
+    Recording,
+    StepStatistics,
+    SwitchedLaunch,
+    TriedCeiling,
+)
 
 FEWEST_ROUNDS = 3
 _FEWEST_PAIRS = 3  # pairs of blocks that judge an arm
@@ -41,7 +48,7 @@ class CeilingTrial:
     """A cost that is taken away, as an arm of a switching launch; `row`: before it was tried."""
 
     row: TriedCeiling
-    fixes: Fixes
+    fixes: FixSet
 
     def arm(self, specs: ArmSpecs) -> Arm:
         """Return the arm that takes turns with the fixes, and is never a candidate."""
@@ -62,7 +69,7 @@ def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
             share=ceiling.share(recording),
             whole=ceiling.takes_all(recording),
         )
-        trials.append(CeilingTrial(row=row, fixes=[(CEILING + ident, values)]))
+        trials.append(CeilingTrial(row=row, fixes=FixSet.of(CEILING + ident, values)))
     return sorted(trials, key=lambda x: (x.row.branch != bottleneck, -(x.row.share or 0.0)))
 
 

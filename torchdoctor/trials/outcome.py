@@ -17,6 +17,7 @@ from torchdoctor.trials.log import NO_TIME
 from torchdoctor.trials.patches import Patches
 from torchdoctor.trials.search_policy import ADDS, WORTH, SearchPolicy
 from torchdoctor.words import (
+    FixSet,
     Interval,
     LaunchTiming,
     OpenProof,
@@ -172,11 +173,9 @@ class Judgement:
             if any(t.gpu_memory == o.gpu_memory for o in timings)
         )
         setup_s = _setup(timings, untouched)
-        settings = dict(arm.fixes)
         change = None if memory is None or memory_before is None else round(memory - memory_before)
         return Trial(
-            fix=" + ".join(arm.ids),
-            settings=settings if len(settings) > 1 else dict(settings[arm.ids[0]]),
+            fixes=arm.fixes,
             speedup=self.intervals[members],
             at_most=self.at_most(members),
             verdict=verdict,
@@ -214,9 +213,7 @@ class Judgement:
             "p_helps": beliefs.p_helps(*members) if len(members) == 1 else None,
             "expected": math.exp(beliefs.mean_gain(members)),
             "upper_bound": math.exp(beliefs.quantile(members, 0.95)),
-            "because": because
-            if measured.differences
-            else self._why_not_measured(members, ended).removeprefix("not tried: "),
+            "because": because if measured.differences else self._why_not_measured(members, ended),
         }
 
     def _reason(self, members: Members, ended: str | None) -> str | None:
@@ -259,7 +256,7 @@ class Judgement:
         if measured.arm.timings and measured.arm.facts.risk == 3:
             return "not judged: it may change the batch, and batches have no known size"
         why = OUT_OF_TIME if self.policy.lacks_time(members) else NOT_WORTH_ITS_TIME
-        return f"not tried: {why if ended in (None, NO_TIME) else ended}"
+        return why if ended is None or ended == NO_TIME else ended
 
     def _what_it_takes(self, arm: Arm) -> list[str]:
         """Return what the first launch of an arm that was not measured is thought to take."""
@@ -282,7 +279,7 @@ class Judgement:
         row, measured = rows[members], self.measured[members]
         fixes = self._in_order(members)
         return Recommendation(
-            fixes=[RecommendedFix(fix=fix, settings=values) for fix, values in fixes],
+            fixes=[RecommendedFix(fix=fix, settings=values) for fix, values in fixes.items()],
             speedup=row.speedup,
             at_most=row.at_most,
             numerics=row.numerics,
@@ -295,12 +292,12 @@ class Judgement:
             open_proof=self._open_proof(),
         )
 
-    def _in_order(self, members: Members) -> list[tuple[str, dict[str, Any]]]:
-        """Return the fixes of a set with their settings, what gains most first."""
+    def _in_order(self, members: Members) -> FixSet:
+        """Return the fixes of a set, what gains most first."""
         beliefs = self.policy.beliefs
         ranked = sorted(members, key=lambda name: -beliefs.mean_gain(frozenset([name])))
-        order = [fix for name in ranked for fix in self.measured[frozenset([name])].arm.ids]
-        return sorted(self.measured[members].arm.fixes, key=lambda fix: order.index(fix[0]))
+        order = [fix for name in ranked for fix in self.measured[frozenset([name])].arm.fixes]
+        return self.measured[members].arm.fixes.ordered_by(order)
 
     def _patch_trial(self, members: Members) -> PatchTrial:
         measured = self.measured[members]
@@ -328,7 +325,7 @@ class Judgement:
             same = training_is_the_same(measured, self.allow_training_changes)
             if same and claim.gain > claimed + WORTH:
                 return OpenProof(
-                    fixes={fix: dict(values) for fix, values in self._in_order(claim.members)},
+                    fixes=self._in_order(claim.members),
                     speedup=self.intervals[claim.members],
                     pairs=claim.pairs,
                     further_pairs=claim.further_pairs,

@@ -60,7 +60,7 @@ class Patches:
     def _make(self, members: Members, like: Arm) -> bool:
         """Make the patch and its arm; return whether it can be launched."""
         patch, why_not = self._specs.patch(like.fixes)
-        left_out = patch.left_out if patch is not None else like.ids
+        left_out = patch.left_out if patch is not None else list(like.fixes)
         if patch is None or left_out or why_not:
             lacking = patch is None or bool(left_out)
             detail = why_not or f"no edit of the source for {', '.join(left_out)}"
@@ -79,8 +79,4 @@ class Patches:
 
     def reject(self, members: Members, like: Arm, problem: str, detail: str | None) -> None:
         """Take the patch of a set out of what may be handed out."""
-        self.rejected[members] = RejectedPatch(
-            fixes={fix: dict(settings) for fix, settings in like.fixes},
-            problem=problem,
-            detail=detail,
-        )
+        self.rejected[members] = RejectedPatch(fixes=like.fixes, problem=problem, detail=detail)

@@ -241,10 +241,10 @@ class Search:
     def _search_sizes(self) -> None:
         """Search the settings that are found by trying, and leave all but the best out."""
         for fix, following in self._settings.growing.items():
-            first = next((arm for arm in self._candidates if arm.ids[0] == fix), None)
+            first = next((arm for arm in self._candidates if arm.fixes.first == fix), None)
             if first is not None:
                 search_sizes(self._log, self._specs, self._candidates, first, following)
-            sizes = [arm for arm in self._candidates if arm.ids[0] == fix]
+            sizes = [arm for arm in self._candidates if arm.fixes.first == fix]
             if any(arm.timings or not arm.alive for arm in sizes):
                 best = best_sizes(sizes, self._evidence.per_step)
                 self._left_out |= {arm.key for arm in sizes if arm not in best}
@@ -255,17 +255,24 @@ class Search:
         measured = self._results()
         if self._beliefs is None or self._beliefs.results != measured:
             tried = {x.branch: x for x in self._tried_ceilings() if x.whole}
-            arms, ladders = [], {arm.ids[0]: arm.facts.ladder for arm in self._candidates}
+            ladders = {arm.fixes.first: arm.facts.ladder for arm in self._candidates}
+            arms = []
             for arm in self._candidates:
-                of_fix = [ladders.get(fix) for fix in (arm.ids[0], *arm.facts.includes)]
+                of_fix = [ladders.get(fix) for fix in (arm.fixes.first, *arm.facts.includes)]
                 ladder = next(filter(None, of_fix), None)
                 ceiling = tried.get("".join(arm.facts.branches))
-                plain = [x.key for x in self._candidates if x.fixes == arm.fixes[:1] != arm.fixes]
                 switches = self._can_switch(arm)
-                arms.append(_believed_arm(arm, switches, ceiling, frozenset(plain), ladder))
+                arms.append(_believed_arm(arm, switches, ceiling, self._alone(arm), ladder))
             step = _believed_step(self._settings.steps)
             self._beliefs = Beliefs(arms, step, measured, self._settings.seed)
         return SearchPolicy(self._beliefs, self._prices())
+
+    def _alone(self, arm: Arm) -> Members:
+        """Return the candidate of an arm's first fix without those that only go with it."""
+        if arm.fixes.only is not None:
+            return frozenset()
+        first = arm.fixes.limited_to([arm.fixes.first])
+        return frozenset(x.key for x in self._candidates if x.fixes == first)
 
     def _results(self) -> Results:
         evidence, log = self._evidence, self._log
@@ -414,15 +421,16 @@ def _believed_arm(
         p_helps = max(p_helps, _SETTING_SEEN)
     elif not candidate.named:
         p_helps *= _LOWER_PRECISION if facts.risk >= 2 else _BESIDE_THE_BOTTLENECK
-    value = arm.fixes[0][1].get(ladder.setting) if ladder is not None else None
+    first = arm.fixes.first
+    value = arm.fixes[first].get(ladder.setting) if ladder is not None else None
     ceiling = min(candidate.ceiling or _UNKNOWN_CEILING, candidate.bound or float("inf"))
     if tried is not None:
         ceiling, counts = ceilings.bounded(ceiling, tried)
         p_helps *= counts
     return beliefs.Arm(
         name=arm.key,
-        fixes=frozenset(arm.ids) | facts.includes,
-        family=facts.includes.union(arm.ids[:1]) if value is not None else frozenset(),
+        fixes=facts.includes.union(arm.fixes),
+        family=facts.includes.union([first]) if value is not None else frozenset(),
         setting=float(value or 0.0),
         phases=facts.phases,
         p_helps=p_helps * (_FURTHER_SETTING if arm.further else 1.0),

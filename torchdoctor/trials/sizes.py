@@ -63,7 +63,7 @@ def search_sizes(
     while True:
         sizes.keys.append(arm.key)
         timing = launch(arm)
-        tried.append(_tried(arm.fixes[0][1], arm))
+        tried.append(_tried(arm.fixes[arm.fixes.first], arm))
         # After any other failure than memory, a smaller size would fail as well.
         goes_on = arm.alive or (arm.failed is not None and timing.ended == "out-of-memory")
         settings = following(tried) if goes_on and len(tried) <= _MOST_LAUNCHES else None

@@ -22,6 +22,7 @@ from torchdoctor.trials.log import NO_TIME, Budget, BudgetEnded, Log, Stopped
 from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
 from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, range_test, words
 from torchdoctor.words import (
+    FixSet,
     LaunchTiming,
     ProgressEvent,
     RangeTest,
@@ -154,7 +155,7 @@ class TrainingTrials:
         for piece in advice:
             if not piece.sentence:
                 tested = {"steps": rates} if piece.kind == "range test" else {}
-                spec = specs.of([(piece.fix, {**piece.settings, **tested})])
+                spec = specs.of(FixSet.of(piece.fix, {**piece.settings, **tested}))
                 self._tried[piece.fix] = _Tried(piece, Arm(key=piece.fix, spec=spec))
         self._ended = NO_TIME
         log.why = "The time that is left shows what advice on training does to the losses"
@@ -186,7 +187,7 @@ class TrainingTrials:
         return compared if math.isinf(launches) else min(compared, max(int(launches) - 1, 1))
 
     def _range_test(self, tried: _Tried) -> None:
-        settings = tried.arm.fixes[0][1]
+        settings = tried.arm.fixes[tried.advice.fix]
         if settings["steps"] < FEWEST_RATES:
             tried.arm.refused = f"{settings['steps']} optimizer steps are too few for a range test"
         for offset in range(RANGE_LAUNCHES):
@@ -223,7 +224,7 @@ class TrainingTrials:
 
     def _judge(self, tried: _Tried, timing: LaunchTiming, *, may_fail: bool = False) -> None:
         arm = tried.arm
-        arm.refused = refusal(arm.ids, timing)
+        arm.refused = refusal(arm.fixes, timing)
         arm.failed = None if may_fail else failure(timing, len(tried.timings))
         if arm.alive:
             tried.timings.append(timing)
@@ -236,7 +237,7 @@ class TrainingTrials:
         tried = self._tried[advice.fix]
         blank = replace(
             advice,
-            settings=tried.arm.fixes[0][1],
+            settings=tried.arm.fixes[advice.fix],
             launches=len(tried.timings),
             cost_s=tried.arm.cost_s,
             details=_details(advice.fix, tried.timings),

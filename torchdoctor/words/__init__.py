@@ -8,6 +8,7 @@ May import: probe.
 # ruff: noqa: F403
 
 from torchdoctor.words.environment import *
+from torchdoctor.words.fix_sets import *
 from torchdoctor.words.launches import *
 from torchdoctor.words.network import *
 from torchdoctor.words.program import *

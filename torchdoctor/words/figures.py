@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from torchdoctor.words import Interval, Location
+from torchdoctor.words import FixSet, Interval, Location
 
 MISSING = "-"
 SHARE_LABELS = {
@@ -127,14 +127,12 @@ def memory_change(value: float | None) -> str:
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Return settings as "num_workers=4, prefetch_factor=2", of several fixes in a row."""
+    """Return the settings of a fix as "num_workers=4, prefetch_factor=2"."""
     parts = []
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            parts += [text] if (text := settings(value)) else []
-        elif (name, value) == ("loader", 0):
+        if name == "loader" and value == 0:  # which one is said of a second loader alone
             continue
-        elif name.endswith("_bytes") and isinstance(value, int):
+        if name.endswith("_bytes") and isinstance(value, int):
             parts.append(f"{name.removesuffix('_bytes')}={memory(value)}")
         else:
             parts.append(f"{name}={clean(str(value))}")
@@ -145,6 +143,16 @@ def fix_with_settings(fix: str, values: Mapping[str, Any]) -> str:
     """Return a fix as "loader-workers (num_workers=4)"."""
     text = settings(values)
     return f"{clean(fix)} ({text})" if text else clean(fix)
+
+
+def fixes_with_settings(fixes: FixSet) -> str:
+    """Return a set as "loader-workers (num_workers=4) + set-to-none"; "" of none."""
+    return " + ".join(fix_with_settings(fix, values) for fix, values in fixes.items())
+
+
+def settings_of_all(fixes: FixSet) -> str:
+    """Return the settings of all fixes of a set in a row: "num_workers=4, threads=2"."""
+    return ", ".join(text for values in fixes.values() if (text := settings(values)))
 
 
 def place(location: Location | None, cwd: str = "", width: int | None = None) -> str:

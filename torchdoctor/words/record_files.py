@@ -19,8 +19,10 @@ import msgspec
 from torchdoctor.words import (
     BRANCHES,
     SCHEMA_VERSION,
+    FixSet,
     Recording,
     Report,
+    earlier_reports,
     secret_values,
     unfinished_files,
 )
@@ -65,8 +67,9 @@ def _hidden(value: Any, values: Sequence[str]) -> Any:
         return secret_values.without(value, values)
     if isinstance(value, (list, tuple)):
         return type(value)(_hidden(part, values) for part in value)
-    if isinstance(value, dict):
-        return {_hidden(key, values): _hidden(part, values) for key, part in value.items()}
+    if isinstance(value, (dict, FixSet)):
+        parts = {_hidden(key, values): _hidden(part, values) for key, part in value.items()}
+        return FixSet(parts) if isinstance(value, FixSet) else parts
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [field.name for field in dataclasses.fields(value) if field.init]
         parts = {name: _hidden(getattr(value, name), values) for name in fields}
@@ -84,7 +87,7 @@ def decode_report(data: bytes | str, name: str = "the file") -> Report:
     if lacks := sorted({"schema_version", "diagnosis", "baseline"} - outline.keys()):
         raise UsageError(f"{name} is not a torchdoctor report: it lacks {', '.join(lacks)}.")
     _check_version(outline["schema_version"], name)
-    return _convert(outline, Report, name)
+    return _convert(earlier_reports.upgraded(outline), Report, name)
 
 
 def write_record(record: Report | Comparison | GateReport, path: str | Path) -> None:
@@ -244,7 +247,7 @@ def _check_version(version: object, name: str) -> None:
 def _convert(data: Any, kind: type[_Record], name: str) -> _Record:
     try:
         _check_figures(data)
-        return msgspec.convert(data, kind)
+        return msgspec.convert(data, kind, dec_hook=_of_own_type)
     except ValueError as error:  # of msgspec too
         raise UsageError(f"{name} is damaged: {error}.") from error
 
@@ -286,8 +289,19 @@ def _escaped(match: re.Match[str]) -> str:
     return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
 
 
+def _of_own_type(kind: type, data: Any) -> Any:
+    """Return a value of a type that msgspec does not know; ValueError: the data are of another."""
+    if kind is not FixSet:
+        raise NotImplementedError(kind)
+    if not isinstance(data, dict) or not all(isinstance(own, dict) for own in data.values()):
+        raise ValueError("fixes must be an object that holds an object of settings for each fix")
+    return FixSet(data)
+
+
 def _plain(value: Any) -> Any:
     """Return settings and details that may be numpy scalars and arrays, paths or anything else."""
+    if isinstance(value, FixSet):
+        return dict(value)
     return _finite(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
@@ -300,6 +314,8 @@ def _finite(value: Any) -> Any:
         return value.encode("utf-8", "replace").decode("utf-8")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _finite_record(value)
+    if isinstance(value, FixSet):
+        return FixSet((fix, _finite(settings)) for fix, settings in value.items())
     if isinstance(value, dict):
         return {str(key): _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

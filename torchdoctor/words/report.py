@@ -19,7 +19,7 @@ from torchdoctor.words.trials import (
     TriedCeiling,
 )
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "2.0"
 TWO_MODES = 0.15  # mean and median apart by more: steps come in two kinds
 # The branches of the decision tree, in its order.
 BRANCHES = ("data_loader", "memcpy", "communication", "gpu", "cpu", "other")
@@ -229,7 +229,7 @@ class Ending:
 class Report:
     """All that a run says. Renderers read this and compute nothing."""
 
-    schema_version: str = SCHEMA_VERSION  #: Version of these names, "1.x"; x only adds fields.
+    schema_version: str = SCHEMA_VERSION  #: Version of these names, "2.x"; x only adds fields.
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
     elapsed_s: float | None = None  #: How long the run took, in seconds; null: not a run.

@@ -1,8 +1,10 @@
 """What was tried and how it came out: fixes, ceilings, advice on training, recommendations."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from torchdoctor.words.fix_sets import FixSet
 from torchdoctor.words.program import Location
 
 NOT_WORTH_ITS_TIME, OUT_OF_TIME = "not worth its time", "the time ran out"  # `Trial.because`
@@ -26,14 +28,12 @@ class Interval:
 class Candidate:
     """A fix with the settings to try, in the order of what it could gain.
 
-    also: fixes by id, with their settings, without which it may help nobody (loader workers, and
-    fewer threads that would fight with them for the cores). named: it treats what was diagnosed, a
-    "cost", or a wrong "setting" that was seen; "": neither.
+    fixes: the fix comes first; behind it those without which it may help nobody (loader workers,
+    and fewer threads that would fight with them for the cores). named: it treats what was
+    diagnosed, a "cost", or a wrong "setting" that was seen; "": neither.
     """
 
-    fix: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    also: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fixes: FixSet
     ceiling: float | None = None  # most that it can gain by Amdahl, as a speed-up
     bound: float | None = None  # by what it works on; the ceiling may be by a finding's share
     reason: str = ""  # why it is tried
@@ -44,17 +44,15 @@ class Candidate:
 class Refused:
     """A fix that was not tried, and why."""
 
-    fix: str
+    fixes: FixSet
     reason: str
-    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """One fix (or the A/A candidate, or a whole stack) against the baseline."""
 
-    fix: str  #: Id of the fix.
-    settings: dict[str, Any] = field(default_factory=dict)  #: The values it was tried with.
+    fixes: FixSet  #: The settings of each fix that was switched on, by its id.
     speedup: Interval | None = None  #: Against the untouched program; null: not measured.
     at_most: float | None = None  #: The most that its part of the step allows, if below speedup.
     #: faster: proven, by three pairs, or by two whose interval begins at 1.5. looks-faster: the
@@ -105,6 +103,16 @@ class RecommendedFix:
     #: recommended; or beside the set: confirmed, undecided, together, untried, offered.
     standing: str = "recommended"
 
+    @property
+    def as_set(self) -> FixSet:
+        """Return it as a set of one fix."""
+        return FixSet.of(self.fix, self.settings)
+
+
+def set_of(fixes: Sequence[RecommendedFix]) -> FixSet:
+    """Return the set of these fixes, in their order."""
+    return FixSet((fix.fix, fix.settings) for fix in fixes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PatchTrial:
@@ -121,7 +129,7 @@ class PatchTrial:
 class RejectedPatch:
     """Source edits of a set of fixes that are not handed out as tried ones."""
 
-    fixes: dict[str, dict[str, Any]]  #: The settings of each fix of the set, by its id.
+    fixes: FixSet  #: The settings of each fix of the set, by its id.
     #: lacks-edit: a fix has no edit; not-tried: the edited program could not be launched here;
     #: failed: it ended with an error.
     problem: Annotated[str, "lacks-edit", "not-tried", "failed", "changes-training", "slower"]
@@ -134,7 +142,7 @@ class RejectedPatch:
 class OpenProof:
     """The best set that looks faster, and what its proof still needs."""
 
-    fixes: dict[str, dict[str, Any]]  #: The settings of each fix of the set, by its id.
+    fixes: FixSet  #: The settings of each fix of the set, by its id.
     speedup: Interval | None = None  #: By the pairs so far.
     pairs: int = 0  #: Pairs of launches so far.
     further_pairs: int = 0  #: Pairs that are missing.
