@@ -288,7 +288,7 @@ def test_timing_kernels_is_priced_by_the_products_of_the_program() -> None:
         work = MatrixWork(flops=1e9, device_s=0.01, known_share=1.0, kinds=kinds)
         trace = TraceStatistics(path="t", steps=4, operator_calls_per_step=500, matrix_work=work)
         program = replace(recording(model={}, gpu=AMPERE), trace=trace)
-        return ArmSpecs(FIXES, program).of([("torch-compile", {"mode": mode})]).setup_s
+        return ArmSpecs(FIXES, program).of(FixSet.of("torch-compile", {"mode": mode})).setup_s
 
     tuned, plain = "max-autotune-no-cudagraphs", setup_s(40, "default")
     assert plain == setup_s(2, "default") < setup_s(2, tuned) < plain + 60.0

@@ -101,12 +101,14 @@ class Accelerator:
         """Return True once it is known where events go: all have to go to one device."""
         peaks = self._peaks()
         if not peaks or (learns and any(peaks.values())):
-            self._events_on = self.most_used()
+            self._events_on = self._most_of(peaks)
         return self._events_on is not None
 
     def most_used(self):
         """Return the number of the device that holds most: the current one may hold nothing."""
-        peaks = self._peaks()
+        return self._most_of(self._peaks())
+
+    def _most_of(self, peaks):
         return max(peaks, key=peaks.get) if any(peaks.values()) else self._current()
 
     def memory_bytes(self):
