@@ -17,13 +17,13 @@ def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _trial(trial: Any) -> Any:
     """Return a trial with `fixes` in place of `fix` and `settings`."""
-    if not isinstance(trial, dict) or "fix" not in trial:
+    if not isinstance(trial, dict) or not isinstance(trial.get("fix"), str):
         return trial
     rest = {name: value for name, value in trial.items() if name not in ("fix", "settings")}
     for field in ("reason", "because"):
         if isinstance(text := rest.get(field), str):
             rest[field] = text.removeprefix(_NOT_TRIED)
-    return {**rest, "fixes": _fixes(str(trial["fix"]), trial.get("settings"))}
+    return {**rest, "fixes": _fixes(trial["fix"], trial.get("settings"))}
 
 
 def _fixes(name: str, settings: Any) -> dict[str, Any]:
