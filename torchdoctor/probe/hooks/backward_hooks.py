@@ -91,6 +91,7 @@ class BackwardPasses:
         # False: not looked for yet
         session.backward_location = False if session.phases else None
         self._bounds = session.window.kind == "backward"
+        self._open = 0  # passes; those within one, as of checkpointing, separate no steps
 
     @dynamo_frames.quietly
     def _first(self, retain_graph):
@@ -127,14 +128,16 @@ class BackwardPasses:
     def begin_replay(self):
         """Note that one begins which was captured into a graph."""
         session = self._session
-        if self._bounds:
+        if self._bounds and not self._open:
             session.window.event("backward", 0)
+        self._open += 1
         if session.phases:
             session.log.add(step_log.BACKWARD_BEGIN)
 
     def end(self, tensors, replayed=False):
         """Note that it ended; `tensors`: what it began at, () where there is no loss."""
         session, optimizers = self._session, self._session.optimizers
+        self._open = max(self._open - 1, 0)
         index = self._losses.keep(tensors, replayed)
         if optimizers.open or optimizers.briefly:
             optimizers.backward_ended(session.learned >= _SETTLED)
@@ -173,6 +176,7 @@ class BackwardPasses:
             except BaseException as error:
                 session.hide_frames(error)
                 if not captured:
+                    self._open = max(self._open - 1, 0)
                     session.log.add(step_log.BACKWARD_END, 0, -1)
                 raise
             finally:
