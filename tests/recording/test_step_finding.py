@@ -367,3 +367,16 @@ def test_a_slow_first_iteration_does_not_change_what_a_step_is():
     found = find(script)
     assert found.boundary.kind == "optimizer"
     assert iterations(script, found) == 12
+
+
+def test_batches_are_steps_where_the_user_says_so_and_nothing_is_learned():
+    script = Script()
+    script.start_loader()
+    for _ in range(20):
+        with script.bracket(step_log.FETCH_BEGIN, 1 << 20, value=140_000, end_value=8):
+            script.pause(1.0)
+        script.log(step_log.LEARNED, 1 << 20)
+        script.forward(grad=False, train=False)
+    found = find(script, step_on="loader")
+    assert (found.boundary.kind, found.boundary.learned_by) == ("loader", "batch")
+    assert iterations(script, found) == 18

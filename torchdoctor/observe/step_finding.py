@@ -104,13 +104,12 @@ def find_boundary(
     events = events_by_pid[trainers[0]]
     facts = facts_by_pid.get(trainers[0], ProcessFacts(pid=trainers[0]))
     decision = _decide(events, step_on, frozenset(_made_anew(events, facts)))
-    if step_on is not None:
-        if decision is None:
-            return NoSteps(
-                reason=f"steps were to be told by {step_on!r}, but {_ABSENCE[step_on]} "
-                f"({tally(events)}).",
-                advice="Leave --step-on out, so that what was seen counts.",
-            )
+    if step_on is not None and decision is None:
+        return NoSteps(
+            reason=f"steps were to be told by {step_on!r}, but {_ABSENCE[step_on]} "
+            f"({tally(events)}).",
+            advice="Leave --step-on out, so that what was seen counts.",
+        )
     boundary = Boundary(kind="backward")
     if decision is not None:
         boundary = Boundary(kind=decision.kind, ident=decision.source or 0)
@@ -130,7 +129,7 @@ def find_boundary(
         boundary=boundary,
         how_found=how + ".",
         trainers=trainers,
-        is_decided=decision is not None and decision.is_final,
+        is_decided=_is_final(decision, facts),
     )
 
 
@@ -153,18 +152,49 @@ def training_processes(
     return sorted((pid for pid, count in marks.items() if count >= least), key=order)
 
 
+def _is_final(decision: Decision | None, facts: ProcessFacts) -> bool:
+    """Return whether more of the same changes nothing about what a step is."""
+    if decision is None:
+        return False
+    # Where there is no optimizer, none needs to be waited for.
+    by_hand = decision.kind == "backward" and not facts.optimizers
+    return decision.is_final or (by_hand and decision.is_sure)
+
+
 @lru_cache(4)
 def _decide(events: Events, wanted: str | None, left_out: frozenset[int]) -> Decision | None:
     """Return what the rule says of a log, or would say of it; `left_out`: loaders."""
     rule = StepRule(wanted, given_up=[("loader", ident) for ident in left_out])
     rows = events.at(*_EVENTS)
-    sources = np.where(events.code[rows] == step_log.FETCH_BEGIN, events.loader[rows], 0)
-    is_update = events.code[rows] == step_log.OPTIMIZER_END
-    sources = np.where(is_update, events.ident[rows], sources)
-    columns = (events.code[rows], sources, events.t_ns[rows])
-    for code, source, now in zip(*(column.tolist() for column in columns), strict=True):
-        rule.add(_EVENTS[code], source, now=now)
+    codes = events.code[rows]
+    sources = np.where(codes == step_log.FETCH_BEGIN, events.loader[rows], events.ident[rows])
+    columns = (codes, sources, events.t_ns[rows], _threads(events)[rows])
+    for code, source, now, thread in zip(*(column.tolist() for column in columns), strict=True):
+        rule.add(_EVENTS[code], source, thread, now)
     return rule.leaning()
+
+
+def _threads(events: Events) -> np.ndarray:
+    """Return the thread of each event: those that begin something name it; int64 of shape (n,)."""
+    fetches, passes, updates = (
+        _latest(events, begin)
+        for begin in (step_log.FETCH_BEGIN, step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN)
+    )
+    named = np.maximum(passes, updates)  # what names none is of the thread that learns
+    for code, latest in (
+        (step_log.FETCH_BEGIN, fetches),
+        (step_log.LEARNED, fetches),
+        (step_log.BACKWARD_END, passes),
+        (step_log.OPTIMIZER_END, updates),
+    ):
+        named = np.where(events.code == code, latest, named)
+    return np.where(named < 0, 0, events.value[named])
+
+
+def _latest(events: Events, code: int) -> np.ndarray:
+    """Return the row of the latest event of a code, at each event; -1: none yet."""
+    rows = np.where(events.code == code, np.arange(len(events)), -1)
+    return np.asarray(np.maximum.accumulate(rows))
 
 
 def _passes_open(events: Events) -> np.ndarray:

@@ -113,7 +113,7 @@ class Evidence:
         steps = self._optimizers.get(optimizer, 0)
         updates = steps if optimizer is not None else self._backwards - self._in_optimizer
         loader = self.loader()
-        if loader is not None:
+        if loader is not None and self.learned:
             boundaries = self._loaders[loader].boundaries
             if boundaries * _UPDATES_OF_BATCH >= updates:
                 found.append(("loader", loader, boundaries, FEWEST))

@@ -30,9 +30,9 @@ _SILENT = 16  # of them without a boundary, at least: something else separates s
 _SILENT_STEPS = 8  # and that many of the longest step's
 
 # A kind of `KINDS`, what of that kind (a loader's place, an optimizer, a model), the thread, the
-# time of the first event that it rests on, whether enough of it was seen to name it, and whether
-# more of the same changes nothing any more.
-Decision = namedtuple("Decision", ("kind", "source", "thread", "since", "is_sure", "is_final"))
+# time of the first event that it rests on, how much was learned in each step until then, whether
+# enough of it was seen to name it, and whether more of the same changes nothing any more.
+Decision = namedtuple("Decision", "kind source thread since learned is_sure is_final")
 
 
 class StepRule:
@@ -50,18 +50,20 @@ class StepRule:
         self._anew = None  # evidence, once what separated steps fell silent
         self._explicit = 0
         self.learned = 0  # backward passes and optimizer steps of the thread that trains
+        self.bounded_at = 0  # what had been learned at the last boundary
+        self._learned_before = -1  # and when the loader was fetched last
+        self._longest = 1  # what is learned in the longest step
+        self._passes_open, self._has_passes = 0, False
         self.decision = None
         if decision is not None:
             self._decide(decision)
 
     def _decide(self, decision):
         self.decision, self._anew = decision, None
+        self._longest, self.bounded_at = decision.learned, self.learned
         if self._provisional:
             self._anew = Evidence(self._given_up)
-        self._learned_before = -1  # what had been learned when the loader was fetched last
-        self.bounded_at = self.learned  # what had been learned at the last boundary
-        self._longest = 1
-        self._passes_open, self._has_passes = 0, False
+        self._learned_before = -1
 
     @property
     def is_silent(self):
@@ -85,7 +87,7 @@ class StepRule:
             self._explicit += 1
             if self._explicit >= FEWEST:
                 self._provisional = False
-                self._decide(Decision("explicit", None, thread, now, True, True))
+                self._decide(Decision("explicit", None, thread, now, self._longest, True, True))
                 return True
         if boundary:
             self._bound()
@@ -124,7 +126,9 @@ class StepRule:
         is_early = evidence.learned < LEAST_LEARNED and kind not in ("explicit", "forward")
         if boundaries < fewest or is_early:
             return
-        before, decision = self.decision, Decision(kind, source, thread, evidence.since, True, True)
+        each = -(-evidence.learned // boundaries)
+        before = self.decision
+        decision = Decision(kind, source, thread, evidence.since, max(each, 1), True, True)
         self._provisional = False
         if before is None:
             self._by_thread = {}
@@ -191,7 +195,7 @@ class StepRule:
         found = [candidate for candidate in found if candidate is not None]
         enough = [candidate for candidate in found if candidate[2] >= FEWEST]
         for kind, source, _, _ in enough or found:
-            return Decision(kind, source, thread, evidence.since, bool(enough), False)
+            return Decision(kind, source, thread, evidence.since, 1, bool(enough), False)
         return None
 
     def learn(self):

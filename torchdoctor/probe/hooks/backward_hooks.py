@@ -7,6 +7,7 @@ import os
 import sys
 from array import array
 from itertools import islice
+from threading import get_ident
 
 from .. import dynamo_frames, places, step_log, wrapping
 from . import gradient_hooks
@@ -132,7 +133,7 @@ class BackwardPasses:
             session.window.event("backward", 0)
         self._open += 1
         if session.phases:
-            session.log.add(step_log.BACKWARD_BEGIN)
+            session.log.add(step_log.BACKWARD_BEGIN, 0, get_ident())
 
     def end(self, tensors, replayed=False):
         """Note that it ended; `tensors`: what it began at, () where there is no loss."""
@@ -146,6 +147,11 @@ class BackwardPasses:
             return  # fetches separate iterations and watch the clock
         now = session.log.add(step_log.BACKWARD_END, 0, index)
         session.learning(now)
+
+    def failed(self):
+        """Note that one ended by an exception."""
+        self._open = max(self._open - 1, 0)
+        self._session.log.add(step_log.BACKWARD_END, 0, -1)
 
     def end_replay(self, loss):
         """Note that one ended which was captured into a graph; None: its loss is gone."""
@@ -176,8 +182,7 @@ class BackwardPasses:
             except BaseException as error:
                 session.hide_frames(error)
                 if not captured:
-                    self._open = max(self._open - 1, 0)
-                    session.log.add(step_log.BACKWARD_END, 0, -1)
+                    self.failed()
                 raise
             finally:
                 graphs.within -= 1

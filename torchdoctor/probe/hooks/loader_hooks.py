@@ -6,6 +6,7 @@ class, `__iter__` on DataLoader, which frameworks' subclasses call in the end.
 
 import time
 from importlib import import_module
+from threading import get_ident
 
 from .. import dynamo_frames, places, step_log, wrapping
 from ..measure import loader_facts
@@ -244,7 +245,7 @@ class _Fetches:
                 if bounds:
                     window.event("loader", number)
                 if not sparse:
-                    add(step_log.FETCH_BEGIN, ident)
+                    add(step_log.FETCH_BEGIN, ident, get_ident())
             except Exception as error:
                 session.fail("fetch", error)
             closely = loaders.known[number].batches < _CPU_TIMED or not session.first_batch_done

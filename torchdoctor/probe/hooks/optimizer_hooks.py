@@ -2,6 +2,7 @@
 
 import weakref
 from functools import partial
+from threading import get_ident
 
 from .. import places, step_log, wrapping
 
@@ -160,7 +161,7 @@ def _install_steps(session):
     def note_begin(optimizer):
         ident = optimizers.begin(optimizer)
         if phases:
-            add(step_log.OPTIMIZER_BEGIN, ident)
+            add(step_log.OPTIMIZER_BEGIN, ident, get_ident())
 
     @session.guarded
     def step_ended(optimizer):

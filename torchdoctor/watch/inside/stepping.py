@@ -483,7 +483,8 @@ class StepLog:
     def end(self):
         """End the last step with its last event, as no boundary follows; write its row."""
         self.work()
-        if self.kind in ("loader", "backward") and self._rule.learned > self._rule.bounded_at:
+        learns = self._rule.learned > self._rule.bounded_at
+        if (self.kind == "loader" and learns) or (self.kind == "backward" and self._begun):
             self._end_step(self._last_ns)
         if self._thread is not None and self._row_steps:
             self._write_row(self._step_ns, self.step)
