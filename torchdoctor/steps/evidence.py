@@ -106,9 +106,9 @@ class Evidence:
 
     def candidates(self):
         """Return (kind, source, boundaries, fewest to be sure) of each, the preferred first."""
-        found = []
+        candidates = []
         if self.explicit * _LEARNED_OF_STEP > self.learned:
-            found.append(("explicit", None, self.explicit, FEWEST))
+            candidates.append(("explicit", None, self.explicit, FEWEST))
         optimizer = self.optimizer()
         steps = self._optimizers.get(optimizer, 0)
         updates = steps if optimizer is not None else self._backwards - self._in_optimizer
@@ -116,19 +116,19 @@ class Evidence:
         if loader is not None and self.learned:
             boundaries = self._loaders[loader].boundaries
             if boundaries * _UPDATES_OF_BATCH >= updates:
-                found.append(("loader", loader, boundaries, FEWEST))
+                candidates.append(("loader", loader, boundaries, FEWEST))
         is_closure = self._in_optimizer >= _CLOSURE * max(steps, 1)
         passes = max(self._backwards, self._gradients)
         if optimizer is not None and not is_closure:
-            found.append(("optimizer", optimizer, steps, FEWEST))
+            candidates.append(("optimizer", optimizer, steps, FEWEST))
         elif passes:
             is_updated = is_closure or self._updates_in_backward or self._optimizers
             fewest = FEWEST if is_updated else FEWEST_WITHOUT_OPTIMIZER
-            found.append(("backward", self._passes_of(), passes, fewest))
+            candidates.append(("backward", self._passes_of(), passes, fewest))
         if not self.learned and self._models:
             model = max(self._models, key=self._models.get)  # of equal ones the first
-            found.append(("forward", model, self._models[model], FEWEST_WITHOUT_LEARNING))
-        return found
+            candidates.append(("forward", model, self._models[model], FEWEST_WITHOUT_LEARNING))
+        return candidates
 
     def of_kind(self, kind):
         """Return the candidate of a kind that the user named; None: there is none."""

@@ -188,13 +188,13 @@ class StepRule:
         return None
 
     def _leaning(self, thread, evidence):
-        if self._wanted is not None:
-            found = [evidence.of_kind(self._wanted)]
+        if self._wanted is None:
+            candidates = evidence.candidates()
         else:
-            found = evidence.candidates()
-        found = [candidate for candidate in found if candidate is not None]
-        enough = [candidate for candidate in found if candidate[2] >= FEWEST]
-        for kind, source, _, _ in enough or found:
+            candidate = evidence.of_kind(self._wanted)
+            candidates = [candidate] if candidate is not None else []
+        enough = [candidate for candidate in candidates if candidate[2] >= FEWEST]
+        for kind, source, _, _ in enough or candidates:
             return Decision(kind, source, thread, evidence.since, 1, bool(enough), False)
         return None
 
