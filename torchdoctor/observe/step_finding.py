@@ -112,7 +112,8 @@ def find_boundary(
         )
     boundary = Boundary(kind="backward")
     if decision is not None:
-        boundary = Boundary(kind=decision.kind, ident=decision.source or 0)
+        ident = decision.source if isinstance(decision.source, int) else 0
+        boundary = Boundary(kind=decision.kind, ident=ident)
     how = _words(boundary, events, facts)
     if step_on is not None:
         how = f"as asked for with --step-on {step_on}: {how}"

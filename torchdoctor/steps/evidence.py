@@ -1,5 +1,8 @@
 """What the events of one thread have shown so far: all that could separate its steps, counted."""
 
+from collections.abc import Collection, Hashable
+from typing import NamedTuple
+
 FETCH, OPTIMIZER_BEGIN, OPTIMIZER_END, BACKWARD_BEGIN, BACKWARD_END, GRADIENT = range(6)
 BATCH, FORWARD, STEP = range(6, 9)  # a batch that counts as learned; the root model; step()
 GRADIENTS = "gradients"  # the source of passes that are calls of torch.autograd.grad
@@ -17,15 +20,24 @@ _STEADY = 0.02  # of the busiest optimizer's steps, to count beside it
 _CLOSURE = 3  # backward passes within each step of an optimizer, at least
 
 
+class Candidate(NamedTuple):
+    """Something that could separate steps."""
+
+    kind: str  # of `KINDS`
+    source: Hashable  # what of that kind: the place of a loader, an optimizer, a model
+    boundaries: int  # so far
+    fewest: int  # boundaries, to be sure of it
+
+
 class _Fetches:
     """How often a loader's fetch began what could be a step."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.boundaries = 0
         self.learned_before = -1  # what had been learned at the last boundary
         self.late = 0  # fetches of any loader since something was learned, summed up
 
-    def add(self, learned, late):
+    def add(self, learned: int, late: int) -> None:
         """Take in a fetch; it begins a step if something was learned since the last boundary."""
         if self.learned_before != learned:
             self.boundaries += 1
@@ -36,18 +48,20 @@ class _Fetches:
 class Evidence:
     """Counts what could separate steps; `given_up`: (kind, source) of what separates none."""
 
-    def __init__(self, given_up=()):
+    def __init__(self, given_up: Collection[tuple[str, Hashable]] = ()) -> None:
         self._given_up = given_up
-        self.since = None  # the time of its first event
+        self.since: int | None = None  # the time of its first event
         self.learned = 0  # backward passes and optimizer steps that began, but for those within
         self.explicit = 0
-        self._loaders, self._optimizers, self._models = {}, {}, {}  # by source
+        self._loaders: dict[Hashable, _Fetches] = {}
+        self._optimizers: dict[Hashable, int] = {}  # their steps
+        self._models: dict[Hashable, int] = {}  # their forwards
         self._backwards = self._in_optimizer = self._gradients = 0
         self._updates_in_backward = 0
         self._passes_open, self._stepping = 0, False
         self._late = 0
 
-    def add(self, kind, source, now):
+    def add(self, kind: int, source: Hashable, now: int) -> bool:
         """Take in an event; return whether something was learned, or a step was said to end."""
         if self.since is None:
             self.since = now
@@ -76,12 +90,12 @@ class Evidence:
             return True
         return False
 
-    def _learn(self):
+    def _learn(self) -> bool:
         self.learned += 1
         self._late = 0
         return True
 
-    def _fetch(self, source):
+    def _fetch(self, source: Hashable) -> None:
         self._passes_open = 0  # one that ended by an exception
         self._late += 1
         fetches = self._loaders.get(source)
@@ -89,14 +103,14 @@ class Evidence:
             fetches = self._loaders[source] = _Fetches()
         fetches.add(self.learned, self._late)
 
-    def _end_optimizer(self, source):
+    def _end_optimizer(self, source: Hashable) -> None:
         self._stepping = False
         if self._passes_open:
             self._updates_in_backward += 1
         else:
             self._optimizers[source] = self._optimizers.get(source, 0) + 1
 
-    def _begin_backward(self):
+    def _begin_backward(self) -> bool:
         self._passes_open += 1
         if self._passes_open > 1:  # as checkpointing does
             return False
@@ -104,11 +118,11 @@ class Evidence:
         self._in_optimizer += self._stepping
         return self._learn()
 
-    def candidates(self):
-        """Return (kind, source, boundaries, fewest to be sure) of each, the preferred first."""
-        candidates = []
+    def candidates(self) -> list[Candidate]:
+        """Return what could separate steps, the preferred first."""
+        candidates = list[Candidate]()
         if self.explicit * _LEARNED_OF_STEP > self.learned:
-            candidates.append(("explicit", None, self.explicit, FEWEST))
+            candidates.append(Candidate("explicit", None, self.explicit, FEWEST))
         optimizer = self.optimizer()
         steps = self._optimizers.get(optimizer, 0)
         updates = steps if optimizer is not None else self._backwards - self._in_optimizer
@@ -116,21 +130,22 @@ class Evidence:
         if loader is not None and self.learned:
             boundaries = self._loaders[loader].boundaries
             if boundaries * _UPDATES_OF_BATCH >= updates:
-                candidates.append(("loader", loader, boundaries, FEWEST))
+                candidates.append(Candidate("loader", loader, boundaries, FEWEST))
         is_closure = self._in_optimizer >= _CLOSURE * max(steps, 1)
         passes = max(self._backwards, self._gradients)
         if optimizer is not None and not is_closure:
-            candidates.append(("optimizer", optimizer, steps, FEWEST))
+            candidates.append(Candidate("optimizer", optimizer, steps, FEWEST))
         elif passes:
             is_updated = is_closure or self._updates_in_backward or self._optimizers
             fewest = FEWEST if is_updated else FEWEST_WITHOUT_OPTIMIZER
-            candidates.append(("backward", self._passes_of(), passes, fewest))
+            candidates.append(Candidate("backward", self._passes_of(), passes, fewest))
         if not self.learned and self._models:
-            model = max(self._models, key=self._models.get)  # of equal ones the first
-            candidates.append(("forward", model, self._models[model], FEWEST_WITHOUT_LEARNING))
+            model = max(self._models, key=self._models.__getitem__)  # of equal ones the first
+            forwards = self._models[model]
+            candidates.append(Candidate("forward", model, forwards, FEWEST_WITHOUT_LEARNING))
         return candidates
 
-    def of_kind(self, kind):
+    def of_kind(self, kind: str) -> Candidate | None:
         """Return the candidate of a kind that the user named; None: there is none."""
         if kind == "loader":
             source = self.loader()
@@ -144,12 +159,12 @@ class Evidence:
             counts = {"explicit": self.explicit, "backward": passes, "forward": forwards}
             source = self._passes_of() if kind == "backward" else None
             boundaries = counts[kind]
-        return (kind, source, boundaries, FEWEST) if boundaries else None
+        return Candidate(kind, source, boundaries, FEWEST) if boundaries else None
 
-    def _passes_of(self):
+    def _passes_of(self) -> str | None:
         return None if self._backwards else GRADIENTS
 
-    def loader(self):
+    def loader(self) -> Hashable:
         """Return the loader whose batches are learned from most often; None: none is."""
         known = [x for x in self._loaders if ("loader", x) not in self._given_up]
         # Of two loaders zipped, the one that is fetched first begins the step.
@@ -159,10 +174,10 @@ class Evidence:
             default=None,
         )
 
-    def optimizer(self):
+    def optimizer(self) -> Hashable:
         """Return the optimizer that steps least often of those that go on; None: there is none."""
         most = max(self._optimizers.values(), default=0)
-        slowest = None
+        slowest: Hashable = None
         for source, steps in self._optimizers.items():
             if ("optimizer", source) in self._given_up or steps < _STEADY * most:
                 continue

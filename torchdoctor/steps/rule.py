@@ -8,7 +8,8 @@ not depend on how many events came after it: it holds until what it names falls 
 program goes on learning.
 """
 
-from collections import namedtuple
+from collections.abc import Collection, Hashable
+from typing import NamedTuple
 
 from .evidence import (
     BACKWARD_BEGIN,
@@ -29,10 +30,17 @@ LEAST_LEARNED = 24  # backward passes and optimizer steps, before anything is de
 _SILENT = 16  # of them without a boundary, at least: something else separates steps by now
 _SILENT_STEPS = 8  # and that many of the longest step's
 
-# A kind of `KINDS`, what of that kind (a loader's place, an optimizer, a model), the thread, the
-# time of the first event that it rests on, how much was learned in each step until then, whether
-# enough of it was seen to name it, and whether more of the same changes nothing any more.
-Decision = namedtuple("Decision", "kind source thread since learned is_sure is_final")
+
+class Decision(NamedTuple):
+    """What separates two steps."""
+
+    kind: str  # of `KINDS`
+    source: Hashable  # what of that kind: the place of a loader, an optimizer, a model
+    thread: int  # that trains
+    since: int | None  # the time of the first event that it rests on
+    learned: int  # in each step until then: backward passes and optimizer steps
+    is_sure: bool  # enough of it was seen to name it
+    is_final: bool  # and more of the same changes nothing any more
 
 
 class StepRule:
@@ -43,22 +51,28 @@ class StepRule:
     cannot separate steps.
     """
 
-    def __init__(self, wanted=None, decision=None, provisional=False, given_up=()):
+    def __init__(
+        self,
+        wanted: str | None = None,
+        decision: Decision | None = None,
+        provisional: bool = False,
+        given_up: Collection[tuple[str, Hashable]] = (),
+    ) -> None:
         self._wanted, self._given_up = wanted, set(given_up)
         self._provisional = provisional
-        self._by_thread = {}  # evidence, until it is decided
-        self._anew = None  # evidence, once what separated steps fell silent
+        self._by_thread: dict[int, Evidence] = {}  # until it is decided
+        self._anew: Evidence | None = None  # evidence, once what separated steps fell silent
         self._explicit = 0
         self.learned = 0  # backward passes and optimizer steps of the thread that trains
         self.bounded_at = 0  # what had been learned at the last boundary
         self._learned_before = -1  # and when the loader was fetched last
         self._longest = 1  # what is learned in the longest step
         self._passes_open, self._has_passes = 0, False
-        self.decision = None
+        self.decision: Decision | None = None
         if decision is not None:
             self._decide(decision)
 
-    def _decide(self, decision):
+    def _decide(self, decision: Decision) -> None:
         self.decision, self._anew = decision, None
         self._longest, self.bounded_at = decision.learned, self.learned
         if self._provisional:
@@ -66,11 +80,11 @@ class StepRule:
         self._learned_before = -1
 
     @property
-    def is_silent(self):
+    def is_silent(self) -> bool:
         """Return whether what comes counts anew, because boundaries are missing."""
         return self._anew is not None
 
-    def add(self, kind, source=None, thread=0, now=0):
+    def add(self, kind: int, source: Hashable = None, thread: int = 0, now: int = 0) -> bool:
         """Take in an event; return whether it separates two steps, by what is decided so far."""
         decision = self.decision
         if decision is None:
@@ -82,7 +96,7 @@ class StepRule:
             self.decision = None  # it was an evaluation before the training
             self._gather(kind, source, thread, now)
             return False
-        boundary = self._separates(kind, source)
+        boundary = self._separates(decision, kind, source)
         if kind == STEP and decision.kind != "explicit" and self._wanted is None:
             self._explicit += 1
             if self._explicit >= FEWEST:
@@ -97,16 +111,16 @@ class StepRule:
             self._conclude(self._anew, thread)
         return boundary
 
-    def _misses_boundaries(self):
+    def _misses_boundaries(self) -> bool:
         return self.learned - self.bounded_at > max(_SILENT, _SILENT_STEPS * self._longest)
 
-    def _bound(self):
+    def _bound(self) -> None:
         self._longest = max(self._longest, self.learned - self.bounded_at)
         self.bounded_at = self.learned
         if not self._provisional:
             self._anew = None
 
-    def _gather(self, kind, source, thread, now):
+    def _gather(self, kind: int, source: Hashable, thread: int, now: int) -> None:
         evidence = self._by_thread.get(thread)
         if evidence is None:
             evidence = self._by_thread[thread] = Evidence(self._given_up)
@@ -114,7 +128,7 @@ class StepRule:
         if learns or (kind == FORWARD and not evidence.learned):
             self._conclude(evidence, thread)
 
-    def _conclude(self, evidence, thread):
+    def _conclude(self, evidence: Evidence, thread: int) -> None:
         """Decide, if the evidence allows it."""
         if self._wanted is not None:
             first = evidence.of_kind(self._wanted)
@@ -141,9 +155,8 @@ class StepRule:
                 self._given_up.add(before[:2])
             self._decide(decision)
 
-    def _separates(self, kind, source):
+    def _separates(self, decided: Decision, kind: int, source: Hashable) -> bool:
         """Return whether an event is a boundary of the decided kind; count what is learned."""
-        decided = self.decision
         if kind == FETCH:
             self._passes_open = 0
             if decided.kind != "loader" or source != decided.source:
@@ -173,7 +186,7 @@ class StepRule:
             return decided.kind == "forward" and decided.source in (None, source)
         return kind == STEP and decided.kind == "explicit"
 
-    def leaning(self, thread=None):
+    def leaning(self, thread: int | None = None) -> Decision | None:
         """Return the `Decision` that the events so far speak for, of few of them too; or None.
 
         It may change with further events, as `decision` does not.
@@ -187,7 +200,7 @@ class StepRule:
                     return leaning
         return None
 
-    def _leaning(self, thread, evidence):
+    def _leaning(self, thread: int, evidence: Evidence) -> Decision | None:
         if self._wanted is None:
             candidates = evidence.candidates()
         else:
@@ -198,11 +211,11 @@ class StepRule:
             return Decision(kind, source, thread, evidence.since, 1, bool(enough), False)
         return None
 
-    def learn(self):
+    def learn(self) -> None:
         """Note that something was learned unseen."""
         self.learned += 1
 
-    def repeat(self, learned):
+    def repeat(self, learned: int) -> None:
         """Take in a whole step as one before, up to and with the boundary that ends it."""
         self.learned += learned
         self._learned_before = self.learned
