@@ -119,6 +119,7 @@ def install(session):
     @session.guarded
     def made(optimizer):
         optimizers.made(optimizer, places.made_here(optimizer))
+        session.models.look_early()
 
     def make(old):
         def __init__(self, *args, **kwargs):
