@@ -4,7 +4,7 @@
 are those of `probe.step_log`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -16,6 +16,10 @@ from torchdoctor.words import ProcessFacts
 
 _ROW_BYTES = 4 * 8
 _LOADER_MASK = (1 << step_log.LOADER_BITS) - 1
+_OF_LOADERS = (
+    *(step_log.LOADER_START_BEGIN, step_log.LOADER_START_END, step_log.FETCH_BEGIN),
+    *(step_log.FETCH_END, step_log.LEARNED),
+)
 _FEWEST = 3
 _STEADY_SPAN = 0.6  # of all such calls, by time or number
 _MINOR = 0.2  # of the other kind's calls: those of an evaluation between
@@ -140,6 +144,38 @@ def read_events(path: Path) -> Events:
     return from_rows(_whole_numbers(path, "<i8", _ROW_BYTES).astype(np.int64).reshape(-1, 4))
 
 
+def join_loaders(events: Events, facts: ProcessFacts) -> Events:
+    """Return the log with the loaders that a line makes one after another as one, the first."""
+    lines = {
+        loader.ident: (loader.location.file, loader.location.line)
+        for loader in facts.loaders
+        if loader.location is not None
+    }
+    fetches, learned = events.at(step_log.FETCH_BEGIN), learning_rows(events)
+    first_of: dict[tuple[str, int], int] = {}
+    ended: dict[tuple[str, int], int] = {}  # the last fetch of the last one joined
+    joined: dict[int, int] = {}
+    for ident in dict.fromkeys(events.loader[fetches].tolist()):
+        rows = fetches[events.loader[fetches] == ident]
+        line = lines.get(ident)
+        if line is None or not _count(learned, rows[:1], rows[-1:]).any():
+            continue  # it evaluates, say, with batches of a loader made by the same function
+        if line not in first_of:
+            first_of[line] = ident
+        elif rows[0] > ended[line]:
+            joined[ident] = first_of[line]
+        else:
+            continue  # two side by side
+        ended[line] = int(rows[-1])
+    if not joined:
+        return events
+    own = np.isin(events.code, _OF_LOADERS)
+    ident = events.ident.copy()
+    for number, first in joined.items():
+        ident[own & (events.loader == number)] += first - number
+    return replace(events, ident=ident)
+
+
 def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
     """Return events and facts by pid of a channel folder, and a sentence per file not readable."""
     facts: dict[int, ProcessFacts] = {}
@@ -150,6 +186,9 @@ def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFact
             facts[_pid_of(path)] = msgspec.json.decode(path.read_bytes(), type=ProcessFacts)
         except (msgspec.DecodeError, OSError) as error:
             doubts.append(f"The probe's file {path.name} could not be read: {error}.")
+    events = {
+        pid: join_loaders(log, facts[pid]) if pid in facts else log for pid, log in events.items()
+    }
     return events, facts, doubts
 
 

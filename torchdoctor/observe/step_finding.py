@@ -4,7 +4,6 @@ The event that separates two iterations must be one that the probe can see at ru
 `boundary_rows` finds it as the probe does.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -103,7 +102,7 @@ def find_boundary(
         return NoSteps(_seen_instead(events_by_pid, facts_by_pid), advice)
     events = events_by_pid[trainers[0]]
     facts = facts_by_pid.get(trainers[0], ProcessFacts(pid=trainers[0]))
-    decision = _decide(events, step_on, frozenset(_made_anew(events, facts)))
+    decision = _decide(events, step_on)
     if step_on is not None and decision is None:
         return NoSteps(
             reason=f"steps were to be told by {step_on!r}, but {_ABSENCE[step_on]} "
@@ -163,9 +162,9 @@ def _is_final(decision: Decision | None, facts: ProcessFacts) -> bool:
 
 
 @lru_cache(4)
-def _decide(events: Events, wanted: str | None, left_out: frozenset[int]) -> Decision | None:
-    """Return what the rule says of a log, or would say of it; `left_out`: loaders."""
-    rule = StepRule(wanted, given_up=[("loader", ident) for ident in left_out])
+def _decide(events: Events, wanted: str | None) -> Decision | None:
+    """Return what the rule says of a log, or would say of it so far."""
+    rule = StepRule(wanted)
     rows = events.at(*_EVENTS)
     codes = events.code[rows]
     sources = np.where(codes == step_log.FETCH_BEGIN, events.loader[rows], events.ident[rows])
@@ -205,24 +204,6 @@ def _passes_open(events: Events) -> np.ndarray:
     opened = np.cumsum(change)
     # The log may begin within a pass.
     return np.asarray(opened - np.minimum.accumulate(np.minimum(opened, 0)))
-
-
-def _made_anew(events: Events, facts: ProcessFacts) -> set[int]:
-    """Return the loaders that a line makes again and again: none can be waited for in a trial."""
-    fetches = events.at(step_log.FETCH_BEGIN)
-    spans: dict[tuple[str, int] | None, list[tuple[int, int, int]]] = defaultdict(list)
-    for loader in facts.loaders:
-        rows, place = fetches[events.loader[fetches] == loader.ident], loader.location
-        boundary = Boundary(kind="loader", ident=loader.ident)
-        if len(boundary_rows(events, boundary)):
-            line = (place.file, place.line) if place is not None else None
-            spans[line].append((int(rows[0]), int(rows[-1]), loader.ident))
-    return {
-        ident
-        for alike in spans.values()
-        for first, last, ident in alike
-        if any(last < other[0] or other[1] < first for other in alike)
-    }
 
 
 def _words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:

@@ -166,6 +166,8 @@ class Evidence:
 
     def loader(self) -> Hashable:
         """Return the loader whose batches are learned from most often; None: none is."""
+        if sum(kind == "loader" for kind, _ in self._given_up) > 1:
+            return None  # where each is followed by another one, none is the unit
         known = [x for x in self._loaders if ("loader", x) not in self._given_up]
         # Of two loaders zipped, the one that is fetched first begins the step.
         return min(

@@ -8,7 +8,7 @@ not depend on how many events came after it: it holds until what it names falls 
 program goes on learning.
 """
 
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from .evidence import (
@@ -47,8 +47,7 @@ class StepRule:
     """Takes in the events of a program; `decision` is None until it is decided what a step is.
 
     `wanted` is the kind that the user named. `decision`: one made before, on the same events;
-    if it is `provisional` the first real one takes its place. `given_up`: (kind, source) of what
-    cannot separate steps.
+    if it is `provisional` the first real one takes its place.
     """
 
     def __init__(
@@ -56,9 +55,9 @@ class StepRule:
         wanted: str | None = None,
         decision: Decision | None = None,
         provisional: bool = False,
-        given_up: Collection[tuple[str, Hashable]] = (),
     ) -> None:
-        self._wanted, self._given_up = wanted, set(given_up)
+        self._wanted = wanted
+        self._given_up = set[tuple[str, Hashable]]()  # what came and went
         self._provisional = provisional
         self._by_thread: dict[int, Evidence] = {}  # until it is decided
         self._anew: Evidence | None = None  # evidence, once what separated steps fell silent

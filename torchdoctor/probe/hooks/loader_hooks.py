@@ -28,6 +28,7 @@ class Loaders:
         self.untouched_init = self.iterate = None  # torch's own, which log nothing
         self.suspended = {}  # by loader: an iterator in the middle of whose pass an epoch ended
         self._iterators = 0
+        self._alike = {}  # by number: whether the line of the one that separates steps made it
         self._making = set()  # (thread, loader) that make an iterator which is noted, or is ours
         self.fingerprints = Fingerprints(session.plan.get("fingerprint_batches") or 0)
 
@@ -44,6 +45,14 @@ class Loaders:
         if loader not in self._idents:
             self.made(loader, None)
         return self._idents[loader]
+
+    def bounds(self, number, wanted):
+        """Return whether a loader's fetches separate steps: it is the one, or made by its line."""
+        if number == wanted:
+            return True
+        if number not in self._alike and wanted < len(self.known):
+            self._alike[number] = self.known[number].is_made_where(self.known[wanted])
+        return self._alike.get(number, False)
 
     def is_making(self, loader):
         """Return whether this thread makes an iterator of it that is noted already, or is ours."""
@@ -190,7 +199,7 @@ class _Fetches:
     def _learned(self, number, ident, now):
         """Note a step by the user's word; in a timed launch only of the loader that counts."""
         session, window = self._session, self._session.window
-        if window.kind is None or (self._bounds and number == window.ident):
+        if window.kind is None or (self._bounds and self._loaders.bounds(number, window.ident)):
             if session.phases:
                 session.log.add(step_log.LEARNED, ident)
             session.learning(now)
@@ -271,8 +280,8 @@ class _Fetches:
             try:
                 if models.open_contexts:
                     models.leave_contexts()
-                if bounds:
-                    window.event("loader", number)
+                if bounds and loaders.bounds(number, window.ident):
+                    window.event("loader", window.ident)
                 if not sparse:
                     add(step_log.FETCH_BEGIN, ident, get_ident())
             except Exception as error:
