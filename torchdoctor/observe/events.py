@@ -146,27 +146,7 @@ def read_events(path: Path) -> Events:
 
 def join_loaders(events: Events, facts: ProcessFacts) -> Events:
     """Return the log with the loaders that a line makes one after another as one, the first."""
-    lines = {
-        loader.ident: (loader.location.file, loader.location.line)
-        for loader in facts.loaders
-        if loader.location is not None
-    }
-    fetches, learned = events.at(step_log.FETCH_BEGIN), learning_rows(events)
-    first_of: dict[tuple[str, int], int] = {}
-    ended: dict[tuple[str, int], int] = {}  # the last fetch of the last one joined
-    joined: dict[int, int] = {}
-    for ident in dict.fromkeys(events.loader[fetches].tolist()):
-        rows = fetches[events.loader[fetches] == ident]
-        line = lines.get(ident)
-        if line is None or not _count(learned, rows[:1], rows[-1:]).any():
-            continue  # it evaluates, say, with batches of a loader made by the same function
-        if line not in first_of:
-            first_of[line] = ident
-        elif rows[0] > ended[line]:
-            joined[ident] = first_of[line]
-        else:
-            continue  # two side by side
-        ended[line] = int(rows[-1])
+    joined = _made_anew(events, facts)
     if not joined:
         return events
     own = np.isin(events.code, _OF_LOADERS)
@@ -174,6 +154,34 @@ def join_loaders(events: Events, facts: ProcessFacts) -> Events:
     for number, first in joined.items():
         ident[own & (events.loader == number)] += first - number
     return replace(events, ident=ident)
+
+
+def _made_anew(events: Events, facts: ProcessFacts) -> dict[int, int]:
+    """Return the first loader of its line for each one that followed it there and trained."""
+    lines = {
+        loader.ident: (loader.location.file, loader.location.line) if loader.location else None
+        for loader in facts.loaders
+    }
+    fetches, learned = events.at(step_log.FETCH_BEGIN), learning_rows(events)
+    if not len(fetches):  # the log of a launch that is timed
+        fetches, learned = events.at(step_log.FETCH_END), events.at(step_log.BOUNDARY)
+    first_of: dict[tuple[str, int], int] = {}
+    ended: dict[tuple[str, int], int] = {}  # the last fetch of the last one of a line
+    anew: dict[int, int] = {}
+    latest: tuple[str, int] | None = None  # line that made one anew
+    for ident in dict.fromkeys(events.loader[fetches].tolist()):
+        rows = fetches[events.loader[fetches] == ident]
+        line = lines.get(ident, latest)  # the newest may not be told of yet
+        if line is None or not _count(learned, rows[:1], rows[-1:] + 2).any():
+            continue  # it evaluates, say, with batches of a loader made by the same function
+        if line not in first_of:
+            first_of[line] = ident
+        elif rows[0] > ended[line]:
+            anew[ident], latest = first_of[line], line
+        else:
+            continue  # two side by side
+        ended[line] = int(rows[-1])
+    return anew
 
 
 def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
