@@ -483,6 +483,9 @@ class StepLog:
     def end(self):
         """End the last step with its last event, as no boundary follows; write its row."""
         self.work()
+        leaning = self._rule.leaning() if self._thread is None else None
+        if leaning is not None and leaning.is_sure:
+            self._begin(leaning, True)  # nothing more comes that could decide it
         learns = self._rule.learned > self._rule.bounded_at
         if (self.kind == "loader" and learns) or (self.kind == "backward" and self._begun):
             self._end_step(self._last_ns)
