@@ -13,7 +13,7 @@ def sentences(report: Report) -> list[str]:
 
 
 def _sentence(phase: UnobservedPhase, step_s: float) -> str:
-    name = {"evaluation": "An evaluation", "rollout": "A rollout"}[phase.kind]
+    name = "A rollout" if phase.kind == "rollout" else "An evaluation"
     passes = counted(phase.calls, "forward pass", "forward passes")
     told = f"{name} of {seconds(phase.seconds)} ({passes}) is in no measured step"
     if phase.steps_between is None:
