@@ -157,12 +157,12 @@ def test_heavy_packages_stay_in_their_rooms() -> None:
 def test_what_runs_in_the_users_process_needs_only_the_standard_library() -> None:
     wrong = []
     for path in FILES:
-        if _room(path) not in ("probe", "fixes"):
+        if _room(path) not in ("probe", "steps", "fixes"):
             continue
         at_import = {id(node) for node in _at_import(_tree(path))}
         for name, node in _imports(path):
-            # The probe's files reach each other by relative imports.
-            own = _room(path) == "probe" and name.startswith("torchdoctor.probe.")
+            # Files of these rooms reach each other by relative imports.
+            own = _room(path) != "fixes" and name.startswith(f"torchdoctor.{_room(path)}.")
             # The user's process answers those of the fixes with names that do nothing.
             own = own or (_room(path) == "fixes" and name.startswith("torchdoctor."))
             standard = name.split(".")[0] in sys.stdlib_module_names

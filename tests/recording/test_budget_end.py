@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from torchdoctor.launch.held_up import may_be_held_up
@@ -116,3 +117,21 @@ def test_an_image_is_not_begun_where_reading_tells_that_it_fails(
     script = tmp_path / "train.py"
     script.write_text(source)
     assert may_be_held_up(script) == expected
+
+
+@pytest.mark.parametrize(("is_decided", "ends"), [(True, True), (False, False)])
+def test_observing_goes_on_until_it_is_decided_what_a_step_is(
+    is_decided: bool, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow machine came to forty micro-batches and to no optimizer step: they were the steps."""
+    found: Any = StepsFound.__new__(StepsFound)
+    object.__setattr__(found, "trainers", [1])
+    object.__setattr__(found, "is_decided", is_decided)
+    monkeypatch.setattr(observation, "read_channel", lambda channel: ({1: None}, {}, []))
+    monkeypatch.setattr(observation, "find_boundary", lambda *_: found)
+    monkeypatch.setattr(observation, "step_durations", lambda *_: np.full(40, 0.5))
+    watch = ObservationWatch(None, enough_s=15.0, most_s=100.0, wait_s=500.0)
+    running: Any = SimpleNamespace(channel=None, elapsed_s=25.0)
+    assert watch(running) is ends
+    watch._next_look, running.elapsed_s = 0.0, 150.0
+    assert watch(running)  # by then what it leans to counts

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from event_sequences import Script
 
+from torchdoctor.observe.events import join_loaders
 from torchdoctor.observe.step_finding import (
     NoSteps,
     StepsFound,
@@ -14,7 +15,9 @@ from torchdoctor.words import LoaderFacts, Location, OptimizerFacts, ProcessFact
 
 
 def find(script, step_on=None, **facts) -> StepsFound:
-    found = find_boundary({7: script.events()}, {7: ProcessFacts(pid=7, **facts)}, step_on=step_on)
+    process = ProcessFacts(pid=7, **facts)
+    events = join_loaders(script.events(), process)
+    found = find_boundary({7: events}, {7: process}, step_on=step_on)
     assert isinstance(found, StepsFound), found
     return found
 
@@ -75,12 +78,12 @@ def test_evaluation_over_the_training_loader_itself():
 def test_a_loader_made_anew_in_each_epoch_is_not_said_to_feed_no_step():
     """ "No fetch goes with each step (30 batches fetched)" contradicted itself."""
     script = Script()
-    for epoch in range(3):
+    for epoch in range(12):
         script.start_loader(epoch)
-        for _ in range(10):
+        for _ in range(20):
             script.train_step(loader=epoch)
         script.exhaust(epoch)
-    loaders = [LoaderFacts(ident=n, batches=10) for n in range(3)]
+    loaders = [LoaderFacts(ident=n, batches=20) for n in range(12)]
     found = find(script, loaders=loaders)
     assert found.boundary.kind == "optimizer"
     assert found.how_found.startswith("no DataLoader feeds each step, so one iteration")
@@ -183,8 +186,8 @@ def test_lbfgs_with_few_steps_counts_backwards():
     assert iterations(script, found) == 8 * 12 - 1
 
 
-def test_lbfgs_with_many_steps_counts_steps():
-    assert find(lbfgs(15)).boundary.kind == "optimizer"
+def test_lbfgs_counts_backwards_however_far_it_came():
+    assert {find(lbfgs(steps)).boundary.kind for steps in range(1, 40)} == {"backward"}
 
 
 def test_lbfgs_with_a_loader_counts_batches():
@@ -221,14 +224,14 @@ def test_several_optimizers_take_the_slowest_cycling():
     assert iterations(script, found) == 11
 
 
-def test_layers_trained_one_after_another_count_backwards():
+def test_layers_trained_one_after_another_count_steps_of_the_last():
     script = Script()
     for layer in range(3):
         for _ in range(30):
             script.backward()
             script.optimizer(ident=layer)
     found = find(script)
-    assert found.boundary.kind == "backward"
+    assert (found.boundary.kind, found.boundary.ident) == ("optimizer", 2)
 
 
 def test_no_optimizer_counts_backwards():
@@ -266,16 +269,40 @@ def test_batch_fetched_once_and_trained_on_for_ever():
     assert find(script).boundary.kind == "optimizer"
 
 
-def test_loader_made_anew_each_epoch_is_no_boundary():
+def test_loader_made_anew_each_epoch_is_one_loader():
     script = Script()
     place = Location(file="/home/me/train.py", line=30)
-    for epoch in range(2):
+    process = ProcessFacts(
+        pid=7, loaders=[LoaderFacts(ident=ident, location=place) for ident in range(3)]
+    )
+    for epoch, batches in enumerate((40, 15, 20)):
         script.start_loader(epoch)
-        for _ in range(40 if epoch == 0 else 15):
+        for _ in range(batches):
             script.train_step(loader=epoch)
         script.exhaust(epoch)
-    found = find(script, loaders=[LoaderFacts(ident=i, location=place) for i in range(2)])
-    assert found.boundary.kind == "optimizer"
+        events = join_loaders(script.events(), process)
+        found = find_boundary({7: events}, {7: process})
+        assert isinstance(found, StepsFound)
+        assert (found.boundary.kind, found.boundary.ident) == ("loader", 0)
+    assert len(boundary_rows(events, found.boundary)) == 75
+
+
+def test_loaders_that_one_line_makes_for_training_and_evaluation_stay_two():
+    script = Script()
+    place = Location(file="/home/me/train.py", line=30)
+    loaders = [LoaderFacts(ident=ident, location=place) for ident in range(2)]
+    for _ in range(3):
+        script.start_loader(0)
+        for _ in range(20):
+            script.train_step(loader=0)
+        script.exhaust(0)
+        script.start_loader(1)
+        for _ in range(10):
+            script.fetch(1)
+            script.forward(grad=False, train=False)
+        script.exhaust(1)
+    joined = join_loaders(script.events(), ProcessFacts(pid=7, loaders=loaders))
+    assert set(joined.loader[joined.at(step_log.FETCH_BEGIN)].tolist()) == {0, 1}
 
 
 def test_explicit_steps_overrule_and_step_on_overrules_them():
@@ -367,3 +394,16 @@ def test_a_slow_first_iteration_does_not_change_what_a_step_is():
     found = find(script)
     assert found.boundary.kind == "optimizer"
     assert iterations(script, found) == 12
+
+
+def test_batches_are_steps_where_the_user_says_so_and_nothing_is_learned():
+    script = Script()
+    script.start_loader()
+    for _ in range(20):
+        with script.bracket(step_log.FETCH_BEGIN, 1 << 20, value=140_000, end_value=8):
+            script.pause(1.0)
+        script.log(step_log.LEARNED, 1 << 20)
+        script.forward(grad=False, train=False)
+    found = find(script, step_on="loader")
+    assert (found.boundary.kind, found.boundary.learned_by) == ("loader", "batch")
+    assert iterations(script, found) == 18

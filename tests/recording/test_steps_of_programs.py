@@ -46,6 +46,16 @@ for epoch in range(5):
         40,
         4,
     ),
+    "loader made anew": (
+        """
+for epoch in range(5):
+    for x, y in DataLoader(data, batch_size=4):
+        optimizer.zero_grad(); loss_of(x, y).backward(); optimizer.step()
+""",
+        "loader",
+        40,
+        4,
+    ),
     "gan": (
         """
 other = nn.Linear(1, 1)

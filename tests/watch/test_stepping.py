@@ -149,6 +149,27 @@ def test_explicit_steps_overrule_all(program: Program) -> None:
     assert program.steps().step.tolist() == list(range(1, 31))
 
 
+def test_a_program_that_ends_before_it_is_decided_has_steps_all_the_same(program: Program) -> None:
+    program.train(5)
+    steps = program.steps()
+    assert program.found == [("loader", 0)]
+    assert len(steps) == 5
+
+
+def test_slow_steps_are_shown_before_it_is_decided_what_they_are(program: Program) -> None:
+    """Ten seconds a micro-batch: nobody waits for 24 of them to see something."""
+    for update in range(6):
+        for _ in range(8):
+            program.forward()
+            program.does(step_log.BACKWARD_BEGIN)
+            program.does(step_log.BACKWARD_END, ms=10_000)
+        program.log.work()
+        if update == 0:
+            assert program.found == [("backward", None)]
+        program.update()
+    assert program.found == [("backward", None), ("optimizer", 0)]
+
+
 def test_what_the_user_names_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(monkeypatch, "backward")
     program.train(30)

@@ -16,6 +16,10 @@ from torchdoctor.words import ProcessFacts
 
 _ROW_BYTES = 4 * 8
 _LOADER_MASK = (1 << step_log.LOADER_BITS) - 1
+_OF_LOADERS = (
+    *(step_log.LOADER_START_BEGIN, step_log.LOADER_START_END, step_log.FETCH_BEGIN),
+    *(step_log.FETCH_END, step_log.LEARNED),
+)
 _FEWEST = 3
 _STEADY_SPAN = 0.6  # of all such calls, by time or number
 _MINOR = 0.2  # of the other kind's calls: those of an evaluation between
@@ -146,6 +150,46 @@ def read_events(path: Path) -> Events:
     return from_rows(_whole_numbers(path, "<i8", _ROW_BYTES).astype(np.int64).reshape(-1, 4))
 
 
+def join_loaders(events: Events, facts: ProcessFacts) -> Events:
+    """Return the log with the loaders that a line makes one after another as one, the first."""
+    joined = _made_anew(events, facts)
+    if not joined:
+        return events
+    own = np.isin(events.code, _OF_LOADERS)
+    ident = events.ident.copy()
+    for number, first in joined.items():
+        ident[own & (events.loader == number)] += first - number
+    return replace(events, ident=ident)
+
+
+def _made_anew(events: Events, facts: ProcessFacts) -> dict[int, int]:
+    """Return the first loader of its line for each one that followed it there and trained."""
+    lines = {
+        loader.ident: (loader.location.file, loader.location.line) if loader.location else None
+        for loader in facts.loaders
+    }
+    fetches, learned = events.at(step_log.FETCH_BEGIN), learning_rows(events)
+    if not len(fetches):  # the log of a launch that is timed
+        fetches, learned = events.at(step_log.FETCH_END), events.at(step_log.BOUNDARY)
+    first_of: dict[tuple[str, int], int] = {}
+    ended: dict[tuple[str, int], int] = {}  # the last fetch of the last one of a line
+    anew: dict[int, int] = {}
+    latest: tuple[str, int] | None = None  # line that made one anew
+    for ident in dict.fromkeys(events.loader[fetches].tolist()):
+        rows = fetches[events.loader[fetches] == ident]
+        line = lines.get(ident, latest)  # the newest may not be told of yet
+        if line is None or not _count(learned, rows[:1], rows[-1:] + 2).any():
+            continue  # it evaluates, say, with batches of a loader made by the same function
+        if line not in first_of:
+            first_of[line] = ident
+        elif rows[0] > ended[line]:
+            anew[ident], latest = first_of[line], line
+        else:
+            continue  # two side by side
+        ended[line] = int(rows[-1])
+    return anew
+
+
 def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
     """Return events and facts by pid of a channel folder, and a sentence per file not readable."""
     facts: dict[int, ProcessFacts] = {}
@@ -156,6 +200,9 @@ def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFact
             facts[_pid_of(path)] = msgspec.json.decode(path.read_bytes(), type=ProcessFacts)
         except (msgspec.DecodeError, OSError) as error:
             doubts.append(f"The probe's file {path.name} could not be read: {error}.")
+    events = {
+        pid: join_loaders(log, facts[pid]) if pid in facts else log for pid, log in events.items()
+    }
     return events, facts, doubts
 
 

@@ -68,6 +68,8 @@ class ObservationWatch:
             self._first_s = running.elapsed_s - float(durations.sum())
         if len(durations) >= FEWEST_STEPS and running.elapsed_s - self._first_s > self.most_s:
             return True  # it hangs, or does something else than training
+        if not steps.is_decided:
+            return len(durations) >= FEWEST_STEPS and float(durations.sum()) >= self.most_s
         # Reading grows with the log: look less often at a program with very many events.
         missing_s = self.enough_s - float(durations.sum())
         self._next_look += min(10 * (time.monotonic() - now), max(missing_s, 0.0))

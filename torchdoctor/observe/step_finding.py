@@ -1,17 +1,19 @@
-"""What one iteration of this program is, decided from the whole sequence of events.
+"""What one iteration of this program is: the log of its events, given to the rule of `steps`.
 
-An iteration is one batch of the training loop. The event that separates two must be one that the
-probe can see at run time, so each candidate is tried out by the probe's own rule (`boundary_rows`).
+The event that separates two iterations must be one that the probe can see at run time;
+`boundary_rows` finds it as the probe does.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from torchdoctor.observe.events import Events, learning_rows
 from torchdoctor.probe import step_log
+from torchdoctor.steps import evidence
+from torchdoctor.steps.rule import Decision, StepRule
 from torchdoctor.words import Boundary, Location, ProcessFacts
 
 _BEGINS = {
@@ -20,7 +22,16 @@ _BEGINS = {
     "backward": step_log.BACKWARD_BEGIN,
     "explicit": step_log.EXPLICIT_STEP,
 }
-STEP_KINDS = tuple(_BEGINS)
+_EVENTS = {  # of the rule
+    step_log.FETCH_BEGIN: evidence.FETCH,
+    step_log.OPTIMIZER_BEGIN: evidence.OPTIMIZER_BEGIN,
+    step_log.OPTIMIZER_END: evidence.OPTIMIZER_END,
+    step_log.BACKWARD_BEGIN: evidence.BACKWARD_BEGIN,
+    step_log.BACKWARD_END: evidence.BACKWARD_END,
+    step_log.EXPLICIT_STEP: evidence.STEP,
+    step_log.LEARNED: evidence.BATCH,
+}
+STEP_KINDS = evidence.NAMED_KINDS
 _MORE_STEPS = "Give it more data or steps, or call torchdoctor.step() at the end of each iteration."
 _GRADIENT_CALLS = ("call of torch.autograd.grad", "calls of torch.autograd.grad")
 _COMPUTED = {
@@ -38,8 +49,6 @@ _ABSENCE = {
     "explicit": "the program never called torchdoctor.step()",
 }
 FEWEST_ITERATIONS = 2  # complete ones; below this nothing can be timed
-_FEW_OPTIMIZER_STEPS = 10
-_STEADY_SPAN = 0.6  # of the learning that a boundary must go on for
 _MINOR_TRAINER = 0.2  # of the busiest process's backwards, to count as a trainer
 
 
@@ -50,6 +59,7 @@ class StepsFound:
     boundary: Boundary
     how_found: str  # one sentence for the report
     trainers: list[int]  # pids, the main one first
+    is_decided: bool = True  # no further events of this kind would change it
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,8 @@ def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
         rows = rows[np.diff(np.searchsorted(learning_rows(events), rows), prepend=0) > 0]
     elif boundary.kind == "optimizer":
         rows = rows[events.ident[rows] == boundary.ident]
+    elif boundary.kind == "backward":
+        rows = rows[_passes_open(events)[rows] == 1]  # without those within, as of checkpointing
     return np.asarray(rows[boundary.every - 1 :: boundary.every])
 
 
@@ -90,18 +102,20 @@ def find_boundary(
         return NoSteps(_seen_instead(events_by_pid, facts_by_pid), advice)
     events = events_by_pid[trainers[0]]
     facts = facts_by_pid.get(trainers[0], ProcessFacts(pid=trainers[0]))
+    decision = _decide(events, step_on)
+    if step_on is not None and decision is None:
+        return NoSteps(
+            reason=f"steps were to be told by {step_on!r}, but {_ABSENCE[step_on]} "
+            f"({tally(events)}).",
+            advice="Leave --step-on out, so that what was seen counts.",
+        )
+    boundary = Boundary(kind="backward")
+    if decision is not None:
+        ident = decision.source if isinstance(decision.source, int) else 0
+        boundary = Boundary(kind=decision.kind, ident=ident)
+    how = _words(boundary, events, facts)
     if step_on is not None:
-        boundary = _of_kind(events, step_on, facts)
-        if boundary is None:
-            return NoSteps(
-                reason=f"steps were to be told by {step_on!r}, but {_ABSENCE[step_on]} "
-                f"({tally(events)}).",
-                advice="Leave --step-on out, so that what was seen counts.",
-            )
-        how = f"as asked for with --step-on {step_on}: {_words(boundary, events, facts)}"
-    else:
-        boundary = _decide(events, facts)
-        how = _words(boundary, events, facts)
+        how = f"as asked for with --step-on {step_on}: {how}"
     boundary = replace(boundary, learned_by=events.learned_by)
     complete = len(boundary_rows(events, boundary)) - 1
     if complete < FEWEST_ITERATIONS:
@@ -111,7 +125,12 @@ def find_boundary(
         )
     if len(trainers) > 1:
         how += f", in each of {len(trainers)} training processes"
-    return StepsFound(boundary=boundary, how_found=how + ".", trainers=trainers)
+    return StepsFound(
+        boundary=boundary,
+        how_found=how + ".",
+        trainers=trainers,
+        is_decided=_is_final(decision, facts),
+    )
 
 
 def training_processes(
@@ -133,90 +152,58 @@ def training_processes(
     return sorted((pid for pid, count in marks.items() if count >= least), key=order)
 
 
-def _decide(events: Events, facts: ProcessFacts) -> Boundary:
-    if len(events.at(step_log.EXPLICIT_STEP)) > FEWEST_ITERATIONS:
-        return Boundary(kind="explicit")
-    slowest = _slowest_optimizer(events, learning_rows(events))
-    by_update = slowest or Boundary(kind="backward")
-    updates = len(boundary_rows(events, by_update))
-    loader = _training_loader(events, _made_anew(events, facts))
-    # A batch that is fetched once and trained on for ever makes no loop over the loader.
-    if loader and len(boundary_rows(events, loader)) >= min(20, 0.2 * updates):
-        return loader
-    backwards = len(events.at(step_log.BACKWARD_BEGIN))
-    # LBFGS: a few steps of many backwards each.
-    if updates < _FEW_OPTIMIZER_STEPS and backwards >= 3 * updates:
-        return Boundary(kind="backward")
-    return by_update
+def _is_final(decision: Decision | None, facts: ProcessFacts) -> bool:
+    """Return whether more of the same changes nothing about what a step is."""
+    if decision is None:
+        return False
+    # Where there is no optimizer, none needs to be waited for.
+    by_hand = decision.kind == "backward" and not facts.optimizers
+    return decision.is_final or (by_hand and decision.is_sure)
 
 
-def _made_anew(events: Events, facts: ProcessFacts) -> set[int]:
-    """Return the loaders that a line makes again and again: none can be waited for in a trial."""
-    fetches = events.at(step_log.FETCH_BEGIN)
-    spans: dict[tuple[str, int], list[tuple[int, int, int]]] = defaultdict(list)
-    for loader in facts.loaders:
-        rows, place = fetches[events.loader[fetches] == loader.ident], loader.location
-        boundary = Boundary(kind="loader", ident=loader.ident)
-        if place is not None and len(boundary_rows(events, boundary)):
-            spans[place.file, place.line].append((int(rows[0]), int(rows[-1]), loader.ident))
-    return {
-        ident
-        for alike in spans.values()
-        for first, last, ident in alike
-        if any(last < other[0] or other[1] < first for other in alike)
-    }
+@lru_cache(4)
+def _decide(events: Events, wanted: str | None) -> Decision | None:
+    """Return what the rule says of a log, or would say of it so far."""
+    rule = StepRule(wanted)
+    rows = events.at(*_EVENTS)
+    codes = events.code[rows]
+    sources = np.where(codes == step_log.FETCH_BEGIN, events.loader[rows], events.ident[rows])
+    columns = (codes, sources, events.t_ns[rows], _threads(events)[rows])
+    for code, source, now, thread in zip(*(column.tolist() for column in columns), strict=True):
+        rule.add(_EVENTS[code], source, thread, now)
+    return rule.leaning()
 
 
-def _training_loader(
-    events: Events, left_out: Collection[int] = (), steady: bool = True
-) -> Boundary | None:
-    """Return the loader whose batches the training loop goes through; None: there is none."""
-    ranked: list[tuple[int, int, Boundary]] = []
-    learned = learning_rows(events)
-    for ident in set(events.loader[events.at(step_log.FETCH_BEGIN)].tolist()) - set(left_out):
-        boundary = Boundary(kind="loader", ident=ident)
-        rows = boundary_rows(events, boundary)
-        if len(rows) > FEWEST_ITERATIONS and (not steady or _goes_on(events, rows, learned)):
-            # Of two loaders zipped, the one that is fetched first begins the iteration.
-            late = int(np.median(rows - learned[np.searchsorted(learned, rows) - 1]))
-            ranked.append((-len(rows), late, boundary))
-    return min(ranked, key=lambda rank: (*rank[:2], rank[2].ident))[2] if ranked else None
+def _threads(events: Events) -> np.ndarray:
+    """Return the thread of each event: those that begin something name it; int64 of shape (n,)."""
+    fetches, passes, updates = (
+        _latest(events, begin)
+        for begin in (step_log.FETCH_BEGIN, step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN)
+    )
+    named = np.maximum(passes, updates)  # what names none is of the thread that learns
+    for code, latest in (
+        (step_log.FETCH_BEGIN, fetches),
+        (step_log.LEARNED, fetches),
+        (step_log.BACKWARD_END, passes),
+        (step_log.OPTIMIZER_END, updates),
+    ):
+        named = np.where(events.code == code, latest, named)
+    return np.where(named < 0, 0, events.value[named])
 
 
-def _slowest_optimizer(events: Events, learned: np.ndarray, steady: bool = True) -> Boundary | None:
-    """Return the optimizer with the fewest steps of those that step all the time."""
-    idents, counts = np.unique(events.ident[events.at(step_log.OPTIMIZER_END)], return_counts=True)
-    for ident, count in sorted(zip(idents, counts, strict=True), key=lambda pair: pair[1]):
-        boundary = Boundary(kind="optimizer", ident=int(ident))
-        goes_on = count >= 0.02 * counts.max()
-        goes_on &= _goes_on(events, boundary_rows(events, boundary), learned)
-        if goes_on or not steady:
-            return boundary
-    return None
+def _latest(events: Events, code: int) -> np.ndarray:
+    """Return the row of the latest event of a code, at each event; -1: none yet."""
+    rows = np.where(events.code == code, np.arange(len(events)), -1)
+    return np.asarray(np.maximum.accumulate(rows))
 
 
-def _goes_on(events: Events, rows: np.ndarray, learned: np.ndarray) -> bool:
-    """Return True if these events span most of the learning, by its time or by its events."""
-    if len(rows) < 2 or len(learned) < 2:
-        return len(rows) > 0
-    span = float(events.t_ns[rows[-1]] - events.t_ns[rows[0]])
-    span /= float(events.t_ns[learned[-1]] - events.t_ns[learned[0]])
-    # By counts as well: the very first iteration may take longer than many after it.
-    first, last = np.searchsorted(learned, [rows[0], rows[-1]])
-    # One iteration is missing at each end: the first boundary comes after the first learning.
-    missing = (len(rows) + 1) / (len(rows) - 1)
-    return missing * max(span, float(last - first) / len(learned)) >= _STEADY_SPAN
-
-
-def _of_kind(events: Events, kind: str, facts: ProcessFacts) -> Boundary | None:
-    learned = learning_rows(events)
-    if kind == "loader":
-        steady = _training_loader(events, _made_anew(events, facts))
-        return steady or _training_loader(events, steady=False)
-    if kind == "optimizer":
-        steady = _slowest_optimizer(events, learned)
-        return steady or _slowest_optimizer(events, learned, steady=False)
-    return Boundary(kind=kind) if len(events.at(_BEGINS[kind])) else None
+def _passes_open(events: Events) -> np.ndarray:
+    """Return how many backward passes are open after each event; int64 of shape (n,)."""
+    change = (events.code == step_log.BACKWARD_BEGIN).astype(np.int64)
+    change -= events.code == step_log.BACKWARD_END
+    opened = np.cumsum(change)
+    # The log may begin within a pass.
+    return np.asarray(opened - np.minimum.accumulate(np.minimum(opened, 0)))
 
 
 def _words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:

@@ -16,6 +16,7 @@ from torchdoctor.observe.events import (
     evaluation_units,
     learning_rows,
 )
+from torchdoctor.observe.phases import unobserved_phases
 from torchdoctor.observe.step_finding import StepsFound, boundary_rows
 from torchdoctor.probe import step_log
 from torchdoctor.words import Boundary, StepStatistics
@@ -288,6 +289,7 @@ def step_statistics(
             step_numbers(events, rows)[epochs], durations, counts["optimizer_steps_per_step"]
         ),
         settled_after=settled,
+        unobserved=unobserved_phases(events, rows, edges),
         still_warming=shows_slope(measured),
         device_clock=events.device_clock,
         program_ended=program_ended,

@@ -15,13 +15,13 @@ from time import perf_counter_ns
 
 LOADER_START_BEGIN = 1  # iter(loader); ident = loader | iterator ordinal << 20
 LOADER_START_END = 2
-FETCH_BEGIN = 3  # next(iterator); ident likewise
+FETCH_BEGIN = 3  # next(iterator); ident likewise; value: the thread
 FETCH_END = 4  # value: samples in the batch, -1 exhausted, -2 unknown
 FORWARD_BEGIN = 5  # outermost call of a root module; ident = model
 FORWARD_END = 6  # value bits: 1 grad enabled, 2 module.training, 4 autocast
-BACKWARD_BEGIN = 7
+BACKWARD_BEGIN = 7  # value: the thread
 BACKWARD_END = 8  # value: index into the losses, or -1
-OPTIMIZER_BEGIN = 9  # ident = optimizer
+OPTIMIZER_BEGIN = 9  # ident = optimizer; value: the thread
 OPTIMIZER_END = 10
 COPY_BEGIN = 11  # host to device; ident bits: 1 pinned source, 2 non_blocking
 COPY_END = 12  # value: bytes
@@ -34,7 +34,7 @@ BOUNDARY = 18  # value: number of the iteration that begins now
 SWITCH = 19  # in a switching launch, what is on from here; ident = arm, 0: the untouched program
 BLOCK_BEGIN = 20  # after a device synchronisation; ident likewise, value: number of the round
 BLOCK_END = 21
-GRADIENT_BEGIN = 22  # torch.autograd.grad; ident: number in GRADIENT_CALLS
+GRADIENT_BEGIN = 22  # torch.autograd.grad; ident: number in GRADIENT_CALLS; value: the thread
 GRADIENT_END = 23
 LEARNED = 24  # a batch has come of a loader (ident) whose batches are steps by the user's word
 DEVICE = 25  # the GPU came to the event of this time; value: ns since it came to the first such

@@ -4,7 +4,15 @@ import shlex
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
-from torchdoctor.reports import document, handed_out, network, time_parts, traced, wording
+from torchdoctor.reports import (
+    document,
+    handed_out,
+    network,
+    time_parts,
+    traced,
+    unobserved,
+    wording,
+)
 from torchdoctor.reports.trial_rows import (
     candidate_rows,
     measured,
@@ -62,6 +70,7 @@ def details(report: Report) -> list[document.Section]:
         standing = "training" if fix.aim == "training" else fix.standing
         offered[_OFFERED.get(standing, _OFFERED["untried"])].append(fix)
     unmeasured = [[", ".join(fixes), *why] for why, fixes in not_measured(report).items()]
+    doubts = [*unobserved.sentences(report), *report.doubts]
     return document.sections(
         ("Why: the path through the decision tree", _path(report)),
         ("Where a step's time goes", _time(report)),
@@ -82,7 +91,7 @@ def details(report: Report) -> list[document.Section]:
         *((title, _changes(report, fixes)) for title, fixes in offered.items()),
         ("Not measured", document.table(["fix", "", "reason"], unmeasured)),
         ("Other machines that launches connected to", network.contacts(report.network)),
-        ("Doubts", document.notes([clean(doubt) for doubt in report.doubts])),
+        ("Doubts", document.notes([clean(doubt) for doubt in doubts])),
         ("How to reproduce", [document.Code(clean(x), "shell") for x in report.reproduce]),
         ("Measured on" if report.steps or not report.trace else "Recorded on", _machine(report)),
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
-from torchdoctor.reports import handed_out, network, other_load, wording
+from torchdoctor.reports import handed_out, network, other_load, unobserved, wording
 from torchdoctor.reports.document import (
     Bars,
     Block,
@@ -565,7 +565,8 @@ def _step(report: Report) -> list[Block]:
 
 def _beware(report: Report) -> list[Block]:
     """Return what weakens the answer above, each in one sentence; the details have all of it."""
-    warnings = [wording.first_sentence(clean(doubt)) for doubt in report.beware]
+    doubts = [*unobserved.sentences(report), *report.beware]
+    warnings = [wording.first_sentence(clean(doubt)) for doubt in doubts]
     if report.interrupted:
         warnings.insert(0, "The run was interrupted: this is what was measured until then.")
     return [

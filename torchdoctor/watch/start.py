@@ -17,7 +17,7 @@ from typing import NoReturn
 from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.run_folder import new_run_folder
-from torchdoctor.watch.inside.stepping import BOUNDING
+from torchdoctor.steps.evidence import NAMED_KINDS
 from torchdoctor.watch.recording import FOLDER, Start, write_start
 from torchdoctor.words import Workload, secret_values
 from torchdoctor.words.errors import UsageError
@@ -88,7 +88,7 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
 
 
 def _check(settings: WatchSettings) -> None:
-    kinds, metrics = (*BOUNDING,), settings.metrics_file
+    kinds, metrics = NAMED_KINDS, settings.metrics_file
     if settings.step_on not in (None, *kinds):
         raise UsageError(
             f"--step-on takes {', '.join(kinds[:-1])} or {kinds[-1]}, not '{settings.step_on}'."

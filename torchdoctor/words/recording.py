@@ -52,6 +52,17 @@ class Boundary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnobservedPhase:
+    """A phase of the training that came beside the measured steps, and within none of them."""
+
+    kind: Annotated[str, "evaluation", "rollout"]  #: What went on: with batches, or without.
+    seconds: float  #: Time of one, on average.
+    times: int  #: How often it was seen.
+    calls: int  #: Forward passes in one, on average.
+    steps_between: int | None = None  #: Steps from one to the next; null: only one was seen.
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepStatistics:
     """Iterations of the measured window. Times are seconds; `*_s` phase fields are means per step.
 
@@ -100,6 +111,7 @@ class StepStatistics:
     two_modes: bool = False  #: Some steps take far longer: the mean decides, not the median.
     cycle_steps: int | None = None  #: Steps of a regular cycle, such as an epoch or a rollout.
     settled_after: int | None = None  #: Steps until the last ten showed no downward slope.
+    unobserved: list[UnobservedPhase] = field(default_factory=list)  #: What no such step shows.
     device_clock: bool = False  #: Times are those at which the GPU came to each event.
     device_busy_s: float | None = None  #: Of a step, surely: it came to events behind the host.
     still_warming: bool = False  #: The last steps measured were still getting faster or slower.

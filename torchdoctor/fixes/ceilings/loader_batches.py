@@ -9,7 +9,7 @@ gets real batches and comes to its end.
 
 from typing import Any
 
-from torchdoctor.facts.lookup import phase_share
+from torchdoctor.facts.lookup import phase_share, training_loaders
 from torchdoctor.words import CeilingSpec, Recording, Settings
 
 _LEAST_SHARE = 0.05  # of the step: the tree's bound for a moderate wait
@@ -28,6 +28,8 @@ def share(recording: Recording) -> float | None:
 def settings(recording: Recording) -> Settings | None:
     """Return the training loader's number; None if it drives no loop, or nothing shows learning."""
     steps = recording.steps
+    if len(training_loaders(recording)) > 1:
+        return None  # made anew for each epoch: no batch of one stands for those of the next
     if steps is None or steps.boundary.kind != "loader" or steps.boundary.learned_by == "batch":
         return None
     if (share(recording) or 0.0) < _LEAST_SHARE:

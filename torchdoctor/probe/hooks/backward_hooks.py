@@ -7,6 +7,7 @@ import os
 import sys
 from array import array
 from itertools import islice
+from threading import get_ident
 
 from .. import dynamo_frames, places, step_log, wrapping
 from . import gradient_hooks
@@ -91,6 +92,7 @@ class BackwardPasses:
         # False: not looked for yet
         session.backward_location = False if session.phases else None
         self._bounds = session.window.bounds("backward")
+        self._open = 0  # passes; those within one, as of checkpointing, separate no steps
 
     @dynamo_frames.quietly
     def _first(self, retain_graph):
@@ -127,14 +129,16 @@ class BackwardPasses:
     def begin_replay(self):
         """Note that one begins which was captured into a graph."""
         session = self._session
-        if self._bounds:
+        if self._bounds and not self._open:
             session.window.event("backward", 0)
+        self._open += 1
         if session.phases:
-            session.log.add(step_log.BACKWARD_BEGIN)
+            session.log.add(step_log.BACKWARD_BEGIN, 0, get_ident())
 
     def end(self, tensors, replayed=False):
         """Note that it ended; `tensors`: what it began at, () where there is no loss."""
         session, optimizers = self._session, self._session.optimizers
+        self._open = max(self._open - 1, 0)
         index = self._losses.keep(tensors, replayed)
         if optimizers.open or optimizers.briefly:
             optimizers.backward_ended(session.learned >= _SETTLED)
@@ -143,6 +147,11 @@ class BackwardPasses:
             return  # fetches separate iterations and watch the clock
         now = session.log.add(step_log.BACKWARD_END, 0, index)
         session.learning(now)
+
+    def failed(self):
+        """Note that one ended by an exception."""
+        self._open = max(self._open - 1, 0)
+        self._session.log.add(step_log.BACKWARD_END, 0, -1)
 
     def end_replay(self, loss):
         """Note that one ended which was captured into a graph; None: its loss is gone."""
@@ -173,7 +182,7 @@ class BackwardPasses:
             except BaseException as error:
                 session.hide_frames(error)
                 if not captured:
-                    session.log.add(step_log.BACKWARD_END, 0, -1)
+                    self.failed()
                 raise
             finally:
                 graphs.within -= 1

@@ -4,6 +4,8 @@ Where a program makes no backward pass, the calls of one kind are its backward p
 observes logs each call with its kind, and the plan of later ones names what counts.
 """
 
+from threading import get_ident
+
 from .. import places, step_log, wrapping
 from .scaled_losses import first_of
 
@@ -75,7 +77,7 @@ class _GradientCalls:
             if session.gradient_location is None:
                 session.gradient_location = places.here()
         code = session.log.last_code
-        session.log.add(step_log.GRADIENT_BEGIN, kind)
+        session.log.add(step_log.GRADIENT_BEGIN, kind, get_ident())
         return code
 
     def _after(self, kind, code):
@@ -150,9 +152,10 @@ class _GradientCalls:
                 result = old(*args, **kwargs)
             except BaseException as error:
                 session.hide_frames(error)
-                if counts or phases:
-                    end = step_log.BACKWARD_END if counts else step_log.GRADIENT_END
-                    session.log.add(end, 0 if counts else kind, -1)
+                if counts:
+                    passes.failed()
+                elif phases:
+                    session.log.add(step_log.GRADIENT_END, kind, -1)
                 raise
             finally:
                 self._busy = False

@@ -1,11 +1,13 @@
 """DataLoader: how each was made, and the wait for each batch.
 
 Iterators keep their type (`len(iter(loader))` works): `__next__` is wrapped on torch's own base
-class, `__iter__` on DataLoader, which frameworks' subclasses call in the end.
+class, `__iter__` on DataLoader, which frameworks' subclasses call in the end, and `_get_iterator`,
+for those that go on with an iterator which they made by it.
 """
 
 import time
 from importlib import import_module
+from threading import get_ident
 
 from .. import dynamo_frames, places, step_log, wrapping
 from ..measure import loader_facts
@@ -26,6 +28,8 @@ class Loaders:
         self.untouched_init = self.iterate = None  # torch's own, which log nothing
         self.suspended = {}  # by loader: an iterator in the middle of whose pass an epoch ended
         self._iterators = 0
+        self._alike = {}  # by number: whether the line of the one that separates steps made it
+        self._making = set()  # (thread, loader) that make an iterator which is noted, or is ours
         self.fingerprints = Fingerprints(session.plan.get("fingerprint_batches") or 0)
 
     def made(self, loader, location):
@@ -41,6 +45,27 @@ class Loaders:
         if loader not in self._idents:
             self.made(loader, None)
         return self._idents[loader]
+
+    def bounds(self, number, wanted):
+        """Return whether a loader's fetches separate steps: it is the one, or made by its line."""
+        if number == wanted:
+            return True
+        if number not in self._alike and wanted < len(self.known):
+            self._alike[number] = self.known[number].is_made_where(self.known[wanted])
+        return self._alike.get(number, False)
+
+    def is_making(self, loader):
+        """Return whether this thread makes an iterator of it that is noted already, or is ours."""
+        return (get_ident(), id(loader)) in self._making
+
+    def make(self, old, loader):
+        """Return the iterator that torch's own method makes; nothing is noted of it."""
+        making = get_ident(), id(loader)
+        self._making.add(making)
+        try:
+            return old(loader)
+        finally:
+            self._making.discard(making)
 
     def started(self, iterator, ident):
         """Note a new pass over a loader; its events carry loader and pass in one number."""
@@ -114,27 +139,41 @@ def _wrap_init(session, loaders, cls):
 def _wrap_iter(session, loaders, cls):
     compiling = session.torch.compiler.is_dynamo_compiling
 
-    def make(old):
+    @dynamo_frames.pass_through
+    def start(old, loader):
+        ident = loaders.of(loader)
+        session.log.add(step_log.LOADER_START_BEGIN, ident)
+        try:
+            iterator = loaders.make(old, loader)
+        except BaseException as error:
+            session.hide_frames(error)
+            raise
+        finally:
+            session.log.add(step_log.LOADER_START_END, ident)
+        session.guarded(loaders.started)(iterator, ident)
+        return iterator
+
+    def around_iter(old):
         def __iter__(self):
-            if compiling() or not session.on:
+            if compiling() or not session.on or loaders.is_making(self):
                 return old(self)
             if (resumed := loaders.resumed(self)) is not None:
                 return resumed
-            ident = loaders.of(self)
-            session.log.add(step_log.LOADER_START_BEGIN, ident)
-            try:
-                iterator = old(self)
-            except BaseException as error:
-                session.hide_frames(error)
-                raise
-            finally:
-                session.log.add(step_log.LOADER_START_END, ident)
-            session.guarded(loaders.started)(iterator, ident)
-            return iterator
+            return start(old, self)
 
         return __iter__
 
-    loaders.iterate = wrapping.wrap(cls, "__iter__", make)
+    def around_maker(old):
+        def _get_iterator(self):
+            if compiling() or not session.on or loaders.is_making(self):
+                return old(self)
+            return start(old, self)
+
+        return _get_iterator
+
+    untouched = wrapping.wrap(cls, "__iter__", around_iter)
+    loaders.iterate = lambda loader: loaders.make(untouched, loader)
+    wrapping.wrap(cls, "_get_iterator", around_maker)
 
 
 def _on_cpu_s(before=(0.0, 0.0)):
@@ -160,7 +199,8 @@ class _Fetches:
     def _learned(self, number, ident, now):
         """Note a step by the user's word; in a timed launch only of the loader that counts."""
         session, window = self._session, self._session.window
-        if window.kind is None or (window.kind == "loader" and number == window.ident):
+        is_boundary = window.kind == "loader" and self._loaders.bounds(number, window.ident)
+        if window.kind is None or is_boundary:
             if session.phases:
                 session.log.add(step_log.LEARNED, ident)
             session.learning(now)
@@ -241,10 +281,10 @@ class _Fetches:
             try:
                 if models.open_contexts:
                     models.leave_contexts()
-                if bounds:
-                    window.event("loader", number)
+                if bounds and window.kind == "loader" and loaders.bounds(number, window.ident):
+                    window.event("loader", window.ident)
                 if not sparse:
-                    add(step_log.FETCH_BEGIN, ident)
+                    add(step_log.FETCH_BEGIN, ident, get_ident())
             except Exception as error:
                 session.fail("fetch", error)
             closely = loaders.known[number].batches < _CPU_TIMED or not session.first_batch_done

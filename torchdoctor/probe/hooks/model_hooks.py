@@ -28,6 +28,7 @@ class Models:
         self.known = []  # _Root
         self._wrapped = set()
         self._scans = self._later_scans = self._vain_scans = 0
+        self._looked_early = not session.phases
         self.depth = 0
         self.open_contexts = []
         self.seen_forward = False  # once settled: since the last backward
@@ -41,6 +42,15 @@ class Models:
             return
         self._scans += 1
         self._scan()
+
+    def look_early(self):
+        """Scan where the first optimizer is made, so that what comes before the training is seen.
+
+        Models may still be wrapped then: the scans of `discover` are made all the same.
+        """
+        if not self._looked_early:
+            self._looked_early = True
+            self._scan()
 
     def look_again(self):
         """Scan at a backward without a forward, for a later phase's model; not if that is vain."""
@@ -77,7 +87,7 @@ class Models:
             return
         if next(iter(module.parameters()), None) is None:
             return
-        root, cls = _Root(module, len(self.known)), type(module)
+        root, cls = _Root(module, len(self.known), not self._scans), type(module)
         self._idents[id(module)] = root.ident
         self.known.append(root)
         if cls not in self._wrapped:
@@ -114,12 +124,13 @@ class Models:
 
     def facts(self):
         """Return `models` of the process facts."""
-        return {"models": [root.facts() for root in self.known]}
+        roots = [root for root in self.known if root.forwards or not root.is_early]
+        return {"models": [root.facts() for root in roots]}
 
 
 class _Root:
-    def __init__(self, module, ident):
-        self.ident = ident
+    def __init__(self, module, ident, is_early):
+        self.ident, self.is_early = ident, is_early
         self.module = weakref.ref(module)
         self.described = describe(module)
         self.input_shapes, self.eval_shapes = [], set()

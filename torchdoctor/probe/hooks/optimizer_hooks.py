@@ -2,6 +2,7 @@
 
 import weakref
 from functools import partial
+from threading import get_ident
 
 from .. import places, step_log, wrapping
 
@@ -118,6 +119,7 @@ def install(session):
     @session.guarded
     def made(optimizer):
         optimizers.made(optimizer, places.made_here(optimizer))
+        session.models.look_early()
 
     def make(old):
         def __init__(self, *args, **kwargs):
@@ -160,7 +162,7 @@ def _install_steps(session):
     def note_begin(optimizer):
         ident = optimizers.begin(optimizer)
         if phases:
-            add(step_log.OPTIMIZER_BEGIN, ident)
+            add(step_log.OPTIMIZER_BEGIN, ident, get_ident())
 
     @session.guarded
     def step_ended(optimizer):

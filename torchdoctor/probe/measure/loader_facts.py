@@ -48,6 +48,13 @@ class Known:
         self._described = _described(loader, self._torch)
         self._described["no_second"] = why_no_second(loader, self._torch, self.writes)
 
+    def is_made_where(self, other):
+        """Return whether the same line made both: one after another they are one loader."""
+        own, its = self._location, other._location
+        if not own or not its:
+            return False
+        return (own["file"], own["line"]) == (its["file"], its["line"])
+
     def loader(self):
         """Return the loader, as long as the program holds it."""
         return self._loader()

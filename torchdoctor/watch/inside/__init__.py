@@ -1,1 +1,1 @@
-"""The part of `watch` that runs inside the user's process: standard library and probe only."""
+"""The part of `watch` inside the user's process: needs standard library, probe and steps alone."""

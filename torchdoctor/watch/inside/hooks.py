@@ -5,6 +5,7 @@ Unlike the probe's own they ask nothing of the program's data sets, losses on a 
 
 import functools
 import weakref
+from _thread import get_ident
 from importlib import import_module
 from time import perf_counter_ns
 
@@ -31,6 +32,7 @@ class Loaders:
         self._numbers = import_module("torch.utils.weak").WeakIdKeyDictionary()
         # [place, location, BatchSizes, batches to learn from, workers, batch size, it is kept to]
         self.rows = []
+        self._making = set()  # (thread, loader) that make an iterator which is noted already
 
     def made(self, loader, location):
         """Note a new loader; return its number."""
@@ -53,6 +55,8 @@ class Loaders:
         data = self._watch.torch.utils.data
         wrapping.wrap(data.DataLoader, "__init__", self._init)
         wrapping.wrap(data.DataLoader, "__iter__", self._iter)
+        # For those that go on with an iterator which they made by it.
+        wrapping.wrap(data.DataLoader, "_get_iterator", self._iter)
         wrapping.wrap(data.dataloader._BaseDataLoaderIter, "__next__", self._next)
 
     def _init(self, old):
@@ -70,11 +74,12 @@ class Loaders:
         return __init__
 
     def _iter(self, old):
-        watch, add = self._watch, self._watch.log.add
+        watch, add, making = self._watch, self._watch.log.add, self._making
         compiling = watch.torch.compiler.is_dynamo_compiling
 
-        def __iter__(loader):
-            if compiling():
+        @functools.wraps(old)
+        def begin(loader):
+            if compiling() or (get_ident(), id(loader)) in making:
                 return old(loader)
             if watch.resting:
                 watch.wake()  # what begins while nothing is hooked would never be seen
@@ -82,18 +87,20 @@ class Loaders:
                 return old(loader)
             number = self._numbers[loader] if loader in self._numbers else self.made(loader, None)
             add(step_log.LOADER_START_BEGIN, number)
+            making.add((get_ident(), id(loader)))
             try:
                 iterator = old(loader)
             except BaseException as error:
                 watch.hide_frames(error)
                 raise
             finally:
+                making.discard((get_ident(), id(loader)))
                 add(step_log.LOADER_START_END, number)
             if hasattr(iterator, "__dict__"):  # a program's own may be a generator
                 iterator._torchdoctor_ident = number
             return iterator
 
-        return __iter__
+        return begin
 
     def _next(self, old):
         watch, add, rows = self._watch, self._watch.log.add, self.rows

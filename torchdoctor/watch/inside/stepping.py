@@ -12,8 +12,9 @@ from struct import Struct
 from time import perf_counter_ns
 
 from ...probe import dynamo_frames, step_log
+from ...steps import evidence
+from ...steps.rule import StepRule
 from . import layout
-from .finding import Candidates
 
 CHECKPOINT_BEGIN, CHECKPOINT_END, EXCHANGE, FLAG = range(101, 105)  # beside the probe's
 THINNED_FROM = 1_000_000  # steps
@@ -22,16 +23,23 @@ _LONGEST_ROW_NS = 8_000_000_000  # a kill loses no more than this
 _MOST_IN_ROW = 65_000
 _SLOW = 4.0  # times as long as its like
 _MOST_HELD = 20_000  # events, until it is decided what a step is
-_DECIDE_AT = 24  # passes and optimizer steps
-_DECIDE_NS = 5_000_000_000
-_SILENT = 16  # passes and optimizer steps without a boundary, at least: it is another by now
+_LEAN_NS = 5_000_000_000  # from then on what few events speak for counts, until it is decided
 _WORK_NS = 250_000_000  # from one look at what came to the next
 _PATIENCE_NS = 1_000_000_000  # for a boundary, which is the best moment for it
-BOUNDING = {
+_BOUNDING = {
     "loader": step_log.FETCH_BEGIN,
     "optimizer": step_log.OPTIMIZER_END,
     "backward": step_log.BACKWARD_BEGIN,
     "explicit": step_log.EXPLICIT_STEP,
+}
+_EVENTS = {  # of the rule
+    step_log.FETCH_BEGIN: evidence.FETCH,
+    step_log.OPTIMIZER_BEGIN: evidence.OPTIMIZER_BEGIN,
+    step_log.OPTIMIZER_END: evidence.OPTIMIZER_END,
+    step_log.BACKWARD_BEGIN: evidence.BACKWARD_BEGIN,
+    step_log.BACKWARD_END: evidence.BACKWARD_END,
+    step_log.GRADIENT_BEGIN: evidence.GRADIENT,
+    step_log.EXPLICIT_STEP: evidence.STEP,
 }
 _BY_LOADER, _BY_MODE = 1, 2
 _pack = Struct("=qiiqq").pack  # thread, code, ident, time, value: code and ident are one number
@@ -97,8 +105,9 @@ class StepLog:
         self.off_steps = 0  # that ended while the hooks were off
         self.phase, self.phase_ns = layout.OTHER, perf_counter_ns()
         self._thread = None
-        self._held, self._threads = [], {}
-        self._candidates = Candidates(self._wanted)
+        self._held = []
+        self._rule = StepRule(self._wanted)
+        self._decision = None
         self._begin_row(self.phase_ns)
         self._last_ns = self._step_ns = self.phase_ns
         self._step_s = [0] * len(layout.PHASES)  # ns
@@ -106,9 +115,6 @@ class StepLog:
         self._open = [0] * 5
         self._evaluating, self._evaluated = 0, (0, 0)
         self._learning, self._recent, self._feeding, self._trained = set(), [], [], set()
-        # Of passes and optimizer steps: at the last boundary, in the longest step, and whether
-        # they are counted anew since that boundary is silent.
-        self._bounded_at, self._longest, self._anew = 0, 1, False
         self._interrupted_ns, self._begun = 0, False
         self._slow_rows = self._thin_rows = self._usual_ns = 0
 
@@ -151,9 +157,10 @@ class StepLog:
         self._boundary = array("q")
         self.due_ns = 0
         if at_loader and self.kind == "loader":
+            self._rule.repeat(0)
             self._end_step(now)  # it may be that of an evaluation
         else:
-            self._candidates.learn()  # so that the next fetch is a boundary
+            self._rule.learn()  # so that the next fetch is a boundary
 
     @dynamo_frames.quietly
     def work(self):
@@ -182,14 +189,14 @@ class StepLog:
         compiled, decided = self.has_compiled(), self._thread is not None
         at, count, boundary = int(start is not None), len(keys), False
         while at < count:
-            if start is not None and not (compiled or self._anew):
+            if start is not None and not (compiled or self._rule.is_silent):
                 end = _next(keys, keys[start], at)
                 repeated = self._repeated.get(text[8 * start : 8 * end])
                 if repeated is not None:
                     self._repeat(repeated, times[start : end + 1], values[start:end])
                     boundary, start, at = True, end, end + 1
                     continue
-            before, learned, phases = self._state(), self._candidates.learned, [self.phase]
+            before, learned, phases = self._state(), self._rule.learned, [self.phase]
             self._is_odd = boundary = False
             while at < count and not boundary:
                 if compiled and at == count - 1:  # in the longest step, so likely the last one
@@ -203,7 +210,7 @@ class StepLog:
                 at += 1
             is_like = boundary and start is not None and before == self._state()
             if is_like and not self._is_odd and len(self._repeated) < _MOST_REPEATED:
-                learned, end = self._candidates.learned - learned, at - 1
+                learned, end = self._rule.learned - learned, at - 1
                 pairs = zip(halves[8 * start + 2 :: 8], halves[8 * start + 3 :: 8])  # noqa: B905
                 telling = [
                     (place, code, ident)
@@ -233,9 +240,7 @@ class StepLog:
             self.phase = phases[at]
             self._tell_value(code, ident, times[at], values[at])
         now = self._last_ns = self.phase_ns = times[-1]
-        self._candidates.learned += learned
-        if self.kind == "loader":
-            self._candidates.fetch(self.place)
+        self._rule.repeat(learned)
         self._end_step(now)
         self._open, self.phase = opened, phases[-1]
 
@@ -244,72 +249,56 @@ class StepLog:
         if len(held) >= _MOST_HELD:
             del held[: _MOST_HELD // 2]
         held.append((thread, code, ident, now, value))
+        self._give(thread, code, ident, now)
         if code in (
             *(step_log.BACKWARD_END, step_log.OPTIMIZER_END, step_log.GRADIENT_END),
             step_log.EXPLICIT_STEP,
         ):
             self.on_learning(now)
-            count = self._threads[thread] = self._threads.get(thread, 0) + 1
-            if count >= _DECIDE_AT or now - held[0][3] > _DECIDE_NS:
-                self._decide(thread)
+            if self._rule.decision is not None:
+                self._begin(self._rule.decision, False)
+            elif now - held[0][3] > _LEAN_NS:
+                leaning = self._rule.leaning(thread)
+                if leaning is not None and leaning.is_sure:
+                    self._begin(leaning, True)
 
-    def _decide(self, thread):
-        candidates = self._candidates
-        candidates.restart()
-        has_passes = any(code == step_log.BACKWARD_END for _, code, *_ in self._held)
-        for its, code, ident, _, _ in self._held:
-            if its == thread:
-                self._count(code, ident, has_passes)
-        decision = candidates.decide()
-        if decision is None:
-            return
-        self._thread, held, self._held = thread, self._held, []
+    def _give(self, thread, code, ident, now):
+        """Give the rule an event; return whether it separates two steps."""
+        kind = _EVENTS.get(code)
+        if kind is None or (kind == evidence.GRADIENT and ident == _PARTIAL):
+            return False
+        source = self._place_of(ident) if kind == evidence.FETCH else ident
+        return self._rule.add(kind, source, thread, now)
+
+    def _begin(self, decision, provisional):
+        """Take in all events of the thread that trains, of which it is known what a step is."""
+        self._rule = StepRule(self._wanted, decision, provisional)
+        self._thread, held, self._held = decision.thread, self._held, []
         self._found(decision, False)
-        candidates.restart()
         self._last_ns = self._step_ns = self.phase_ns = held[0][3]
         self._begin_row(self._last_ns)
         for its, code, ident, now, value in held:
-            if its == thread:
+            if its == decision.thread:
                 self._take(code, ident, now, value)
 
     def _found(self, decision, again):
-        self.kind, self.place = decision
+        if decision.source == evidence.GRADIENTS:
+            self.kind, self.place = decision.kind, None
+            self._bounding = step_log.GRADIENT_BEGIN
+        else:
+            self.kind, self.place = decision.kind, decision.source
+            self._bounding = _BOUNDING[self.kind]
+        self._decision = decision
         self._changed()
-        self._bounding = BOUNDING[self.kind]
-        self.on_found(*decision, again)
-
-    def _count(self, code, ident, backwards_seen=True):
-        """Let the candidates count an event; return whether it is a boundary of its kind."""
-        candidates = self._candidates
-        if code == step_log.FETCH_BEGIN:
-            place = self._place_of(ident)
-            return candidates.fetch(place) and self.kind == "loader" and place == self.place
-        if code == step_log.OPTIMIZER_END:
-            candidates.stepping = False
-            optimizers = candidates.optimizers
-            optimizers[ident] = optimizers.get(ident, 0) + 1
-            return self.kind == "optimizer" and ident == self.place
-        if code == step_log.BACKWARD_BEGIN:
-            candidates.backwards += 1
-            candidates.nested += candidates.stepping
-            candidates.learn()
-            return self.kind == "backward"
-        if code == step_log.OPTIMIZER_BEGIN:
-            candidates.stepping = True
-            candidates.learn()
-        elif code == step_log.EXPLICIT_STEP:
-            candidates.explicit += 1
-            return self.kind == "explicit"
-        elif code == step_log.GRADIENT_BEGIN and ident != _PARTIAL and not backwards_seen:
-            candidates.backwards += 1
-            candidates.learn()
-        return False
+        self.on_found(self.kind, self.place, again)
 
     def _take(self, code, ident, now, value):
-        boundary = self._count(code, ident)
+        boundary = self._give(self._thread, code, ident, now)
+        if self._rule.decision is not self._decision:
+            self._found(self._rule.decision, True)
         if boundary and not self._begun:
             self._begun = True
-            if code in (step_log.FETCH_BEGIN, step_log.BACKWARD_BEGIN):
+            if code not in (step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP):
                 boundary = False  # it begins the first step
                 self._last_ns = self._step_ns = now
                 self._step_s = [0] * len(self._step_s)
@@ -357,7 +346,7 @@ class StepLog:
         elif code == step_log.FETCH_BEGIN:
             place = self._place_of(ident)
             self._recent.append(place)
-            if self._candidates.learned or self.step:
+            if self._rule.learned or self.step:
                 self._evaluates(_BY_LOADER if self._foreign(place) else 0, now)
         elif code == step_log.LOADER_START_BEGIN:
             place = self._place_of(ident)
@@ -388,8 +377,6 @@ class StepLog:
                 self._feeding, self._recent = [], []
             if self._evaluating:
                 self._evaluates(0, now)
-            if self._candidates.learned - self._bounded_at > max(_SILENT, 8 * self._longest):
-                self._decide_again()
         elif code == FLAG:
             self.flags |= ident
 
@@ -426,15 +413,6 @@ class StepLog:
             self._on_event(now, "evaluation", seconds=(now - self._evaluated) / 1e9)
         self._evaluating = how
 
-    def _decide_again(self):
-        """Look what separates steps now: the old boundary is silent. First count anew."""
-        candidates = self._candidates
-        decision = candidates.decide() if self._anew else None
-        candidates.restart()
-        self._anew, self._bounded_at = not self._anew, 0
-        if decision is not None and decision != (self.kind, self.place):
-            self._found(decision, True)
-
     def _begin_row(self, now):
         self._row_ns, self._row_steps, self._row_flags = now, 0, 0
         self._row = [0] * len(layout.PHASES)
@@ -444,9 +422,6 @@ class StepLog:
         """End the step that is under way: the next one begins here."""
         self._step_s[self.phase] += now - self._last_ns
         self._last_ns = now
-        learned = self._candidates.learned
-        self._longest = max(self._longest, learned - self._bounded_at)
-        self._bounded_at, self._anew = learned, False
         if self.kind in ("loader", "explicit"):
             self._open = [0] * len(self._open)  # what an exception left open
         self._is_odd |= bool(self.flags)
@@ -509,7 +484,11 @@ class StepLog:
     def end(self):
         """End the last step with its last event, as no boundary follows; write its row."""
         self.work()
-        if self.kind in ("loader", "backward") and self._candidates.learned > self._bounded_at:
+        leaning = self._rule.leaning() if self._thread is None else None
+        if leaning is not None and leaning.is_sure:
+            self._begin(leaning, True)  # nothing more comes that could decide it
+        learns = self._rule.learned > self._rule.bounded_at
+        if (self.kind == "loader" and learns) or (self.kind == "backward" and self._begun):
             self._end_step(self._last_ns)
         if self._thread is not None and self._row_steps:
             self._write_row(self._step_ns, self.step)
