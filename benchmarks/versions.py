@@ -1,6 +1,6 @@
 """Does the suite pass with each supported version of torch and of Python?
 
-    python benchmarks/versions.py run FOLDER [--only NAME,NAME] [--parts PART,PART] [--quick]
+    python benchmarks/versions.py run FOLDER [--only NAME,NAME] [--parts PART,PART] [--speeds fast]
     python benchmarks/versions.py page
 
 Each row gets an environment of its own in FOLDER, made when it is not there: an interpreter named
@@ -8,7 +8,8 @@ Each row gets an environment of its own in FOLDER, made when it is not there: an
 what its tests need. In it the tests of each part run. What fails runs a second time, alone: what
 passes then is counted as passed and kept as `again`. Each row of the log holds the versions as the
 environment's own interpreter states them. `run` goes on where the last call ended; what is named by
-`--only` runs again. `page` prints the table of the last row of each environment and part.
+`--only` runs again. `page` prints the table of the last row of each environment and part; its
+tests marked slow, which start programs, have rows of their own.
 
 By hand, not in CI: torch's builds for CUDA, which load without a GPU, take 6 GB each.
 """
@@ -24,6 +25,7 @@ import subprocess
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
@@ -43,9 +45,10 @@ PARTS = {
         "tests/watch/test_watch_fidelity.py",
     ),
 }
+SPEEDS = {"fast": "not slow", "slow": "slow"}
 _VERSIONS = """
 import json, platform, torch
-print(json.dumps([platform.python_version(), str(torch.__version__)]))
+print(json.dumps({"python": platform.python_version(), "torch": str(torch.__version__)}))
 """
 
 
@@ -76,7 +79,7 @@ class Outcome:
 
     name: str
     part: str
-    quick: bool  # without the tests marked slow
+    speed: str  # "slow": the tests marked so; "fast": the others
     python: str
     torch: str
     commit: str
@@ -115,36 +118,38 @@ def prepared(environment: Environment, folder: Path) -> Path:
     return python
 
 
-def tried(environment: Environment, part: str, quick: bool, folder: Path) -> Outcome:
-    """Run the tests of one part; what goes wrong before them is said in the row."""
+def tried(environment: Environment, part: str, speed: str, folder: Path) -> Outcome:
+    """Run the tests of one part; where none could run, the row says why."""
     began = time.monotonic()
-    stated = {"name": environment.name, "part": part, "quick": quick, "commit": _commit()}
+    stated = {"name": environment.name, "part": part, "speed": speed, "commit": _commit()}
+    versions = {"python": environment.python, "torch": environment.torch}
+    printed = folder / f"{environment.name}-{part}-{speed}.txt"
+    chosen = ["-n", "auto", "--dist", "loadgroup", "-m", SPEEDS[speed], *PARTS[part]]
     try:
         python = prepared(environment, folder)
         said = subprocess.run([python, "-c", _VERSIONS], capture_output=True, check=True).stdout
-    except (LookupError, subprocess.CalledProcessError) as error:
-        wanted = {"python": environment.python, "torch": environment.torch}
-        return Outcome(**stated, **wanted, seconds=0.0, error=f"not installed: {error}")
-    version, torch = json.loads(said)
-    printed = folder / f"{environment.name}-{part}.txt"
-    chosen = ["-m", "not slow"] if quick else []
-    first = _outcomes(python, ["-n", "auto", "--dist", "loadgroup", *chosen, *PARTS[part]], printed)
-    failed, again = [name for name, outcome in first if outcome == "failed"], []
-    if failed:
-        second = dict(_outcomes(python, failed, printed.with_suffix(".again.txt")))
-        again = [name for name in failed if second.get(name) == "passed"]
+        versions = json.loads(said)
+        first = _outcomes(python, chosen, printed)
+        failed = [name for name, outcome in first if outcome == "failed"]
+        second = dict(_outcomes(python, failed, printed.with_suffix(".again"))) if failed else {}
+    except (LookupError, RuntimeError, subprocess.CalledProcessError) as error:
+        return Outcome(**stated, **versions, seconds=0.0, error=str(error))
+    again = [name for name in failed if second.get(name) == "passed"]
     counted = Counter(outcome for _, outcome in first)
     passed = counted.pop("passed", 0) + len(again)
     counted.pop("failed", None)
     return Outcome(
-        **stated, python=version, torch=torch, seconds=round(time.monotonic() - began),
-        passed=passed, failed=[name for name in failed if name not in again], again=again,
-        skipped=dict(counted), error=None if first else _last_line(printed),
+        **stated, **versions, seconds=round(time.monotonic() - began), passed=passed, again=again,
+        failed=[name for name in failed if name not in again], skipped=dict(counted),
     )  # fmt: skip
 
 
 def _outcomes(python: Path, arguments: list[str], printed: Path) -> list[tuple[str, str]]:
-    """Return each test's name beside "passed", "failed" or the reason why it was skipped."""
+    """Return each test's name beside "passed", "failed" or the reason why it was skipped.
+
+    Raises:
+        RuntimeError: pytest ended without a word of any test; what it printed is in `printed`.
+    """
     with TemporaryDirectory() as folder, printed.open("w", encoding="utf-8") as output:
         written = Path(folder, "outcomes.xml")
         subprocess.run(
@@ -154,7 +159,7 @@ def _outcomes(python: Path, arguments: list[str], printed: Path) -> list[tuple[s
             stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
         if not written.exists():
-            return []
+            raise RuntimeError(f"pytest wrote no outcomes: see {printed}")
         cases = ElementTree.parse(written).iter("testcase")
         return [(_name(case), _outcome(case)) for case in cases]
 
@@ -171,42 +176,55 @@ def _outcome(case: ElementTree.Element) -> str:
     return "passed" if skipped is None else str(skipped.get("message"))
 
 
-def _last_line(printed: Path) -> str:
-    return printed.read_text(encoding="utf-8").strip().splitlines()[-1]
-
-
 def _commit() -> str:
     asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run(folder: Path, only: list[str], parts: list[str], quick: bool, log: Path) -> None:
+def run(folder: Path, only: list[str], parts: list[str], speeds: list[str], log: Path) -> None:
     """Try what the log does not hold yet, or what is named."""
-    known = {(row.name, row.part) for row in last_rows(log) if not row.failed and not row.error}
-    for environment in ENVIRONMENTS:
-        for part in parts:
-            if environment.name not in only if only else (environment.name, part) in known:
-                continue
-            outcome = tried(environment, part, quick, folder)
-            append(log, asdict(outcome))
-            print(json.dumps(asdict(outcome), indent=1), flush=True)
+    rows = rows_by_key(log).items()
+    known = {key for key, row in rows if not row.failed and not row.error}
+    for environment, part, speed in product(ENVIRONMENTS, parts, speeds):
+        key = (environment.name, part, speed)
+        if environment.name not in only if only else key in known:
+            continue
+        outcome = tried(environment, part, speed, folder)
+        append(log, asdict(outcome))
+        print(json.dumps(asdict(outcome), indent=1), flush=True)
 
 
-def last_rows(log: Path) -> list[Outcome]:
-    """Return the last row of each environment and part, in the order of the table."""
-    rows = {(row["name"], row["part"]): Outcome(**row) for row in rows_of(log)}
-    order = [(environment.name, part) for environment in ENVIRONMENTS for part in PARTS]
-    return [rows[key] for key in order if key in rows]
+def rows_by_key(log: Path) -> dict[tuple[str, str, str], Outcome]:
+    """Return the last row of each environment, part and speed."""
+    return {(row["name"], row["part"], row["speed"]): Outcome(**row) for row in rows_of(log)}
 
 
 def page(log: Path) -> None:
-    """Print the table; of a part that was not tried nothing is said."""
-    print("| torch | Python | part | passed | failed | skipped |\n|---|---|---|---|---|---|")
-    for row in last_rows(log):
-        part = f"{row.part}, without the slow tests" if row.quick else row.part
-        failed = row.error or "; ".join(row.failed) or "0"
-        skipped = sum(row.skipped.values())
-        print(f"| {row.torch} | {row.python} | {part} | {row.passed} | {failed} | {skipped} |")
+    """Print the table; what was not tried is said to be so."""
+    rows = rows_by_key(log)
+    print(f"| torch | Python | {' | '.join(PARTS)} | failing |\n|{' --- |' * (len(PARTS) + 3)}")
+    for environment in ENVIRONMENTS:
+        own = [rows[key] for key in rows if key[0] == environment.name]
+        cells = [
+            ", ".join(_cell(rows.get((environment.name, part, speed)), speed) for speed in SPEEDS)
+            for part in PARTS
+        ]
+        torch = own[-1].torch if own else environment.torch
+        python = own[-1].python if own else environment.python
+        failing = "; ".join(
+            row.error or ", ".join(row.failed) for row in own if row.error or row.failed
+        )
+        print(
+            f"| {torch} | {python} | {' | '.join(cells)} | {failing or ('none' if own else '')} |"
+        )
+
+
+def _cell(row: Outcome | None, speed: str) -> str:
+    """Return how many passed of those that were not skipped."""
+    if row is None:
+        return f"{speed}: not tried"
+    skipped = f" ({sum(row.skipped.values())} skipped)" if row.skipped else ""
+    return f"{speed}: {row.passed} of {row.passed + len(row.failed)}{skipped}"
 
 
 def main() -> None:
@@ -217,7 +235,7 @@ def main() -> None:
     runs.add_argument("folder", type=Path, help="for the environments and what the tests print")
     runs.add_argument("--only", default="", help="names of rows, comma-separated")
     runs.add_argument("--parts", default=",".join(PARTS), help="comma-separated")
-    runs.add_argument("--quick", action="store_true", help="without the tests marked slow")
+    runs.add_argument("--speeds", default=",".join(SPEEDS), help="comma-separated")
     pages = commands.add_parser("page")
     for command in (runs, pages):
         command.add_argument("--log", type=Path, default=LOG)
@@ -226,11 +244,13 @@ def main() -> None:
         page(given.log)
         return
     only = [name for name in given.only.split(",") if name]
-    unknown = {*only} - {x.name for x in ENVIRONMENTS} | {*given.parts.split(",")} - {*PARTS}
+    parts, speeds = given.parts.split(","), given.speeds.split(",")
+    names = {environment.name for environment in ENVIRONMENTS}
+    unknown = {*only} - names | {*parts} - {*PARTS} | {*speeds} - {*SPEEDS}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     given.folder.mkdir(parents=True, exist_ok=True)
-    run(given.folder, only, given.parts.split(","), given.quick, given.log)
+    run(given.folder, only, parts, speeds, given.log)
 
 
 if __name__ == "__main__":
