@@ -54,6 +54,7 @@ model = torch.compile(model, mode="reduce-overhead")
 with torch.inference_mode():
     output = model(x)"""
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
+_COMPILES_BLOCKS_AT_ONCE = (2, 5)  # the first torch with one compilation for all of them
 _FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
 _PRODUCTS = 0.8  # of their time, which stays as it is
 # Of 1,000 to 5,000 operators a step, on two cores, compiling took 21 to 42 s.
@@ -98,7 +99,8 @@ def settings(recording: Recording) -> list[Settings]:
         variants.append({"mode": "default", "dynamic": True})
     elif recording.has_gpu:
         variants.append({"mode": "reduce-overhead"})
-    if block is not None and block.repeated_blocks >= _FEWEST_BLOCKS:
+    at_once = (recording.torch_release or _COMPILES_BLOCKS_AT_ONCE) >= _COMPILES_BLOCKS_AT_ONCE
+    if at_once and block is not None and block.repeated_blocks >= _FEWEST_BLOCKS:
         variants.append({"mode": "default", "blocks": block.repeated_block})
     if recording.has_gpu and _matrix_share(recording) >= _MATRIX_SHARE:
         variants.append({"mode": "max-autotune-no-cudagraphs"})
