@@ -158,7 +158,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if parameters[0].device.type == "cpu":
             _prepare_once()
         for part in chosen:
-            _compile_in_place(torch, part, options)
+            _compile_in_place(torch, part, options, program)
             program.applied(**settings)
 
     def report() -> None:
@@ -204,7 +204,7 @@ def _make_header(codecache: Any) -> None:
         codecache.CppPythonBindingsCodeCache.load_pybinding_async([], "// at::vec::")
 
 
-def _compile_in_place(torch: Any, module: Any, options: dict[str, Any]) -> None:
+def _compile_in_place(torch: Any, module: Any, options: dict[str, Any], program: Any) -> None:
     forward = getattr(type(module).forward, "__module__", None) or ""
     if not forward.startswith("torch."):
         module.compile(**options)
@@ -214,7 +214,7 @@ def _compile_in_place(torch: Any, module: Any, options: dict[str, Any]) -> None:
     def call(*args: Any, **kwargs: Any) -> Any:
         return module._call_impl(*args, **kwargs)
 
-    module._compiled_call_impl = torch.compile(call, **options)
+    module._compiled_call_impl = torch.compile(program.compiled_with_it(call), **options)
 
 
 def instruction(settings: Settings, recording: Recording) -> str:

@@ -11,6 +11,7 @@ import sys
 import types
 
 _ROOT = __package__.partition(".")[0]
+_COMPILED_FILE = "<torchdoctor: the compiled model>"
 _ALONE = ("_torchdoctor_redirect",)  # loaded by itself, before torch
 
 _eval_frame = None  # torch's module of that name, in C, once a torch has been imported
@@ -49,6 +50,17 @@ def pass_through(function):
     if code is not None:
         _mark(code, below=False)
     return function
+
+
+def compiled_for_the_program(function):
+    """Return a function of ours as one that dynamo compiles, and counts with the program's.
+
+    A mark cannot be taken back in each torch, and does not follow to a copy of the code.
+    """
+    code = function.__code__.replace(co_filename=_COMPILED_FILE)
+    return types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
 
 
 def quietly(function):

@@ -62,6 +62,7 @@ class Program:
 
     is_array = staticmethod(nested.is_array)
     temporary_count = staticmethod(temporary_count)
+    compiled_with_it = staticmethod(dynamo_frames.compiled_for_the_program)
 
     @property
     def accelerator(self):
