@@ -202,29 +202,26 @@ def rows_by_key(log: Path) -> dict[tuple[str, str, str], Outcome]:
 def page(log: Path) -> None:
     """Print the table; what was not tried is said to be so."""
     rows = rows_by_key(log)
-    print(f"| torch | Python | {' | '.join(PARTS)} | failing |\n|{' --- |' * (len(PARTS) + 3)}")
+    print(f"| torch | Python | {' | '.join(PARTS)} | failed |\n|{' --- |' * (len(PARTS) + 3)}")
     for environment in ENVIRONMENTS:
-        own = [rows[key] for key in rows if key[0] == environment.name]
+        own = [row for key, row in rows.items() if key[0] == environment.name]
+        stated = own[-1] if own else environment
         cells = [
             ", ".join(_cell(rows.get((environment.name, part, speed)), speed) for speed in SPEEDS)
             for part in PARTS
         ]
-        torch = own[-1].torch if own else environment.torch
-        python = own[-1].python if own else environment.python
-        failing = "; ".join(
-            row.error or ", ".join(row.failed) for row in own if row.error or row.failed
-        )
-        print(
-            f"| {torch} | {python} | {' | '.join(cells)} | {failing or ('none' if own else '')} |"
-        )
+        failed = [name.partition("::")[2] for row in own for name in row.failed]
+        failed += [row.error for row in own if row.error]
+        words = f"| {stated.torch} | {stated.python} | {' | '.join(cells)} |"
+        print(words, ", ".join(failed) or ("none" if own else ""), "|")
 
 
 def _cell(row: Outcome | None, speed: str) -> str:
     """Return how many passed of those that were not skipped."""
     if row is None:
-        return f"{speed}: not tried"
+        return f"{speed} not tried"
     skipped = f" ({sum(row.skipped.values())} skipped)" if row.skipped else ""
-    return f"{speed}: {row.passed} of {row.passed + len(row.failed)}{skipped}"
+    return f"{speed} {row.passed} of {row.passed + len(row.failed)}{skipped}"
 
 
 def main() -> None:

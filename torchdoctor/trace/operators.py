@@ -205,7 +205,9 @@ def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -
 
 _REGION = re.compile(r"Torch-Compiled Region(: |$)")
 # Names of torch 2.1 to today; a frame's compilation, and all that takes time in compiling.
-_FRAME = re.compile(r"(_compile\.(<locals>\.)?)?_?compile_inner \(dynamo_timed\)|_compile \(dynamo_timed\)")
+_FRAME = re.compile(
+    r"(_compile\.(<locals>\.)?)?_?compile_inner \(dynamo_timed\)|_compile \(dynamo_timed\)"
+)
 _TIMED = re.compile(r".*\(dynamo_timed\)|entire_(frame|backward)_compile")
 _VERSION = re.compile(r"(?:entire_frame_compile|dynamo)_data: .*compile_id=!?\d+/(\d+)")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
