@@ -117,6 +117,7 @@ print(codecache._HEADER_DIR.startswith(codecache.cache_dir()))
 """
 
 
+@pytest.mark.skipif(not INLINES, reason="torch 2.4 has no list of instructions to choose from")
 def test_on_a_cpu_no_time_goes_into_instructions_that_are_not_taken(tmp_path: Path) -> None:
     """Each kind took 2 s to compile, of 27 s; the header 4 s, in a folder that was thrown away."""
     plain = run_with(ON_A_CPU, {}, tmp_path / "plain").stdout.split()

@@ -56,6 +56,25 @@ def test_every_fix_can_be_written_with_its_own_settings(ident: str, tmp_path: Pa
                 assert words.instruction and not words.failures
 
 
+NEWER = [i for i, fix in catalogue.fixes().items() if fix.least_torch > (2, 4)]
+
+
+@pytest.mark.parametrize("ident", NEWER)
+def test_code_that_the_programs_torch_lacks_is_not_handed_out(ident: str) -> None:
+    """With torch 2.4 the lines of fsdp ended with an ImportError."""
+    fix = catalogue.fixes()[ident]
+    old, new = (
+        recording({"processes": [{"pid": 1, "torch": version}]})
+        for version in ("2.4.1+cu121", "{}.{}.0a0+git1".format(*fix.least_torch))
+    )
+    lack = fix.lack(old)
+    assert lack is not None and " 2.4 " in lack
+    assert fix.refusal(old) is not None
+    assert wording_for_trace(fix, old).instruction is None
+    assert fix.lack(new) is None and fix.lack(recording()) is None
+    assert wording_for_trace(fix, new).instruction
+
+
 @pytest.mark.parametrize("ident", catalogue.fixes())
 def test_no_settings_and_no_reason_to_apply_cost_no_report(ident: str, tmp_path: Path) -> None:
     """A setting that was missing ended a run of --no-fixes with exit code 70."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from distributed_programs import (
     AFTER,
     AT_THE_END,
@@ -41,15 +42,19 @@ _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "repeated_block": "Bloc
 
 
 def instruction(fix: str, over: dict[str, Any], gpus: int = 2, **model: Any) -> str:
-    """What a fix says to a program on a machine of so many GPUs."""
+    """What a fix says to a program on a machine of so many GPUs, if its torch has it."""
     own = {
         "pid": 1,
+        "torch": str(torch.__version__),
         "argv": ["train.py"],
         "models": [{**_MODEL, **model}],
         "devices": ["A"] * gpus,
         "world_size": gpus,
     }
-    return str(catalogue.fixes()[fix].instruction({}, recording({**over, "processes": [own]})))
+    spec, seen = catalogue.fixes()[fix], recording({**over, "processes": [own]})
+    if lack := spec.lack(seen):
+        pytest.skip(lack)
+    return str(spec.instruction({}, seen))
 
 
 def started_by(lines: str) -> str:

@@ -15,7 +15,7 @@ from torchdoctor.advice import catalogue
 # In one process, which starts a server of programs for each kind of device.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulated-gpu")]
 # remove-sync's keeps a real GPU busy with products that the simulated one would have to compute.
-FIXES = ["cudnn-benchmark", "pin-memory", "tf32"]
+FIXES = ["cudnn-benchmark", "pin-memory", "tensor-on-device", "tf32"]
 
 
 @pytest.mark.parametrize("ident", FIXES)
@@ -23,7 +23,8 @@ def test_the_example_of_a_fix_does_what_it_says(ident: str, tmp_path: Path) -> N
     fix = catalogue.fixes()[ident]
     assert fix.example is not None
     example = fix.example
-    (tmp_path / "example.py").write_text("import simulated_gpu.attach\n" + example.program)
+    # In the first line: settings name lines.
+    (tmp_path / "example.py").write_text("import simulated_gpu.attach; " + example.program)
     options: Any = {"env": devices.variables(), "forked": True, "after": "continue"}
     plan = {"id": ident, "file": fix.file, "settings": example.settings}
     for fixes, shown in (([], example.without), ([plan], example.with_fix)):

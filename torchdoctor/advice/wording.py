@@ -35,9 +35,10 @@ def wording(fix: FixSpec, settings: Settings, recording: Recording) -> Wording:
 
 
 def wording_for_trace(fix: FixSpec, recording: Recording) -> Wording:
-    """Return the code of a fix for a trace without its program; None: its GPU cannot do it."""
+    """Return the code of a fix for a trace without its program; None: its GPU or torch cannot."""
     capability = compute_capability(recording)
-    if capability is not None and capability < fix.least_capability:
+    too_old = capability is not None and capability < fix.least_capability
+    if too_old or fix.lack(recording):
         return Wording(instruction=None)
     general: str | None = fix.permanent_form
     failures: list[str] = []

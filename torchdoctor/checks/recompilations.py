@@ -3,14 +3,15 @@
 ## What it means
 torch.compile makes a version of a function for the inputs that it has met, with guards on sizes,
 types and Python values. If a guard fails, torch compiles the function again, which takes from a
-tenth of a second to minutes. After eight versions (`recompile_limit`) torch gives the function up
-and runs it as if it had not been compiled.
+tenth of a second to minutes. After eight versions (`recompile_limit`, in torch 2.6
+and older `cache_size_limit`) torch gives the function up and runs it as if it had not been
+compiled.
 
 ## What to do
 Make what changes the same, or say that it changes. Sizes: pad them to a few lengths, drop the last
 and smaller batch (`drop_last=True`), or use `torch.compile(dynamic=True)`. Python numbers that
 count up: pass them as tensors. `TORCH_LOGS=recompiles` names the guard that failed. If a few more
-versions are all there are, allow them by `torch._dynamo.config.recompile_limit`.
+versions are all there are, allow them by `torch._dynamo.config` and that name.
 
 ## How it is measured
 In the observing launch, torch's own counters give the compilations after the first training step,

@@ -86,6 +86,7 @@ FIX = FixSpec(
     treats=("memory-near-limit",),
     keeps_results="changes training",
     untried="it needs a process for each GPU, and the script to say how the model is divided.",
+    least_torch=(2, 6),
     refuses=refuses,
     instruction=instruction,
     offers=[

@@ -18,7 +18,6 @@ shares of its workers are mixed otherwise. `prefetch-factor` evens out smaller d
 - PyTorch, DataLoader: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
-import re
 from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
@@ -34,10 +33,6 @@ def refuses(recording: Recording) -> str | None:
         return f"The loader has {loaders[0].num_workers} workers: no batch can overtake another."
     if not loaders[0].in_order:
         return "The loader already hands out batches as they are done."
-    version = recording.main.torch or recording.environment.torch or ""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) < (2, 6):
-        return f"torch {version} has no in_order argument: it came with 2.6."
     if not loaders[0].overtaken:
         return "No batch was waited for while a later one lay ready."
     return None
@@ -73,6 +68,7 @@ FIX = FixSpec(
     settings=lambda recording: [loader_target(recording)],
     works_on_s=works_on_s,
     suits=lambda trace: False,
+    least_torch=(2, 6),
     apply=apply,
     location=loader_location,
     instruction=lambda settings, recording: loader_call(recording, in_order=False),

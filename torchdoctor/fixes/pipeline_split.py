@@ -75,6 +75,7 @@ FIX = FixSpec(
     treats=("memory-near-limit",),
     keeps_results="within rounding",
     untried="it needs a process for each GPU, and a model that is a chain of layers.",
+    least_torch=(2, 6),
     refuses=refuses,
     instruction=instruction,
     offers=[({**_FULL, **_SHARDED}, "# torchrun --standalone --nproc-per-node 2 train.py")],

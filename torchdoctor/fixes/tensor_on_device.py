@@ -21,7 +21,6 @@ point may differ in the last bit. Code between the two lines that needs it on th
 """
 
 import os
-import sys
 from typing import Any
 
 from torchdoctor.edits import Edit, OnDeviceEdit
@@ -64,13 +63,13 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     devices: dict[Any, Any] = {}  # that the tensors of each line of `made` go to
 
     def line_of(frame: Any) -> tuple[str, int] | None:
-        if frame.f_lineno not in numbers:
+        if frame is None or frame.f_lineno not in numbers:
             return None
         return os.path.realpath(frame.f_code.co_filename), frame.f_lineno
 
     def make_factory(old: Any) -> Any:
         def factory(*args: Any, **kwargs: Any) -> Any:
-            where = line_of(sys._getframe(1))
+            where = line_of(program.calling_frame())
             if where not in made or kwargs.get("device") is not None:
                 return old(*args, **kwargs)
             if where in devices:
@@ -84,7 +83,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def make_move(old: Any) -> Any:
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-            where = line_of(sys._getframe(1))
+            where = line_of(program.calling_frame())
             plain = all(isinstance(x, plain_types) for x in (*args, *kwargs.values()))
             asked = None
             if where in moved and plain and not self.requires_grad:

@@ -43,7 +43,7 @@ def install(scratch, direct, watch):
     getcwd = os.getcwd
     os.getcwd = functools.wraps(getcwd)(lambda: getcwd() if layer.busy else layer.lower(getcwd()))
     if sys.version_info < (3, 11):
-        _repair_old_pathlib()
+        watch.when_imported("pathlib", _repair_old_pathlib)
     # With descriptors of folders nobody could tell which file is meant.
     shutil._use_fd_functions = False
     watch.when_imported("sqlite3", functools.partial(_sqlite, layer))
@@ -501,11 +501,12 @@ def _writers_in_c(layer, module):
             _wrap(owner, name, position, keyword, lambda p, write=write: _mapped(layer, p, write))
 
 
-def _repair_old_pathlib():
-    """Repair pathlib, which before Python 3.11 keeps the functions of `os` that it found."""
-    accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
-    if accessor is None:
-        return
+def _repair_old_pathlib(pathlib):
+    """Repair pathlib, which before Python 3.11 keeps the functions of `os` that it found.
+
+    It keeps them in a class: one that is not written in C would be a method, of the class's object.
+    """
+    accessor = pathlib._NormalAccessor
     for name in vars(accessor).copy():
         if not name.startswith("_") and hasattr(os, name):
             setattr(accessor, name, staticmethod(getattr(os, name)))

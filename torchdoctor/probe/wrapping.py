@@ -39,7 +39,10 @@ def guarded(session, function):
 
 
 def hide_frames(session, error):
-    """Take our frame out of an exception; its wrapper goes on with a bare `raise`."""
+    """Take our frame out of an exception; its wrapper goes on with a bare `raise`.
+
+    Before Python 3.11 that raises what was caught, and the frame is seen.
+    """
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
 

@@ -205,7 +205,9 @@ def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -
 
 _REGION = re.compile(r"Torch-Compiled Region(: |$)")
 # Names of torch 2.1 to today; a frame's compilation, and all that takes time in compiling.
-_FRAME = re.compile(r"(_compile\.)?_?compile_inner \(dynamo_timed\)|_compile \(dynamo_timed\)")
+_FRAME = re.compile(
+    r"(_compile\.(<locals>\.)?)?_?compile_inner \(dynamo_timed\)|_compile \(dynamo_timed\)"
+)
 _TIMED = re.compile(r".*\(dynamo_timed\)|entire_(frame|backward)_compile")
 _VERSION = re.compile(r"(?:entire_frame_compile|dynamo)_data: .*compile_id=!?\d+/(\d+)")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
@@ -213,23 +215,22 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
 
 def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | None:
     """Return means over the steps; None if nothing compiled runs or is compiled in them."""
-    steps, table = timeline.steps, trace.operators
-    within = table.where(steps.index(table.start) >= 0)
-    regions = named(trace, within, _REGION.match)
-    timed = within.where(named(trace, within, _TIMED.match))
-    if not regions.any() and not len(timed):
+    steps = timeline.steps
+    inside = [table.where(steps.index(table.start) >= 0) for table in trace.ranges]
+    timed = [table.where(named(trace, table, _TIMED.match)) for table in inside]
+    if not any(map(len, timed)) and not any(named(trace, x, _REGION.match).any() for x in inside):
         return None
-    in_each = timed.spans().covered(steps.start, steps.end)
-    frames = named(trace, timed, _FRAME.match)
-    inside = trace.annotations.name[steps.index(trace.annotations.start) >= 0]
-    matches = [match for name in inside if (match := _VERSION.match(trace.names[name]))]
+    in_each = join(*(table.spans() for table in timed)).covered(steps.start, steps.end)
+    frames = sum(int(named(trace, table, _FRAME.match).sum()) for table in timed)
+    told = inside[0].name  # of annotations, in any release that tells the version
+    matches = [match for name in told if (match := _VERSION.match(trace.names[name]))]
     versions = {match.string.partition("compile_id=")[2]: int(match[1]) for match in matches}
     again = sum(version > 0 for version in versions.values())
     return TracedCompilation(
-        compiles_per_step=float(frames.sum()) / len(steps),
+        compiles_per_step=frames / len(steps),
         compile_s=float(in_each.sum()) / len(steps) / 1e9,
         steps_with=int((in_each > 0).sum()),
-        again=None if frames.any() and not matches else again,  # torch before 2.6 does not say
+        again=None if frames and not matches else again,  # torch up to 2.6 does not say
         resumed=_resumed(trace),
     )
 

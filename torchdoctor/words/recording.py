@@ -4,6 +4,7 @@ A `Recording` is a summary that fits in JSON: checks and fixes read only this. T
 stay in files of the run folder (`Recording.folder`).
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -13,6 +14,8 @@ from torchdoctor.words.launches import ProgramFailure
 from torchdoctor.words.network import NetworkUse
 from torchdoctor.words.program import ProcessFacts
 from torchdoctor.words.traced import RankTime, Shares, TraceStatistics
+
+_RELEASE = re.compile(r"(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +144,12 @@ class Recording:
     def main(self) -> ProcessFacts:
         """Return the main training process; an empty one if no process stepped."""
         return self.processes[0] if self.processes else ProcessFacts(pid=0)
+
+    @property
+    def torch_release(self) -> tuple[int, int] | None:
+        """Return major and minor number of the program's torch; None: not known."""
+        match = _RELEASE.match(self.main.torch or self.environment.torch or "")
+        return (int(match[1]), int(match[2])) if match else None
 
     @property
     def accelerator(self) -> str | None:

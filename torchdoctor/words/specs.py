@@ -221,6 +221,7 @@ class FixSpec(SwitchSpec):
     platforms: tuple[str, ...] = ()  # whose recorded devices it is for; (): anybody's
     advice: Sentence | None = None  # code for a trace; None: its GPU cannot do it
     least_capability: tuple[int, int] = (0, 0)  # compute capability of a GPU
+    least_torch: tuple[int, int] = (0, 0)  # the first release that has what it calls
 
     training: TrainingAdvice | None = None
     offers: Sequence[tuple[dict[str, Any], str]] = ()  # partial recordings, a part of the code
@@ -239,12 +240,20 @@ class FixSpec(SwitchSpec):
         return RISKS[self.keeps_results]
 
     def refusal(self, recording: Recording) -> str | None:
-        """Return why it cannot apply to a program, or to the device that it trains on."""
+        """Return why it cannot apply to a program, or to its device or its torch."""
         device = recording.accelerator if recording.has_gpu else None
         if device is not None and self.platforms and device not in self.platforms:
             known = " and ".join(PLATFORMS.get(name, name) for name in self.platforms)
             return f"It is for {known}. The program trains on {PLATFORMS.get(device, device)}."
-        return self.refuses(recording)
+        return self.refuses(recording) or self.lack(recording)
+
+    def lack(self, recording: Recording) -> str | None:
+        """Return what the program's torch is too old for; None: nothing, or it is not known."""
+        release = recording.torch_release
+        if release is None or release >= self.least_torch:
+            return None
+        had, needed = (".".join(map(str, numbers)) for numbers in (release, self.least_torch))
+        return f"The program's torch {had} has not what it calls: that came with {needed}."
 
     def is_for(self, trace: TraceStatistics) -> bool:
         """Return True if it makes sense for a trace, and for the device that it is of."""

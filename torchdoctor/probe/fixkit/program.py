@@ -8,10 +8,11 @@ import contextlib
 import functools
 import hashlib
 import os
+import sys
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 
-from .. import dynamo_frames
+from .. import dynamo_frames, places
 from ..accelerator import Accelerator
 from ..hooks import file_reads
 from ..hooks.compile_log import CompileLog
@@ -203,6 +204,17 @@ class Program:
             new = functools.wraps(old)(new)
         stand_in(self.torch, old, new)
         setattr(owner, name, new)
+
+    @staticmethod
+    def calling_frame():
+        """Return the frame that called what a fix has replaced; hooks of the probe may lie between.
+
+        Where torch was built for a device, one lies around each `Tensor.to`.
+        """
+        frame = sys._getframe(2)
+        while frame is not None and places.is_ours(frame.f_code.co_filename):
+            frame = frame.f_back
+        return frame
 
     def _only_from_the_start(self):
         # "failed", not "refused": from its start the program may well be run with it.
