@@ -14,9 +14,17 @@ One wait at the end of a step that reads the loss now and then.
 """
 
 from torchdoctor.facts.analysed import calls_of
-from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, tensor_call, trace
-from torchdoctor.words.figures import counted
+from torchdoctor.facts.lookup import training_loaders
+from torchdoctor.words import (
+    CheckSpec,
+    Recording,
+    Symptom,
+    Symptoms,
+    fact,
+    process,
+    tensor_call,
+    trace,
+)
 
 _NAMED = 4
 
@@ -35,21 +43,22 @@ def _examine(recording: Recording) -> Symptoms:
         share = min(share, traced.after_sync_s / traced.step_s)
     if share < CHECK.threshold:
         return
-    waits = []
-    if traced.syncs_per_step:
-        waits.append(counted(traced.syncs_per_step, "synchronisation"))
-    if traced.d2h_copies and traced.d2h_wait_s:  # copies that hold nobody are left out
-        waits.append(counted(traced.d2h_copies, "copy to the host", "copies to the host"))
+    copies = traced.d2h_copies if traced.d2h_wait_s else None  # others hold nobody
+    syncs = traced.syncs_per_step
+    waited_in = "waits-copies" if not syncs else "waits" if copies else "waits-syncs"
     calls = calls_of(recording, "wait")
     yield Symptom(
         share=share,
         evidence=[
-            f"The host waits for the GPU {blocked:.0%} of each step, in {' and '.join(waits)} a "
-            f"step; what the GPU then waits for the host is at most {share:.0%}.",
+            fact(waited_in, share=share, blocked=blocked, syncs=syncs, copies=copies),
             *(
                 # For how long is not known: these steps waited for the analysis as well.
-                f"{place(recording, call.location)}: {call.name.strip('_')}, "
-                f"{counted(call.calls_per_step, 'time')} a step."
+                fact(
+                    "call",
+                    location=call.location,
+                    name=call.name.strip("_"),
+                    times=call.calls_per_step,
+                )
                 for call in calls[:_NAMED]
             ),
         ],
@@ -62,11 +71,21 @@ _IDLE = {"gpu": 0.5, "cpu": 0.3, "runtime": 0.1, "other": 0.1}
 _BUSY = {"gpu": 0.99, "cpu": 0.01, "runtime": 0.0, "other": 0.0}
 _SYNCS = {"has_device": True, "sync_s": 0.04, "syncs_per_step": 3.0}
 _WAIT = tensor_call("wait", "item", host_s=0.004)
+_BLOCKED = "The host waits for the {device} {blocked:.0%} of {each_step}, in"
+_IN_SYNCS = "{syncs:counted synchronisation}"
+_IN_COPIES = "{copies:counted copy to the host, copies to the host}"
+_AT_MOST = "{a_step}; what the {device} then waits for the host is at most {share:.0%}."
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.05,
     unit="% of the step",
     source="torchdoctor; Nsight Systems' expert rule cuda_api_sync lists the same calls",
+    sentences={
+        "waits": f"{_BLOCKED} {_IN_SYNCS} and {_IN_COPIES} {_AT_MOST}",
+        "waits-copies": f"{_BLOCKED} {_IN_COPIES} {_AT_MOST}",
+        "waits-syncs": f"{_BLOCKED} {_IN_SYNCS} {_AT_MOST}",
+        "call": "{location:place}: {name}, {times:counted time} {a_step}.",
+    },
     examine=_examine,
     fires=[
         {**trace(**_SYNCS, shares=_IDLE), **process(tensor_calls=[_WAIT])},

@@ -9,10 +9,40 @@ _NOT_TRIED = "not tried: "  # stood before the reason of a trial without launche
 
 def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report as today's types hold it; one of today stays as it is."""
-    trials = report.get("trials")
-    if not isinstance(trials, list):
-        return dict(report)
-    return {**report, "trials": [_trial(trial) for trial in trials]}
+    today = dict(report)
+    if isinstance(trials := report.get("trials"), list):
+        today["trials"] = [_trial(trial) for trial in trials]
+    if isinstance(diagnosis := report.get("diagnosis"), dict) and "verdict" not in diagnosis:
+        today["diagnosis"] = _diagnosis(diagnosis)
+    return today
+
+
+def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:
+    """Return a diagnosis with facts in place of sentences, and a verdict that holds its place."""
+    found = diagnosis.get("findings")
+    findings = [_finding(finding) for finding in found] if isinstance(found, list) else found
+    verdict: dict[str, Any] = {"kind": "earlier", "place": diagnosis.get("location")}
+    # Its sentence repeats facts of the finding that explains it, word for word.
+    told = str(diagnosis.get("sentence", ""))
+    for finding in findings if isinstance(findings, list) else []:
+        if isinstance(finding, dict) and finding.get("check") == diagnosis.get("detail"):
+            facts = [x["fact"] for x in finding["evidence"] if x["sentence"] in told]
+            verdict["proof"] = {"check": finding["check"], "facts": facts}
+            break
+    rest = {name: value for name, value in diagnosis.items() if name != "location"}
+    return {**rest, "findings": findings, "verdict": verdict}
+
+
+def _finding(finding: Any) -> Any:
+    """Return a finding whose sentences are facts, numbered in place of a name."""
+    evidence = finding.get("evidence") if isinstance(finding, dict) else None
+    if not isinstance(evidence, list):
+        return finding
+    facts = [
+        {"fact": f"sentence-{number}", "sentence": text} if isinstance(text, str) else text
+        for number, text in enumerate(evidence, 1)
+    ]
+    return {**finding, "evidence": facts}
 
 
 def _trial(trial: Any) -> Any:
