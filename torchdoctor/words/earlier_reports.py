@@ -1,9 +1,11 @@
 """Reports of schema 1.x -> the fields of today, before they are read as types."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 _SEPARATOR = " + "  # between the fixes of a set, in the name of a trial
+_NAMES_PLACE = re.compile(r"\.py:\d")
 _NOT_TRIED = "not tried: "  # stood before the reason of a trial without launches
 
 
@@ -21,9 +23,10 @@ def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:
     """Return a diagnosis with facts in place of sentences, and a verdict that holds its place."""
     found = diagnosis.get("findings")
     findings = [_finding(finding) for finding in found] if isinstance(found, list) else found
-    verdict: dict[str, Any] = {"kind": "earlier", "place": diagnosis.get("location")}
-    # Its sentence repeats facts of the finding that explains it, word for word.
     told = str(diagnosis.get("sentence", ""))
+    place = None if _NAMES_PLACE.search(told) else diagnosis.get("location")
+    verdict: dict[str, Any] = {"kind": "earlier", "place": place}
+    # Its sentence repeats facts of the finding that explains it, word for word.
     for finding in findings if isinstance(findings, list) else []:
         if isinstance(finding, dict) and finding.get("check") == diagnosis.get("detail"):
             facts = [x["fact"] for x in finding["evidence"] if x["sentence"] in told]
