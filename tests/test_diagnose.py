@@ -151,7 +151,10 @@ def test_without_steps_it_says_so_and_speaks_of_no_step(tmp_path: Path) -> None:
     report = trace_checkup([str(write(tmp_path, trace=trace))])
     assert report.baseline.step_time_s is None
     assert any("steps are unknown" in doubt for doubt in report.doubts)
-    said = [report.diagnosis.sentence, *(x.sentence for f in report.diagnosis.findings for x in f.evidence)]
+    said = [
+        report.diagnosis.sentence,
+        *(x.sentence for f in report.diagnosis.findings for x in f.evidence),
+    ]
     assert not [text for text in said if re.search(r"\b([Ee]ach|a|a [\d.]+ ms) step\b", text)]
 
 

@@ -52,7 +52,9 @@ def weigh(*tried: TriedCeiling) -> tuple[Diagnosis, list[str]]:
 def test_a_gain_confirms_the_bottleneck() -> None:
     found, doubts = weigh(gave(LOADER, 1.7, 1.9, "gain"))
     assert found.bottleneck == "data_loader" and found.detail == "worker-count"
-    assert found.sentence == in_words(DIAGNOSIS).sentence, "the figure stands among the upper bounds"
+    assert found.sentence == in_words(DIAGNOSIS).sentence, (
+        "the figure stands among the upper bounds"
+    )
     assert doubts == []
 
 

@@ -135,10 +135,18 @@ def _told(check: str | None, evidence: Evidence, words: dict[str, str], cwd: str
 def statements(report: Report) -> list[Statement]:
     """Return the verdict sentence by sentence."""
     diagnosis = report.diagnosis
+    whole = Statement(sentence=diagnosis.sentence, place=diagnosis.verdict.place)
+    if diagnosis.verdict.kind == "earlier":
+        return [whole]
+    try:
+        return _statements(report) or [whole]
+    except (KeyError, TypeError, ValueError):  # a verdict of another version, or edited by hand
+        return [whole]
+
+
+def _statements(report: Report) -> list[Statement]:
+    diagnosis, words = report.diagnosis, vocabulary(report)
     verdict = diagnosis.verdict
-    if verdict.kind == "earlier":
-        return [Statement(sentence=diagnosis.sentence, place=verdict.place)]
-    words = vocabulary(report)
     facts = [_statement(evidence) for evidence in verdict.facts]
     told = [*_beside(diagnosis), *_main(verdict, words), *_proof(diagnosis), *facts]
     if verdict.latest is not None and told:

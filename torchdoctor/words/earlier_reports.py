@@ -21,19 +21,33 @@ def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:
     """Return a diagnosis with facts in place of sentences, and a verdict that holds its place."""
-    found = diagnosis.get("findings")
-    findings = [_finding(finding) for finding in found] if isinstance(found, list) else found
     told = str(diagnosis.get("sentence", ""))
-    place = None if _NAMES_PLACE.search(told) else diagnosis.get("location")
-    verdict: dict[str, Any] = {"kind": "earlier", "place": place}
-    # Its sentence repeats facts of the finding that explains it, word for word.
-    for finding in findings if isinstance(findings, list) else []:
+    verdict: dict[str, Any] = {"kind": "earlier"}
+    if not _NAMES_PLACE.search(told):
+        verdict["place"] = diagnosis.get("location")
+    today = {name: value for name, value in diagnosis.items() if name != "location"}
+    today["verdict"] = verdict
+    found = diagnosis.get("findings")
+    if not isinstance(found, list):
+        return today
+    today["findings"] = [_finding(finding) for finding in found]
+    for finding in found:
         if isinstance(finding, dict) and finding.get("check") == diagnosis.get("detail"):
-            facts = [x["fact"] for x in finding["evidence"] if x["sentence"] in told]
-            verdict["proof"] = {"check": finding["check"], "facts": facts}
+            verdict["proof"] = {"check": finding["check"], "facts": _repeated(finding, told)}
             break
-    rest = {name: value for name, value in diagnosis.items() if name != "location"}
-    return {**rest, "findings": findings, "verdict": verdict}
+    return today
+
+
+def _repeated(finding: dict[str, Any], told: str) -> list[str]:
+    """Return the facts of a finding that a verdict repeated, which it did word for word."""
+    evidence = finding.get("evidence")
+    texts = evidence if isinstance(evidence, list) else []
+    return [_name(n) for n, x in enumerate(texts, 1) if isinstance(x, str) and x in told]
+
+
+def _name(number: int) -> str:
+    """Return the name of a finding's sentence."""
+    return f"sentence-{number}"
 
 
 def _finding(finding: Any) -> Any:
@@ -42,7 +56,7 @@ def _finding(finding: Any) -> Any:
     if not isinstance(evidence, list):
         return finding
     facts = [
-        {"fact": f"sentence-{number}", "sentence": text} if isinstance(text, str) else text
+        {"fact": _name(number), "sentence": text} if isinstance(text, str) else text
         for number, text in enumerate(evidence, 1)
     ]
     return {**finding, "evidence": facts}
