@@ -580,6 +580,9 @@ def diagnosed_only() -> Report:
     )
 
 
+_WEIRD = "Read \x1b[31m<b>[red]|weird|[/red]</b>\x1b[0m in `stream.py`."
+
+
 @worded
 def refused_heavy() -> Report:
     """Hardly anything applies; texts from the program that try to break the layout."""
@@ -611,10 +614,7 @@ def refused_heavy() -> Report:
                     share_of_step=0.31,
                     severity="moderate",
                     evidence=[
-                        Evidence(
-                            fact="sentence-1",
-                            sentence="Read \x1b[31m<b>[red]|weird|[/red]</b>\x1b[0m in `stream.py`.",
-                        )
+                        Evidence(fact="weird", sentence=_WEIRD),
                     ],
                     location=Location(file=f"{HOME}/{'deep/' * 16}stream.py", line=7),
                 )

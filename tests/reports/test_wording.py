@@ -284,12 +284,11 @@ def test_a_cause_that_names_its_places_gets_no_other() -> None:
     sentence = "Python takes 58 % of the step: decode at image.py:235."
     where = Location(file="image.py", line=235)
     named = Evidence(fact="python", location=where, sentence=sentence)
+    proof = Quote(check="made-up", facts=["python"])
     diagnosis = Diagnosis(
         bottleneck="other",
         detail="made-up",
-        verdict=Verdict(
-            kind="finding", place=where, proof=Quote(check="made-up", facts=["python"])
-        ),
+        verdict=Verdict(kind="finding", place=where, proof=proof),
         findings=[Finding(check="made-up", evidence=[named], location=where)],
     )
     shown = first_screen(replace(report, diagnosis=diagnosis))

@@ -31,9 +31,10 @@ def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(found, list):
         return today
     today["findings"] = [_finding(finding) for finding in found]
+    detail = diagnosis.get("detail")
     for finding in found:
-        if isinstance(finding, dict) and finding.get("check") == diagnosis.get("detail"):
-            verdict["proof"] = {"check": finding["check"], "facts": _repeated(finding, told)}
+        if detail is not None and isinstance(finding, dict) and finding.get("check") == detail:
+            verdict["proof"] = {"check": detail, "facts": _repeated(finding, told)}
             break
     return today
 
