@@ -1,6 +1,7 @@
 """What holds the step back, as data; `reports` alone makes sentences of it."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from torchdoctor.words.evidence import Evidence
 from torchdoctor.words.program import Location
@@ -19,7 +20,9 @@ class Quote:
 class VerdictPart:
     """A part of a verdict's share."""
 
-    name: str  #: copies, blocked (in copy calls), operators, driver, waits (for ranks), exchange.
+    name: Annotated[  #: blocked: in copy calls; driver: in its calls; waits: for other ranks.
+        str, "copies", "blocked", "operators", "driver", "waits", "exchange"
+    ]
     share: float  #: Of the step.
 
 
@@ -29,7 +32,9 @@ class Removal:
 
     removed: str  #: What was removed, in words: "its data loader".
     speedup: Interval  #: Of the program without that.
-    outcome: str  #: gain; hidden: other work hides the cost; nothing: hardly any was expected.
+    outcome: Annotated[  #: hidden: other work hides the cost; nothing: hardly any was expected.
+        str, "gain", "hidden", "nothing"
+    ]
     limit: str | None = None  #: What is the limit instead, in words; null: nothing gained far more.
     limit_speedup: Interval | None = None  #: Of the program without that.
 
@@ -68,10 +73,28 @@ class RestOfRecording:
 class Verdict:
     """What holds the step back, as data: kind, place, share, proof, cure."""
 
-    #: Which text it is: a branch of the tree, or one of gpu_partly, cpu_only, cpu_beside, finding
-    #: (the proof says all), ranks_wait, none, not_measured, too_short, no_time, no_device, earlier
-    #: (of schema 1.x: the sentence is all that is known).
-    kind: str
+    #: Which text it is; finding: its proof says all; cpu_beside: it computes, beside what is larger;
+    #: earlier: of schema 1.x, of which the sentence is all that is known.
+    kind: Annotated[
+        str,
+        "data_loader",
+        "memcpy",
+        "communication",
+        "gpu",
+        "gpu_partly",
+        "cpu",
+        "cpu_only",
+        "cpu_beside",
+        "other",
+        "finding",
+        "ranks_wait",
+        "none",
+        "not_measured",
+        "too_short",
+        "no_time",
+        "no_device",
+        "earlier",
+    ]
     share: float | None = None  #: Of the step; null: the kind has none.
     parts: list[VerdictPart] = field(default_factory=list)  #: What the share adds up from.
     place: Location | None = None  #: The line that most of the share passes in; null: no such line.
