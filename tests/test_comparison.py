@@ -160,7 +160,7 @@ def test_findings_are_new_gone_and_changed_with_their_places() -> None:
         ("single-tensor-optimizer", "gone", "train.py:34", ""),
         ("loader-cpu-bound", "changed", "train.py:31", "train.py:41"),
     ]
-    assert optimizer.evidence == found[1].evidence
+    assert [fact.sentence for fact in optimizer.evidence] == found[1].evidence
 
 
 def test_of_two_findings_of_one_check_the_one_at_the_same_line_is_the_same() -> None:

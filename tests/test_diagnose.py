@@ -114,7 +114,7 @@ def test_ranks_are_told_apart_and_the_one_that_others_wait_for_is_shown(tmp_path
     assert Path(report.trace.path).name == "1.json"
     assert report.ranks[1].kernel_s == pytest.approx(900e-6)
     [straggler] = [f for f in report.diagnosis.findings if f.check == "rank-imbalance"]
-    assert "rank 1" in straggler.evidence[0].lower()
+    assert "rank 1" in straggler.evidence[0].sentence.lower()
     assert any("3 of 4 ranks" in doubt for doubt in report.doubts)
     assert "rank 1" in diagnose(str(tmp_path)).stdout.decode().lower()
 
@@ -151,7 +151,10 @@ def test_without_steps_it_says_so_and_speaks_of_no_step(tmp_path: Path) -> None:
     report = trace_checkup([str(write(tmp_path, trace=trace))])
     assert report.baseline.step_time_s is None
     assert any("steps are unknown" in doubt for doubt in report.doubts)
-    said = [report.diagnosis.sentence, *(x for f in report.diagnosis.findings for x in f.evidence)]
+    said = [
+        report.diagnosis.sentence,
+        *(x.sentence for f in report.diagnosis.findings for x in f.evidence),
+    ]
     assert not [text for text in said if re.search(r"\b([Ee]ach|a|a [\d.]+ ms) step\b", text)]
 
 
@@ -351,9 +354,10 @@ def test_the_slow_rank_is_told_by_what_it_takes_longer_for(tmp_path: Path) -> No
         for finding in trace_checkup([str(tmp_path)]).diagnosis.findings
         if finding.check == "rank-imbalance"
     ]
-    assert "Rank 1" in found.evidence[0]
-    assert found.evidence[1].endswith("host and copies +0.29 ms, waiting for data +0.009 ms.")
-    assert not any("of that it waits for data" in sentence for sentence in found.evidence)
+    assert "Rank 1" in found.evidence[0].sentence
+    longer = found.evidence[1].sentence
+    assert longer.endswith("host and copies +290 us, waiting for data +9.00 us.")
+    assert not any("of that it waits for data" in fact.sentence for fact in found.evidence)
 
 
 def test_that_a_trace_from_the_standard_input_is_not_copied_is_said(tmp_path: Path) -> None:
@@ -507,8 +511,8 @@ def test_what_waits_for_the_gpu_is_not_among_the_most_expensive_on_it(tmp_path: 
         trace.call("cudaStreamSynchronize", at + 22, at + 905)
     report = trace_checkup([str(write(tmp_path, trace=trace))])
     [found] = [f for f in report.diagnosis.findings if f.check == "compute"]
-    assert "ampere_sgemm_128x64_nn (88%)" in found.evidence[0]
-    assert "_local_scalar" not in " ".join(found.evidence)
+    assert "ampere_sgemm_128x64_nn (88%)" in found.evidence[0].sentence
+    assert "_local_scalar" not in " ".join(fact.sentence for fact in found.evidence)
 
 
 def test_double_precision_gets_no_advice_of_16_bits(tmp_path: Path) -> None:

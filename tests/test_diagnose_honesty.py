@@ -149,5 +149,5 @@ def test_a_loader_that_has_workers_is_not_told_to_use_workers(tmp_path: Path) ->
     [offered] = [x for x in report.recommendation.also_offered if x.fix == "loader-workers"]
     assert "num_workers=8" in (offered.instruction or "")
     assert "has worker processes already, 4 by its waits" in " ".join(
-        line for finding in report.diagnosis.findings for line in finding.evidence
+        fact.sentence for finding in report.diagnosis.findings for fact in finding.evidence
     )

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import recorded_traces
 from illnesses import CPU_ILLNESSES, GPU_ILLNESSES, TUNED
+from in_words import in_words
 from partial_recordings import merged, recording
 
 from torchdoctor.advice import catalogue
@@ -41,7 +42,7 @@ def test_illness(name):
     answer = diagnosis(partial)
     assert (answer.bottleneck, answer.detail) == (bottleneck, detail), answer.findings
     assert others <= {finding.check for finding in answer.findings}
-    assert "%" in answer.sentence
+    assert "%" in in_words(answer, observed(partial)).sentence
 
 
 @pytest.mark.parametrize(("there", "line"), [(80, 9), (30, None)])
@@ -259,9 +260,11 @@ def test_a_larger_part_outside_the_model_is_said_beside_the_bottleneck() -> None
     )
     found = diagnose(seen, catalogue.checks())
     assert found.bottleneck == "cpu"
-    assert found.sentence.startswith("60% of each step passes outside")
-    assert "is the limit" not in found.sentence
-    assert "accuracy at train.py:12" in found.sentence
+    assert (found.verdict.kind, found.verdict.share) == ("cpu_beside", pytest.approx(0.38))
+    [quote] = found.verdict.beside
+    assert quote.check == "work-outside-model" and quote.facts[0] == "outside"
+    assert found.verdict.place is not None and found.verdict.place.line == 12
+    assert in_words(found, seen).sentence.startswith("60% of each step passes outside")
 
 
 @pytest.mark.parametrize(
@@ -286,8 +289,9 @@ def test_the_verdict_says_where_batches_are_prepared_or_waited_for(leaf: str, wo
         }
     )
     found = diagnose(seen, catalogue.checks())
-    assert found.sentence.startswith("Training waits for data 60% of each step.")
-    assert words in found.sentence
+    sentence = in_words(found, seen).sentence
+    assert sentence.startswith("Training waits for data 60% of each step.")
+    assert words in sentence
 
 
 def test_the_start_of_a_program_is_no_diagnosis() -> None:
@@ -297,7 +301,7 @@ def test_the_start_of_a_program_is_no_diagnosis() -> None:
     short = replace(seen, steps=replace(seen.steps, program_ended=True, total_steps_seen=3))
     answer = diagnose(short, catalogue.checks(), catalogue.fixes())
     assert (answer.bottleneck, answer.findings) == ("none", [])
-    assert "ended after 3 whole steps" in answer.sentence
+    assert answer.verdict.kind == "too_short" and answer.verdict.why.values == {"steps": 3}
     longer = replace(seen, steps=replace(short.steps, total_steps_seen=300))
     assert diagnose(longer, catalogue.checks(), catalogue.fixes()).bottleneck != "none"
 
@@ -354,9 +358,10 @@ def test_the_verdicts_place_is_where_its_share_passes_not_that_of_a_smaller_cost
 
     found = told(sample("backward", 40, 60), sample("forward", 39, 30), sample("optimizer", 41, 6))
     assert (found.bottleneck, found.detail) == ("cpu", "single-tensor-optimizer")
-    assert found.location is not None and found.location.line == 40
+    place = found.verdict.place
+    assert place is not None and place.line == 40
     spread = told(*(sample("forward", line, 20) for line in (31, 32, 33)))
-    assert spread.location is None
+    assert spread.verdict.place is None
 
 
 def test_mathematics_behind_a_modules_call_is_the_models():

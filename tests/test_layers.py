@@ -45,9 +45,9 @@ def _may_import() -> dict[str, set[str]]:
     rooms = {}
     for init in PACKAGE.glob("*/__init__.py"):
         page = ast.get_docstring(_tree(init)) or ""
-        lines = [line for line in page.splitlines() if line.startswith("May import: ")]
-        assert len(lines) == 1, f"{_place(init)} does not say which rooms it may import"
-        names = lines[0].removeprefix("May import: ").rstrip(".")
+        said = re.findall(r"^May import: ([^.]+)\.", page, re.MULTILINE)
+        assert len(said) == 1, f"{_place(init)} does not say which rooms it may import"
+        names = " ".join(said[0].split())
         rooms[init.parent.name] = set() if names == "no other room" else set(names.split(", "))
     return rooms
 

@@ -34,14 +34,15 @@ Not to be confused with
 Nothing.
 """
 
-from torchdoctor.words import CheckSpec, Symptom
+from torchdoctor.words import CheckSpec, Symptom, fact
 
 CHECK = CheckSpec(
     branch="other",
     threshold=1,
     unit="step",
     source="torchdoctor",
-    examine=lambda recording: [Symptom(evidence=["It takes steps."])] if recording.trace else [],
+    sentences={"steps": "It takes steps."},
+    examine=lambda recording: [Symptom(evidence=fact("steps"))] if recording.trace else [],
     fires=[{"trace": {"path": "t", "steps": 4, "step_s": 0.1}}],
     quiet=[{}],
 )

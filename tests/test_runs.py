@@ -102,7 +102,7 @@ def test_kept_graphs_and_copied_arrays_are_named_and_offered_as_edits(tmp_path: 
     report = report_of(tmp_path)
     found = {one["check"]: one for one in report["diagnosis"]["findings"]}
     assert found["copied-arrays"]["location"]["line"] == 8
-    assert "total" in found["kept-graphs"]["evidence"][0]
+    assert "total" in found["kept-graphs"]["evidence"][0]["sentence"]
     offered = {one["fix"]: one for one in report["recommendation"]["also_offered"]}
     assert "+    x = torch.as_tensor(np.array(rows))" in offered["as-tensor"]["edit"]
     assert "+    total += loss.detach()" in offered["release-graph"]["edit"]

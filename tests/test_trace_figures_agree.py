@@ -124,7 +124,7 @@ def disagreements(report: Report) -> list[str]:
     host = report.diagnosis.bottleneck == "cpu"
     overhead = [f for f in report.diagnosis.findings if f.check == "python-overhead"]
     if overhead and bar["host"] and 100 * (overhead[0].share_of_step or 0) > bar["host"][-1] + 1:
-        wrong.append(f"Python takes more than the host: {overhead[0].evidence}, {host}")
+        wrong.append(f"Python takes more than the host: {overhead[0].evidence[0].sentence}, {host}")
     return wrong
 
 

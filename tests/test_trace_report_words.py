@@ -217,9 +217,9 @@ def test_a_scripts_own_level_has_no_line_that_the_trace_does_not_know() -> None:
     seen = recording({"steps": None, "shares": {"other": 0.95}, "trace": trace})
     [found] = catalogue.checks()["outside-operators"].findings(seen)
     assert found.location is None
-    assert found.evidence[1].startswith("It passes in own.py outside its functions (90%)")
+    assert found.evidence[1].sentence.startswith("It passes in own.py outside its functions (90%)")
     assert "own.py:21" not in lines_of(traced(python_places=places))
-    assert "rec.py" not in found.evidence[1]
+    assert "rec.py" not in found.evidence[1].sentence
 
 
 def test_a_single_event_has_its_verb(tmp_path: Path) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from in_words import in_words
 
 from torchdoctor.checkup.trace_verdict import with_replay
-from torchdoctor.words import Diagnosis, TraceStatistics
+from torchdoctor.words import Diagnosis, ReplayedGain, TraceStatistics, Verdict
 from torchdoctor.words.traced import BranchReplay, WhatIf
 
 
-def said(
-    bottleneck: str,
-    replayed_s: float = 0.1,
-    sentence: str = "It is slow.",
-    explained_s: float = 0.1,
-    **without_s: float,
-) -> str:
+def replayed(
+    bottleneck: str, replayed_s: float = 0.1, explained_s: float = 0.1, **without_s: float
+) -> Diagnosis:
+    """Return the diagnosis of a bottleneck, by a replay whose steps take these times without."""
     branches = {
         branch: BranchReplay(step_s=step_s, lowest_s=step_s) for branch, step_s in without_s.items()
     }
@@ -28,41 +26,47 @@ def said(
         branches=branches,
     )
     trace = TraceStatistics(path="t", steps=4, step_s=0.1, what_if=replay)
-    return with_replay(Diagnosis(bottleneck=bottleneck, sentence=sentence), trace).sentence
+    verdict = Verdict(kind=bottleneck, share=0.7)
+    return with_replay(Diagnosis(bottleneck=bottleneck, verdict=verdict), trace)
+
+
+def denied(bottleneck: str, **without_s: float) -> ReplayedGain:
+    """Return what the replay says against a bottleneck."""
+    replay = replayed(bottleneck, **without_s).verdict.replay
+    assert replay is not None
+    return replay
 
 
 def test_what_the_replay_denies_is_not_called_the_limit() -> None:
     """ "It is the limit. ... hides behind something else" were two sentences of one verdict."""
-    computes = "The GPU computes 70% of each step: it is the limit."
-    assert said("gpu", gpu=0.099, cpu=0.07, sentence=computes).startswith(
-        "The GPU computes 70% of each step. By replay"
-    )
-    assert said("gpu", gpu=0.05, cpu=0.07, sentence=computes) == computes
-    assert "1.01x as fast without the GPU's kernels" in said(
-        "gpu", gpu=0.099, cpu=0.09, sentence=computes
-    )
+    told = in_words(replayed("gpu", gpu=0.099, cpu=0.07)).sentence
+    assert told.startswith("The GPU computes 70% of each step. By replay")
+    confirmed = replayed("gpu", gpu=0.05, cpu=0.07)
+    assert confirmed.verdict.replay is None
+    assert in_words(confirmed).sentence == "The GPU computes 70% of each step: it is the limit."
+    gains = denied("gpu", gpu=0.099, cpu=0.09)
+    assert (gains.branch, gains.speedup) == ("gpu", pytest.approx(1.0101, abs=1e-4))
     # Driver calls are the host's: without them, three times as fast is a gain of its branch.
-    assert said("cpu", cpu=0.099, runtime=0.033) == "It is slow."
+    assert replayed("cpu", cpu=0.099, runtime=0.033).verdict.replay is None
 
 
 def test_a_large_share_with_nothing_to_gain_is_not_left_as_the_whole_verdict() -> None:
-    text = said("memcpy", memcpy=0.099, cpu=0.07)
-    assert text.startswith("It is slow. By replay")
-    assert "only 1.01x as fast without copies: other work hides this cost" in text
-    assert "Without the host's operators, Python and launches it would be 1.43x as fast." in text
-    assert "profiler" not in text
-    assert "profiler slows the host down" in said("gpu", gpu=0.099, cpu=0.07)
+    gains = denied("memcpy", memcpy=0.099, cpu=0.07)
+    assert (gains.best, gains.best_speedup) == ("cpu", pytest.approx(1.4286, abs=1e-4))
+    assert gains.unseen_share is None and not gains.profiler_slows
+    assert denied("gpu", gpu=0.099, cpu=0.07).profiler_slows
+    told = in_words(replayed("memcpy", memcpy=0.099, cpu=0.07)).sentence
+    assert "only 1.01x as fast without copies: other work hides this cost" in told
+    assert "Without the host's operators, Python and launches it would be 1.43x as fast." in told
 
 
 def test_a_cost_that_gains_nothing_says_why_also_where_nothing_else_gains() -> None:
     """ "Copies hold up 41 %", and 1.02x to gain: no sentence told how both could be true."""
-    text = said("memcpy", memcpy=0.098, cpu=0.096)
-    assert text.endswith("only 1.02x as fast without copies: other work hides this cost.")
-    text = said("memcpy", memcpy=0.098, cpu=0.07, explained_s=0.055)
-    assert (
-        "The device waits 45% of each step for what is not in the trace, such as other ranks. "
-        in text
-    )
+    assert denied("memcpy", memcpy=0.098, cpu=0.096).best is None
+    gains = denied("memcpy", memcpy=0.098, cpu=0.07, explained_s=0.055)
+    assert gains.unseen_share == pytest.approx(0.45)
+    told = in_words(replayed("memcpy", memcpy=0.098, cpu=0.07, explained_s=0.055)).sentence
+    assert told.startswith("The device waits 45% of each step for what is not in the trace, such")
 
 
 @pytest.mark.parametrize(
@@ -74,4 +78,4 @@ def test_a_cost_that_gains_nothing_says_why_also_where_nothing_else_gains() -> N
     ],
 )
 def test_otherwise_the_verdict_stays(replay: dict[str, float]) -> None:
-    assert said("memcpy", **replay) == "It is slow."
+    assert replayed("memcpy", **replay).verdict == Verdict(kind="memcpy", share=0.7)

@@ -18,7 +18,9 @@ def fixes(report: Report) -> set[str]:
 
 
 def evidence(report: Report, check: str) -> str:
-    return " ".join(x for f in report.diagnosis.findings if f.check == check for x in f.evidence)
+    return " ".join(
+        x.sentence for f in report.diagnosis.findings if f.check == check for x in f.evidence
+    )
 
 
 def launched(trace: TraceBuilder, name: str, at: float, lasting: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from in_words import evidence_of
 from partial_recordings import recording
 
 from torchdoctor.checks import (
@@ -32,7 +33,7 @@ def _evidence(*stacks: dict, sensors: dict | None = None, **loader: object) -> s
     )
     computes = known["sample_cpu_share"] == _LOADER["sample_cpu_share"]
     [found] = (loader_cpu_bound if computes else loader_io_bound).CHECK.findings(seen)
-    return " ".join(found.evidence)
+    return " ".join(evidence_of(found, seen))
 
 
 def test_workers_that_a_short_epoch_leaves_idle_do_not_wait_for_storage() -> None:
@@ -81,7 +82,7 @@ def test_files_of_a_package_are_named_from_the_programs_folder() -> None:
             }
         )
         for finding in check.CHECK.findings(seen):
-            assert "pkg/data.py:20" in " ".join(finding.evidence)
+            assert "pkg/data.py:20" in " ".join(evidence_of(finding, seen))
 
 
 @pytest.mark.parametrize(
@@ -125,12 +126,16 @@ def test_the_parts_of_a_wait_add_up_to_its_share() -> None:
     (found,) = data_wait.CHECK.findings(
         recording({"shares": {"data_loader": 0.57}, "steps": steps})
     )
-    assert found.evidence[1].startswith(
-        "7.5 ms in the DataLoader, 1.5 ms starting its workers, 0.6 ms preparing batches in the "
-        "loop, of a 16.9 ms step"
+    parts = found.evidence[1].values
+    known = {"in_loader_s": 0.0075, "starting_workers_s": 0.0015, "step_s": 0.0169}
+    assert {name: parts[name] for name in known} == known
+    assert parts["in_loop_s"] == pytest.approx(0.57 * 0.0169 - 0.009)
+    assert evidence_of(found)[1].startswith(
+        "7.50 ms in the DataLoader, 1.50 ms starting its workers, 633 us preparing batches in the "
+        "loop, of a step of 16.9 ms"
     )
     plain = {"mean_s": 0.0169, "data_wait_s": 0.0075}
     (found,) = data_wait.CHECK.findings(
         recording({"shares": {"data_loader": 0.444}, "steps": plain})
     )
-    assert found.evidence[1].startswith("7.5 ms in the DataLoader, of a 16.9 ms step")
+    assert evidence_of(found)[1].startswith("7.50 ms in the DataLoader, of a step of 16.9 ms")

@@ -42,7 +42,8 @@ def _untold(seen: Recording) -> list[str]:
 def test_what_a_fetch_waited_for_a_cpu_is_said_and_no_storage() -> None:
     seen = _seen({"sample_cpu_share": 0.98, "sample_queue_share": 0.55}, _BUSY)
     [found] = loader_cpu_bound.CHECK.findings(seen)
-    assert "98% CPU time (of which 55% waiting for a CPU that others held)" in found.evidence[0]
+    assert found.evidence[0].fact == "cpu-time"
+    assert (found.evidence[0].values["busy"], found.evidence[0].values["queued"]) == (0.98, 0.55)
     assert loader_io_bound.CHECK.findings(seen) == []
     assert _untold(seen) == []
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from in_words import evidence_of
 from partial_recordings import recording
 from probed_examples import run_with
 
@@ -181,7 +182,7 @@ def test_what_to_write_against_workers_started_again_is_said(tmp_path: Path, aga
         seen = replace(seen, processes=[replace(seen.main, loaders=made)])
         assert "(train.py:7)" in catalogue.fixes()["persistent-workers"].refuses(seen)
     [found] = catalogue.checks()["workers-respawned"].findings(seen)
-    said = " ".join(found.evidence)
+    said = " ".join(evidence_of(found, seen))
     assert "persistent_workers=True" in said
     assert "(train.py:7)" in said
     assert ("construct it once before the loop" in said) == again

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from in_words import evidence_of
 from partial_recordings import recording
 from probed import run_plain, run_probed
 
@@ -62,6 +63,7 @@ def observed(
     lines = {x.split("# ")[1]: n for n, x in enumerate(text.splitlines(), 1) if "# " in x}
     return SimpleNamespace(
         compilation=seen.main.compilation,
+        recording=seen,
         breaks=graph_breaks.CHECK.findings(seen),
         again=recompilations.CHECK.findings(seen),
         lines=lines,
@@ -74,7 +76,7 @@ def test_sizes_that_vary_are_seen_as_recompilations_with_their_line(tmp_path: Pa
     assert seen.compilation.later_recompiles == 5
     assert 0 < seen.compilation.later_s < seen.compilation.watched_s
     [finding] = seen.again
-    said = " ".join(finding.evidence)
+    said = " ".join(evidence_of(finding, seen.recording))
     assert "again 5 times after the first training step" in said
     assert "mark_dynamic" in said
     assert finding.location.file == seen.script
@@ -133,7 +135,7 @@ def _fail(_place: str, error: Exception) -> None:
 
 def test_a_function_that_torch_gives_up_is_named_with_what_changes(tmp_path: Path) -> None:
     seen = observed(tmp_path, says="self.calls += 1", sizes="[4] * 12")
-    said = " ".join(e for finding in seen.again for e in finding.evidence)
+    said = " ".join(e for finding in seen.again for e in evidence_of(finding, seen.recording))
     assert "has given 'forward' (train.py:" in said.replace(str(tmp_path) + "/", "")
     assert "TORCH_LOGS=recompiles shows each guard that fails" in said
 
@@ -142,8 +144,9 @@ def test_a_print_in_the_forward_is_a_graph_break_with_its_line(tmp_path: Path) -
     seen = observed(tmp_path, says="print('seen')  # breaks")
     [finding] = seen.breaks
     assert (finding.location.file, finding.location.line) == (seen.script, seen.lines["breaks"])
-    assert "prints, .item() and branches" in " ".join(finding.evidence)
-    assert f"train.py:{seen.lines['breaks']}: " in " ".join(finding.evidence)
+    said = " ".join(evidence_of(finding, seen.recording))
+    assert "prints, .item() and branches" in said
+    assert f"train.py:{seen.lines['breaks']}: " in said
     assert seen.again == []
 
 
@@ -199,7 +202,8 @@ def test_a_trace_shows_what_is_compiled_in_its_steps_and_where_graphs_break(
     assert compiled.steps_with == 2
     assert compiled.compiles_per_step * 4 == 4, "two pieces at two new sizes"
     [finding] = recompilations.CHECK.findings(seen)
-    assert "in 2 of the 4 steps, on 4 functions" in finding.evidence[0]
+    values = finding.evidence[0].values
+    assert (values["steps_with"], values["steps"], values["functions"]) == (2, 4, 4)
     assert 0.2 < finding.share_of_step <= 1.0
     [broken] = graph_breaks.CHECK.findings(seen)
     assert (broken.location.line, broken.location.function) == (line, "forward")

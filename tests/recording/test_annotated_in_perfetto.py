@@ -14,7 +14,7 @@ from compared_pairs import synthetic, trace_of
 
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.timeline import annotate, build_timeline
-from torchdoctor.words import Finding
+from torchdoctor.words import Evidence, Finding
 from torchdoctor.words.figures import SHARE_LABELS
 
 _SLICES = """
@@ -71,7 +71,8 @@ def test_perfetto_shows_our_tracks_and_those_of_the_trace(
         text = "\ufeff" + text.replace('"cbid": 211', '"cbid": 211, "occupancy": -NaN', 3)
         text = text[: text.rindex('"dur"')]
     source.write_text(text, encoding="utf-8")
-    finding = Finding(check="data-wait", share_of_step=0.25, evidence=["It waits."])
+    waits = Evidence(fact="waits", sentence="It waits.")
+    finding = Finding(check="data-wait", share_of_step=0.25, evidence=[waits])
     trace = read_trace(source)
     timeline = build_timeline(trace)
     annotate(source, pages / name, timeline, trace.base_us, [finding])

@@ -14,7 +14,7 @@ from compared_pairs import trace_of
 
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.timeline import annotate, build_timeline
-from torchdoctor.words import Finding
+from torchdoctor.words import Evidence, Finding
 from torchdoctor.words.figures import SHARE_LABELS
 
 _POLYFILL = "webcomponents.js@0.7.24"  # the viewer is older than what browsers have today
@@ -66,7 +66,8 @@ def test_the_viewer_of_chrome_tracing_shows_our_tracks_and_those_of_the_trace(
     source, target = tmp_path / "source.json", tmp_path / "annotated.json"
     source.write_bytes(trace_of(loader_us=300.123).text())
     trace = read_trace(source)
-    finding = Finding(check="data-wait", share_of_step=0.25, evidence=["It waits."])
+    waits = Evidence(fact="waits", sentence="It waits.")
+    finding = Finding(check="data-wait", share_of_step=0.25, evidence=[waits])
     annotate(source, target, build_timeline(trace), trace.base_us, [finding])
     with served(tmp_path) as address, chromium() as browser:
         browser.open(f"{address}/index.html")

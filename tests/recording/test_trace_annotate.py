@@ -14,10 +14,11 @@ from synthetic_traces import every_branch
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.trace.timeline import annotate, build_timeline
-from torchdoctor.words import Finding
+from torchdoctor.words import Evidence, Finding
 from torchdoctor.words.errors import UsageError
 
-FINDINGS = [Finding(check="pageable-copies", share_of_step=0.1, evidence=["One.", "Two."])]
+EVIDENCE = [Evidence(fact=text, sentence=text) for text in ("One.", "Two.")]
+FINDINGS = [Finding(check="pageable-copies", share_of_step=0.1, evidence=EVIDENCE)]
 
 
 def write_annotated(source: Path, target: Path) -> None:

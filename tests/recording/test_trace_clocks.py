@@ -180,7 +180,7 @@ def test_the_report_says_who_comes_last_by_aligned_clocks(tmp_path: Path) -> Non
     assert "up to 3.00 ms" in doubt
     assert "8 collectives" in doubt
     [finding] = [f for f in report.diagnosis.findings if f.check == "rank-imbalance"]
-    assert "last to 100%" in " ".join(finding.evidence)
+    assert "last to 100%" in " ".join(fact.sentence for fact in finding.evidence)
 
 
 def test_clocks_that_agree_are_no_doubt(tmp_path: Path) -> None:

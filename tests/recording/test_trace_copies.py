@@ -45,7 +45,7 @@ def test_batches_from_pageable_memory_are_to_be_pinned(tmp_path: Path) -> None:
 def test_results_that_are_read_back_are_waits_that_no_pinning_ends(tmp_path: Path) -> None:
     """The advice was to pin the loader's batches, which were pinned already."""
     report = copying(DEVICE_TO_HOST, 120, tmp_path)
-    found = {f.check: " ".join(f.evidence) for f in report.diagnosis.findings}
+    found = {f.check: " ".join(x.sentence for x in f.evidence) for f in report.diagnosis.findings}
     assert report.diagnosis.bottleneck == "memcpy"
     assert "pageable-copies" not in found
     assert "Copies to the host" in found["memcpy-share"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+from torchdoctor.reports.verdict import with_sentences
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     Baseline,
@@ -13,6 +17,7 @@ from torchdoctor.words import (
     Diagnosis,
     Ending,
     Environment,
+    Evidence,
     Finding,
     FixSet,
     Gpu,
@@ -30,9 +35,12 @@ from torchdoctor.words import (
     StepTime,
     Trial,
     TriedCeiling,
+    Verdict,
     WorkloadRecord,
+    fact,
 )
 from torchdoctor.words.gate import GateMetric, GateReport
+from torchdoctor.words.record_files import encode
 
 HOME = "/home/ada/projects/flowers"
 CPU_MACHINE = Environment(
@@ -108,6 +116,12 @@ LOADER_EDIT = """\
 """
 
 
+def worded(sample: Callable[[], Report]) -> Callable[[], Report]:
+    """Return the sample with the sentences of its facts, as every report has them."""
+    return lambda: with_sentences(sample())
+
+
+@worded
 def loader_bound() -> Report:
     """Data loading on a CPU machine: the plain, good case."""
     return Report(
@@ -127,8 +141,11 @@ def loader_bound() -> Report:
         diagnosis=Diagnosis(
             bottleneck="data_loader",
             detail="loader-cpu-bound",
-            sentence="Training waits for data 78 % of each step.",
-            location=Location(file=f"{HOME}/train.py", line=31, function="main"),
+            verdict=Verdict(
+                kind="data_loader",
+                share=0.78,
+                place=Location(file=f"{HOME}/train.py", line=31, function="main"),
+            ),
             path=[
                 Question(
                     question="Is data loader time high?",
@@ -145,9 +162,8 @@ def loader_bound() -> Report:
                     share_of_step=0.78,
                     severity="high",
                     evidence=[
-                        "Fetching a batch keeps one CPU busy for 98 % of its time, "
-                        "while 3 of 4 usable CPUs idle.",
-                        "One sample takes 10.2 ms to load and decode.",
+                        fact("cpu-time", busy=0.98, queued=None, workers=0, cpus=4.0),
+                        fact("sample-time", seconds=0.0102),
                     ],
                     location=Location(file=f"{HOME}/train.py", line=31, function="main"),
                     fixes=["loader-workers"],
@@ -155,7 +171,7 @@ def loader_bound() -> Report:
                 Finding(
                     check="single-tensor-optimizer",
                     share_of_step=0.031,
-                    evidence=["SGD updates 62 tensors one by one."],
+                    evidence=[fact("one-by-one", share=0.031, name="SGD", tensors=62)],
                     location=Location(file=f"{HOME}/train.py", line=34),
                     fixes=["fused-optimizer"],
                 ),
@@ -249,6 +265,7 @@ def loader_bound() -> Report:
     )
 
 
+@worded
 def compute_bound() -> Report:
     """Two H100, several fixes that stack, long settings and paths."""
     model = f"{HOME}/src/flowers/models/encoders/vision_transformer_with_registers.py"
@@ -278,8 +295,7 @@ def compute_bound() -> Report:
         diagnosis=Diagnosis(
             bottleneck="gpu",
             detail="low-precision-unused",
-            sentence="The GPUs compute 86 % of each step, in float32.",
-            location=Location(file=model, line=212),
+            verdict=Verdict(kind="gpu", share=0.861, place=Location(file=model, line=212)),
             path=[
                 _no("Is data loader time high?", "share of the step spent waiting", 0.006, 0.2),
                 _no("Is memcpy high?", "share of the step in exposed copies", 0.012, 0.05),
@@ -295,14 +311,14 @@ def compute_bound() -> Report:
                     check="low-precision-unused",
                     share_of_step=0.62,
                     severity="high",
-                    evidence=["0 % of matrix multiplication time uses bfloat16 or TF32."],
+                    evidence=[fact("kernels", share=0.62, dtype="bfloat16")],
                     location=Location(file=model, line=212),
                     fixes=["mixed-precision", "tf32"],
                 ),
                 Finding(
                     check="pageable-copies",
                     share_of_step=0.012,
-                    evidence=["2 copies a step come from pageable memory."],
+                    evidence=[fact("pageable", copies=2.0)],
                     fixes=["pin-memory"],
                 ),
             ],
@@ -459,6 +475,7 @@ def _no(question: str, metric: str, value: float, threshold: float) -> Question:
     )
 
 
+@worded
 def nothing_found() -> Report:
     """A tuned program: no bottleneck, and nothing helped."""
     return Report(
@@ -472,7 +489,7 @@ def nothing_found() -> Report:
         ),
         diagnosis=Diagnosis(
             bottleneck="none",
-            sentence="No part of the step stands out.",
+            verdict=Verdict(kind="none"),
             path=[
                 _no("Is data loader time high?", "share of the step spent waiting", 0.004, 0.2),
                 Question(
@@ -563,6 +580,10 @@ def diagnosed_only() -> Report:
     )
 
 
+_WEIRD = "Read \x1b[31m<b>[red]|weird|[/red]</b>\x1b[0m in `stream.py`."
+
+
+@worded
 def refused_heavy() -> Report:
     """Hardly anything applies; texts from the program that try to break the layout."""
     reason = "The dataset is an IterableDataset that does not shard itself by worker"
@@ -592,7 +613,9 @@ def refused_heavy() -> Report:
                     check="data-wait",
                     share_of_step=0.31,
                     severity="moderate",
-                    evidence=["Read \x1b[31m<b>[red]|weird|[/red]</b>\x1b[0m in `stream.py`."],
+                    evidence=[
+                        Evidence(fact="weird", sentence=_WEIRD),
+                    ],
                     location=Location(file=f"{HOME}/{'deep/' * 16}stream.py", line=7),
                 )
             ],
@@ -645,3 +668,14 @@ GATE = GateReport(
     pair_ratios=[1.05, 1.09, 1.07, 1.1, 1.08, 1.11],
     measured="side by side",
 )  # fmt: skip
+
+
+def outline_of_1_0() -> dict[str, Any]:
+    """Return a report as schema 1.0 had it, with sentences in place of facts and a verdict."""
+    outline: dict[str, Any] = json.loads(encode(loader_bound()))
+    diagnosis = outline["diagnosis"]
+    diagnosis["location"] = diagnosis.pop("verdict")["place"]
+    diagnosis["sentence"] = "Training waits for data 78% of each step. Fetching is CPU time."
+    diagnosis["findings"][0]["evidence"] = ["Fetching is CPU time.", "One sample takes 10 ms."]
+    diagnosis["findings"][1]["evidence"] = ["SGD updates 62 tensors one by one."]
+    return {**outline, "schema_version": "1.0", "trials": []}

@@ -80,7 +80,7 @@ def test_without_a_name_the_newest_run_of_the_folder_is_shown(tmp_path, monkeypa
     assert "In the newest run here (torchdoctor-runs/run-1):" in page
     assert "loader-workers (num_workers=4): faster, 3.10x (2.90-3.31), training identical" in page
     page = CliRunner().invoke(app, ["explain", "loader-cpu-bound"]).output
-    assert "78 %  train.py:31" in page and "Fetching a batch keeps one CPU busy" in page
+    assert "78 %  train.py:31" in page and "Fetching a batch is 98" in page
 
 
 def test_the_runs_of_a_folder_are_listed_the_newest_first(tmp_path, monkeypatch) -> None:

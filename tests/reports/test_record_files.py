@@ -68,7 +68,8 @@ def test_fields_of_a_later_minor_version_are_passed_over() -> None:
     [
         (changed(schema_version="3.0"), "newer torchdoctor"),
         (changed(schema_version="x"), "no schema version"),
-        (changed(trials=[{"fix": 3}]), "damaged"),
+        (changed(trials=[{"fixes": 3}]), "damaged"),
+        (changed(diagnosis={"bottleneck": "cpu", "findings": [{"evidence": 3}]}), "damaged"),
         (changed()[:-40], "damaged"),
         ('{"traceEvents": []}', "torchdoctor diagnose"),
         ("[1]", "not a file that torchdoctor wrote"),

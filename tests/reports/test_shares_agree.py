@@ -9,7 +9,7 @@ import samples
 
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.time_parts import time_bars
-from torchdoctor.words import Finding, Question, Report, Shares, TraceStatistics
+from torchdoctor.words import Evidence, Finding, Question, Report, Shares, TraceStatistics
 
 
 def _of_a_trace() -> Report:
@@ -19,7 +19,8 @@ def _of_a_trace() -> Report:
         steps=5, step_s=0.010, has_device=True, python_s=0.005, path="trace.json"
     )
     shares = Shares(gpu=0.17, cpu=0.33, other=0.50)
-    idle = Finding(check="gpu-utilization", share_of_step=0.83, evidence=["The GPU waits."])
+    waits = Evidence(fact="computes", sentence="The GPU waits.")
+    idle = Finding(check="gpu-utilization", share_of_step=0.83, evidence=[waits])
     return replace(
         report,
         baseline=replace(report.baseline, shares=shares),

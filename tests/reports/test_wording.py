@@ -21,15 +21,19 @@ from torchdoctor.reports.wording import program_failed
 from torchdoctor.words import (
     Diagnosis,
     Environment,
+    Evidence,
+    Finding,
     FixSet,
     Interval,
     Location,
     PatchTrial,
     ProgramFailure,
+    Quote,
     Recommendation,
     RecommendedFix,
     Report,
     Trial,
+    Verdict,
     WorkloadRecord,
     figures,
 )
@@ -278,7 +282,15 @@ def test_a_gain_whose_training_is_unknown_is_not_recommended() -> None:
 def test_a_cause_that_names_its_places_gets_no_other() -> None:
     report = diagnosed_only()
     sentence = "Python takes 58 % of the step: decode at image.py:235."
-    diagnosis = replace(report.diagnosis, sentence=sentence)
+    where = Location(file="image.py", line=235)
+    named = Evidence(fact="python", location=where, sentence=sentence)
+    proof = Quote(check="made-up", facts=["python"])
+    diagnosis = Diagnosis(
+        bottleneck="other",
+        detail="made-up",
+        verdict=Verdict(kind="finding", place=where, proof=proof),
+        findings=[Finding(check="made-up", evidence=[named], location=where)],
+    )
     shown = first_screen(replace(report, diagnosis=diagnosis))
     assert sentence in shown and f"{sentence[:-1]} (" not in shown
 

@@ -40,7 +40,7 @@ def test_slow_storage_is_found_and_copies_are_tried(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "report.json").read_text())
     found = {one["check"]: one for one in report["diagnosis"]["findings"]}
     assert "slow-storage" in found, list(found)
-    evidence = " ".join(found["slow-storage"]["evidence"])
+    evidence = " ".join(fact["sentence"] for fact in found["slow-storage"]["evidence"])
     assert "FUSE" in evidence
     assert str(folder) in evidence
     tried = [one for one in report["trials"] if "fast-storage" in one["fixes"]]

@@ -16,44 +16,34 @@ from torchdoctor.words import (
     Finding,
     FixSpec,
     Interval,
-    Location,
     Question,
+    Quote,
     Recording,
+    Removal,
     Shares,
     TriedCeiling,
+    Verdict,
+    VerdictPart,
+    fact,
 )
-from torchdoctor.words.figures import counted, percent, ratio, says_something, speedup
+from torchdoctor.words.figures import ratio, says_something, speedup
 
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
 _UNMEASURED_SHARE = 0.25
 _OTHER_THRESHOLD = 0.30
 
-_VERDICTS = {
-    "data_loader": "Training waits for data {value} of each step",
-    "memcpy": "Memory copies hold up {value} of each step",
-    "communication": "Communication between devices takes {value} of each step",
-    "gpu": "The GPU computes {value} of each step: it is the limit",
-    "gpu_partly": "The GPU computes {value} of each step, and waits in the rest",
-    "cpu": "The GPU waits for the host, which takes {value} of each step",
-    "cpu_only": "The CPU is the limit: it computes {value} of each step",
-    "cpu_beside": "The CPU computes {value} of each step",
-    "other": "{value} of each step is spent outside data loading, copies and computation",
-}
 _FAR_MORE = 4.0  # times the time that its own cost takes
 _APART = 0.15  # of the step: share and experiment that differ by more disagree
 _FEWEST_STEPS = 5  # in all: of fewer, most are the program's start
 
 
-def too_short(recording: Recording) -> str | None:
-    """Return a sentence if the program ended before its steps could say anything."""
+def too_short(recording: Recording) -> int | None:
+    """Return how many steps a program took that ended too early to say anything; None: enough."""
     steps = recording.steps
     if steps is None or not steps.program_ended or steps.total_steps_seen >= _FEWEST_STEPS:
         return None
-    return (
-        f"The program ended after {counted(steps.total_steps_seen, 'whole step')}, too few to tell "
-        "what slows it down: let it train for 30 steps or more (by its options or with more data)."
-    )
+    return steps.total_steps_seen
 
 
 def diagnose(
@@ -62,8 +52,9 @@ def diagnose(
     fixes: Mapping[str, FixSpec] | None = None,
 ) -> Diagnosis:
     """Answer the tree's questions and name the bottleneck; `fixes` are for `Finding.fixes`."""
-    if (why_not := too_short(recording)) is not None:
-        return Diagnosis(bottleneck="none", sentence=why_not)
+    if (steps := too_short(recording)) is not None:
+        ended = fact("ended-early", steps=steps)
+        return Diagnosis(bottleneck="none", verdict=Verdict(kind="too_short", why=ended))
     findings = _findings(recording, checks, fixes or {})
     path, bottleneck, value = _walk(recording, checks)
     on_gpu = recording.has_gpu or recording.shares.gpu is not None
@@ -75,12 +66,10 @@ def diagnose(
         for number, f in enumerate(findings):
             if checks[f.check].asks("gpu"):
                 findings[number] = replace(f, fixes=[x for x in f.fixes if x in cause.fixes])
-    sentence, location = _told(bottleneck, value, cause, findings, checks, on_gpu, recording)
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,
-        sentence=sentence,
-        location=location,
+        verdict=_verdict(bottleneck, value, cause, findings, checks, on_gpu, recording),
         path=path,
         findings=findings,
     )
@@ -192,7 +181,7 @@ def detail_of(
     return worst[0].check
 
 
-def _told(
+def _verdict(
     bottleneck: str,
     value: float | None,
     cause: Finding | None,
@@ -200,44 +189,58 @@ def _told(
     checks: Mapping[str, CheckSpec],
     on_gpu: bool,
     recording: Recording,
-) -> tuple[str, Location | None]:
-    """Return the verdict, and the place of its first sentence's share."""
+) -> Verdict:
+    """Return the verdict, whose place is that of what is said first."""
     if bottleneck == "none" or value is None:
-        return "No part of the step stands out.", None
+        return Verdict(kind="none")
     # What a later branch of the tree holds may be the larger part: then it is said first.
     later = [(f, checks[f.check]) for f in findings if (f.share_of_step or 0.0) > value]
     aside = [f for f, check in later if check.opens_verdict and check.branch != bottleneck]
-    larger = [" ".join(f.evidence) for f in aside]
-    location = aside[0].location if aside else line_of_branch(recording, bottleneck)
-    if location is None and not aside and cause is not None:
+    place = aside[0].location if aside else line_of_branch(recording, bottleneck)
+    if place is None and not aside and cause is not None:
         # Where no sampled line holds it (a trace), the finding that holds most of it may.
         holds_most = (cause.share_of_step or 0.0) >= value / 2
-        location = cause.location if holds_most else None
+        place = cause.location if holds_most else None
     kind = bottleneck
     if bottleneck == "cpu" and not on_gpu:
-        kind = "cpu_beside" if larger else "cpu_only"
+        kind = "cpu_beside" if aside else "cpu_only"
     kind = "gpu_partly" if kind == "gpu" and value < 2 / 3 else kind
-    text = _VERDICTS[kind].format(value=f"{value:.0%}") + _parts(kind, value, recording.shares)
+    verdict = Verdict(
+        kind=kind,
+        share=value,
+        parts=_parts(kind, value, recording.shares),
+        place=place,
+        beside=[_quote(f) for f in aside],
+    )
     if cause is None or checks[cause.check].question is not None or not cause.evidence:
-        on_gpu_host = recording.trace and kind == "cpu" and on_host(recording.trace)
-        return " ".join([*larger, f"{text}.", *(on_gpu_host or [])]), location
-    quoted = checks[cause.check].verdict
-    if quoted == "all":
-        return " ".join(cause.evidence), cause.location
-    evidence = cause.evidence[-1 if quoted == "last" else 0]
-    return " ".join([*larger, f"{text}.", evidence]), location
+        traced = recording.trace if kind == "cpu" else None
+        return replace(verdict, facts=on_host(traced) if traced is not None else [])
+    proof = _quote(cause)
+    match checks[cause.check].verdict:
+        case "all":
+            return Verdict(kind="finding", share=value, place=cause.location, proof=proof)
+        case "last":
+            return replace(verdict, proof=replace(proof, facts=proof.facts[-1:]))
+    return replace(verdict, proof=replace(proof, facts=proof.facts[:1]))
 
 
-def _parts(kind: str, value: float, shares: Shares) -> str:
-    """Return what the value of a verdict adds up from, in the report's terms; "" of one part."""
-    parts = {
-        "memcpy": (shares.memcpy or 0.0, "the copies themselves", "the host blocked in copy calls"),
-        "cpu": (value - (shares.runtime or 0.0), "operators and Python", "driver calls"),
-    }
-    first, *names = parts.get(kind, (value, "", ""))
-    told = sorted(zip((first, value - first), names, strict=True), reverse=True)
-    texts = [f"{percent(x).replace(' ', '')} {name}" for x, name in told if round(x, 2)]
-    return f": {', '.join(texts)}" if len(texts) > 1 else ""
+def _quote(finding: Finding) -> Quote:
+    return Quote(check=finding.check, facts=[evidence.fact for evidence in finding.evidence])
+
+
+def _parts(kind: str, value: float, shares: Shares) -> list[VerdictPart]:
+    """Return what the value of a verdict adds up from, the most first; [] of one part."""
+    if kind == "memcpy":
+        copies = shares.memcpy or 0.0
+        parts = {"copies": copies, "blocked": value - copies}
+    elif kind == "cpu":
+        driver = shares.runtime or 0.0
+        parts = {"operators": value - driver, "driver": driver}
+    else:
+        return []
+    ranked = sorted(parts.items(), key=lambda part: -part[1])
+    shown = [VerdictPart(name=name, share=share) for name, share in ranked if round(share, 2)]
+    return shown if len(shown) > 1 else []
 
 
 def by_experiment(
@@ -249,7 +252,7 @@ def by_experiment(
     """Return the diagnosis as the ceilings confirm or refute it, and doubts about shares.
 
     A bottleneck whose cost is hidden, or gives far less than another, gives way to the branch whose
-    ceiling gives most. If none gives anything, it stays, and the sentence says so.
+    ceiling gives most. If none gives anything, it stays, and the verdict says so.
     """
     doubts = [doubt for trial in tried if (doubt := _disagreement(trial)) is not None]
     whole = [trial for trial in tried if trial.whole and trial.decided]
@@ -262,24 +265,23 @@ def by_experiment(
         t for t in whole if branches[t.ceiling] != diagnosis.bottleneck and t.verdict == "gain"
     ]
     best = max(gains, key=lambda t: t.speedup.low if t.speedup else 0.0, default=None)
-    measured = f" Without {own.removes} the program was {bound(own.speedup)} as fast."
     if own.verdict == "gain":
         best = best if best is not None and _gives_far_more(best, own) else None
-        measured = measured if best is not None else ""  # it stands among the upper bounds
-    else:
-        measured = f" Without {own.removes} a step takes as long ({bound(own.speedup)})."
-        if own.verdict == "nothing":
-            best = None  # little was expected of it
-        else:
-            measured += " Other work hides this cost, so it is not the bottleneck."
-    sentence = f"{diagnosis.sentence}{measured}"
+    elif own.verdict == "nothing":
+        best = None  # little was expected of it
+    removal = Removal(
+        removed=own.removes,
+        speedup=own.speedup,
+        outcome=own.verdict,
+        limit=best.removes if best is not None else None,
+        limit_speedup=best.speedup if best is not None else None,
+    )
+    verdict = replace(diagnosis.verdict, experiment=removal)
     if best is None or best.speedup is None:
-        return replace(diagnosis, sentence=sentence), doubts
+        return replace(diagnosis, verdict=verdict), doubts
     bottleneck = branches[best.ceiling]
-    faster = f"without that, the program was {bound(best.speedup)} as fast"
-    sentence += f" The limit is {best.removes}: {faster}."
     detail = detail_of(bottleneck, diagnosis.findings, checks, on_gpu)
-    return replace(diagnosis, bottleneck=bottleneck, detail=detail, sentence=sentence), doubts
+    return replace(diagnosis, bottleneck=bottleneck, detail=detail, verdict=verdict), doubts
 
 
 def _branch(trial: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, CheckSpec]) -> str:

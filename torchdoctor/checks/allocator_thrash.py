@@ -17,8 +17,16 @@ The first steps, which fill the allocator's cache: record after some steps of wa
 """
 
 from torchdoctor.facts.analysed import calls_of
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, trace
-from torchdoctor.words.figures import counted
+from torchdoctor.words import (
+    CheckSpec,
+    Evidence,
+    Recording,
+    Symptom,
+    Symptoms,
+    TraceStatistics,
+    fact,
+    trace,
+)
 
 _ROUNDING = 0.005
 
@@ -34,35 +42,28 @@ def _examine(recording: Recording) -> Symptoms:
         return
     # While kernels run, the wait costs nothing.
     share = min(held, 1.0 - (recording.shares.gpu or 0.0))
-    exposed = f", {share:.0%} while no kernel runs" if share < held - _ROUNDING else ""
-    told = (
-        f"Driver calls for memory (Malloc, Free) hold the host {held:.0%} of each step{exposed}: "
-        f"{counted(traced.allocations_per_step, 'call')} a step."
+    told = fact(
+        "calls",
+        share=share,
+        held=held,
+        exposed=share if share < held - _ROUNDING else None,
+        calls=traced.allocations_per_step,
     )
     emptied = [x.location for x in calls_of(recording, "wait") if x.name == "empty_cache"]
-    evidence = [told, *(causes or ["Where sizes vary from step to step, let segments grow."])]
+    evidence = [told, *(causes or [fact("sizes-vary")])]
     where = emptied[0] if emptied else None
     yield Symptom(share=share, evidence=evidence, location=where, severity="moderate")
 
 
-def _causes(traced: TraceStatistics) -> list[str]:
+def _causes(traced: TraceStatistics) -> list[Evidence]:
     retries, releases = traced.allocator_retries_per_step, traced.releases_per_step
     if traced.uncached_per_step:
-        return [
-            "PyTorch's caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING): it would not "
-            f"make {counted(traced.uncached_per_step, 'call')} a step. Unset the variable."
-        ]
+        return [fact("cache-off", calls=traced.uncached_per_step)]
     causes = []
     if retries:
-        causes.append(
-            f"{counted(retries, 'operator')} a step found memory full and gave cached blocks back "
-            "to get theirs: use a smaller batch, checkpoint activations, or let segments grow."
-        )
+        causes.append(fact("memory-full", operators=retries))
     if releases:
-        causes.append(
-            f"Memory is given back outside of any operator, in {counted(releases, 'call')} a step: "
-            "if the loop calls torch.cuda.empty_cache(), remove it."
-        )
+        causes.append(fact("given-back", calls=releases))
     return causes
 
 
@@ -73,6 +74,18 @@ CHECK = CheckSpec(
     unit="% of the step in driver calls for memory",
     source="torchdoctor: a warm caching allocator calls the driver in no step",
     verdict="last",  # the cause
+    sentences={
+        "calls": "Driver calls for memory (Malloc, Free) hold the host {held:.0%} of "
+        "{each_step}[, {exposed:.0%} while no kernel runs]: {calls:counted call} {a_step}.",
+        "sizes-vary": "Where sizes vary from step to step, let segments grow.",
+        "cache-off": "PyTorch's caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING): it "
+        "would not make {calls:counted call} {a_step}. Unset the variable.",
+        "memory-full": "{operators:counted operator} {a_step} found memory full and gave cached "
+        "blocks back to get theirs: use a smaller batch, checkpoint activations, or let segments "
+        "grow.",
+        "given-back": "Memory is given back outside of any operator, in {calls:counted call} "
+        "{a_step}: if the loop calls torch.cuda.empty_cache(), remove it.",
+    },
     examine=_examine,
     fires=[
         trace(**_CALLS, allocator_retries_per_step=2.0, releases_per_step=1.0),

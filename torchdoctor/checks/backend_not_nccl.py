@@ -16,7 +16,7 @@ CPUs, where it is right. A build of MPI that reads GPU memory itself may be as f
 """
 
 from torchdoctor.facts.hardware import backend_by_host
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -24,17 +24,11 @@ def _examine(recording: Recording) -> Symptoms:
     if backend is None:
         return
     name = "MPI" if backend == "mpi" else backend
-    evidence = [
-        f"The model is on a CUDA device and the backend of its process group is {name}: gradients "
-        "are copied to host memory, sent, and copied back. NCCL sends them from GPU to GPU."
-    ]
+    evidence = [fact("backend", backend=name)]
     share = None
     if traced is not None and traced.host_collective_s is not None and traced.step_s:
         share = min(traced.host_collective_s / traced.step_s, 1.0) or None
-        evidence.append(
-            f"Collectives run on the host {traced.host_collective_s * 1e3:.3g} ms of each step in "
-            "which no kernel does."
-        )
+        evidence.append(fact("on-host", share=share, seconds=traced.host_collective_s))
     yield Symptom(
         share=share, evidence=evidence, location=recording.main.backend_location, severity="high"
     )
@@ -49,6 +43,13 @@ CHECK = CheckSpec(
     unit="such process groups: any is a finding",
     source="PyTorch documentation (torch.distributed): "
     "use the NCCL backend for training with CUDA GPUs",
+    sentences={
+        "backend": "The model is on a CUDA device and the backend of its process group is "
+        "{backend}: gradients are copied to host memory, sent, and copied back. NCCL sends them "
+        "from GPU to GPU.",
+        "on-host": "Collectives run on the host {seconds:seconds} of {each_step} in which no "
+        "kernel does.",
+    },
     examine=_examine,
     fires=[
         process(**{**_ON_GPU, "backend": "cpu:gloo,cuda:mpi"}),

@@ -12,7 +12,7 @@ A host that is slow for other reasons, such as Python work between the operators
 """
 
 from torchdoctor.facts.hardware import gpu_memory_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -24,8 +24,7 @@ def _examine(recording: Recording) -> Symptoms:
     if used is None or used > 0.5:
         return
     yield Symptom(
-        evidence=f"{traced.short_kernels_share:.0%} of the kernels take under 10 us, and "
-        f"{1 - used:.0%} of the GPU's memory is free.",
+        evidence=fact("short-kernels", short=traced.short_kernels_share, free_memory=1 - used),
         severity="advice",
     )
 
@@ -35,6 +34,10 @@ CHECK = CheckSpec(
     threshold=0.5,
     unit="% of the GPU's kernels shorter than 10 us",
     source="torchdoctor",
+    sentences={
+        "short-kernels": "{short:.0%} of the kernels take under 10 us, and {free_memory:.0%} of "
+        "the {device}'s memory is free.",
+    },
     examine=_examine,
     fires=[
         {

@@ -26,8 +26,7 @@ from torchdoctor.facts.lookup import (
     training_loaders,
     workers_keep_up,
 )
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
-from torchdoctor.words.figures import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _LEAST_WAIT = 0.05  # share of the step
 
@@ -43,9 +42,7 @@ def _examine(recording: Recording) -> Symptoms:
     loader = training_loaders(recording)[0]
     yield Symptom(
         share=share,
-        evidence=f"Batches of the {counted(loader.num_workers, 'worker')} lie ready where the step "
-        f"waits: the time goes into taking them over, {1e3 * taken_s:.2f} ms a step, and more "
-        "workers would not change that.",
+        evidence=fact("ready", workers=loader.num_workers, seconds=taken_s),
         location=loader.location,
     )
 
@@ -59,6 +56,11 @@ CHECK = CheckSpec(
     unit="% of the waits for workers begin with a batch that lies ready",
     source="torchdoctor: most of the wait is no wait for a worker",
     phases=("data_wait_s", "loader_start_s"),
+    sentences={
+        "ready": "Batches of the {workers:counted worker} lie ready where the step waits: the "
+        "time goes into taking them over, {seconds:seconds} {a_step}, and more workers would not "
+        "change that.",
+    },
     examine=_examine,
     fires=[{"steps": _STEPS, **process(loaders=[_READY])}],
     quiet=[

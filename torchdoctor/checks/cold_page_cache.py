@@ -28,7 +28,7 @@ loader whose files are cached and that waits all the same computes, or waits for
 
 from torchdoctor.facts.lookup import training_loader_location
 from torchdoctor.facts.slow_reads import ColdMount, cold_mounts, likely_bytes
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, reading
+from torchdoctor.words import CheckSpec, Evidence, Recording, Symptom, Symptoms, fact, reading
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -42,32 +42,23 @@ def _examine(recording: Recording) -> Symptoms:
         )
 
 
-def _evidence(recording: Recording, cold: ColdMount) -> list[str]:
+def _evidence(recording: Recording, cold: ColdMount) -> list[Evidence]:
     mount = cold.mount
+    cached = mount.cached_at_first or 0.0
     evidence = [
-        f"Of {mount.looked_at} files on {mount.path} ({mount.kind}), "
-        f"{mount.cached_at_first or 0.0:.0%} of the bytes were in the page cache when training "
-        "first read of them: the rest came from the device."
+        fact("cold", files=mount.looked_at, mount=mount.path, kind=mount.kind, cached=cached)
     ]
     if mount.cold_file_s is not None and mount.warm_file_s is not None:
-        evidence.append(
-            f"A file takes {mount.cold_file_s * 1e3:.3g} ms from there and "
-            f"{mount.warm_file_s * 1e3:.3g} ms from the page cache."
-        )
+        evidence.append(fact("file", cold_s=mount.cold_file_s, warm_s=mount.warm_file_s))
     if (reads := recording.sensors.read_bytes_per_s) is not None:
-        evidence.append(f"The program read {reads / 1e6:.1f} MB/s from disks.")
+        evidence.append(fact("reads", mb_per_s=reads / 1e6))
     memory = recording.storage.memory_bytes if recording.storage is not None else None
-    free = "of unknown size" if memory is None else f"of {memory / 1e9:.3g} GB"
-    size = f"All files together have about {likely_bytes(recording, mount) / 1e9:.3g} GB"
-    fate = (
-        f"which fit into the free memory {free}: the second epoch is faster by itself, and faster "
-        "storage gains in the first epoch only."
-        if cold.fits
-        else f"too much for the free memory {free}: they stay cold in every epoch. Smaller files "
-        "(compressed, of lower resolution), more memory or a faster disk change that; more workers "
-        "and batches ahead hide it."
+    fate = fact(
+        "fits" if cold.fits else "too-large",
+        files_gb=likely_bytes(recording, mount) / 1e9,
+        memory_gb=None if memory is None else memory / 1e9,
     )
-    return [*evidence, f"{size}, {fate}"]
+    return [*evidence, fate]
 
 
 _MOUNT = {
@@ -84,6 +75,20 @@ CHECK = CheckSpec(
     threshold=0.05,
     unit="% of the step",
     source="torchdoctor: as for waiting for data at all (XProf: 5 %)",
+    sentences={
+        "cold": "Of {files} files on {mount} ({kind}), {cached:.0%} of the bytes were in the page "
+        "cache when training first read of them: the rest came from the device.",
+        "file": "A file takes {cold_s:seconds} from there and {warm_s:seconds} from the page "
+        "cache.",
+        "reads": "The program read {mb_per_s:.1f} MB/s from disks.",
+        "fits": "All files together have about {files_gb:.3g} GB, which fit into the free memory[ "
+        "of {memory_gb:.3g} GB]: the second epoch is faster by itself, and faster storage gains "
+        "in the first epoch only.",
+        "too-large": "All files together have about {files_gb:.3g} GB, too much for the free "
+        "memory[ of {memory_gb:.3g} GB]: they stay cold in every epoch. Smaller files "
+        "(compressed, of lower resolution), more memory or a faster disk change that; more "
+        "workers and batches ahead hide it.",
+    },
     examine=_examine,
     fires=[
         reading(_MOUNT),

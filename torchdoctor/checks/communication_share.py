@@ -18,8 +18,8 @@ The trace shows the exposed time of collective kernels (NCCL, RCCL, by kernel na
 A straggler: a device that waits inside a collective for another that computes longer.
 """
 
-from torchdoctor.facts.ranks import links
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion
+from torchdoctor.facts.ranks import LINKS, WAITS_FOR_RANKS, links
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, fact
 
 _MODERATE = 0.10
 
@@ -38,8 +38,7 @@ def _measure(recording: Recording) -> float | None:
 def _examine(recording: Recording) -> Symptoms:
     share = _measure(recording)
     if share is not None and share >= _MODERATE:
-        told = f"Exposed communication takes {share:.0%} of each step."
-        yield Symptom(share=share, evidence=[told, *links(recording)])
+        yield Symptom(share=share, evidence=[fact("exposed", share=share), *links(recording)])
 
 
 CHECK = CheckSpec(
@@ -54,6 +53,12 @@ CHECK = CheckSpec(
         optional=True,
     ),
     share_field="communication",
+    sentences={
+        **LINKS,
+        "exposed": "Exposed communication takes {share:.0%} of {each_step}.",
+        WAITS_FOR_RANKS: "Of that rank {rank} waits for the others {share:.0%} of {each_step}, "
+        "and communicates {exchange:.0%} of it.",
+    },
     examine=_examine,
     fires=[{"shares": {"communication": 0.3, "gpu": 0.7}}],
     quiet=[{"shares": {"communication": 0.01, "gpu": 0.99}}],

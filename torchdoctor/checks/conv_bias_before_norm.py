@@ -11,8 +11,7 @@ A bias before any other layer, which matters.
 """
 
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
-from torchdoctor.words.figures import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -20,9 +19,8 @@ def _examine(recording: Recording) -> Symptoms:
     model = max(models, key=lambda m: m.conv_bias_before_norm, default=None)
     if model is None or model.conv_bias_before_norm < CHECK.threshold:
         return
-    biased = counted(model.conv_bias_before_norm, "convolution has", "convolutions have")
     yield Symptom(
-        evidence=f"{biased} a bias right before a batch norm.",
+        evidence=fact("biased", convolutions=model.conv_bias_before_norm),
         location=model.location,
         severity="advice",
     )
@@ -33,6 +31,10 @@ CHECK = CheckSpec(
     threshold=1,
     unit="convolution with a bias right before a batch normalization",
     source="PyTorch Performance Tuning Guide; TorchTidy looks for the same",
+    sentences={
+        "biased": "{convolutions:counted convolution has, convolutions have} a bias right before "
+        "a batch norm.",
+    },
     examine=_examine,
     fires=[process(models=[{"ident": 0, "conv_bias_before_norm": 3, "forwards": 9}])],
     quiet=[process(models=[{"ident": 0, "conv_bias_before_norm": 0, "forwards": 9}])],

@@ -13,8 +13,7 @@ convolutions among the operators. Transposed convolutions (ConvTranspose2d) coun
 """
 
 from torchdoctor.facts.lookup import convolution_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
-from torchdoctor.words.figures import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -23,10 +22,9 @@ def _examine(recording: Recording) -> Symptoms:
     if not models or (share is not None and share < CHECK.threshold):
         return
     model = max(models, key=lambda m: m.conv2d)
-    taken = "" if share is None else f", which take {share:.0%} of the step"
     yield Symptom(
         share=share,
-        evidence=f"{counted(model.conv2d, 'convolution')} in NCHW layout{taken}.",
+        evidence=fact("layout", share=share, convolutions=model.conv2d),
         location=model.location,
         severity="high" if share is not None and share >= 0.4 else "advice",
     )
@@ -40,6 +38,10 @@ CHECK = CheckSpec(
     threshold=0.2,
     unit="% of the step",
     source="torchdoctor; PyTorch's channels-last tutorial reports gains of 8 to 35 %",
+    sentences={
+        "layout": "{convolutions:counted convolution} in NCHW layout[, which take {share:.0%} of "
+        "{the_step}].",
+    },
     examine=_examine,
     fires=[{**trace(operators=[_PLAIN]), **process(models=[_MODEL])}],
     quiet=[

@@ -13,15 +13,12 @@ A copy that the program needs because it writes to the array afterwards. Calls i
 not noted: a slow data set shows as waiting for data.
 """
 
-from torchdoctor.facts.analysed import ARRAYS, calls_of, costly_calls
+from torchdoctor.facts.analysed import ARRAYS, CALL_COST, calls_of, costly_calls
 from torchdoctor.words import CheckSpec, Recording, Symptoms, process, tensor_call
-
-_NAMES = {"array-copy": "torch.tensor of an array", "arrays-copy": "torch.tensor of several arrays"}
 
 
 def _examine(recording: Recording) -> Symptoms:
-    calls = calls_of(recording, *ARRAYS)
-    return costly_calls(recording, calls, CHECK.threshold, lambda call: _NAMES[call.kind])
+    return costly_calls(recording, calls_of(recording, *ARRAYS), CHECK.threshold)
 
 
 _CALL = tensor_call("arrays-copy", "tensor", host_s=0.004)
@@ -30,6 +27,10 @@ CHECK = CheckSpec(
     threshold=0.01,
     unit="% of the step",
     source="torchdoctor: the least share worth a trial; TorchTidy looks for the same",
+    sentences={
+        "array-copy": "{location:place}: torch.tensor of an array, " + CALL_COST,
+        "arrays-copy": "{location:place}: torch.tensor of several arrays, " + CALL_COST,
+    },
     examine=_examine,
     fires=[process(tensor_calls=[_CALL])],
     quiet=[process(tensor_calls=[{**_CALL, "host_s": 1e-5}])],

@@ -10,8 +10,7 @@ The probe's step log holds copies whose source is pinned and that were not asked
 Copies from pageable memory, which wait in any case.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
-from torchdoctor.words.figures import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -19,10 +18,9 @@ def _examine(recording: Recording) -> Symptoms:
     blocking = steps.blocking_copies_per_step if steps is not None else None
     if steps is None or blocking is None or blocking < CHECK.threshold:
         return
-    copies = counted(blocking, "copy", "copies")
     yield Symptom(
         share=steps.h2d_copy_s / steps.mean_s,
-        evidence=f"The host waits for {copies} a step from pinned memory.",
+        evidence=fact("blocking", copies=blocking),
         severity="moderate",
     )
 
@@ -33,6 +31,9 @@ CHECK = CheckSpec(
     unit="blocking copy in each step",
     source="PyTorch Performance Tuning Guide",
     share_field="memcpy",
+    sentences={
+        "blocking": "The host waits for {copies:counted copy, copies} {a_step} from pinned memory.",
+    },
     examine=_examine,
     fires=[{"steps": {"blocking_copies_per_step": 2.0, "h2d_copy_s": 0.001}}],
     quiet=[{"steps": {"blocking_copies_per_step": 0.0}}, {}],

@@ -11,7 +11,7 @@ Inputs whose size varies: there each new size would be tried again.
 """
 
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -19,9 +19,7 @@ def _examine(recording: Recording) -> Symptoms:
     if not models or recording.main.flags.cudnn_benchmark is not False:
         return
     if all(len(m.input_shapes) <= CHECK.threshold for m in models):
-        yield Symptom(
-            evidence="Convolutions of fixed size run with cudnn.benchmark off.", severity="advice"
-        )
+        yield Symptom(evidence=fact("off"), severity="advice")
 
 
 _MODEL = {"ident": 0, "conv2d": 8, "forwards": 9}
@@ -30,6 +28,9 @@ CHECK = CheckSpec(
     threshold=2,
     unit="input shapes; with more of them it is no finding",
     source="PyTorch Performance Tuning Guide",
+    sentences={
+        "off": "Convolutions of fixed size run with cudnn.benchmark off.",
+    },
     examine=_examine,
     fires=[process(flags={"cudnn_benchmark": False}, models=[{**_MODEL, "device": "cuda:0"}])],
     quiet=[process(flags={"cudnn_benchmark": False}, models=[_MODEL])],

@@ -11,14 +11,14 @@ The probe finds a module of that class among the root modules.
 DistributedDataParallel.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
     wrapped = [model for model in recording.main.models if model.data_parallel == "DataParallel"]
     if wrapped:
         yield Symptom(
-            evidence="The model is wrapped in torch.nn.DataParallel: one process drives all GPUs.",
+            evidence=fact("wrapped"),
             location=wrapped[0].location,
             severity="high",
         )
@@ -29,6 +29,10 @@ CHECK = CheckSpec(
     threshold=0,
     unit="models in DataParallel: any is a finding",
     source="PyTorch documentation (DataParallel): use DistributedDataParallel instead",
+    sentences={
+        "wrapped": "The model is wrapped in torch.nn.DataParallel: one process drives all "
+        "{device}s.",
+    },
     examine=_examine,
     fires=[process(models=[{"ident": 0, "data_parallel": "DataParallel"}])],
     quiet=[process(models=[{"ident": 0, "data_parallel": "DistributedDataParallel"}])],

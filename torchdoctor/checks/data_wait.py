@@ -12,9 +12,17 @@ a step's end and the next forward counts too, where sampled stacks show that it 
 The time that workers take to prepare a batch: hidden behind the computation it costs nothing.
 """
 
-from torchdoctor.facts.loading import workers_told
+from torchdoctor.facts.loading import TRACED_WORKERS, traced_workers
 from torchdoctor.facts.lookup import training_loader_location
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion
+from torchdoctor.words import (
+    CheckSpec,
+    Recording,
+    StepStatistics,
+    Symptom,
+    Symptoms,
+    TreeQuestion,
+    fact,
+)
 
 _MODERATE = 0.05
 _NAMED = 0.01  # share of the step from which a part of the wait is named
@@ -24,22 +32,25 @@ def _examine(recording: Recording) -> Symptoms:
     share, steps = recording.shares.data_loader, recording.steps
     if share is None or share < _MODERATE:
         return
-    evidence = [f"Each step waits for data {share:.0%} of its time."]
+    evidence = [fact("waits", share=share)]
     if steps is not None and steps.data_wait_s >= _NAMED * steps.mean_s:
         in_loop_s = share * steps.mean_s - steps.data_wait_s - steps.loader_start_s
-        waits = {
-            "in the DataLoader": steps.data_wait_s,
-            "starting its workers": steps.loader_start_s,
-            "preparing batches in the loop": in_loop_s,
-        }
-        least_s = _NAMED * steps.mean_s
-        parts = [f"{1e3 * s:.1f} ms {place}" for place, s in waits.items() if s >= least_s]
         evidence.append(
-            f"{', '.join(parts)}, of a {steps.mean_s * 1e3:.1f} ms step (means of the observed "
-            "launch)."
+            fact(
+                "parts",
+                in_loader_s=_if_long(steps.data_wait_s, steps),
+                starting_workers_s=_if_long(steps.loader_start_s, steps),
+                in_loop_s=_if_long(in_loop_s, steps),
+                step_s=steps.mean_s,
+            )
         )
-    evidence += filter(None, [workers_told(recording)])
+    workers = traced_workers(recording)
+    evidence += [workers] if workers is not None else []
     yield Symptom(share=share, evidence=evidence, location=training_loader_location(recording))
+
+
+def _if_long(wait_s: float, steps: StepStatistics) -> float | None:
+    return wait_s if wait_s >= _NAMED * steps.mean_s else None
 
 
 CHECK = CheckSpec(
@@ -54,6 +65,13 @@ CHECK = CheckSpec(
     ),
     phases=("data_wait_s", "loader_start_s"),
     share_field="data_loader",
+    sentences={
+        **TRACED_WORKERS,
+        "waits": "{Each_step} waits for data {share:.0%} of its time.",
+        "parts": "[{in_loader_s:seconds} in the DataLoader, ][{starting_workers_s:seconds} "
+        "starting its workers, ][{in_loop_s:seconds} preparing batches in the loop, ]of a step of "
+        "{step_s:seconds} (means of the observed launch).",
+    },
     examine=_examine,
     fires=[{"shares": {"data_loader": 0.4, "cpu": 0.6}}],
     quiet=[{"shares": {"data_loader": 0.01, "cpu": 0.99}}],

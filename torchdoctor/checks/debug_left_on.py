@@ -11,24 +11,24 @@ The probe reads torch's switches after the measured steps, and the environment.
 Deterministic algorithms, which may be wanted.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
     flags = recording.main.flags
     evidence, location = [], None
     if flags.anomaly_enabled:
-        evidence.append("torch.autograd's anomaly detection is on.")
+        evidence.append(fact("anomaly-detection"))
         location = flags.anomaly_location
     if flags.profiler_on:
-        evidence.append("A profiler of the program's own is running in the measured steps.")
+        evidence.append(fact("own-profiler"))
         location = location or flags.profiler_location
     if flags.gradcheck_calls:
-        evidence.append(f"gradcheck was called {flags.gradcheck_calls} times.")
+        evidence.append(fact("gradcheck", calls=flags.gradcheck_calls))
     if flags.environment.get("CUDA_LAUNCH_BLOCKING") == "1" and recording.has_gpu:
-        evidence.append("CUDA_LAUNCH_BLOCKING=1 is set.")
+        evidence.append(fact("launch-blocking"))
     if flags.environment.get("TORCH_DISTRIBUTED_DEBUG") in ("DETAIL", "INFO"):
-        evidence.append("TORCH_DISTRIBUTED_DEBUG is set.")
+        evidence.append(fact("distributed-debug"))
     if evidence:
         yield Symptom(evidence=evidence, location=location, severity="high")
 
@@ -38,6 +38,13 @@ CHECK = CheckSpec(
     threshold=0,
     unit="debugging tools left on: any is a finding",
     source="PyTorch Performance Tuning Guide: disable debugging APIs",
+    sentences={
+        "anomaly-detection": "torch.autograd's anomaly detection is on.",
+        "own-profiler": "A profiler of the program's own is running in the measured steps.",
+        "gradcheck": "gradcheck was called {calls:counted time}.",
+        "launch-blocking": "CUDA_LAUNCH_BLOCKING=1 is set.",
+        "distributed-debug": "TORCH_DISTRIBUTED_DEBUG is set.",
+    },
     examine=_examine,
     fires=[process(flags={"anomaly_enabled": True})],
     quiet=[process(flags={"anomaly_enabled": False})],

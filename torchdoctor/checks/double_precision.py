@@ -19,54 +19,60 @@ physics-informed networks, checks of gradients. A loss added up in float64 costs
 
 from torchdoctor.facts.arithmetic import double_location, double_models, made_double
 from torchdoctor.facts.gpu_data_sheets import data_sheet
-from torchdoctor.facts.lookup import arithmetic_share, phase_share, place
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process, trace
+from torchdoctor.facts.lookup import arithmetic_share, phase_share
+from torchdoctor.words import (
+    CheckSpec,
+    Evidence,
+    Recording,
+    Symptom,
+    Symptoms,
+    fact,
+    on_gpu,
+    process,
+    trace,
+)
 
 _MUCH = 0.6
 
 
 def _examine(recording: Recording) -> Symptoms:
     models, share = double_models(recording), arithmetic_share(recording)
-    working = f"{share or 0.0:.0%} of each step is large operators."
+    working = "large-operators"
     if share is None:
         share = phase_share(recording, "forward_s", "backward_s", "optimizer_s")
-        working = f"Forward, backward and optimizer take {share or 0.0:.0%} of each step."
+        working = "phases"
     if not models or share is None or share < CHECK.threshold:
         return
-    model = models[0]
-    name = model.cls.rpartition(".")[2] or "the model"
-    origin = ""
-    if call := made_double(recording):
+    model, call, made_by = models[0], made_double(recording), None
+    if call is not None:
         owner = "Module." if call.kind == "model" else "torch."
-        origin = f", made so by {owner}{call.name} at {place(recording, call.location)}"
+        made_by = f"{owner}{call.name}"
+    parameters = fact(
+        "parameters",
+        location=call.location if call is not None else None,
+        doubles=model.float64_elements,
+        elements=model.elements,
+        model=model.cls.rpartition(".")[2] or "the model",
+        made_by=made_by,
+    )
     yield Symptom(
         share=share,
-        evidence=[
-            f"{model.float64_elements:,} of {model.elements:,} parameters of {name} are float64 "
-            f"(double precision){origin}.",
-            f"{working} {_cost(recording)}",
-        ],
+        evidence=[parameters, fact(working, share=share), _cost(recording)],
         location=double_location(recording),
         severity="high" if share >= _MUCH or recording.has_gpu else "moderate",
     )
 
 
-def _cost(recording: Recording) -> str:
+def _cost(recording: Recording) -> Evidence:
     """Return what float64 costs on this hardware, by its data sheet where that is known."""
     if not recording.has_gpu:
-        return "In float64 a CPU computes half as many numbers at once as in float32."
+        return fact("cpu-cost")
     gpus = recording.environment.gpus
     sheet = data_sheet(gpus[0].name) if gpus else None
     if sheet is None or "float64" not in sheet.tflops:
-        return (
-            "GPUs for data centres compute half as much in float64 as in float32, others 32 to 64 "
-            "times less."
-        )
+        return fact("gpu-cost-unknown")
     double, single, half = (sheet.tflops.get(p) for p in ("float64", "float32", "float16"))
-    return (
-        f"The {sheet.name} computes at most {double:g} TFLOP/s in float64, {single:g} in float32 "
-        f"and {half:g} in 16 bits."
-    )
+    return fact("gpu-cost", gpu=sheet.name, double=double, single=single, half=half)
 
 
 _NET = {"ident": 0, "cls": "__main__.Net", "elements": 1000, "forwards": 9}
@@ -78,6 +84,17 @@ CHECK = CheckSpec(
     threshold=0.3,
     unit="% of the step in large operators",
     source="torchdoctor: as for low precision",
+    sentences={
+        "parameters": "{doubles:,} of {elements:,} parameters of {model} are float64 (double "
+        "precision)[, made so by {made_by}][ at {location:place}].",
+        "large-operators": "{share:.0%} of {each_step} is large operators.",
+        "phases": "Forward, backward and optimizer take {share:.0%} of {each_step}.",
+        "cpu-cost": "In float64 a CPU computes half as many numbers at once as in float32.",
+        "gpu-cost-unknown": "GPUs for data centres compute half as much in float64 as in float32, "
+        "others 32 to 64 times less.",
+        "gpu-cost": "The {gpu} computes at most {double:g} TFLOP/s in float64, {single:g} in "
+        "float32 and {half:g} in 16 bits.",
+    },
     examine=_examine,
     fires=[
         {**trace(compute_s=0.08), **process(models=[_DOUBLE], double_calls=[_MADE])},

@@ -18,7 +18,7 @@ Evaluation that builds a graph for gradients (evaluation-with-gradients): it is 
 """
 
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
 
 _FEWEST = 2
 _WORTH_SAYING = 0.05
@@ -29,27 +29,38 @@ def _examine(recording: Recording) -> Symptoms:
     if steps is None or share is None or share < CHECK.threshold or steps.evaluations < _FEWEST:
         return
     every = steps.evaluation_every
-    regularly = f", every {every}" if every and every > 1 else ", after each" * (every == 1)
+    regular = "share-every" if every and every > 1 else "share-each" if every == 1 else "share"
+    evidence = [
+        fact(regular, share=share, times=steps.evaluations, steps=steps.steps, every=every),
+        fact("half-as-often", then=share / (2 - share)),
+    ]
     waits = phase_share(recording, "evaluation_wait_s") or 0.0
-    awaited = f"Of the training time, {waits:.0%} is its wait for its own data loader."
+    if waits >= _WORTH_SAYING:
+        evidence.append(fact("own-loader", share=waits))
     yield Symptom(
         share=share,
-        evidence=[
-            f"Evaluation takes {share:.0%} of the training time: it came {steps.evaluations} "
-            f"times in {steps.steps} steps{regularly}.",
-            f"Half as often it would take {share / (2 - share):.0%}; that changes what you see "
-            "of training, not what is learned.",
-            *([awaited] if waits >= _WORTH_SAYING else []),
-        ],
+        evidence=evidence,
         severity="moderate",
     )
 
 
+_TAKES = (
+    "Evaluation takes {share:.0%} of the training time: it came {times:counted time} in {steps} "
+    "steps"
+)
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.2,
     unit="% of the training time",
     source="torchdoctor: a fifth of the time is worth a look",
+    sentences={
+        "share": _TAKES + ".",
+        "share-each": _TAKES + ", after each.",
+        "share-every": _TAKES + ", every {every}.",
+        "half-as-often": "Half as often it would take {then:.0%}; that changes what you see of "
+        "training, not what is learned.",
+        "own-loader": "Of the training time, {share:.0%} is its wait for its own data loader.",
+    },
     examine=_examine,
     fires=[{"steps": {"evaluation_s": 0.004, "evaluations": 3}}],
     quiet=[{"steps": {"evaluation_s": 0.004, "evaluations": 1}}],

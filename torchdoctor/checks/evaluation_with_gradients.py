@@ -12,7 +12,7 @@ Training a frozen part in eval mode, where a backward follows.
 """
 
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -23,8 +23,7 @@ def _examine(recording: Recording) -> Symptoms:
     model = max(models, key=lambda m: m.eval_forwards_with_grad)
     yield Symptom(
         share=share,
-        evidence=f"{model.eval_forwards_with_grad} forwards in eval mode built a graph; evaluation "
-        f"takes {share:.0%} of the training time.",
+        evidence=fact("graphs", share=share, forwards=model.eval_forwards_with_grad),
         location=model.eval_with_grad_location,
     )
 
@@ -36,6 +35,10 @@ CHECK = CheckSpec(
     threshold=0.05,
     unit="% of the training time in such evaluation",
     source="torchdoctor: the tree's bound for a moderate share",
+    sentences={
+        "graphs": "{forwards} forwards in eval mode built a graph; evaluation takes {share:.0%} "
+        "of the training time.",
+    },
     examine=_examine,
     fires=[{"steps": _STEPS, **process(models=[{**_MODEL, "eval_forwards_with_grad": 20}])}],
     quiet=[{"steps": _STEPS, **process(models=[_MODEL])}],

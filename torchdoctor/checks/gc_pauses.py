@@ -11,7 +11,7 @@ Freeing tensors, which needs no collection.
 """
 
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -19,7 +19,7 @@ def _examine(recording: Recording) -> Symptoms:
     if share is not None and share >= CHECK.threshold:
         yield Symptom(
             share=share,
-            evidence=f"Garbage collection takes {share:.1%} of the training time.",
+            evidence=fact("share", share=share),
             severity="moderate",
         )
 
@@ -30,6 +30,9 @@ CHECK = CheckSpec(
     unit="% of the step",
     source="torchdoctor: the least share of a step that is worth a trial",
     phases=("gc_s",),
+    sentences={
+        "share": "Garbage collection takes {share:.1%} of the training time.",
+    },
     examine=_examine,
     fires=[{"steps": {"gc_s": 0.001}}],
     quiet=[{"steps": {"gc_s": 0.00001}}],

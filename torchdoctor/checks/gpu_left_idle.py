@@ -13,7 +13,7 @@ A choice by `CUDA_VISIBLE_DEVICES`. Very small models, which a CPU trains as fas
 """
 
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -25,14 +25,13 @@ def _examine(recording: Recording) -> Symptoms:
     if "CUDA_VISIBLE_DEVICES" in main.flags.environment:
         return
     if not recording.has_gpu:
-        names = ", ".join(sorted({gpu.name for gpu in gpus}))
-        evidence = f"The model is on the CPU, and the machine has {len(gpus)} x {names}."
-        if main.cuda is None:
-            evidence += f" This torch ({main.torch}) was built without CUDA."
+        names = sorted({gpu.name for gpu in gpus})
+        without_cuda = main.torch if main.cuda is None else None
+        evidence = fact("on-cpu", number=len(gpus), names=names, without_cuda=without_cuda)
         yield Symptom(evidence=evidence, severity="moderate")
     elif len(main.devices) > 1 and (main.world_size or 1) == 1 and not parallel:
-        evidence = f"One of {len(main.devices)} GPUs trains; the others idle."
-        yield Symptom(evidence=evidence, severity="advice")
+        one_of_several = fact("others-idle", number=len(main.devices))
+        yield Symptom(evidence=one_of_several, severity="advice")
 
 
 _A100 = on_gpu("NVIDIA A100")
@@ -43,6 +42,11 @@ CHECK = CheckSpec(
     threshold=1,
     unit="GPU that the program does not use",
     source="torchdoctor: a GPU that nobody uses",
+    sentences={
+        "on-cpu": "The model is on the CPU, and the machine has {number} x {names:list}.[ This "
+        "torch ({without_cuda}) was built without CUDA.]",
+        "others-idle": "One of {number} {device}s trains; the others idle.",
+    },
     examine=_examine,
     fires=[
         {**_A100, **process(models=[_MODEL])},

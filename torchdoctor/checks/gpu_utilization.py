@@ -12,19 +12,21 @@ trace, the utilization that NVML reports counts.
 nvidia-smi's utilization: time in which any kernel ran, however little of the GPU it used.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, fact
+
+_HARDLY = 0.005  # of the step, which would be shown as none of it
 
 
 def _examine(recording: Recording) -> Symptoms:
     share = recording.shares.gpu
     if share is None or share >= CHECK.threshold:
         return
-    computes = f"only {share:.0%}" if share >= 0.005 else "less than 1%"
     also = (getattr(recording.shares, branch) for branch in ("communication", "memcpy", "memset"))
     idle = max(1.0 - share - sum(filter(None, also)), 0.0)
-    evidence = [f"The GPU computes {computes} of each step, and idles {idle:.0%} of it."]
+    computes = "computes" if share >= _HARDLY else "computes-hardly"
+    evidence = [fact(computes, share=idle, busy=share)]
     if (utilization := recording.sensors.gpu_utilization) is not None:
-        evidence.append(f"NVML reports {utilization:.0%} utilization on average.")
+        evidence.append(fact("reported", utilization=utilization))
     yield Symptom(share=idle, evidence=evidence, severity="moderate")
 
 
@@ -40,6 +42,13 @@ CHECK = CheckSpec(
         needs_gpu=True,
     ),
     share_prefix="GPU idle ",
+    sentences={
+        "computes": "The {device} computes only {busy:.0%} of {each_step}, and idles {share:.0%} "
+        "of it.",
+        "computes-hardly": "The {device} computes less than 1% of {each_step}, and idles "
+        "{share:.0%} of it.",
+        "reported": "NVML reports {utilization:.0%} utilization on average.",
+    },
     examine=_examine,
     fires=[{"shares": {"gpu": 0.2, "cpu": 0.8}}],
     quiet=[{"shares": {"gpu": 0.9, "cpu": 0.1}}, {"shares": {"cpu": 1.0}}],

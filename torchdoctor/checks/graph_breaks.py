@@ -22,16 +22,10 @@ Functions that torch.compile skips, or compiles again (recompilations). A break 
 (`torch._dynamo.graph_break()`, `torch.compiler.disable`).
 """
 
-from torchdoctor.facts.lookup import place, place_before
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
-from torchdoctor.words.figures import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _NAMED = 5
 _ASKED_FOR = ("torch._dynamo.graph_break", "torch._dynamo.disable", "torch.compiler.disable")
-_ADVICE = (
-    "TORCH_LOGS=graph_breaks shows why; prints, .item() and branches on a tensor's values are the "
-    "most frequent reasons."
-)
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -43,16 +37,19 @@ def _examine(recording: Recording) -> Symptoms:
     if not breaks:
         return
     lines = [
-        f"{place_before(recording, each.location)}{each.reason.rstrip('.')}"
-        f"{f' ({each.text})' if each.text else ''}."
+        fact(
+            "break",
+            location=each.location,
+            reason=each.reason.rstrip("."),
+            text=each.text or None,
+        )
         for each in breaks[:_NAMED]
     ]
     yield Symptom(
         evidence=[
-            f"torch.compile breaks the graph at {counted(len(breaks), 'place')}; it made "
-            f"{counted(compiled.graphs, 'graph')}.",
+            fact("breaks", places=len(breaks), graphs=compiled.graphs),
             *lines,
-            _ADVICE,
+            fact("see-why"),
         ],
         location=next((each.location for each in breaks if each.location is not None), None),
         severity="moderate",
@@ -64,11 +61,13 @@ def _of_trace(recording: Recording) -> Symptoms:
     if compiled is None or not compiled.resumed:
         return
     lines = compiled.resumed
-    named = "; ".join(f"{place(recording, line)} in {line.function}" for line in lines[:_NAMED])
+    named = [
+        {"file": line.file, "line": line.line, "function": line.function} for line in lines[:_NAMED]
+    ]
     yield Symptom(
         evidence=[
-            f"torch.compile breaks the graph at {counted(len(lines), 'place')}: {named}.",
-            _ADVICE,
+            fact("breaks-at", location=lines[0], places=len(lines), lines=named),
+            fact("see-why"),
         ],
         location=lines[0],
         severity="moderate",
@@ -84,6 +83,16 @@ CHECK = CheckSpec(
     threshold=1,
     unit="graph break",
     source="PyTorch documentation (torch.compile): fullgraph=True is an error at any break",
+    sentences={
+        "breaks": "torch.compile breaks the graph at {places:counted place}; it made "
+        "{graphs:counted graph}.",
+        "break": "[{location:place}: ]{reason}[ ({text})].",
+        "breaks-at": "torch.compile breaks the graph at {places:counted place}: {lines:each "
+        "line|; }.",
+        "line": "{file:path}:{line} in {function}",
+        "see-why": "TORCH_LOGS=graph_breaks shows why; prints, .item() and branches on a tensor's "
+        "values are the most frequent reasons.",
+    },
     examine=_examine,
     fires=[
         process(compilation={"graphs": 2, "breaks": [{**_PRINT, "location": _LINE}]}),

@@ -14,18 +14,12 @@ moved. Or a line moved the same tensor again, although nothing was written to it
 The batch itself, which is new in each step and has to be moved.
 """
 
-from torchdoctor.facts.analysed import TO_DEVICE, calls_of, costly_calls
-from torchdoctor.words import CheckSpec, Recording, Symptoms, TensorCall, process, tensor_call
+from torchdoctor.facts.analysed import CALL_COST, TO_DEVICE, calls_of, costly_calls
+from torchdoctor.words import CheckSpec, Recording, Symptoms, process, tensor_call
 
 
 def _examine(recording: Recording) -> Symptoms:
-    return costly_calls(recording, calls_of(recording, *TO_DEVICE), CHECK.threshold, _name)
-
-
-def _name(call: TensorCall) -> str:
-    if call.kind == "made-then-moved":
-        return f"torch.{call.name}() is made on the CPU and then moved"
-    return "the same unchanged tensor is moved again"
+    return costly_calls(recording, calls_of(recording, *TO_DEVICE), CHECK.threshold)
 
 
 _CALL = tensor_call("made-then-moved", "zeros", host_s=0.001)
@@ -34,6 +28,11 @@ CHECK = CheckSpec(
     threshold=0.01,
     unit="% of the step",
     source="torchdoctor: the least share worth a trial; TorchTidy looks for the same",
+    sentences={
+        "made-then-moved": "{location:place}: torch.{name}() is made on the CPU and then moved, "
+        + CALL_COST,
+        "moved-again": "{location:place}: the same unchanged tensor is moved again, " + CALL_COST,
+    },
     examine=_examine,
     fires=[process(tensor_calls=[_CALL]), process(tensor_calls=[{**_CALL, "kind": "moved-again"}])],
     quiet=[process(tensor_calls=[{**_CALL, "host_s": 1e-6}])],

@@ -18,8 +18,7 @@ stay, or become the layer that PyTorch has for it.
 """
 
 from torchdoctor.facts.analysed import element_loops, share_of_step
-from torchdoctor.facts.lookup import place
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _FEWEST = 16  # turns a step
 _NAMED = 3
@@ -34,11 +33,16 @@ def _examine(recording: Recording) -> Symptoms:
         share=share,
         evidence=[
             *(
-                f"{place(recording, loop.location)}: {loop.calls_per_step:.0f} turns a step, "
-                f"at most {loop.host_s * 1e3:.2f} ms: {loop.text}"
+                fact(
+                    "loop",
+                    location=loop.location,
+                    turns=loop.calls_per_step,
+                    seconds=loop.host_s,
+                    text=loop.text,
+                )
                 for loop in loops[:_NAMED]
             ),
-            "One operator over the whole tensor does the same in microseconds.",
+            fact("one-operator"),
         ],
         location=loops[0].location,
     )
@@ -58,6 +62,10 @@ CHECK = CheckSpec(
     threshold=0.02,
     unit="% of the step",
     source="torchdoctor: the least share worth a change; TorchTidy looks for the same",
+    sentences={
+        "loop": "{location:place}: {turns:.0f} turns {a_step}, at most {seconds:seconds}: {text}",
+        "one-operator": "One operator over the whole tensor does the same in microseconds.",
+    },
     examine=_examine,
     fires=[process(tensor_calls=[_SLOW])],
     quiet=[

@@ -20,9 +20,17 @@ Rollouts of reinforcement learning, which call the model: only time before any f
 
 import re
 
-from torchdoctor.facts.lookup import place
 from torchdoctor.facts.stacks import inline_preparation
-from torchdoctor.words import CheckSpec, Recording, StackSample, Symptom, Symptoms, process
+from torchdoctor.words import (
+    CheckSpec,
+    Evidence,
+    Recording,
+    StackSample,
+    Symptom,
+    Symptoms,
+    fact,
+    process,
+)
 
 # Innermost frames of a batch that another thread or process makes: a queue, a lock, a pipe.
 _WAITS = re.compile(r"(^|/)(threading|queue|selectors|socket)\.py |multiprocessing/|futures/")
@@ -35,27 +43,19 @@ def _examine(recording: Recording) -> Symptoms:
     top = preparation.top
     yield Symptom(
         share=preparation.share,
-        evidence=[
-            _where(recording, top),
-            f"{preparation.share:.0%} of each step passes on the host between the end of a step "
-            "and the next forward, with no DataLoader at work.",
-        ],
+        evidence=[_where(top), fact("on-host", share=preparation.share)],
         location=top.location if top is not None else None,
     )
 
 
-def _where(recording: Recording, top: StackSample | None) -> str:
+def _where(top: StackSample | None) -> Evidence:
     if top is None:
-        return "Batches are prepared in the loop itself, one after the other with the model."
-    at = place(recording, top.location)
+        return fact("in-loop")
     if _WAITS.search(top.leaf):
-        return f"The loop waits at {at} for another thread or process ({top.leaf})."
+        return fact("waits", location=top.location, leaf=top.leaf)
     function = top.location.function
-    named = function if function and function != "<module>" else "the script's own loop"
-    return (
-        "Batches are prepared in the loop itself, one after the other with the model: most often "
-        f"in {named} at {at} ({top.leaf})."
-    )
+    named = function if function and function != "<module>" else None
+    return fact("in-loop-at", location=top.location, function=named, leaf=top.leaf)
 
 
 _STACK = {
@@ -72,6 +72,14 @@ CHECK = CheckSpec(
     threshold=0.05,
     unit="% of the step",
     source="XProf: moderately input-bound above 5 %",
+    sentences={
+        "in-loop": "Batches are prepared in the loop itself, one after the other with the model.",
+        "in-loop-at": "Batches are prepared in the loop itself, one after the other with the "
+        "model: most often [in {function} ]at {location:place} ({leaf}).",
+        "waits": "The loop waits at {location:place} for another thread or process ({leaf}).",
+        "on-host": "{share:.0%} of {each_step} passes on the host between the end of a step and "
+        "the next forward, with no DataLoader at work.",
+    },
     examine=_examine,
     fires=[{"steps": _STEPS, **process(stacks=[_STACK])}],
     quiet=[

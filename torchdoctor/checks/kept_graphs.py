@@ -14,10 +14,7 @@ A hidden state that is carried on without `detach()`: its backward pass fails by
 step's loss, which lives until the next one replaces it.
 """
 
-from torchdoctor.facts.lookup import place_before
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
-
-_UNNAMED = "Something that the training loop does not name"
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -25,9 +22,12 @@ def _examine(recording: Recording) -> Symptoms:
     if kept:
         yield Symptom(
             evidence=[
-                f"{place_before(recording, graph.location)}"
-                f"{repr(graph.name) if graph.name else _UNNAMED} keeps "
-                f"{graph.nodes_per_step:.0f} nodes of the autograd graph of every step."
+                fact(
+                    "kept" if graph.name else "kept-unnamed",
+                    location=graph.location,
+                    name=graph.name,
+                    nodes=graph.nodes_per_step,
+                )
                 for graph in kept
             ],
             location=next((graph.location for graph in kept if graph.location), None),
@@ -41,6 +41,12 @@ CHECK = CheckSpec(
     threshold=3,
     unit="graphs of earlier steps that are kept",
     source="torchdoctor: graphs of earlier steps; a loop that frees them keeps at most one",
+    sentences={
+        "kept": "[{location:place}: ]{name!r} keeps {nodes:.0f} nodes of the autograd graph of "
+        "every step.",
+        "kept-unnamed": "[{location:place}: ]Something that the training loop does not name keeps "
+        "{nodes:.0f} nodes of the autograd graph of every step.",
+    },
     examine=_examine,
     fires=[process(kept_graphs=[_KEPT]), process(kept_graphs=[{"kind": "unknown"}])],
     quiet=[process(kept_graphs=[])],

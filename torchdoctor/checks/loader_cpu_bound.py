@@ -13,10 +13,10 @@ workers' queue for most of the wait, the workers are not the limit: see batch-tr
 A loader that waits for a disk or a network: there more workers than cores help.
 """
 
-from torchdoctor.facts.loading import queued_words, sample_time, waiting_loader
+from torchdoctor.facts.loading import SAMPLE_TIME, queued_share, sample_time, waiting_loader
 from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
-from torchdoctor.facts.stacks import preparing_line
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.facts.stacks import PREPARING_LINE, preparing_line
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -24,15 +24,16 @@ def _examine(recording: Recording) -> Symptoms:
     if loader is None or busy is None or busy < CHECK.threshold:
         return
     evidence = [
-        f"Fetching a batch is {busy:.0%} CPU time{queued_words(recording)}, with "
-        f"num_workers={loader.num_workers} and {recording.environment.cpus:g} usable CPUs."
+        fact(
+            "cpu-time",
+            busy=busy,
+            queued=queued_share(recording),
+            workers=loader.num_workers,
+            cpus=recording.environment.cpus,
+        )
     ]
     if (line := preparing_line(recording)) is not None:
-        evidence += [
-            line,
-            "Make this line cheaper first (whole-array NumPy operations, a decoder in C): workers "
-            "only hide it.",
-        ]
+        evidence += [line, fact("cheaper-first")]
     evidence += sample_time(loader)
     share = data_wait_share(recording)
     yield Symptom(share=share, evidence=evidence, location=loader.location)
@@ -46,6 +47,14 @@ CHECK = CheckSpec(
     unit="% of the time of fetching is CPU time",
     source="torchdoctor: most of the fetch is CPU time; SageMaker asks CPU > 90 %",
     phases=("data_wait_s", "loader_start_s"),
+    sentences={
+        **PREPARING_LINE,
+        **SAMPLE_TIME,
+        "cpu-time": "Fetching a batch is {busy:.0%} CPU time[ (of which {queued:.0%} waiting for "
+        "a CPU that others held)], with num_workers={workers} and {cpus:g} usable CPUs.",
+        "cheaper-first": "Make this line cheaper first (whole-array NumPy operations, a decoder "
+        "in C): workers only hide it.",
+    },
     examine=_examine,
     fires=[{"steps": _STEPS, **process(loaders=[_LOADER])}],
     quiet=[{"steps": _STEPS, **process(loaders=[{**_LOADER, "sample_cpu_share": 0.1}])}],

@@ -14,11 +14,11 @@ finding. Without workers, stacks name the line. If batches lie ready, see batch-
 A loader that computes: there the number of cores limits how many workers help.
 """
 
-from torchdoctor.facts.loading import sample_time, untold_wait, waiting_loader
+from torchdoctor.facts.loading import SAMPLE_TIME, sample_time, untold_wait, waiting_loader
 from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
 from torchdoctor.facts.slow_reads import HARDLY_READ, read_mounts_of
-from torchdoctor.facts.stacks import preparing_line
-from torchdoctor.words import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.facts.stacks import PREPARING_LINE, preparing_line
+from torchdoctor.words import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -31,14 +31,12 @@ def _examine(recording: Recording) -> Symptoms:
     # Reads of network file systems go by no disk.
     slow = any(mount.kind in SLOW_KINDS for mount in read_mounts_of(recording))
     unread = reads is not None and reads < HARDLY_READ and not slow
-    cause = f"{'another process or a sleep' if unread else 'storage'}, a network or a lock"
-    told = f"Fetching a batch is only {busy:.0%} CPU time: the loader waits for {cause}."
-    evidence = [told, *sample_time(loader)]
+    waits = fact("waits-unread" if unread else "waits", busy=busy)
+    evidence = [waits, *sample_time(loader)]
     if (line := preparing_line(recording)) is not None:
         evidence.append(line)
     if reads is not None:
-        rate = f"{reads / 1e6:.1f} MB/s"
-        evidence.append(f"It reads {rate} from disk{', hardly anything' * unread}.")
+        evidence.append(fact("hardly-reads" if unread else "reads", mb_per_s=reads / 1e6))
     yield Symptom(share=data_wait_share(recording), evidence=evidence, location=loader.location)
 
 
@@ -50,6 +48,16 @@ CHECK = CheckSpec(
     unit="% of the time of fetching is CPU time; a finding below it",
     source="torchdoctor: most of the fetch is no CPU time; SageMaker asks iowait > 50 %",
     phases=("data_wait_s", "loader_start_s"),
+    sentences={
+        **PREPARING_LINE,
+        **SAMPLE_TIME,
+        "waits": "Fetching a batch is only {busy:.0%} CPU time: the loader waits for storage, a "
+        "network or a lock.",
+        "waits-unread": "Fetching a batch is only {busy:.0%} CPU time: the loader waits for "
+        "another process or a sleep, a network or a lock.",
+        "reads": "It reads {mb_per_s:.1f} MB/s from disk.",
+        "hardly-reads": "It reads {mb_per_s:.1f} MB/s from disk, hardly anything.",
+    },
     examine=_examine,
     fires=[{"steps": _STEPS, **process(loaders=[_LOADER])}],
     quiet=[{"steps": _STEPS, **process(loaders=[{**_LOADER, "sample_cpu_share": 0.95}])}],

@@ -16,7 +16,7 @@ float32.
 
 from torchdoctor.facts.hardware import compute_capability, low_precision
 from torchdoctor.facts.lookup import product_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -29,12 +29,11 @@ def _examine(recording: Recording) -> Symptoms:
     if dtype is None or not known:
         return
     model = max(models, key=lambda m: m.elements)
-    work = "kernels" if recording.has_gpu else "products and convolutions"
+    work = "kernels" if recording.has_gpu else "products"
     if not model.autocast_forwards and model.dtypes == ["float32"]:
         yield Symptom(
             share=share,
-            evidence=f"{share:.0%} of the step is {work} in float32; this hardware has "
-            f"{dtype} units.",
+            evidence=fact(work, share=share, dtype=dtype),
             location=model.location,
             severity="moderate",
         )
@@ -50,6 +49,12 @@ CHECK = CheckSpec(
     threshold=0.3,
     unit="% of the step in kernels, or on a CPU in products",
     source="torchdoctor; XProf marks tensor cores used for less than 10 % of the time",
+    sentences={
+        "kernels": "{share:.0%} of {the_step} is kernels in float32; this hardware has {dtype} "
+        "units.",
+        "products": "{share:.0%} of {the_step} is products and convolutions in float32; this "
+        "hardware has {dtype} units.",
+    },
     examine=_examine,
     fires=[
         {**_AMX, **_PRODUCTS},

@@ -15,8 +15,7 @@ Python work between operators, which a compiler removes only where it sees it.
 
 from torchdoctor.facts.lookup import overhead_share, phase_share, updates_one_by_one
 from torchdoctor.facts.stacks import forward_line
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, trace
-from torchdoctor.words.figures import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, fact, trace
 
 _LAUNCHING = 0.3  # share of the step
 _MOST_BUSY = 0.5  # share of the step in which kernels run
@@ -40,10 +39,8 @@ def _on_gpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
     # More driver time than the operators and Python around it take allocates or loads.
     share = host + min(max((shares.runtime or 0.0) - blocked, 0.0), host)
     if share >= _LAUNCHING and (traced.kernels_per_step or 0) >= _FEWEST_KERNELS:
-        evidence = (
-            f"{counted(traced.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under "
-            f"10 us, and the GPU computes {shares.gpu or busy:.0%} of the step."
-        )
+        kernels, computes = traced.kernels_per_step or 0, shares.gpu or busy
+        evidence = fact("kernels", kernels=kernels, short=short, computes=computes)
         line = forward_line(recording)
         yield Symptom(share=share, evidence=evidence, location=line, severity="high")
 
@@ -56,10 +53,7 @@ def _on_cpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
     if any(map(updates_one_by_one, recording.main.optimizers)):  # another check counts those
         overhead -= phase_share(recording, "optimizer_s") or 0.0
     if overhead >= CHECK.threshold and median <= _MOST_MEDIAN_US and calls >= _FEWEST_CALLS:
-        evidence = (
-            f"{calls:.0f} operators a step with a median of {median:.0f} us; they and what is "
-            f"around them take {overhead:.0%} of the profiled step."
-        )
+        evidence = fact("operators", share=overhead, operators=calls, median_us=median)
         line = forward_line(recording)
         yield Symptom(share=overhead, evidence=evidence, location=line, severity="high")
 
@@ -75,6 +69,12 @@ CHECK = CheckSpec(
     threshold=0.5,
     unit="% of the kernels under 10 us; without a GPU, of the step around operators",
     source="torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %",
+    sentences={
+        "kernels": "{kernels:counted kernel} {a_step}, {short:.0%} of them under 10 us, and the "
+        "{device} computes {computes:.0%} of {the_step}.",
+        "operators": "{operators:.0f} operators {a_step} with a median of {median_us:.0f} us; "
+        "they and what is around them take {share:.0%} of {profiled_step}.",
+    },
     examine=_examine,
     fires=[trace(**_CPU), trace(**_GPU, shares=_LAUNCHES)],
     quiet=[

@@ -14,7 +14,7 @@ Copy seldom, in large pieces, and read results on the host as late as you can.
 Copies that run beside kernels: they cost nothing.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, fact, trace
 
 _MODERATE = 0.05
 
@@ -33,22 +33,26 @@ def _examine(recording: Recording) -> Symptoms:
     share, traced = _measure(recording), recording.trace
     if share is None or share < _MODERATE:
         return
-    evidence = [f"Copies, or the host blocked in them, take {share:.0%} of each step, exposed."]
+    evidence = [fact("exposed", share=share)]
     if traced is not None and traced.blocking_copy_s and traced.step_s:
-        where = f", most of it in {traced.blocking_copy_range}" * bool(traced.blocking_copy_range)
         to_host = (traced.d2h_wait_s or 0.0) > traced.blocking_copy_s / 2
         evidence.append(
-            f"Copies{' to the host' * to_host} block the host "
-            f"{traced.blocking_copy_s / traced.step_s:.0%} of each step, "
-            f"{share - (recording.shares.memcpy or 0.0):.0%} while the GPU does nothing{where}."
+            fact(
+                "blocked-to-host" if to_host else "blocked",
+                share=traced.blocking_copy_s / traced.step_s,
+                idle=share - (recording.shares.memcpy or 0.0),
+                range=traced.blocking_copy_range or None,
+            )
         )
-        told = (
-            "They wait for all that was launched before, communication with other ranks included."
-        )
-        evidence.extend([told] * to_host)
+        if to_host:
+            evidence.append(fact("waits-for-earlier"))
     yield Symptom(share=share, evidence=evidence)
 
 
+_BLOCKED = (
+    "block the host {share:.0%} of {each_step}, {idle:.0%} while the {device} does nothing"
+    "[, most of it in {range}]."
+)
 CHECK = CheckSpec(
     branch="memcpy",
     threshold=0.20,
@@ -61,6 +65,13 @@ CHECK = CheckSpec(
         needs_gpu=True,
     ),
     share_field="memcpy",
+    sentences={
+        "exposed": "Copies, or the host blocked in them, take {share:.0%} of {each_step}, exposed.",
+        "blocked": "Copies " + _BLOCKED,
+        "blocked-to-host": "Copies to the host " + _BLOCKED,
+        "waits-for-earlier": "They wait for all that was launched before, communication with "
+        "other ranks included.",
+    },
     examine=_examine,
     fires=[
         {"shares": {"memcpy": 0.3, "gpu": 0.5, "cpu": 0.2}},

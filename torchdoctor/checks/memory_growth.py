@@ -17,7 +17,7 @@ rise in every quarter of the window.
 A cache that fills once, or an allocator that warms up.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
 
 _SHORTEST_S = 3.0
 
@@ -28,7 +28,7 @@ def _examine(recording: Recording) -> Symptoms:
         return
     if growth * 60.0 >= CHECK.threshold * total:
         yield Symptom(
-            evidence=f"Resident memory grows by {growth / 2**20:.1f} MiB a second.",
+            evidence=fact("growth", mib_per_s=growth / 2**20),
             severity="moderate",
         )
 
@@ -39,6 +39,9 @@ CHECK = CheckSpec(
     threshold=0.01,
     unit="% of the machine's memory per minute",
     source="torchdoctor: the machine is full after 100 minutes",
+    sentences={
+        "growth": "Resident memory grows by {mib_per_s:.1f} MiB a second.",
+    },
     examine=_examine,
     fires=[{"sensors": {"rss_growth_bytes_per_s": 1e8, "window_s": 10.0}, **_MEMORY}],
     quiet=[{"sensors": {"rss_growth_bytes_per_s": 0.0, "window_s": 10.0}, **_MEMORY}],

@@ -11,13 +11,13 @@ Memory that torch keeps for later: NVML counts it as used.
 """
 
 from torchdoctor.facts.hardware import NEARLY_FULL, gpu_memory_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu
 
 
 def _examine(recording: Recording) -> Symptoms:
     share = gpu_memory_share(recording)
     if share is not None and share >= CHECK.threshold:
-        yield Symptom(evidence=f"{share:.0%} of the GPU's memory is in use.", severity="moderate")
+        yield Symptom(evidence=fact("in-use", used=share), severity="moderate")
 
 
 _GPUS = on_gpu("A100", memory_bytes=100)
@@ -26,6 +26,9 @@ CHECK = CheckSpec(
     threshold=NEARLY_FULL,
     unit="% of the GPU's memory",
     source="TensorBoard profiler plugin: 90 %",
+    sentences={
+        "in-use": "{used:.0%} of the {device}'s memory is in use.",
+    },
     examine=_examine,
     fires=[{"sensors": {"gpu_memory_peak_bytes": 95}, **_GPUS}],
     quiet=[{"sensors": {"gpu_memory_peak_bytes": 50}, **_GPUS}],

@@ -18,7 +18,7 @@ Copies (memcpy-share). Kernels that compute and write zeros, as a mask or a drop
 import re
 
 from torchdoctor.facts.lookup import spent_s
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _NAMED = 3
 _FILLS = re.compile(r"aten::(?:(?:_foreach_)?zero_|fill_|(?:new_)?(?:zeros|ones|full)(?:_like)?)")
@@ -34,26 +34,22 @@ def _examine(recording: Recording) -> Symptoms:
     if share < CHECK.threshold:
         return
     share = min(share, 1.0)
-    evidence = [f"Filling memory with a constant takes {share:.0%} of each step."]
+    evidence = [fact("fills", share=share)]
     for fill in sorted(fills, key=spent_s, reverse=True)[:_NAMED]:
-        sizes = f", most often {fill.shapes}" if fill.shapes else ""
         evidence.append(
-            f"{fill.name}: {fill.calls_per_step:.3g} calls and {spent_s(fill) * 1e3:.3g} ms a "
-            f"step{sizes}."
+            fact(
+                "fill",
+                name=fill.name,
+                calls=fill.calls_per_step,
+                seconds=spent_s(fill),
+                sizes=fill.shapes or None,
+            )
         )
     if flags.zero_grad_to_zero:
-        evidence.append(
-            "zero_grad(set_to_none=False) is one reason: set_to_none=True writes nothing."
-        )
+        evidence.append(fact("zero-grad"))
     if any(operator.name == _EMBEDDING for operator in traced.operators):
-        evidence.append(
-            "The gradient of an embedding is a tensor of the whole table: nn.Embedding(..., "
-            "sparse=True), with an optimizer that takes it, writes the rows used alone."
-        )
-    evidence.append(
-        "A tensor that is filled in every step can be made once before the loop, and one that is "
-        "overwritten as a whole with torch.empty."
-    )
+        evidence.append(fact("embedding"))
+    evidence.append(fact("make-once"))
     yield Symptom(share=share, evidence=evidence, location=flags.zero_grad_location)
 
 
@@ -64,6 +60,16 @@ CHECK = CheckSpec(
     threshold=0.05,
     unit="% of the step",
     source="torchdoctor: as for other time that computes nothing (XProf: 5 % of input)",
+    sentences={
+        "fills": "Filling memory with a constant takes {share:.0%} of {each_step}.",
+        "fill": "{name}: {calls:.3g} calls and {seconds:seconds} {a_step}[, most often {sizes}].",
+        "zero-grad": "zero_grad(set_to_none=False) is one reason: set_to_none=True writes nothing.",
+        "embedding": "The gradient of an embedding is a tensor of the whole table: "
+        "nn.Embedding(..., sparse=True), with an optimizer that takes it, writes the rows used "
+        "alone.",
+        "make-once": "A tensor that is filled in every step can be made once before the loop, and "
+        "one that is overwritten as a whole with torch.empty.",
+    },
     examine=_examine,
     fires=[
         trace(operators=[_FILL, {**_FILL, "name": _EMBEDDING}]),

@@ -14,10 +14,22 @@ saving must be at least 1 % of the step. If nothing could be timed, the sizes of
 The number of classes of a small head: its product takes no time.
 """
 
-from torchdoctor.facts.arithmetic import padding_gains
+from torchdoctor.facts.arithmetic import PaddingGain, padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, ModelFacts, Recording, Symptom, Symptoms, on_gpu, process
+from torchdoctor.words import (
+    CheckSpec,
+    Evidence,
+    ModelFacts,
+    Recording,
+    Symptom,
+    Symptoms,
+    fact,
+    on_gpu,
+    process,
+)
+
+_NAMED = 4  # layers
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -26,16 +38,30 @@ def _examine(recording: Recording) -> Symptoms:
         shares = [gain.step_share for gain in worthwhile if gain.step_share is not None]
         yield Symptom(
             share=min(sum(shares), 1.0) if shares else None,
-            evidence=[f"{gain.text}." for gain in worthwhile],
+            evidence=[_padded(gain) for gain in worthwhile],
             severity="advice",
         )
     elif not gains and (models := _with_odd_sizes(recording)):  # not timed, but likely
         layers = [layer for model in models for layer in model.odd_sizes]
         yield Symptom(
-            evidence=f"No multiples of 8: {'; '.join(layers[:4])}.",
+            evidence=fact("no-multiples", layers=layers[:_NAMED]),
             location=models[0].location,
             severity="advice",
         )
+
+
+def _padded(gain: PaddingGain) -> Evidence:
+    product, speedup = gain.product, gain.speedup
+    return fact(
+        "padded",
+        padded=product.padded,
+        gain=speedup.estimate,
+        low=speedup.low,
+        high=speedup.high,
+        operator=product.operator,
+        sizes=product.sizes,
+        precision=product.precision,
+    )
 
 
 def _with_odd_sizes(recording: Recording) -> list[ModelFacts]:
@@ -71,6 +97,11 @@ CHECK = CheckSpec(
     threshold=8,
     unit="elements, of which sizes are to be multiples",
     source="NVIDIA, Matrix Multiplication Background: multiples of 16 bytes (8 halves)",
+    sentences={
+        "padded": "{padded:list}: {gain:.2f}x ({low:.2f}-{high:.2f}) measured alone, {operator} "
+        "of {sizes} in {precision}.",
+        "no-multiples": "No multiples of 8: {layers:list|; }.",
+    },
     examine=_examine,
     fires=[{**ON_A100, **process(models=[MODEL])}, process(padded_products=[PADDED])],
     quiet=[

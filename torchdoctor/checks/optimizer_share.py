@@ -11,7 +11,7 @@ The closure of LBFGS, which is forward and backward.
 """
 
 from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -19,7 +19,7 @@ def _examine(recording: Recording) -> Symptoms:
     if share is not None and share >= CHECK.threshold:
         yield Symptom(
             share=share,
-            evidence=f"optimizer.step() takes {share:.0%} of each step.",
+            evidence=fact("share", share=share),
             location=optimizers[0].location if optimizers else None,
             severity="moderate",
         )
@@ -33,6 +33,9 @@ CHECK = CheckSpec(
     unit="% of the step",
     source="torchdoctor: a fifth of the step is worth a look",
     phases=("optimizer_s",),
+    sentences={
+        "share": "optimizer.step() takes {share:.0%} of {each_step}.",
+    },
     examine=_examine,
     fires=[
         {"steps": {"optimizer_s": 0.004}},

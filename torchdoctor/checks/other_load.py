@@ -10,18 +10,17 @@ CPU time of the whole machine less the program's own (psutil); processes on its 
 The program's own loader workers.
 """
 
-from torchdoctor.facts.hardware import MUCH_LOAD, load_words
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
-from torchdoctor.words.figures import counted
+from torchdoctor.facts.hardware import MUCH_LOAD, much_load
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
-    load = load_words(recording.sensors.other_load_cpus, recording.environment.cpus)
-    if load is not None:
-        yield Symptom(evidence=f"Other programs keep {load} busy.", severity="advice")
+    usable = recording.environment.cpus
+    busy = much_load(recording.sensors.other_load_cpus, usable)
+    if busy is not None:
+        yield Symptom(evidence=fact("cpus", busy=busy, usable=usable), severity="advice")
     if recording.has_gpu and (strangers := recording.sensors.gpu_sharing_processes):
-        running = counted(strangers, "other process runs", "other processes run")
-        yield Symptom(evidence=f"{running} on the GPU of this training.", severity="advice")
+        yield Symptom(evidence=fact("device", processes=strangers), severity="advice")
 
 
 CHECK = CheckSpec(
@@ -29,6 +28,11 @@ CHECK = CheckSpec(
     threshold=MUCH_LOAD,
     unit="% of the usable CPUs, kept busy by other programs",
     source="torchdoctor: a quarter of the machine is missing then",
+    sentences={
+        "cpus": "Other programs keep {busy:.1f} of {usable:g} usable CPUs busy.",
+        "device": "{processes:counted other process runs, other processes run} on the {device} of "
+        "this training.",
+    },
     examine=_examine,
     fires=[
         {"sensors": {"other_load_cpus": 1.5}, "environment": {"usable_cpus": 2.0}},

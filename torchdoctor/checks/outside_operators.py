@@ -18,15 +18,19 @@ The microseconds of Python and dispatch between operators (python-overhead). A p
 `torchdoctor run` observes has stacks of its own instead (work-outside-model).
 """
 
-from torchdoctor.facts.lookup import working_python_s
+from typing import Any
+
+from torchdoctor.facts.lookup import at, working_python_s
 from torchdoctor.words import (
     CheckSpec,
+    Evidence,
     Location,
     PythonCall,
     PythonPlace,
     Recording,
     Symptom,
     Symptoms,
+    fact,
     trace,
 )
 
@@ -47,31 +51,21 @@ def _examine(recording: Recording) -> Symptoms:
         return
     ranked = sorted(traced.python_places, key=lambda place: place.other_s, reverse=True)
     places = [place for place in ranked if place.other_s >= _LITTLE * traced.step_s][:_NAMED]
-    evidence, location = [f"{share:.0%} of the step lies in no operator."], None
+    evidence, location = [fact("no-operator", share=share)], None
     if sum(place.other_s for place in places) >= _EXPLAINED * share * traced.step_s:
-        named = ", ".join(f"{_name(x)} ({x.other_s / traced.step_s:.0%})" for x in places)
-        evidence.append(f"It passes in {named}, what is called from there included.")
+        named = [_named(place, place.other_s / traced.step_s) for place in places]
+        top = places[0]
+        first = None if top.function == _SCRIPT else at(top)
+        evidence.append(fact("passes-in", location=first, places=named))
         if traced.has_device and working_python_s(traced) >= _MOSTLY * share * traced.step_s:
-            calls = (f"{_name(x)} ({x.host_s / traced.step_s:.0%})" for x in places[0].calls)
-            where = ", ".join(list(calls)[:_NAMED]) or named
-            evidence = [
-                f"Python outside any operator takes {share:.0%} of the step: {where}.",
-                *([f"It is called from {named}."] if where != named else []),
-                "Do it in other processes (workers of a DataLoader) or ahead of the model, while "
-                "the GPU computes.",
-            ]
-        if (top := places[0]).function != _SCRIPT:
-            location = Location(file=top.file, line=top.line, function=top.function)
+            calls = [_named(call, call.host_s / traced.step_s) for call in top.calls[:_NAMED]]
+            evidence = _of_python(share, first, named, calls)
+        location = first
     else:
-        unnamed = "the stacks of the trace name none of your lines there"
-        unknown = "which a trace without stacks does not tell apart"
-        evidence = [
-            f"{share:.0%} of the step lies in no operator: Python of the program, or waiting "
-            "(sleep, input/output)"
-            f"{f'; {unnamed}' if traced.python_places else f', {unknown}'}."
-        ]
+        unknown = "lines-unknown" if traced.python_places else "no-stacks"
+        evidence = [fact(unknown, share=share)]
         if not traced.python_places:
-            evidence.append("Record with_stack=True, or let `torchdoctor run` look.")
+            evidence.append(fact("record-stacks"))
     yield Symptom(
         share=share,
         evidence=evidence,
@@ -80,11 +74,34 @@ def _examine(recording: Recording) -> Symptoms:
     )
 
 
-def _name(place: PythonPlace | PythonCall) -> str:
+def _of_python(
+    share: float,
+    first: Location | None,
+    named: list[dict[str, Any]],
+    calls: list[dict[str, Any]],
+) -> list[Evidence]:
+    """Return what says that Python works there, in these calls of these places."""
+    where = calls or named
+    called = calls[0] if calls else None
+    place = first
+    if called is not None:
+        place = Location(file=called["file"], line=called["line"]) if called["function"] else None
+    evidence = [fact("python", share=share, location=place, places=where)]
+    if calls and calls != named:
+        evidence.append(fact("called-from", location=first, places=named))
+    return [*evidence, fact("do-it-elsewhere")]
+
+
+def _named(place: PythonPlace | PythonCall, share: float) -> dict[str, Any]:
     # Of a script's own level the trace holds only the line that ran as the recording began.
-    if place.function == _SCRIPT:
-        return f"{place.file} outside its functions"
-    return f"{place.function} at {place.file}:{place.line}"
+    own_level = place.function == _SCRIPT
+    return {
+        "function": None if own_level else place.function,
+        "file": place.file,
+        "line": None if own_level else place.line,
+        "own_level": "outside its functions" if own_level else None,
+        "of_step": share,
+    }
 
 
 _TRACED = {"python_s": 0.097, "outside_s": 0.096}
@@ -96,6 +113,21 @@ CHECK = CheckSpec(
     unit="% of the step",
     source="torchdoctor: a tenth of the step is worth a look",
     verdict="all",  # what a trace knows of it, and no more
+    sentences={
+        "no-operator": "{share:.0%} of {the_step} lies in no operator.",
+        "passes-in": "It passes in {places:each place}, what is called from there included.",
+        "place": "[{function} at ]{file:path}[:{line}][ {own_level}] ({of_step:.0%})",
+        "python": "Python outside any operator takes {share:.0%} of {the_step}: {places:each "
+        "place}.",
+        "called-from": "It is called from {places:each place}.",
+        "do-it-elsewhere": "Do it in other processes (workers of a DataLoader) or ahead of the "
+        "model, while the {device} computes.",
+        "lines-unknown": "{share:.0%} of {the_step} lies in no operator: Python of the program, "
+        "or waiting (sleep, input/output); the stacks of the trace name none of your lines there.",
+        "no-stacks": "{share:.0%} of {the_step} lies in no operator: Python of the program, or "
+        "waiting (sleep, input/output), which a trace without stacks does not tell apart.",
+        "record-stacks": "Record with_stack=True, or let `torchdoctor run` look.",
+    },
     examine=_examine,
     fires=[_OUTSIDE, {**_OUTSIDE, **trace(**_TRACED, python_places=[_PLACE])}],
     quiet=[

@@ -13,8 +13,7 @@ host: they wait for the device, whatever memory they end in (see sync-in-step).
 """
 
 from torchdoctor.facts.analysed import TO_DEVICE, calls_of
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
-from torchdoctor.words.figures import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _LEAST_SHARE = 0.005  # of the step; less is not worth pinning for
 
@@ -26,7 +25,7 @@ def _examine(recording: Recording) -> Symptoms:
         pageable = steps.pageable_copies_per_step
     if pageable is None or pageable < CHECK.threshold:
         return
-    evidence = [f"From pageable memory: {counted(pageable, 'copy', 'copies')} a step."]
+    evidence = [fact("pageable", copies=pageable)]
     share = None
     if traced is not None and traced.pageable_wait_s is not None and traced.step_s:
         # What kernels hide costs nothing: only the exposed part of the wait is the step's.
@@ -35,8 +34,7 @@ def _examine(recording: Recording) -> Symptoms:
         if share < _LEAST_SHARE:
             return
         evidence.append(
-            f"They hold the host {traced.pageable_wait_s * 1e3:.1f} ms of a "
-            f"{traced.step_s * 1e3:.1f} ms step."
+            fact("held", share=share, seconds=traced.pageable_wait_s, step_s=traced.step_s)
         )
     calls = calls_of(recording, "pageable", *TO_DEVICE)
     yield Symptom(
@@ -55,6 +53,11 @@ CHECK = CheckSpec(
     unit="pageable copy in each step",
     source="Nsight Systems' expert rule cuda_memcpy_async: pageable memory",
     share_field="memcpy",
+    sentences={
+        "pageable": "From pageable memory: {copies:counted copy, copies} {a_step}.",
+        "held": "They hold the host {seconds:seconds} of {each_step}, which takes "
+        "{step_s:seconds}.",
+    },
     examine=_examine,
     fires=[_COPIES, {**_COPIES, **process(tensor_calls=[_AT])}],
     quiet=[

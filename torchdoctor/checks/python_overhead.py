@@ -15,18 +15,16 @@ program does something of its own or sleeps (outside-operators, work-outside-mod
 
 from torchdoctor.facts.lookup import overhead_share
 from torchdoctor.facts.stacks import forward_line
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
     share, traced = overhead_share(recording), recording.trace
     if share is None or share < CHECK.threshold:
         return
-    evidence = [
-        f"Operators under 50 us and Python between them take {share:.0%} of the profiled step."
-    ]
+    evidence = [fact("overhead", share=share)]
     if traced is not None and traced.operator_calls_per_step:
-        evidence.append(f"{traced.operator_calls_per_step:.0f} operators run in each step.")
+        evidence.append(fact("operators", operators=traced.operator_calls_per_step))
     line = forward_line(recording)
     yield Symptom(share=share, evidence=evidence, location=line, severity="moderate")
 
@@ -37,6 +35,11 @@ CHECK = CheckSpec(
     threshold=0.3,
     unit="% of the step",
     source="torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %",
+    sentences={
+        "overhead": "Operators under 50 us and Python between them take {share:.0%} of "
+        "{profiled_step}.",
+        "operators": "{operators:.0f} operators run in {each_step}.",
+    },
     examine=_examine,
     fires=[{**_CPU, **trace(python_s=0.03, small_operator_s=0.04)}],
     quiet=[{**_CPU, **trace(python_s=0.003, small_operator_s=0.004)}],

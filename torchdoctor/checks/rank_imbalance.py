@@ -22,7 +22,7 @@ Communication that is slow by itself: then all ranks wait alike, and none of the
 from collections.abc import Callable
 
 from torchdoctor.facts.ranks import latest, own_s, waiting
-from torchdoctor.words import CheckSpec, RankTime, Recording, Symptom, Symptoms
+from torchdoctor.words import CheckSpec, RankTime, Recording, Symptom, Symptoms, fact
 
 _NAMED = 0.01  # of the difference, from which a part of it is named
 
@@ -39,17 +39,22 @@ def _examine(recording: Recording) -> Symptoms:
     if share < CHECK.threshold:
         return
     evidence = [
-        f"Rank {slowest.rank} works {own_s(slowest) * 1e3:.1f} ms of each step, the mean of "
-        f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it."
+        fact(
+            "works",
+            rank=slowest.rank,
+            seconds=own_s(slowest),
+            ranks=len(ranks),
+            mean_s=mean_s,
+        )
     ]
     more = {name: part(slowest) - sum(map(part, rest)) / len(rest) for name, part in _PARTS.items()}
     least = _NAMED * sum(max(more_s, 0.0) for more_s in more.values())
     longer = sorted(((s, name) for name, s in more.items() if s >= least > 0), reverse=True)
     if longer:
-        named = ", ".join(f"{name} +{more_s * 1e3:.3g} ms" for more_s, name in longer)
-        evidence.append(f"What it takes longer than the others: {named}.")
+        parts = [{"name": name, "seconds": more_s} for more_s, name in longer]
+        evidence.append(fact("longer", parts=parts))
     if slowest.last_share is not None and slowest.last_share > 1.0 / len(ranks):
-        evidence.append(f"It comes last to {slowest.last_share:.0%} of the collectives.")
+        evidence.append(fact("last", last_share=slowest.last_share))
     yield Symptom(share=share, evidence=evidence)
 
 
@@ -65,6 +70,13 @@ CHECK = CheckSpec(
     threshold=0.10,
     unit="% of the step that the slowest rank works longer than the mean",
     source="torchdoctor: less is within what steps differ from each other",
+    sentences={
+        "works": "Rank {rank} works {seconds:seconds} of {each_step}, the mean of {ranks} ranks "
+        "is {mean_s:seconds}: the others wait for it.",
+        "longer": "What it takes longer than the others: {parts:each part}.",
+        "part": "{name} +{seconds:seconds}",
+        "last": "It comes last to {last_share:.0%} of the collectives.",
+    },
     examine=_examine,
     fires=[{"ranks": [{**_EVEN, "rank": 0, "communication_exposed_s": 0.05}, _SECOND]}],
     quiet=[{"ranks": [{**_EVEN, "rank": 0}, _SECOND]}, {}],

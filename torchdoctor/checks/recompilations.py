@@ -25,16 +25,10 @@ The first compilation, which every process pays once. Graph breaks, which cut a 
 
 from typing import Any
 
-from torchdoctor.facts.lookup import place_before
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
-from torchdoctor.words.figures import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _NORMAL = 3  # further versions of a function: the last batch, evaluation, the last batch of that
 _NAMED = 3
-_ADVICE = (
-    "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, dynamic=True or "
-    "torch._dynamo.mark_dynamic(x, 0) makes one version for all."
-)
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -50,17 +44,19 @@ def _examine(recording: Recording) -> Symptoms:
     evidence = []
     if compiled.later_recompiles:
         evidence.append(
-            f"torch.compile compiled again {counted(compiled.later_recompiles, 'time')} after the "
-            f"first training step: {compiled.later_s:.3g} s of the {compiled.watched_s:.3g} s "
-            "since then."
+            fact(
+                "again",
+                times=compiled.later_recompiles,
+                seconds=compiled.later_s,
+                of_seconds=compiled.watched_s,
+            )
         )
-    evidence += [f"{place_before(recording, x.location)}{x.reason}." for x in reasons[:_NAMED]]
+    evidence += [fact("guard", location=x.location, reason=x.reason) for x in reasons[:_NAMED]]
     evidence += [
-        f"torch has given {lost.function} up, which runs as if it was not compiled: {lost.reason}."
-        for lost in gave_up[:_NAMED]
+        fact("given-up", function=lost.function, reason=lost.reason) for lost in gave_up[:_NAMED]
     ]
     location = reasons[0].location if reasons else None
-    yield Symptom(share=share or None, evidence=[*evidence, _ADVICE], location=location)
+    yield Symptom(share=share or None, evidence=[*evidence, fact("see-guards")], location=location)
 
 
 def _of_trace(recording: Recording) -> Symptoms:
@@ -70,21 +66,22 @@ def _of_trace(recording: Recording) -> Symptoms:
     compiled, share = traced.compilation, traced.compilation.compile_s / traced.step_s
     if share < CHECK.threshold:
         return
-    often = counted(round(compiled.compiles_per_step * traced.steps), "function")
     evidence = [
-        f"torch.compile is at work in {compiled.steps_with} of the {traced.steps} steps, on "
-        f"{often}: {share:.0%} of the mean step."
+        fact(
+            "at-work",
+            share=share,
+            steps_with=compiled.steps_with,
+            steps=traced.steps,
+            functions=round(compiled.compiles_per_step * traced.steps),
+        )
     ]
     all_new = compiled.again == 0
     if all_new:
-        evidence.append(
-            "All of them are compiled for the first time: the trace begins too early to show "
-            "training; torch.profiler.schedule(wait=10, ...) leaves these steps out."
-        )
+        evidence.append(fact("all-new"))
     else:
         if compiled.again:
-            evidence.append(f"{compiled.again} of them are further versions: a guard has failed.")
-        evidence.append(_ADVICE)
+            evidence.append(fact("further-versions", functions=compiled.again))
+        evidence.append(fact("see-guards"))
     yield Symptom(share=share, evidence=evidence, severity="advice" if all_new else None)
 
 
@@ -104,6 +101,20 @@ CHECK = CheckSpec(
     unit="% of the time since the first step",
     source="torchdoctor: as for waiting for data (XProf: 5 %); "
     "four and more versions more of one function",
+    sentences={
+        "again": "torch.compile compiled again {times:counted time} after the first training "
+        "step: {seconds:seconds} of the {of_seconds:seconds} since then.",
+        "guard": "[{location:place}: ]{reason}.",
+        "given-up": "torch has given {function} up, which runs as if it was not compiled: "
+        "{reason}.",
+        "at-work": "torch.compile is at work in {steps_with} of the {steps} steps, on "
+        "{functions:counted function}: {share:.0%} of the mean step.",
+        "all-new": "All of them are compiled for the first time: the trace begins too early to "
+        "show training; torch.profiler.schedule(wait=10, ...) leaves these steps out.",
+        "further-versions": "{functions} of them are further versions: a guard has failed.",
+        "see-guards": "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, "
+        "dynamic=True or torch._dynamo.mark_dynamic(x, 0) makes one version for all.",
+    },
     examine=_examine,
     fires=[
         _run(),

@@ -23,7 +23,7 @@ checkpointing) is counted twice here, so this MFU is then too high.
 
 from typing import Any
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -38,17 +38,17 @@ def _examine(recording: Recording) -> Symptoms:
     kernels_s = max((traced.shares.gpu or 0.0) * traced.step_s, work.device_s)
     bound = "compute-bound" if by_compute >= 0.5 * kernels_s else "memory-bound"
     peak = work.peak_share
-    reached = "" if peak is None else f"; while they run they reach {peak:.0%}"
     yield Symptom(
         share=share,
         evidence=[
-            f"The GPU's work is {bound}: of its kernel time, {by_compute / kernels_s:.0%} are "
-            f"products that arithmetic limits on a {work.gpu}, {by_memory / kernels_s:.0%} "
-            "products that memory bandwidth limits by their sizes, and "
-            f"{max(1 - (by_compute + by_memory) / kernels_s, 0.0):.0%} other kernels, which "
-            "move memory.",
-            f"MFU {work.mfu:.1%}: {work.flops / 1e9:.0f} GFLOP a step, against the dense peak "
-            f"of their precision{reached} ({work.source}).",
+            fact(
+                bound,
+                gpu=work.gpu,
+                by_compute=by_compute / kernels_s,
+                by_memory=by_memory / kernels_s,
+                others=max(1 - (by_compute + by_memory) / kernels_s, 0.0),
+            ),
+            fact("mfu", mfu=work.mfu, gflop=work.flops / 1e9, reached=peak, source=work.source),
         ],
         severity="advice",
     )
@@ -69,11 +69,22 @@ def _work(**changes: Any) -> dict[str, Any]:
     return trace(has_device=True, shares={"gpu": 0.9}, matrix_work={**_WORK, **changes})
 
 
+_KERNEL_TIME = (
+    "of its kernel time, {by_compute:.0%} are products that arithmetic limits on a {gpu}, "
+    "{by_memory:.0%} products that memory bandwidth limits by their sizes, and {others:.0%} other "
+    "kernels, which move memory."
+)
 CHECK = CheckSpec(
     branch="gpu",
     threshold=0.1,
     unit="% of the step in matrix products",
     source="torchdoctor: below it MFU says little",
+    sentences={
+        "compute-bound": "The {device}'s work is compute-bound: " + _KERNEL_TIME,
+        "memory-bound": "The {device}'s work is memory-bound: " + _KERNEL_TIME,
+        "mfu": "MFU {mfu:.1%}: {gflop:.0f} GFLOP {a_step}, against the dense peak of their "
+        "precision[; while they run they reach {reached:.0%}] ({source}).",
+    },
     examine=_examine,
     fires=[_work(), _work(compute_bound_s=0.01, memory_bound_s=0.057)],
     quiet=[_work(mfu=None), _work(device_s=0.001)],

@@ -13,17 +13,14 @@ A CPU without AVX2 or AVX-512: there is nothing to gain.
 """
 
 from torchdoctor.facts.hardware import capped_simd
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
     capped = capped_simd(recording)
     if capped and not recording.has_gpu:
-        written = ", ".join(f"{name}={value}" for name, value in capped.items())
-        yield Symptom(
-            evidence=f"The environment holds {written}, and the CPU has better instructions.",
-            severity="high",
-        )
+        variables = [f"{name}={value}" for name, value in capped.items()]
+        yield Symptom(evidence=fact("capped", variables=variables), severity="high")
 
 
 _CAPPED = process(flags={"environment": {"ATEN_CPU_CAPABILITY": "avx2"}})
@@ -32,6 +29,9 @@ CHECK = CheckSpec(
     threshold=0,
     unit="variables that hold back the CPU's instructions: any is a finding",
     source="torchdoctor: torch uses the best instructions unless it is told",
+    sentences={
+        "capped": "The environment holds {variables:list}, and the CPU has better instructions.",
+    },
     examine=_examine,
     fires=[{"environment": {"cpu_features": ["avx2", "avx512f"]}, **_CAPPED}],
     quiet=[{"environment": {"cpu_features": ["avx2"]}, **_CAPPED}],

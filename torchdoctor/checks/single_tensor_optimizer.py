@@ -11,7 +11,7 @@ A large optimizer share of few large tensors: that is memory bandwidth.
 """
 
 from torchdoctor.facts.lookup import phase_share, updates_one_by_one
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _FEWEST = 10  # tensors
 
@@ -25,8 +25,7 @@ def _examine(recording: Recording) -> Symptoms:
     name = optimizer.cls.rpartition(".")[2]
     yield Symptom(
         share=share,
-        evidence=f"{name} updates {optimizer.parameters} tensors one by one and takes "
-        f"{share:.0%} of each step.",
+        evidence=fact("one-by-one", share=share, name=name, tensors=optimizer.parameters),
         location=optimizer.location,
     )
 
@@ -39,6 +38,10 @@ CHECK = CheckSpec(
     unit="% of the step in the optimizer",
     source="torchdoctor: from 5 % on it is worth a trial; TorchTidy looks for the same",
     phases=("optimizer_s",),
+    sentences={
+        "one-by-one": "{name} updates {tensors} tensors one by one and takes {share:.0%} of "
+        "{each_step}.",
+    },
     examine=_examine,
     fires=[{"steps": _STEPS, **process(optimizers=[{**_ADAMW, "foreach": False}])}],
     quiet=[{"steps": _STEPS, **process(optimizers=[{**_ADAMW, "fused": True}])}],

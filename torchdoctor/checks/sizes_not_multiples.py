@@ -17,7 +17,16 @@ without tensor cores, such as float32 with TF32 off, to which this does not appl
 
 from typing import Any
 
-from torchdoctor.words import CheckSpec, MatrixProduct, Recording, Symptom, Symptoms, trace
+from torchdoctor.words import (
+    CheckSpec,
+    Evidence,
+    MatrixProduct,
+    Recording,
+    Symptom,
+    Symptoms,
+    fact,
+    trace,
+)
 
 _NEEDED = 16  # a larger multiple is only better
 _NAMED = 3
@@ -46,17 +55,24 @@ def _share(products: list[MatrixProduct], step_s: float) -> float:
     return min(sum(product.device_s for product in products) / step_s, 1.0)
 
 
-def _described(product: MatrixProduct, step_s: float) -> str:
-    sizes = " and ".join(
-        f"{size.dimension} {size.size} (no multiple of {size.multiple}; "
-        f"{-(-size.size // size.multiple) * size.multiple} would be)"
+def _described(product: MatrixProduct, step_s: float) -> Evidence:
+    uneven = [
+        {
+            "dimension": size.dimension,
+            "size": size.size,
+            "multiple": size.multiple,
+            "even": -(-size.size // size.multiple) * size.multiple,
+        }
         for size in product.uneven
-    )
-    peak = product.peak_share
-    reached = "" if peak is None else f", at {peak:.0%} of the GPU's peak"
-    return (
-        f"{product.operator} of {product.sizes} in {product.precision} takes "
-        f"{product.device_s / step_s:.0%} of the step{reached}: {sizes}."
+    ]
+    return fact(
+        "product",
+        share=product.device_s / step_s,
+        operator=product.operator,
+        sizes=product.sizes,
+        precision=product.precision,
+        reached=product.peak_share,
+        uneven=uneven,
     )
 
 
@@ -75,6 +91,11 @@ CHECK = CheckSpec(
     threshold=0.05,
     unit="% of the step in such products",
     source="torchdoctor; the sizes: NVIDIA, Matrix Multiplication Background",
+    sentences={
+        "product": "{operator} of {sizes} in {precision} takes {share:.0%} of {the_step}[, at "
+        "{reached:.0%} of the {device}'s peak]: {uneven:each size| and }.",
+        "size": "{dimension} {size} (no multiple of {multiple}; {even} would be)",
+    },
     examine=_examine,
     fires=[
         _product(uneven=[_ODD], peak_share=0.05, location={"file": "model.py", "line": 40}),

@@ -13,7 +13,7 @@ The first batch of an epoch, which waits for the workers to start.
 """
 
 from torchdoctor.facts.lookup import training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _LEAST_SHARE = 0.02  # of the step
 
@@ -27,8 +27,7 @@ def _examine(recording: Recording) -> Symptoms:
     if steps.fetch_p99_s >= CHECK.threshold * steps.fetch_median_s and share >= _LEAST_SHARE:
         yield Symptom(
             share=share,
-            evidence=f"One batch in a hundred takes {steps.fetch_p99_s * 1e3:.0f} ms or more, the "
-            f"median {steps.fetch_median_s * 1e3:.2f} ms (observed launch).",
+            evidence=fact("slow", p99_s=steps.fetch_p99_s, median_s=steps.fetch_median_s),
             location=loaders[0].location,
             severity="moderate",
         )
@@ -41,6 +40,10 @@ CHECK = CheckSpec(
     unit="times the median: the 99th percentile of the time of a batch",
     source="torchdoctor: a rare sample that holds the queue up, not the usual scatter",
     phases=("data_wait_s", "loader_start_s"),
+    sentences={
+        "slow": "One batch in a hundred takes {p99_s:seconds} or more, the median "
+        "{median_s:seconds} (observed launch).",
+    },
     examine=_examine,
     fires=[{"steps": {"fetch_median_s": 0.001, "fetch_p99_s": 0.4}, **_LOADED}],
     quiet=[{"steps": {"fetch_median_s": 0.001, "fetch_p99_s": 0.002}, **_LOADED}],

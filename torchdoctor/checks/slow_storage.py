@@ -19,7 +19,16 @@ library opens (`cv2`, `torchvision.io`, `h5py`, `lmdb`) count only if they are k
 
 from torchdoctor.facts.lookup import training_loader_location
 from torchdoctor.facts.slow_reads import slow_mounts
-from torchdoctor.words import CheckSpec, MountReads, Recording, Symptom, Symptoms, reading
+from torchdoctor.words import (
+    CheckSpec,
+    Evidence,
+    MountReads,
+    Recording,
+    Symptom,
+    Symptoms,
+    fact,
+    reading,
+)
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -28,28 +37,35 @@ def _examine(recording: Recording) -> Symptoms:
         yield Symptom(share=share, evidence=_evidence(mount, share), location=location)
 
 
-def _evidence(mount: MountReads, share: float | None) -> list[str]:
-    device = f" on {mount.device}" if mount.device else ""
+def _evidence(mount: MountReads, share: float | None) -> list[Evidence]:
     evidence = [
-        f"{mount.files} files of {mount.file_bytes / 1e6:.1f} MB were read from {mount.path} "
-        f"({mount.file_system} from {mount.source or '?'}{device}: {mount.kind}), "
-        f"with {mount.opens} opens."
+        fact(
+            "read",
+            files=mount.files,
+            mb=mount.file_bytes / 1e6,
+            mount=mount.path,
+            file_system=mount.file_system,
+            source=mount.source or None,
+            device_file=mount.device or None,
+            kind=mount.kind,
+            opens=mount.opens,
+        )
     ]
     if mount.cold_bytes_per_s is not None and mount.cold_file_s and mount.latency_s is not None:
         evidence.append(
-            f"Read cold, it gives {mount.cold_bytes_per_s / 1e6:.2f} MB/s and "
-            f"{1 / mount.cold_file_s:.0f} files/s, {mount.latency_s * 1e3:.2f} ms to the first "
-            "bytes of a file."
+            fact(
+                "cold",
+                mb_per_s=mount.cold_bytes_per_s / 1e6,
+                files_per_s=1 / mount.cold_file_s,
+                latency_s=mount.latency_s,
+            )
         )
     if mount.warm_file_s is not None and mount.cold_file_s:
         hidden = mount.cold_file_s >= 3 * mount.warm_file_s
-        helps = "would hide it, had memory room for the files" if hidden else "does not hide it"
-        evidence.append(
-            f"The page cache {helps}: a file takes {mount.cold_file_s * 1e3:.2f} ms at first and "
-            f"{mount.warm_file_s * 1e3:.2f} ms again."
-        )
+        cache = "cache-hides" if hidden else "cache-does-not-hide"
+        evidence.append(fact(cache, cold_s=mount.cold_file_s, warm_s=mount.warm_file_s))
     if share is None:
-        evidence.append(f"{mount.held} of the files are kept open or mapped while training.")
+        evidence.append(fact("kept-open", files=mount.held))
     return evidence
 
 
@@ -62,12 +78,22 @@ _MOUNT = {
     "latency_s": 0.0005,
 }
 _CACHED = {**_MOUNT, "warm_file_s": 1e-5}
+_FILE = "a file takes {cold_s:seconds} at first and {warm_s:seconds} again."
 CHECK = CheckSpec(
     branch="data_loader",
     threshold=0.05,
     unit="% of the step",
     source="torchdoctor: as for waiting for data at all (XProf: 5 %)",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),
+    sentences={
+        "read": "{files} files of {mb:.1f} MB were read from {mount} ({file_system}[ from "
+        "{source}][ on {device_file}]: {kind}), with {opens} opens.",
+        "cold": "Read cold, it gives {mb_per_s:.2f} MB/s and {files_per_s:.0f} files/s, "
+        "{latency_s:seconds} to the first bytes of a file.",
+        "cache-hides": "The page cache would hide it, had memory room for the files: " + _FILE,
+        "cache-does-not-hide": "The page cache does not hide it: " + _FILE,
+        "kept-open": "{files} of the files are kept open or mapped while training.",
+    },
     examine=_examine,
     fires=[
         reading(_MOUNT),

@@ -19,9 +19,8 @@ epochs, which is told by itself.
 Evaluation at the end of each epoch, which is expected.
 """
 
-from torchdoctor.facts.lookup import long_steps_share, phase_share, place_before
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
-from torchdoctor.words.figures import seconds
+from torchdoctor.facts.lookup import long_steps_share, phase_share
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
 
 _LEAST_SHARE = 0.05  # of the median step; of the training time that passes between epochs
 
@@ -34,16 +33,15 @@ def _examine(recording: Recording) -> Symptoms:
     if between >= _LEAST_SHARE:
         rows = [row for row in recording.main.stacks if row.phase == "between_epochs"]
         where = max(rows, key=lambda row: row.count).location if rows else None
-        text = f"{place_before(recording, where)}{between:.0%} of the time passes between epochs."
-        yield Symptom(share=between, evidence=text, location=where, severity="moderate")
+        passing = fact("between-epochs", share=between, location=where)
+        yield Symptom(share=between, evidence=passing, location=where, severity="moderate")
     share = long_steps_share(steps)
     if steps.p99_s is None or steps.p99_s < CHECK.threshold * steps.median_s:
         return
     if share >= max(_LEAST_SHARE * steps.median_s / steps.mean_s, between):
         yield Symptom(
             share=share,
-            evidence=f"One step in a hundred takes {seconds(steps.p99_s)} or more, the median "
-            f"{seconds(steps.median_s)} (observed launch).",
+            evidence=fact("long-steps", p99_s=steps.p99_s, median_s=steps.median_s),
             severity="advice",
         )
 
@@ -54,6 +52,11 @@ CHECK = CheckSpec(
     threshold=3.0,
     unit="times the median step: the 99th percentile",
     source="torchdoctor; SageMaker Debugger marks steps beyond 3 standard deviations",
+    sentences={
+        "between-epochs": "[{location:place}: ]{share:.0%} of the time passes between epochs.",
+        "long-steps": "One step in a hundred takes {p99_s:seconds} or more, the median "
+        "{median_s:seconds} (observed launch).",
+    },
     examine=_examine,
     fires=[{"steps": _UNEVEN}, {"steps": {"between_epochs_s": 0.004}}],
     quiet=[

@@ -15,7 +15,7 @@ psutil gives the swap in use while the program runs, and how long the CPUs wait 
 Old pages that lie in swap and are not needed.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
 
 _LEAST_IOWAIT = 0.1
 
@@ -24,8 +24,7 @@ def _examine(recording: Recording) -> Symptoms:
     used, iowait = recording.sensors.swap_used_bytes or 0, recording.sensors.iowait_share or 0.0
     if used >= CHECK.threshold and iowait >= _LEAST_IOWAIT:
         yield Symptom(
-            evidence=f"{used / 2**30:.1f} GiB are in swap and the CPUs wait for disks "
-            f"{iowait:.0%} of the time.",
+            evidence=fact("swapped", gib=used / 2**30, iowait=iowait),
             severity="high",
         )
 
@@ -35,6 +34,10 @@ CHECK = CheckSpec(
     threshold=256 * 2**20,
     unit="bytes in swap (256 MiB), while CPUs wait for disks 10 % of the time",
     source="torchdoctor: less may be old pages that nobody needs",
+    sentences={
+        "swapped": "{gib:.1f} GiB are in swap and the CPUs wait for disks {iowait:.0%} of the "
+        "time.",
+    },
     examine=_examine,
     fires=[{"sensors": {"swap_used_bytes": 2**31, "iowait_share": 0.4}}],
     quiet=[{"sensors": {"swap_used_bytes": 2**31, "iowait_share": 0.0}}, {}],

@@ -19,12 +19,19 @@ from torchdoctor.facts.lookup import (
     data_wait_share,
     device_busy,
     device_unseen,
-    place,
     reading_wait_s,
     training_loaders,
 )
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, tensor_call, trace
-from torchdoctor.words.figures import counted
+from torchdoctor.words import (
+    CheckSpec,
+    Recording,
+    Symptom,
+    Symptoms,
+    fact,
+    process,
+    tensor_call,
+    trace,
+)
 
 _NAMED = 4
 _COPYING = ("cpu", "numpy", "tolist", "__repr__", "nonzero")
@@ -36,11 +43,10 @@ def _examine(recording: Recording) -> Symptoms:
         return
     loaders = training_loaders(recording)
     fetches = bool(loaders) and not loaders[0].num_workers  # while the GPU could compute
-    waits = []
     if device_unseen(recording):
         # A copy to the host is an operator like one to the device: the noted calls tell.
-        copies = ("aten::copy_",) if any(x.name in _COPYING for x in calls) else ()
-        blocked = reading_wait_s(traced, *copies) / traced.step_s
+        copying = ("aten::copy_",) if any(x.name in _COPYING for x in calls) else ()
+        blocked = reading_wait_s(traced, *copying) / traced.step_s
         share = min(blocked, 1.0 - max(device_busy(recording) or 0.0, blocked))
         share -= 0.0 if fetches else data_wait_share(recording) or 0.0
     elif traced.sync_s is None:
@@ -54,27 +60,42 @@ def _examine(recording: Recording) -> Symptoms:
             share = min(share, traced.after_sync_s / traced.step_s)
     if share < CHECK.threshold:
         return
-    if traced.syncs_per_step:
-        waits.append(counted(traced.syncs_per_step, "synchronisation"))
-    if traced.d2h_copies and traced.d2h_wait_s:  # copies that hold nobody are left out
-        waits.append(counted(traced.d2h_copies, "copy to the host", "copies to the host"))
-    if not waits:
-        waits.append(counted(sum(x.calls_per_step for x in calls) or 1.0, "read of a value"))
+    copies = traced.d2h_copies if traced.d2h_wait_s else None  # others hold nobody
+    syncs, reads = traced.syncs_per_step, sum(x.calls_per_step for x in calls) or 1.0
     yield Symptom(
         share=share,
         evidence=[
-            f"The host waits for the GPU {blocked:.0%} of each step, in {' and '.join(waits)} a "
-            f"step; what the GPU then waits for the host is at most {share:.0%}.",
+            fact(
+                _waited_in(syncs, copies),
+                share=share,
+                blocked=blocked,
+                syncs=syncs,
+                copies=copies,
+                reads=reads,
+            ),
             *(
                 # For how long is not known: these steps waited for the analysis as well.
-                f"{place(recording, call.location)}: {call.name.strip('_')}, "
-                f"{counted(call.calls_per_step, 'time')} a step."
+                fact(
+                    "call",
+                    location=call.location,
+                    name=call.name.strip("_"),
+                    times=call.calls_per_step,
+                )
                 for call in calls[:_NAMED]
             ),
         ],
         location=calls[0].location if calls else None,
         severity="moderate",
     )
+
+
+def _waited_in(syncs: float | None, copies: float | None) -> str:
+    """Return the fact that names what the host waited in."""
+    if syncs and copies:
+        return "waits"
+    if syncs:
+        return "waits-syncs"
+    return "waits-copies" if copies else "waits-reads"
 
 
 _IDLE = {"gpu": 0.5, "cpu": 0.3, "runtime": 0.1, "other": 0.1}
@@ -84,11 +105,23 @@ _WAIT = tensor_call("wait", "item", host_s=0.004)
 _READ = {"name": "aten::_local_scalar_dense", "calls_per_step": 1.0, "self_s": 0.07}
 _UNSEEN = {"operators": [_READ]}  # by a profiler that does not record the device
 _ON_GPU = process(models=[{"ident": 0, "device": "npu:0"}], tensor_calls=[_WAIT])
+_BLOCKED = "The host waits for the {device} {blocked:.0%} of {each_step}, in"
+_IN_SYNCS = "{syncs:counted synchronisation}"
+_IN_COPIES = "{copies:counted copy to the host, copies to the host}"
+_IN_READS = "{reads:counted read of a value, reads of a value}"
+_AT_MOST = "{a_step}; what the {device} then waits for the host is at most {share:.0%}."
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.05,
     unit="% of the step",
     source="torchdoctor; Nsight Systems' expert rule cuda_api_sync lists the same calls",
+    sentences={
+        "waits": f"{_BLOCKED} {_IN_SYNCS} and {_IN_COPIES} {_AT_MOST}",
+        "waits-copies": f"{_BLOCKED} {_IN_COPIES} {_AT_MOST}",
+        "waits-syncs": f"{_BLOCKED} {_IN_SYNCS} {_AT_MOST}",
+        "waits-reads": f"{_BLOCKED} {_IN_READS} {_AT_MOST}",
+        "call": "{location:place}: {name}, {times:counted time} {a_step}.",
+    },
     examine=_examine,
     fires=[
         {**trace(**_SYNCS, shares=_IDLE), **process(tensor_calls=[_WAIT])},

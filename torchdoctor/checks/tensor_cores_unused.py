@@ -16,7 +16,7 @@ Double precision, which 16 bits cannot replace; it is left out.
 
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process, trace
 
 _MUCH = 0.4
 _WITHOUT = "GTX 16"  # Turing without tensor cores
@@ -31,11 +31,10 @@ def _examine(recording: Recording) -> Symptoms:
         return
     if training_models(recording) or any(_WITHOUT in gpu.name for gpu in gpus):
         return
-    units = "float16" if capability < (8, 0) else "bfloat16, float16 and TF32"
+    units = ["float16"] if capability < (8, 0) else ["bfloat16", "float16", "TF32"]
     yield Symptom(
         share=share,
-        evidence=f"{share:.0%} of each step is matrix kernels in float32 that use no tensor cores; "
-        f"those of the {gpus[0].name} multiply {units}.",
+        evidence=fact("float32", share=share, gpu=gpus[0].name, units=units),
         severity="high" if share >= _MUCH else "moderate",
     )
 
@@ -48,6 +47,10 @@ CHECK = CheckSpec(
     threshold=0.3,
     unit="% of the step in matrix kernels",
     source="torchdoctor; XProf marks tensor cores used for less than 10 % of the time",
+    sentences={
+        "float32": "{share:.0%} of {each_step} is matrix kernels in float32 that use no tensor "
+        "cores; those of the {gpu} multiply {units:list}.",
+    },
     examine=_examine,
     fires=[{**_V100, **_KERNELS}],
     quiet=[

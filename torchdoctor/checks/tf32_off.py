@@ -11,7 +11,7 @@ bfloat16 autocast, which is faster still and makes TF32 unnecessary where it app
 """
 
 from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process
 
 _AMPERE = (8, 0)
 
@@ -21,10 +21,7 @@ def _examine(recording: Recording) -> Symptoms:
     if not recording.has_gpu or capability is None or capability < _AMPERE:
         return
     if main.flags.matmul_tf32 is False and not any(m.autocast_forwards for m in main.models):
-        yield Symptom(
-            evidence="float32 matrix products may not use TF32 (allow_tf32 is False).",
-            severity="advice",
-        )
+        yield Symptom(evidence=fact("off"), severity="advice")
 
 
 _OFF = {"matmul_tf32": False}
@@ -34,6 +31,9 @@ CHECK = CheckSpec(
     threshold=8.0,
     unit="or later: the GPU's CUDA compute capability",
     source="NVIDIA Ampere architecture: compute capability 8.0",
+    sentences={
+        "off": "float32 matrix products may not use TF32 (allow_tf32 is False).",
+    },
     examine=_examine,
     fires=[{**_GPUS, **process(flags=_OFF, models=[{"ident": 0, "device": "cuda:0"}])}],
     quiet=[process(flags=_OFF)],

@@ -16,15 +16,15 @@ NVML reports the reasons for throttling while the program runs.
 An idle GPU, which lowers its clock by itself.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
 
 
 def _examine(recording: Recording) -> Symptoms:
     known = recording.sensors.gpu_throttle  # "power cap 35 %"
     reasons = [x for x in known if float(x.split()[-2]) >= 100 * CHECK.threshold]
     if reasons:
-        times = ", ".join(f"{reason} of the time" for reason in reasons)
-        yield Symptom(evidence=f"NVML reports throttling: {times}.", severity="moderate")
+        named = [{"reason": reason} for reason in reasons]
+        yield Symptom(evidence=fact("throttled", reasons=named), severity="moderate")
 
 
 CHECK = CheckSpec(
@@ -32,6 +32,10 @@ CHECK = CheckSpec(
     threshold=0.2,
     unit="% of the samples",
     source="torchdoctor: rarer ones cost little",
+    sentences={
+        "throttled": "NVML reports throttling: {reasons:each reason}.",
+        "reason": "{reason} of the time",
+    },
     examine=_examine,
     fires=[{"sensors": {"gpu_throttle": ["thermal 40 %"]}}],
     quiet=[{"sensors": {"gpu_throttle": []}}, {"sensors": {"gpu_throttle": ["power cap 4 %"]}}, {}],

@@ -11,7 +11,7 @@ Loader workers, which are processes and use one thread each.
 """
 
 from torchdoctor.facts.hardware import much_load
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -23,10 +23,11 @@ def _examine(recording: Recording) -> Symptoms:
     trainers = recording.steps.trainers
     threads_per_cpu = threads * trainers / max(free, 1.0)
     if threads_per_cpu > CHECK.threshold:
-        each = f" in each of {trainers} processes" if trainers > 1 else ""
-        taken = "" if load is None else f", of which other programs keep {load:.1f} busy"
+        processes = trainers if trainers > 1 else None
         yield Symptom(
-            evidence=f"{threads} threads{each} share {usable:g} usable CPUs{taken}.",
+            evidence=fact(
+                "threads", threads=threads, processes=processes, usable=usable, busy=load
+            ),
             location=recording.main.flags.num_threads_location,
             severity="high" if threads_per_cpu >= 2 else "moderate",
         )
@@ -38,6 +39,10 @@ CHECK = CheckSpec(
     threshold=1.0,
     unit="thread for each usable CPU; a finding above it",
     source="torchdoctor: more threads than CPUs wait for each other",
+    sentences={
+        "threads": "{threads} threads[ in each of {processes} processes] share {usable:g} usable "
+        "CPUs[, of which other programs keep {busy:.1f} busy].",
+    },
     examine=_examine,
     fires=[
         {**_CPUS, **process(flags={"num_threads": 16})},

@@ -14,7 +14,7 @@ The softmax at the end of a classifier, which no batched products surround.
 """
 
 from torchdoctor.facts.lookup import spent_s
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 _FUSED = ("scaled_dot_product", "flash_attn")
 
@@ -36,8 +36,7 @@ def _examine(recording: Recording) -> Symptoms:
     if share >= CHECK.threshold:
         yield Symptom(
             share=share,
-            evidence=f"{count:.0f} softmax and their batched products take {share:.0%} of the "
-            "step, and no fused attention is among the operators.",
+            evidence=fact("unfused", share=share, softmax=count),
             severity="moderate",
         )
 
@@ -50,6 +49,10 @@ CHECK = CheckSpec(
     threshold=0.05,
     unit="% of the step",
     source="torchdoctor: a share of the step that is worth a change",
+    sentences={
+        "unfused": "{softmax:.0f} softmax and their batched products take {share:.0%} of "
+        "{the_step}, and no fused attention is among the operators.",
+    },
     examine=_examine,
     fires=[
         trace(operators=[_SOFTMAX, _BMM]),

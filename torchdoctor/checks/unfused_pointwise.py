@@ -17,7 +17,16 @@ tensor by tensor (fused and foreach are their fix).
 
 from typing import Any
 
-from torchdoctor.words import CheckSpec, PointwiseChain, Recording, Symptom, Symptoms, trace
+from torchdoctor.words import (
+    CheckSpec,
+    Evidence,
+    PointwiseChain,
+    Recording,
+    Symptom,
+    Symptoms,
+    fact,
+    trace,
+)
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -31,9 +40,13 @@ def _examine(recording: Recording) -> Symptoms:
     yield Symptom(
         share=share,
         evidence=[
-            f"{chains.kernels:.0f} pointwise kernels in {chains.chains:.0f} chains take "
-            f"{share:.0%} of the step with the GPU to themselves; fused, they would take at "
-            f"most {min(chains.saved_s / traced.step_s, 1.0):.0%} of it less.",
+            fact(
+                "chains",
+                share=share,
+                kernels=chains.kernels,
+                chains=chains.chains,
+                saved=min(chains.saved_s / traced.step_s, 1.0),
+            ),
             *(_described(chain, traced.step_s) for chain in chains.costliest[:1]),
         ],
         location=next((chain.location for chain in chains.costliest if chain.location), None),
@@ -41,12 +54,14 @@ def _examine(recording: Recording) -> Symptoms:
     )
 
 
-def _described(chain: PointwiseChain, step_s: float) -> str:
+def _described(chain: PointwiseChain, step_s: float) -> Evidence:
     more = chain.kernels - len(chain.operators)
-    names = ", ".join(chain.operators) + (f" and {more} more" if more > 0 else "")
-    return (
-        f"The costliest chain, {chain.times_per_step:.0f} times a step and "
-        f"{chain.device_s / step_s:.0%} of it: {names}."
+    return fact(
+        "costliest",
+        share=chain.device_s / step_s,
+        times=chain.times_per_step,
+        operators=chain.operators,
+        more=more if more > 0 else None,
     )
 
 
@@ -67,6 +82,13 @@ CHECK = CheckSpec(
     threshold=0.10,
     unit="% of the step",
     source="torchdoctor: compiling does not pay for less",
+    sentences={
+        "chains": "{kernels:.0f} pointwise kernels in {chains:.0f} chains take {share:.0%} of "
+        "{the_step} with the {device} to themselves; fused, they would take at most {saved:.0%} "
+        "of it less.",
+        "costliest": "The costliest chain, {times:.0f} times {a_step} and {share:.0%} of it: "
+        "{operators:list}[ and {more} more].",
+    },
     examine=_examine,
     fires=[_chains(0.03), _chains(0.012)],
     quiet=[_chains(0.005)],

@@ -22,9 +22,8 @@ Batches prepared in the loop (inline-batch-preparation), Python in the forward (
 from typing import Any
 
 from torchdoctor.facts.analysed import calls_of
-from torchdoctor.facts.lookup import place
 from torchdoctor.facts.stacks import Place, by_function, rows_showing, updates_by_hand
-from torchdoctor.words import CheckSpec, Recording, StackSample, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, StackSample, Symptom, Symptoms, fact, process
 
 _NAMED = 3
 _SHOWN = 50  # characters of a line
@@ -41,19 +40,17 @@ def _examine(recording: Recording) -> Symptoms:
     if share < CHECK.threshold:
         return
     ranked = by_function(rows)
+    top = ranked[0].top.location
     evidence = [
-        f"{share:.0%} of each step passes outside data loading and the model.",
-        f"There it was in {_named(recording, ranked)}.",
+        fact("outside", share=share),
+        fact("places", location=top, places=_named(ranked)),
     ]
     if any(updates_by_hand(recording, row) for row in ranked[0].rows):
-        evidence.append(
-            "No optimizer steps: where this is the update of the weights, torch.optim makes it in "
-            "a few operators for all of them (foreach=True, fused=True)."
-        )
+        evidence.append(fact("no-optimizer"))
     yield Symptom(
         share=share,
         evidence=evidence,
-        location=ranked[0].top.location,
+        location=top,
         severity="high" if share >= 0.3 else "moderate",
     )
 
@@ -63,17 +60,20 @@ def _waits_in_torch(row: StackSample) -> bool:
     return "torch/" in row.leaf or row.location.file.endswith(row.leaf.split(" ")[0])
 
 
-def _named(recording: Recording, ranked: list[Place]) -> str:
-    """Return such as "accuracy at train.py:12 (83%), ..."."""
+def _named(ranked: list[Place]) -> list[dict[str, Any]]:
+    """Return the functions that most samples lie in, with their lines and shares of these."""
     total = sum(function.count for function in ranked)
-    parts = []
-    for function in ranked[:_NAMED]:
-        at = function.top.location
-        line = place(recording, at)
-        name = f"{at.function} at {line}" if at.function not in (None, "", "<module>") else line
-        text = f": {shown}" if (shown := function.top.text[:_SHOWN].strip()) else ""
-        parts.append(f"{name} ({function.count / total:.0%}{text})")
-    return ", ".join(parts)
+    return [
+        {
+            "function": at.function if at.function not in ("", "<module>") else None,
+            "file": at.file,
+            "line": at.line,
+            "samples": function.count / total,
+            "text": function.top.text[:_SHOWN].strip() or None,
+        }
+        for function in ranked[:_NAMED]
+        for at in [function.top.location]
+    ]
 
 
 _ROW: dict[str, Any] = {
@@ -99,6 +99,13 @@ CHECK = CheckSpec(
     source="torchdoctor: a tenth of the step is worth a look",
     verdict="last",  # the verdict has named the share
     opens_verdict=True,
+    sentences={
+        "outside": "{share:.0%} of {each_step} passes outside data loading and the model.",
+        "places": "There it was in {places:each place}.",
+        "place": "[{function} at ]{file:path}:{line} ({samples:.0%}[: {text}])",
+        "no-optimizer": "No optimizer steps: where this is the update of the weights, torch.optim "
+        "makes it in a few operators for all of them (foreach=True, fused=True).",
+    },
     examine=_examine,
     fires=[_sampled(_ROW), _sampled(_UPDATE)],
     quiet=[

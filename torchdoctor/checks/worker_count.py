@@ -11,7 +11,7 @@ Many workers that wait for storage: they need no CPU.
 """
 
 from torchdoctor.facts.lookup import training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _BUSY = 0.7  # of the usable CPUs
 
@@ -24,8 +24,7 @@ def _examine(recording: Recording) -> Symptoms:
     loader = loaders[0]
     if loader.num_workers > CHECK.threshold * usable:
         yield Symptom(
-            evidence=f"{loader.num_workers} workers share {usable:g} usable CPUs and keep "
-            f"{busy:.1f} of them busy.",
+            evidence=fact("workers", workers=loader.num_workers, usable=usable, busy=busy),
             location=loader.location,
             severity="moderate",
         )
@@ -41,6 +40,10 @@ CHECK = CheckSpec(
     unit="worker for each usable CPU; a finding above it",
     source="torch.utils.data warns above the CPUs that the process may use",
     phases=("data_wait_s", "loader_start_s"),
+    sentences={
+        "workers": "{workers} workers share {usable:g} usable CPUs and keep {busy:.1f} of them "
+        "busy.",
+    },
     examine=_examine,
     fires=[{**_WORKERS, "sensors": {"workers_cpus": 1.9}}],
     quiet=[{**_WORKERS, "sensors": {"workers_cpus": 0.2}}],

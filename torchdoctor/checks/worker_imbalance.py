@@ -15,7 +15,7 @@ Workers that are all too slow: nothing lies ready. One slow batch in hundreds: s
 """
 
 from torchdoctor.facts.lookup import data_wait_share, order_wait_share, training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _FEWEST = 3  # batches
 
@@ -28,9 +28,14 @@ def _examine(recording: Recording) -> Symptoms:
         return
     yield Symptom(
         share=share,
-        evidence=f"{late} of {batches} batches were waited for while a later one of another worker "
-        f"lay ready: {share:.0%} of each step, of {wait:.0%} spent waiting for data with "
-        f"{loaders[0].num_workers} workers.",
+        evidence=fact(
+            "out-of-order",
+            share=share,
+            late=late,
+            batches=batches,
+            waits=wait,
+            workers=loaders[0].num_workers,
+        ),
         location=loaders[0].location,
     )
 
@@ -42,6 +47,11 @@ CHECK = CheckSpec(
     threshold=0.05,
     unit="% of the step",
     source="torchdoctor: the tree's bound for a moderate wait",
+    sentences={
+        "out-of-order": "{late} of {batches} batches were waited for while a later one of another "
+        "worker lay ready: {share:.0%} of {each_step}, of {waits:.0%} spent waiting for data with "
+        "{workers} workers.",
+    },
     examine=_examine,
     fires=[{"steps": _STEPS, **process(loaders=[_LOADER])}],
     quiet=[{"steps": _STEPS, **process(loaders=[{**_LOADER, "overtaken_s": 0.01}])}],

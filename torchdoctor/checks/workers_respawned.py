@@ -11,8 +11,8 @@ The probe times `iter(loader)` and the extra wait for the first batch of each it
 The one start at the beginning of training, which is not in the measured steps.
 """
 
-from torchdoctor.facts.lookup import place, respawn_share, training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.facts.lookup import respawn_share, training_loaders
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -20,19 +20,12 @@ def _examine(recording: Recording) -> Symptoms:
     if share is None or share < CHECK.threshold:
         return
     loader = loaders[0]
-    where = place(recording, loader.location, "where it is made")
-    remedy = f"persistent_workers=True keeps them ({where})."
-    if len(loaders) > 1:
-        remedy = (
-            f"It is constructed {len(loaders)} times ({where}): construct it once before the "
-            "loop, with persistent_workers=True."
-        )
+    remedy = "construct-once" if len(loaders) > 1 else "keep-them"
     yield Symptom(
         share=share,
         evidence=[
-            f"{loader.num_workers} workers are started for each epoch: {share:.0%} of the "
-            "mean step goes into starting them and waiting for their first batch.",
-            remedy,
+            fact("started-again", share=share, workers=loader.num_workers),
+            fact(remedy, location=loader.location, times=len(loaders)),
         ],
         location=loader.location,
     )
@@ -46,6 +39,13 @@ CHECK = CheckSpec(
     unit="% of the step",
     source="torchdoctor: what a trial can tell from noise on most machines",
     phases=("data_wait_s", "loader_start_s"),
+    sentences={
+        "started-again": "{workers} workers are started for each epoch: {share:.0%} of the mean "
+        "step goes into starting them and waiting for their first batch.",
+        "keep-them": "persistent_workers=True keeps them[ ({location:place})].",
+        "construct-once": "It is constructed {times} times[ ({location:place})]: construct it "
+        "once before the loop, with persistent_workers=True.",
+    },
     examine=_examine,
     fires=[{"steps": _STEPS, **process(loaders=[_LOADER])}],
     quiet=[{"steps": _STEPS, **process(loaders=[{**_LOADER, "persistent_workers": True}])}],

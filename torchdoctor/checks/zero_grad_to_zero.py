@@ -10,14 +10,14 @@ The probe counts calls with set_to_none=False and notes the line of the first.
 The default since torch 2.0, which is None.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
     flags = recording.main.flags
     if flags.zero_grad_to_zero >= CHECK.threshold:
         yield Symptom(
-            evidence=f"zero_grad(set_to_none=False) was called {flags.zero_grad_to_zero} times.",
+            evidence=fact("called", calls=flags.zero_grad_to_zero),
             location=flags.zero_grad_location,
             severity="advice",
         )
@@ -28,6 +28,9 @@ CHECK = CheckSpec(
     threshold=1,
     unit="call of zero_grad(set_to_none=False)",
     source="PyTorch Performance Tuning Guide",
+    sentences={
+        "called": "zero_grad(set_to_none=False) was called {calls:counted time}.",
+    },
     examine=_examine,
     fires=[process(flags={"zero_grad_to_zero": 30})],
     quiet=[process(flags={"zero_grad_to_zero": 0})],

@@ -15,6 +15,7 @@ from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.observed_settings import settings_of
 from torchdoctor.facts.outcomes import replay_ceilings, with_measured
 from torchdoctor.facts.scaling import scaling
+from torchdoctor.reports.verdict import with_sentences
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     Baseline,
@@ -31,13 +32,14 @@ from torchdoctor.words import (
     StepTime,
     TrainingTrial,
     Trial,
+    Verdict,
     Workload,
     WorkloadRecord,
 )
 from torchdoctor.words.figures import counted
 from torchdoctor.words.specs import FixSpec
 
-NOTHING = Diagnosis(bottleneck="none", sentence="Nothing was measured.")
+NOTHING = Diagnosis(bottleneck="none", verdict=Verdict(kind="not_measured"))
 
 
 @dataclass(kw_only=True)
@@ -83,7 +85,7 @@ def assemble(run: RunResults) -> Report:
     ceilings = trials.ceilings if trials else []
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()
-    return Report(
+    report = Report(
         torchdoctor_version=__version__,
         created=run.created,
         elapsed_s=run.elapsed_s,
@@ -116,6 +118,7 @@ def assemble(run: RunResults) -> Report:
         reproduce=_reproduce(run),
         recommendation=replace(recommendation, also_offered=offered),
     )
+    return with_sentences(report)
 
 
 def _reproduce(run: RunResults) -> list[str]:

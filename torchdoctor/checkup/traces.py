@@ -14,6 +14,7 @@ from torchdoctor.checkup.trace_verdict import diagnosed
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
+from torchdoctor.reports.verdict import with_sentences
 from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, align, read_ranks
 from torchdoctor.trace.timeline import STARTS_UP, annotate
 from torchdoctor.words import (
@@ -81,9 +82,7 @@ def trace_checkup(
     diagnosis = diagnosed(recording, trace)
     step_time = _step_time(trace)
     offered, unworded = _offered(diagnosis, recording, trace)
-    if annotated is not None and chosen.timeline is not None:
-        annotate(Path(trace.path), annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
-    return Report(
+    report = Report(
         torchdoctor_version=__version__,
         created=created.isoformat(timespec="seconds"),
         workload=WorkloadRecord(command=command, cwd=cwd),
@@ -100,6 +99,11 @@ def trace_checkup(
         beware=[*_left_out(left_out), *_too_little(ranks, chosen)],
         reproduce=[shlex.join(command)],
     )
+    report = with_sentences(report)
+    if annotated is not None and chosen.timeline is not None:
+        findings = report.diagnosis.findings
+        annotate(Path(trace.path), annotated, chosen.timeline, chosen.start_us, findings)
+    return report
 
 
 def _step_time(trace: TraceStatistics) -> StepTime | None:

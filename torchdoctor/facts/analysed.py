@@ -1,13 +1,12 @@
 """Calls noted in the analysed steps after the profiler window, as checks and fixes ask. Pure."""
 
-from collections.abc import Callable
-
-from torchdoctor.facts.lookup import place, share_of_seconds
-from torchdoctor.words import Recording, Symptom, Symptoms, TensorCall
-from torchdoctor.words.figures import memory
+from torchdoctor.facts.lookup import share_of_seconds
+from torchdoctor.words import Recording, Symptom, Symptoms, TensorCall, fact
 
 ARRAYS = ("array-copy", "arrays-copy")
 TO_DEVICE = ("made-then-moved", "moved-again")
+# How the sentence of a call ends, whose fact is named as its kind.
+CALL_COST = "{times:.1f} times {a_step}, {bytes:memory} in {seconds:seconds}."
 _NAMED = 3
 _MUCH = 0.1  # of the step
 
@@ -32,17 +31,21 @@ def share_of_step(recording: Recording, calls: list[TensorCall]) -> float | None
     return share_of_seconds(recording, sum(call.host_s for call in calls))
 
 
-def costly_calls(
-    recording: Recording, calls: list[TensorCall], least: float, name: Callable[[TensorCall], str]
-) -> Symptoms:
+def costly_calls(recording: Recording, calls: list[TensorCall], least: float) -> Symptoms:
     """Yield a symptom with the longest calls, if all take at least a share `least` of the step."""
     share = share_of_step(recording, calls)
     if share is not None and share >= least:
         yield Symptom(
             share=share,
             evidence=[
-                f"{place(recording, call.location)}: {name(call)}, {call.calls_per_step:.1f} times "
-                f"a step, {memory(call.bytes_per_step)} in {call.host_s * 1e3:.2f} ms."
+                fact(
+                    call.kind,
+                    location=call.location,
+                    name=call.name,
+                    times=call.calls_per_step,
+                    bytes=call.bytes_per_step,
+                    seconds=call.host_s,
+                )
                 for call in calls[:_NAMED]
             ],
             location=calls[0].location,

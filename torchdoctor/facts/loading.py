@@ -12,14 +12,19 @@ from torchdoctor.facts.lookup import (
     training_wait_s,
     workers_keep_up,
 )
-from torchdoctor.words import LoaderFacts, Recording
-from torchdoctor.words.figures import seconds
+from torchdoctor.words import Evidence, LoaderFacts, Recording, fact
 
 MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
 _LEAST_WAIT = 0.05  # share of the step
 _IOWAIT = 0.2
 _LEAST_QUEUED = 0.1  # of a fetch, from which the queue is named
 _WHOLE = 0.05  # of a worker: 4.01 are four
+SAMPLE_TIME = {"sample-time": "Preparing one sample took {seconds:seconds} in the first batches."}
+TRACED_WORKERS = {  # the sentences of `traced_workers`
+    "workers": "The loader has worker processes already, which do not keep up.",
+    "workers-counted": "The loader has worker processes already, {workers} by its waits (one long "
+    "wait every {workers} batches), and they do not keep up.",
+}
 _LEAST_HANDED_S, HANDED_OVER_S = 0.3e-3, 0.5e-3  # by a worker: 0.5 to 0.8 ms a batch measured
 
 
@@ -46,10 +51,10 @@ def _waits_for_starts(recording: Recording, loader: LoaderFacts) -> bool:
     return later_s < _LEAST_WAIT * steps.mean_s
 
 
-def sample_time(loader: LoaderFacts) -> list[str]:
-    """Return how long a sample takes, in a sentence; [] where that is not known."""
-    known = None if loader.sample_time_s is None else seconds(loader.sample_time_s)
-    return [f"Preparing one sample took {known} in the first batches."] if known else []
+def sample_time(loader: LoaderFacts) -> list[Evidence]:
+    """Return how long a sample takes; [] where that is not known."""
+    known = loader.sample_time_s
+    return [fact("sample-time", seconds=known)] if known is not None else []
 
 
 def untold_wait(recording: Recording) -> str | None:
@@ -71,16 +76,14 @@ def untold_wait(recording: Recording) -> str | None:
     )
 
 
-def queued_words(recording: Recording) -> str:
-    """Return which part of a fetch's CPU time was the queue for a CPU; mostly empty."""
+def queued_share(recording: Recording) -> float | None:
+    """Return which part of a fetch's CPU time was the queue for a CPU; None: hardly any."""
     loaders, sensors = training_loaders(recording), recording.sensors
     queued = loaders[0].sample_queue_share if loaders else None
     if loaders and loaders[0].num_workers:
         could = min(loaders[0].num_workers, max(recording.environment.cpus, 1.0))
         queued = min((sensors.workers_queued_cpus or 0.0) / could, 1.0)
-    if queued is None or queued < _LEAST_QUEUED:
-        return ""
-    return f" (of which {queued:.0%} waiting for a CPU that others held)"
+    return queued if queued is not None and queued >= _LEAST_QUEUED else None
 
 
 def least_step_s(recording: Recording) -> float | None:
@@ -138,9 +141,9 @@ def workers_that_keep_up(recording: Recording, loader: LoaderFacts) -> int:
     return max(math.ceil(preparing / computing - _WHOLE), 1)
 
 
-def workers_told(recording: Recording) -> str | None:
+def traced_workers(recording: Recording) -> Evidence | None:
     """Return what a trace shows of the loader's workers; None: it shows none."""
     workers = recording.trace.loader_workers if recording.trace is not None else None
-    number = f", {workers} by its waits (one long wait every {workers} batches), and they"
-    which = number if workers and workers > 0 else ", which"
-    return f"The loader has worker processes already{which} do not keep up." if workers else None
+    if not workers:
+        return None
+    return fact("workers-counted", workers=workers) if workers > 0 else fact("workers")

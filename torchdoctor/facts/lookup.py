@@ -3,7 +3,18 @@
 import math
 import re
 
-from torchdoctor.words import Operator, Recording, Shares, StepStatistics, TraceStatistics, figures
+from torchdoctor.words import (
+    Evidence,
+    Operator,
+    PythonCall,
+    PythonPlace,
+    Recording,
+    Shares,
+    StepStatistics,
+    TraceStatistics,
+    fact,
+    figures,
+)
 from torchdoctor.words.program import LoaderFacts, Location, ModelFacts, OptimizerFacts
 
 _WORTH_IN_16_BITS = 0.05  # of the step
@@ -178,11 +189,6 @@ def place(recording: Recording, location: Location | None, otherwise: str = "") 
     return figures.place(location, recording.workload.cwd) or otherwise
 
 
-def place_before(recording: Recording, location: Location | None) -> str:
-    """Return "train.py:42: ", to begin a sentence with; "" where there is no such place."""
-    return f"{place(recording, location)}: " if location is not None else ""
-
-
 def changes_itself(recording: Recording) -> str | None:
     """Begin a sentence on what the dataset changes in itself; None: nothing, but for a cache."""
     loaders = training_loaders(recording)
@@ -290,13 +296,19 @@ def working_python_s(trace: TraceStatistics) -> float:
     return sum(max(place.other_s - place.waiting_s, 0.0) for place in trace.python_places)
 
 
-def on_host(trace: TraceStatistics) -> list[str]:
+def on_host(trace: TraceStatistics) -> list[Evidence]:
     """Return operators and the line of Python that hold the host for long."""
     least_s = _LONG * (trace.step_s or 0.0)
     own = (x for x in trace.operators if not x.device_s and x.self_s > least_s)
     places = (x for x in trace.python_places[:1] if x.total_s > least_s)
-    told = [f"{x.name} computes on the CPU, {figures.seconds(x.self_s)} in each step." for x in own]
-    return told + [f"The host is in {x.function} at {x.file}:{x.line}." for x in places]
+    operators = [fact("operator-on-host", name=x.name, seconds=x.self_s) for x in own]
+    lines = [fact("python-on-host", location=at(x), function=x.function) for x in places]
+    return [*operators, *lines]
+
+
+def at(place: PythonPlace | PythonCall) -> Location:
+    """Return where a place of a trace's stacks is."""
+    return Location(file=place.file, line=place.line, function=place.function)
 
 
 def updates_one_by_one(optimizer: OptimizerFacts) -> bool:

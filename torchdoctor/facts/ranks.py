@@ -1,14 +1,24 @@
 """Which rank of a job the others wait for, and what their links reach."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torchdoctor.facts.gpu_data_sheets import data_sheet
-from torchdoctor.words import RankTime, Recording
+from torchdoctor.words import Evidence, RankTime, Recording, fact
 
+WAITS_FOR_RANKS = "waits-for-ranks"  # a fact of a rank's share of communication
 NOTABLE = 0.05  # of a step: less is within what ranks differ from each other
 _SLOW = 0.4  # of the slowest link on the data sheet: no link in good order is slower
 _PCIE = 16e9  # bytes/s each way of the slowest link that GPUs of today have
 _SEE = "a rank comes late to all of them, or they leave the machine."
+_FASTEST = "The fastest large {kind} moves {gb_per_s:.3g} GB/s (bus bandwidth)"
+LINKS = {  # the sentences of `links`
+    "fastest": _FASTEST + ".",
+    "below-pcie": _FASTEST + "; PCIe carries {pcie:.3g} or more: " + _SEE,
+    "links": _FASTEST
+    + "; links of the {gpu} carry {slowest:.3g}[ (PCIe) to {fastest:.3g} (NVLink)] GB/s each way.",
+    "below-links": "That is far less: " + _SEE,
+}
 
 
 def own_s(rank: RankTime) -> float:
@@ -31,23 +41,22 @@ def waiting(ranks: Sequence[RankTime]) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def links(recording: Recording) -> list[str]:
+def links(recording: Recording) -> list[Evidence]:
     """Return what the fastest collective reached beside what the GPU's links could."""
     traced = recording.trace
     kinds = [x for x in traced.collectives if x.best_bytes_per_s] if traced is not None else []
     best = max(kinds, key=lambda kind: kind.best_bytes_per_s or 0.0, default=None)
     if best is None or best.best_bytes_per_s is None:
         return []
-    reached = f"The fastest large {best.kind} moves {best.best_bytes_per_s / 1e9:.3g} GB/s"
+    reached: dict[str, Any] = {"kind": best.kind, "gb_per_s": best.best_bytes_per_s / 1e9}
     names = {gpu.name for gpu in recording.environment.used_gpus}
     sheet = data_sheet(next(iter(names))) if len(names) == 1 else None
     if sheet is None or sheet.links is None:
-        pcie = best.best_bytes_per_s < _SLOW * _PCIE
-        text = f"; PCIe carries {_PCIE / 1e9:.3g} or more: {_SEE}" if pcie else "."
-        return [f"{reached} (bus bandwidth){text}"]
+        below = best.best_bytes_per_s < _SLOW * _PCIE
+        return [fact("below-pcie" if below else "fastest", **reached, pcie=_PCIE / 1e9)]
     slow, fast = (link / 1e9 for link in sheet.links)
-    could = f"{fast:.3g}" if slow == fast else f"{slow:.3g} (PCIe) to {fast:.3g} (NVLink)"
-    text = f"{reached} (bus bandwidth); links of the {sheet.name} carry {could} GB/s each way."
+    fastest = fast if fast != slow else None
+    evidence = [fact("links", **reached, gpu=sheet.name, slowest=slow, fastest=fastest)]
     if best.best_bytes_per_s < _SLOW * sheet.links[0]:
-        text += f" That is far less: {_SEE}"
-    return [text]
+        evidence.append(fact("below-links"))
+    return evidence

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torchdoctor.facts.lookup import place, training_loaders, training_models
-from torchdoctor.words import Location, Recording, StackSample
+from torchdoctor.facts.lookup import training_loaders, training_models
+from torchdoctor.words import Evidence, Location, Recording, StackSample, fact
 
 FRAME = re.compile(r"(?P<file>.+\.pyx?)\((?P<line>\d+)\): (?P<function>.+)")
 _LIBRARIES = frozenset(
@@ -53,6 +53,10 @@ _COMPUTING = ("forward", "backward", "optimizer")
 _SEVERAL = 1.5  # backwards a step: gradient accumulation, whose batches follow a backward
 _GAP_PHASES = {"loader": ("before_forward",), "backward": _BETWEEN}
 Role = Literal["prepares", "computes", "updates", "outside", "other"]
+PREPARING_LINE = {  # the sentence of `preparing_line`
+    "preparing-line": "{samples:.0%} of it was in {function}, most often at {location:place}"
+    "[ ({text})]."
+}
 _FEWEST = 20  # samples of stacks in the loader
 _MOST = 0.5  # of them, from where on their function is named
 
@@ -98,8 +102,8 @@ def _ranked(rows: Iterable[StackSample], key: Callable[[StackSample], Hashable])
     return sorted(map(Place, groups.values()), key=lambda group: -group.count)
 
 
-def preparing_line(recording: Recording) -> str | None:
-    """Return a sentence on the line that prepares samples; None: workers, or no such line."""
+def preparing_line(recording: Recording) -> Evidence | None:
+    """Return the line that prepares samples; None: workers do, or there is no such line."""
     loaders = training_loaders(recording)
     rows = [row for row in recording.main.stacks if row.phase == "loader"]
     total = sum(row.count for row in rows)
@@ -110,9 +114,13 @@ def preparing_line(recording: Recording) -> str | None:
     function = top.location.function
     if share < _MOST or function in (None, "<module>") or _ASKS_FOR_BATCH.search(top.text):
         return None
-    text = f" ({top.text})" if top.text else ""
-    at = place(recording, top.location)
-    return f"{share:.0%} of it was in {function}, most often at {at}{text}."
+    return fact(
+        "preparing-line",
+        location=top.location,
+        samples=share,
+        function=function,
+        text=top.text or None,
+    )
 
 
 def forward_line(recording: Recording) -> Location | None:

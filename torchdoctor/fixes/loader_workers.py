@@ -35,7 +35,7 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, without_workers
 from torchdoctor.facts import loading, lookup
-from torchdoctor.facts.loading import workers_told
+from torchdoctor.facts.loading import TRACED_WORKERS, traced_workers
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.words import Example, FixSpec, LoaderFacts, Recording, Settings
 
@@ -173,11 +173,13 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 def advice(recording: Recording) -> str:
     """Return code for traces, which tell neither the machine's cores nor what the dataset does."""
-    workers = recording.trace.loader_workers if recording.trace is not None else None
-    if workers:
-        number = 2 * workers if workers > 0 else "..."
+    known = traced_workers(recording)
+    if known is not None:
+        workers = known.values.get("workers")
+        number = "..." if workers is None else 2 * workers
+        told = TRACED_WORKERS[known.fact].format(workers=workers)
         return (
-            f"# {workers_told(recording)}\n"
+            f"# {told}\n"
             f"loader = DataLoader(..., num_workers={number})  # more, if cores are free\n"
             "# If none are free, make each batch cheaper to prepare."
         )

@@ -53,7 +53,8 @@ def document(comparison: Comparison) -> Document:
     by = "branch of the tree" if comparison.parts_are == "branches" else "phase"
     parts = f"Where the step's time goes, by {by}"
     parts += ", in the observed launch" * ("run" in (comparison.a.kind, comparison.b.kind))
-    first = _cut(comparison.sentence)
+    whole = clean(comparison.sentence)
+    first = _cut(whole)
     a, b = (named(side.name, _NAME) for side in (comparison.a, comparison.b))
     doubts = [clean(doubt) for doubt in comparison.doubts]
     screen = [
@@ -67,7 +68,10 @@ def document(comparison: Comparison) -> Document:
         summary=comparison.sentence,
         screen=sections(("", screen)),
         details=sections(
-            ("Verdict", sentences(comparison.sentence if first.endswith("…") else "")),
+            (
+                "Verdict",
+                sentences(whole if whole != first else ""),
+            ),
             ("Step time", _step_times(comparison)),
             (parts, table(["", "A", "B", "change"], _parts(comparison))),
             ("Findings", [*chance, *findings] if findings else []),

@@ -148,7 +148,7 @@ def _findings(report: Report) -> list[document.Block]:
     for finding in findings:
         head = [clean(finding.check), *_cost_and_place(report, finding)]
         blocks.append(document.Sentence("  ".join(head), "strong"))
-        blocks += document.notes([clean(proof) for proof in finding.evidence])
+        blocks += document.notes([clean(proof.sentence) for proof in finding.evidence])
     shares = [finding for finding in findings if finding.share_of_step is not None]
     return [*blocks, *document.sentences(_OVERLAP if len(shares) > 1 else "", tone="soft")]
 
@@ -158,7 +158,8 @@ def lines_about(report: Report, ident: str) -> list[str]:
     lines = []
     for finding in report.diagnosis.findings:
         if finding.check == ident:
-            lines += ["  ".join(_cost_and_place(report, finding)), *map(clean, finding.evidence)]
+            lines.append("  ".join(_cost_and_place(report, finding)))
+            lines += [clean(proof.sentence) for proof in finding.evidence]
     for trial in report.trials:
         if ident in trial.fixes and trial.speedup is not None:
             name = fixes_with_settings(trial.fixes)

@@ -1,9 +1,8 @@
 """The first screen of a report, at most 40 lines: what changes a decision; all else is details."""
 
 import math
-import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
@@ -24,12 +23,13 @@ from torchdoctor.reports.document import (
 )
 from torchdoctor.reports.time_parts import replayed_gains, time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import LOOKS_FASTER, figures_of, not_tried, training, verdict_of
+from torchdoctor.reports.verdict import Statement, quoted, statements
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
+    Evidence,
     FixSet,
     Interval,
-    Location,
     Note,
     RecommendedFix,
     Report,
@@ -65,7 +65,7 @@ _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME, _CODE_WIDTH = 44, 76  # characters of a fix with its settings; of code on a narrow screen
 _WHOLE_BUDGET = 0.9
 _PLACE = 44  # characters of a path; its end says most
-_PLACED = re.compile(r"\.py:\d")
+_NOT_PROFILED = "No profiler window fitted into the budget: its operators are not known."
 _UNPROVEN = "No speed-up is proven yet"
 _RECOMMENDED, _BY_HAND = "RECOMMENDED", "RECOMMENDED, BY HAND"
 _LOOKS_FASTER = "LOOKS FASTER, not proven"
@@ -111,40 +111,39 @@ def _lines_of(blocks: Sequence[Block]) -> int:
 
 def _cause(report: Report) -> list[Block]:
     """Return the cause with its place, and what proves it, each at most two lines long."""
-    first, _, rest = clean(report.diagnosis.sentence.strip()).partition(". ")
-    first, findings = first.removesuffix("."), report.diagnosis.findings
-    named = [finding for finding in findings if finding.check == report.diagnosis.detail]
-    finding = next(iter(named or [x for x in findings if x.severity == "high"]), None)
-    proof = ""
-    first = _placed(first, report.diagnosis.location, report)
-    if finding is not None:
-        if finding.location != report.diagnosis.location:
-            rest = _placed_evidence(rest, finding, report)
-        told, shares = f"{first} {rest}", re.compile(r"\d+ ?%")
-        proofs = [text for text in map(clean, finding.evidence) if text[:40] not in told]
-        # What has no other share than the sentence only repeats it.
-        known = set(shares.findall(told))
-        placed = [text for text in proofs if _PLACED.search(text)]
-        proofs = [text for text in proofs if not {*(shares.findall(text) or ["-"])} <= known]
-        proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
-    if finding is None and report.steps and not report.trace:
-        proof = "No profiler window fitted into the budget: its operators are not known."
-    return [*sentences(f"{first}.", tone="strong"), *sentences(rest, proof, tone="soft")]
+    said = statements(report)
+    first, *rest = [_placed(statement, report) for statement in said] or [""]
+    proof = _proof(report, said)
+    return [*sentences(first, tone="strong"), *sentences(" ".join(rest), proof, tone="soft")]
 
 
-def _placed(sentence: str, location: Location | None, report: Report) -> str:
-    """Return a sentence, without its full stop, with the place it is about; it may have its own."""
-    where = place(location, report.workload.cwd, _PLACE)
-    return f"{sentence} ({where})" if where and not _PLACED.search(sentence) else sentence
+def _placed(statement: Statement, report: Report) -> str:
+    """Return a sentence with the place that it is about, where that is known."""
+    sentence, where = clean(statement.sentence), place(statement.place, report.workload.cwd, _PLACE)
+    return f"{sentence.removesuffix('.')} ({where})." if where else sentence
 
 
-def _placed_evidence(text: str, finding: Finding, report: Report) -> str:
-    """Return text in which a finding's own sentence, if it is there, names the finding's place."""
-    for evidence in map(clean, finding.evidence):
-        whole = evidence.removesuffix(".")
-        if evidence and evidence in text and not _PLACED.search(text):
-            return text.replace(whole, _placed(whole, finding.location, report), 1)
-    return text
+def _proof(report: Report, said: Sequence[Statement]) -> str:
+    """Return a fact of the finding behind the verdict that the verdict has not said; or ""."""
+    told = report.diagnosis
+    named = [finding for finding in told.findings if finding.check == told.detail]
+    severe = [finding for finding in told.findings if finding.severity == "high"]
+    finding = next(iter(named or severe), None)
+    if finding is None:
+        is_unprofiled = report.steps is not None and report.trace is None
+        return _NOT_PROFILED if is_unprofiled else ""
+    repeated = quoted(told)
+    further = [x for x in finding.evidence if not any(x is fact for fact in repeated)]
+    shares = {round(share, 2) for statement in said for share in statement.shares}
+    placed = [fact for fact in further if fact.location is not None]
+    news = [fact for fact in further if not _repeats(fact, shares)]
+    proof = next(iter(placed or news), None)
+    return textwrap.shorten(clean(proof.sentence), _EVIDENCE, placeholder=" …") if proof else ""
+
+
+def _repeats(fact: Evidence, shares: Collection[float]) -> bool:
+    """Return True if a fact states nothing but a share that has been said."""
+    return not fact.values and fact.share is not None and round(fact.share, 2) in shares
 
 
 def _answer(report: Report, folder: str) -> list[Block]:

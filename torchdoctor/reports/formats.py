@@ -11,7 +11,15 @@ from typing import Any
 from urllib.parse import quote
 
 from torchdoctor.advice import catalogue
-from torchdoctor.reports import details, first_screen, html, markdown, terminal, wording
+from torchdoctor.reports import (
+    details,
+    first_screen,
+    html,
+    markdown,
+    terminal,
+    verdict,
+    wording,
+)
 from torchdoctor.reports.document import PAGE_NAME, Document, prose
 from torchdoctor.reports.pictures import pictures
 from torchdoctor.reports.run_columns import read_measured
@@ -39,7 +47,7 @@ def document(report: Report, folder: str = "") -> Document:
     return Document(
         title="torchdoctor",
         subject=" · ".join(filter(None, subject)),
-        summary=prose(wording.first_sentence(clean(report.diagnosis.sentence.strip()))),
+        summary=prose(clean(next((x.sentence for x in verdict.statements(report)), ""))),
         screen=first_screen.screen(report, folder),
         details=details.details(report),
         hint=f"details: {command} --details" + (f" · page: {page}" if page else ""),
@@ -117,7 +125,7 @@ def sarif(report: Report) -> str:
 
 
 def _result(finding: Finding, top: str) -> dict[str, Any]:
-    text = prose(clean(" ".join(finding.evidence))) or finding.check
+    text = prose(clean(" ".join(proof.sentence for proof in finding.evidence))) or finding.check
     result: dict[str, Any] = {
         "ruleId": finding.check,
         "level": _LEVELS.get(finding.severity, "note"),

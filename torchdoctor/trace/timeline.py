@@ -444,6 +444,6 @@ def _events(
     for finding in findings:
         share = finding.share_of_step
         title = finding.check if share is None else f"{finding.check} {share:.0%}"
-        evidence = " ".join(finding.evidence)
+        evidence = " ".join(proof.sentence for proof in finding.evidence)
         first, last = int(steps.start.min()), int(steps.end.max())
         yield slice_(_FINDINGS, title, first, last, evidence=evidence)

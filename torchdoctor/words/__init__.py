@@ -8,6 +8,7 @@ May import: probe.
 # ruff: noqa: F403
 
 from torchdoctor.words.environment import *
+from torchdoctor.words.evidence import *
 from torchdoctor.words.fix_sets import *
 from torchdoctor.words.launches import *
 from torchdoctor.words.network import *
@@ -17,3 +18,4 @@ from torchdoctor.words.report import *
 from torchdoctor.words.specs import *
 from torchdoctor.words.traced import *
 from torchdoctor.words.trials import *
+from torchdoctor.words.verdict import *

@@ -1,18 +1,66 @@
 """Reports of schema 1.x -> the fields of today, before they are read as types."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 _SEPARATOR = " + "  # between the fixes of a set, in the name of a trial
+_NAMES_PLACE = re.compile(r"\.py:\d")
 _NOT_TRIED = "not tried: "  # stood before the reason of a trial without launches
 
 
 def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report as today's types hold it; one of today stays as it is."""
-    trials = report.get("trials")
-    if not isinstance(trials, list):
-        return dict(report)
-    return {**report, "trials": [_trial(trial) for trial in trials]}
+    today = dict(report)
+    if isinstance(trials := report.get("trials"), list):
+        today["trials"] = [_trial(trial) for trial in trials]
+    if isinstance(diagnosis := report.get("diagnosis"), dict) and "verdict" not in diagnosis:
+        today["diagnosis"] = _diagnosis(diagnosis)
+    return today
+
+
+def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:
+    """Return a diagnosis with facts in place of sentences, and a verdict that holds its place."""
+    told = str(diagnosis.get("sentence", ""))
+    verdict: dict[str, Any] = {"kind": "earlier"}
+    if not _NAMES_PLACE.search(told):
+        verdict["place"] = diagnosis.get("location")
+    today = {name: value for name, value in diagnosis.items() if name != "location"}
+    today["verdict"] = verdict
+    found = diagnosis.get("findings")
+    if not isinstance(found, list):
+        return today
+    today["findings"] = [_finding(finding) for finding in found]
+    detail = diagnosis.get("detail")
+    for finding in found:
+        if detail is not None and isinstance(finding, dict) and finding.get("check") == detail:
+            verdict["proof"] = {"check": detail, "facts": _repeated(finding, told)}
+            break
+    return today
+
+
+def _repeated(finding: dict[str, Any], told: str) -> list[str]:
+    """Return the facts of a finding that a verdict repeated, which it did word for word."""
+    evidence = finding.get("evidence")
+    texts = evidence if isinstance(evidence, list) else []
+    return [_name(n) for n, x in enumerate(texts, 1) if isinstance(x, str) and x in told]
+
+
+def _name(number: int) -> str:
+    """Return the name of a finding's sentence."""
+    return f"sentence-{number}"
+
+
+def _finding(finding: Any) -> Any:
+    """Return a finding whose sentences are facts, numbered in place of a name."""
+    evidence = finding.get("evidence") if isinstance(finding, dict) else None
+    if not isinstance(evidence, list):
+        return finding
+    facts = [
+        {"fact": _name(number), "sentence": text} if isinstance(text, str) else text
+        for number, text in enumerate(evidence, 1)
+    ]
+    return {**finding, "evidence": facts}
 
 
 def _trial(trial: Any) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from torchdoctor.words.environment import Environment, SensorStatistics
+from torchdoctor.words.evidence import Evidence
 from torchdoctor.words.launches import ProgramFailure
 from torchdoctor.words.network import NetworkUse
 from torchdoctor.words.program import Location
@@ -18,6 +19,7 @@ from torchdoctor.words.trials import (
     Trial,
     TriedCeiling,
 )
+from torchdoctor.words.verdict import Verdict
 
 SCHEMA_VERSION = "2.0"
 TWO_MODES = 0.15  # mean and median apart by more: steps come in two kinds
@@ -39,7 +41,7 @@ class Finding:
 
     check: str  #: Id of the check; `torchdoctor explain ID` shows its page.
     share_of_step: float | None = None  #: Its cost as a share of the step; null: not measured.
-    evidence: list[str] = field(default_factory=list)  #: Sentences with the figures it rests on.
+    evidence: list[Evidence] = field(default_factory=list)  #: The facts that it rests on.
     location: Location | None = None  #: Where in the source; null where there is no such place.
     severity: Annotated[str, "high", "moderate", "advice"] = "advice"  #: How grave it is.
     fixes: list[str] = field(default_factory=list)  #: Ids of the fixes that treat it.
@@ -66,8 +68,8 @@ class Diagnosis:
         str, "data_loader", "memcpy", "communication", "gpu", "cpu", "other", "none"
     ]
     detail: str | None = None  #: The check below that branch that explains it most precisely.
-    sentence: str = ""  #: The verdict in one sentence.
-    location: Location | None = None  #: The line that most of its first share passes in.
+    verdict: Verdict = field(default_factory=lambda: Verdict(kind="earlier"))  #: What it comes to.
+    sentence: str = ""  #: The verdict in words, for readers.
     path: list[Question] = field(default_factory=list)  #: Questions in the order they were asked.
     #: Highest severity first, then the largest share (none: 0.25). Shares overlap.
     findings: list[Finding] = field(default_factory=list)

@@ -5,12 +5,13 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from torchdoctor.words.evidence import Evidence
 from torchdoctor.words.program import Location
 from torchdoctor.words.recording import Recording
 from torchdoctor.words.report import Finding
@@ -36,7 +37,7 @@ def _docstring(file: str) -> str:
 class Symptom:
     """An observation of a check in a recording. `CheckSpec.findings` makes a finding of it."""
 
-    evidence: str | list[str]  # one sentence with figures, or several
+    evidence: Evidence | list[Evidence]  # one fact with figures, or several
     share: float | None = None  # of the step, 0 to 1; None: not measured
     location: Location | None = None
     severity: Severity | None = None  # None: high from a fifth of the step on, moderate below it
@@ -107,6 +108,7 @@ class CheckSpec(CatalogueEntry):
     examine: Callable[[Recording], Iterable[Symptom]]  # pure
     fires: Sequence[dict[str, Any]]  # partial recordings in which it finds something
     quiet: Sequence[dict[str, Any]]  # partial recordings in which it finds nothing
+    sentences: Mapping[str, str] = field(default_factory=dict)  # of facts; `reports.templates`
     question: TreeQuestion | None = None
     phases: tuple[str, ...] = ()  # fields of StepStatistics whose sum its share cannot exceed
     share_field: str | None = None  # field of Shares that its share cannot exceed
@@ -121,7 +123,7 @@ class CheckSpec(CatalogueEntry):
                 check=self.ident,
                 share_of_step=symptom.share,
                 evidence=[symptom.evidence]
-                if isinstance(symptom.evidence, str)
+                if isinstance(symptom.evidence, Evidence)
                 else symptom.evidence,
                 location=symptom.location,
                 severity=symptom.severity

@@ -1,0 +1,67 @@
+"""A template with its values -> a sentence.
+
+`{share:.0%}` is a value as Python formats it. Named formats: `{x:seconds}`, `{x:memory}`,
+`{x:place}` (a location), `{x:path}`, `{x:counted copy, copies}`, `{x:list}`, and `{x:each NAME}`
+(each item by the template NAME); the last two may end in their separator: `{x:list|; }`. What
+stands in brackets is left out where a value in it is None. `{each_step}` and the like are words of
+the report (`reports.vocabulary`).
+"""
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchdoctor.words.figures import counted, memory, place, relative, seconds
+
+_OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+_COMMA = ", "
+
+
+def filled(
+    template: str, values: Mapping[str, Any], templates: Mapping[str, str], cwd: str = ""
+) -> str:
+    """Return the sentence; paths are relative to `cwd`, items of lists use other `templates`.
+
+    Raise KeyError where the template names a value that is not among them.
+    """
+    formatter = _Formatter(templates, values, cwd)
+
+    def optional(match: re.Match[str]) -> str:
+        names = [name for _, name, _, _ in formatter.parse(match[1]) if name]
+        return match[1] if all(values[name] is not None for name in names) else ""
+
+    return formatter.vformat(_OPTIONAL.sub(optional, template), (), values)
+
+
+class _Formatter(string.Formatter):
+    """Formats values by the named formats."""
+
+    def __init__(self, templates: Mapping[str, str], values: Mapping[str, Any], cwd: str) -> None:
+        self.templates, self.values, self.cwd = templates, values, cwd
+
+    def format_field(self, value: Any, spec: str) -> str:
+        kind, _, separator = spec.partition("|")
+        name, _, argument = kind.partition(" ")
+        match name:
+            case "seconds":
+                return seconds(value)
+            case "memory":
+                return memory(value)
+            case "place":
+                return place(value, self.cwd)
+            case "path":
+                return relative(value, self.cwd)
+            case "counted":
+                return counted(value, *argument.split(_COMMA))
+            case "list":
+                return (separator or _COMMA).join(map(str, value))
+            case "each":
+                return (separator or _COMMA).join(self._items(value, argument))
+        return str(super().format_field(value, spec))
+
+    def _items(self, items: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+        return [
+            filled(self.templates[name], {**self.values, **item}, self.templates, self.cwd)
+            for item in items
+        ]

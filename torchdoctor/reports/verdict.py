@@ -1,0 +1,292 @@
+"""The sentences of a diagnosis: its verdict and the facts that it rests on, made of data alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.diagnosis import bound
+from torchdoctor.reports import templates
+from torchdoctor.reports.vocabulary import vocabulary
+from torchdoctor.words import (
+    Diagnosis,
+    Evidence,
+    Finding,
+    Location,
+    Quote,
+    Removal,
+    ReplayedGain,
+    Report,
+    Verdict,
+    VerdictPart,
+)
+from torchdoctor.words.figures import percent
+
+# By `Verdict.kind`. Kinds that are not here have no text of their own.
+_KINDS = {
+    "data_loader": "{Program} waits for data {share:.0%} of {each_step}",
+    "memcpy": "Memory copies hold up {share:.0%} of {each_step}",
+    "communication": "Communication between devices takes {share:.0%} of {each_step}",
+    "gpu": "The {device} computes {share:.0%} of {each_step}: it is the limit",
+    "gpu_hidden": "The {device} computes {share:.0%} of {each_step}",
+    "gpu_partly": "The {device} computes {share:.0%} of {each_step}, and waits in the rest",
+    "cpu": "The {device} waits for the host, which takes {share:.0%} of {each_step}",
+    "cpu_only": "The CPU is the limit: it computes {share:.0%} of {each_step}",
+    "cpu_beside": "The CPU computes {share:.0%} of {each_step}",
+    "other": "{share:.0%} of {each_step} is spent outside data loading, copies and computation",
+    "ranks_wait": "The ranks wait for each other: rank {rank} waits for the others {waits:.0%} of "
+    "{each_step}, and communicates {exchange:.0%} of it",
+    "none": "No part of {the_step} stands out",
+    "not_measured": "Nothing was measured",
+    "no_time": "The events of the trace have no durations, so where the time goes is unknown",
+}
+_PARTS = {
+    "copies": "{share} the copies themselves",
+    "blocked": "{share} the host blocked in copy calls",
+    "operators": "{share} operators and Python",
+    "driver": "{share} driver calls",
+}
+_REST = (
+    "So the time of a step is unknown: record more steps, after some of warm-up.",
+    "The rest of the recording takes {seconds:seconds}.",
+)
+_LATEST = (
+    "The ranks wait for rank {rank}, which comes last to {last_share:.0%} of the collectives: rank "
+    "{waiting_rank} waits {waiting_share:.0%} of its step."
+)
+_REPLAYED = {
+    "data_loader": "the wait for data",
+    "memcpy": "copies",
+    "communication": "communication",
+    "gpu": "the {device}'s kernels",
+    "cpu": "the host's operators, Python and launches",
+    "runtime": "other driver calls",
+}
+_UNSEEN = (
+    "The device waits {unseen_share:.0%} of {each_step} for what is not in the trace, such as "
+    "other ranks."
+)
+_FACTS = {  # those of no check
+    "ended-early": "The program ended after {steps:counted whole step}, too few to tell what slows "
+    "it down: let it train for 30 steps or more (by its options or with more data).",
+    "device-unseen": "The host launched work on a device that was not recorded. Whether the host "
+    "waited for it or computed is unknown: record with ProfilerActivity.CUDA (or the device's own "
+    "activity).",
+    "operator-on-host": "{name} computes on the CPU, {seconds:seconds} in {each_step}.",
+    "python-on-host": "The host is in {function} at {location:place}.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """One sentence of the verdict, with what it states."""
+
+    sentence: str
+    place: Location | None = None  # of what it is about, where the sentence does not name it
+    names_place: bool = False  # the sentence names one
+    shares: tuple[float, ...] = ()  # that it states
+
+
+def with_sentences(report: Report) -> Report:
+    """Return the report with its verdict and all facts of its findings in words."""
+    words, cwd = vocabulary(report), report.workload.cwd
+    diagnosis = report.diagnosis
+    verdict = diagnosis.verdict
+    findings = [
+        replace(finding, evidence=[_told(finding.check, x, words, cwd) for x in finding.evidence])
+        for finding in diagnosis.findings
+    ]
+    why, rest = verdict.why, verdict.rest
+    verdict = replace(
+        verdict,
+        facts=[_told(None, evidence, words, cwd) for evidence in verdict.facts],
+        why=why and _told(None, why, words, cwd),
+        rest=rest and replace(rest, why=_told(None, rest.why, words, cwd)),
+    )
+    told = replace(diagnosis, findings=findings, verdict=verdict)
+    said = statements(replace(report, diagnosis=told))
+    sentence = " ".join(statement.sentence for statement in said)
+    return replace(report, diagnosis=replace(told, sentence=sentence))
+
+
+def template(check: str | None, fact: str) -> str | None:
+    """Return the template of a check's fact, or of one of no check; None: it has none."""
+    if check is None:
+        return _FACTS.get(fact)
+    spec = catalogue.checks().get(check)
+    return spec.sentences.get(fact) if spec is not None else None
+
+
+def _told(check: str | None, evidence: Evidence, words: dict[str, str], cwd: str) -> Evidence:
+    """Return a fact with its sentence."""
+    text = template(check, evidence.fact)
+    if text is None:
+        return evidence
+    spec = catalogue.checks().get(check) if check is not None else None
+    values = {
+        **words,
+        **evidence.values,
+        "share": evidence.share,
+        "location": evidence.location,
+    }
+    items = spec.sentences if spec is not None else _FACTS
+    return replace(evidence, sentence=templates.filled(text, values, items, cwd))
+
+
+def statements(report: Report) -> list[Statement]:
+    """Return the verdict sentence by sentence."""
+    diagnosis = report.diagnosis
+    whole = Statement(sentence=diagnosis.sentence, place=diagnosis.verdict.place)
+    if diagnosis.verdict.kind == "earlier":
+        return [whole]
+    try:
+        return _statements(report) or [whole]
+    except (KeyError, TypeError, ValueError):  # a verdict of another version, or edited by hand
+        return [whole]
+
+
+def _statements(report: Report) -> list[Statement]:
+    diagnosis, words = report.diagnosis, vocabulary(report)
+    verdict = diagnosis.verdict
+    facts = [_statement(evidence) for evidence in verdict.facts]
+    told = [*_beside(diagnosis), *_main(verdict, words), *_proof(diagnosis), *facts]
+    if verdict.latest is not None and told:
+        of_rank = f"On rank {verdict.latest.rank}: {told[0].sentence}"
+        told[0] = replace(told[0], sentence=of_rank)
+    return [
+        *_before(verdict, words),
+        *told,
+        *_removal(verdict.experiment),
+        *_replayed(verdict.replay, words),
+    ]
+
+
+def quoted(diagnosis: Diagnosis) -> list[Evidence]:
+    """Return the facts of findings that the verdict repeats."""
+    verdict = diagnosis.verdict
+    quotes = [*verdict.beside, *([verdict.proof] if verdict.proof is not None else [])]
+    return [fact for quote in quotes for fact in _quoted(diagnosis, quote)[1]]
+
+
+def _quoted(diagnosis: Diagnosis, quote: Quote) -> tuple[Finding | None, list[Evidence]]:
+    """Return the finding that a quote is of, and the facts that it repeats."""
+    finding = next((x for x in diagnosis.findings if x.check == quote.check), None)
+    facts, named = [], list(quote.facts)
+    for fact in finding.evidence if finding is not None else []:
+        if fact.fact in named:  # a name that is quoted once is that of the first such fact
+            named.remove(fact.fact)
+            facts.append(fact)
+    return finding, facts
+
+
+def _statement(evidence: Evidence, place: Location | None = None) -> Statement:
+    names_place = evidence.location is not None
+    return Statement(
+        sentence=evidence.sentence,
+        place=None if names_place else place,
+        names_place=names_place,
+        shares=() if evidence.share is None else (evidence.share,),
+    )
+
+
+def _plain(text: str, words: dict[str, str], **values: object) -> str:
+    return templates.filled(text, {**words, **values}, {})
+
+
+def _before(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
+    """Return what must be known before the verdict: of what it is, and who waits for it."""
+    told: list[Statement] = []
+    replay, latest, rest = verdict.replay, verdict.latest, verdict.rest
+    if replay is not None and replay.unseen_share is not None:
+        unseen = _plain(_UNSEEN, words, unseen_share=replay.unseen_share)
+        told.append(Statement(sentence=unseen, shares=(replay.unseen_share,)))
+    if latest is not None:
+        told.append(Statement(sentence=_plain(_LATEST, words, **vars(latest))))
+    if rest is not None:
+        told.append(_statement(rest.why))
+        told += [Statement(sentence=_plain(x, words, seconds=rest.seconds)) for x in _REST]
+    return told
+
+
+def _beside(diagnosis: Diagnosis) -> list[Statement]:
+    """Return the facts of larger findings; the place of the verdict is that of the first one."""
+    told: list[Statement] = []
+    for quote in diagnosis.verdict.beside:
+        _, facts = _quoted(diagnosis, quote)
+        told += [_statement(x, None if told else diagnosis.verdict.place) for x in facts]
+    return told
+
+
+def _main(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
+    """Return the sentence of the verdict's kind; none where its proof says all."""
+    if verdict.why is not None:
+        return [_statement(verdict.why, verdict.place)]
+    kind = "gpu_hidden" if verdict.kind == "gpu" and verdict.replay is not None else verdict.kind
+    text = _KINDS.get(kind)
+    if text is None:
+        return []
+    parts = {part.name: part.share for part in verdict.parts}
+    sentence = _plain(text, words, share=verdict.share, rank=verdict.rank, **parts)
+    shares = [verdict.share, *parts.values()]
+    return [
+        Statement(
+            sentence=f"{sentence}{_parts(verdict.parts)}.",
+            place=None if verdict.beside else verdict.place,
+            shares=tuple(share for share in shares if share is not None),
+        )
+    ]
+
+
+def _parts(parts: Sequence[VerdictPart]) -> str:
+    told = [
+        _PARTS[part.name].format(share=percent(part.share).replace(" ", ""))
+        for part in parts
+        if part.name in _PARTS
+    ]
+    return f": {', '.join(told)}" if told else ""
+
+
+def _proof(diagnosis: Diagnosis) -> list[Statement]:
+    verdict = diagnosis.verdict
+    if verdict.proof is None:
+        return []
+    finding, facts = _quoted(diagnosis, verdict.proof)
+    place = finding.location if finding is not None else None
+    said_before = place == verdict.place and verdict.kind != "finding"
+    first_place = None if said_before else place
+    return [_statement(x, None if number else first_place) for number, x in enumerate(facts)]
+
+
+def _removal(experiment: Removal | None) -> list[Statement]:
+    if experiment is None:
+        return []
+    removed, gained = experiment.removed, bound(experiment.speedup)
+    told = []
+    if experiment.outcome != "gain":
+        told.append(f"Without {removed} a step takes as long ({gained}).")
+    elif experiment.limit is not None:  # else it stands among the upper bounds
+        told.append(f"Without {removed} the program was {gained} as fast.")
+    if experiment.outcome == "hidden":
+        told.append("Other work hides this cost, so it is not the bottleneck.")
+    if experiment.limit is not None and experiment.limit_speedup is not None:
+        faster = bound(experiment.limit_speedup)
+        limit = f"The limit is {experiment.limit}"
+        told.append(f"{limit}: without that, the program was {faster} as fast.")
+    return [Statement(sentence=text) for text in told]
+
+
+def _replayed(replay: ReplayedGain | None, words: dict[str, str]) -> list[Statement]:
+    """Return what a replay of the trace without the bottleneck gives."""
+    if replay is None:
+        return []
+    without = _plain(_REPLAYED[replay.branch], words)
+    seen = replay.unseen_share is None
+    why = "other work hides this cost" if seen else "it would wait all the same"
+    told = [
+        f"By replay of the trace (a model), the step would be only {replay.speedup:.2f}x as fast "
+        f"without {without}: {why}."
+    ]
+    if replay.best is not None:
+        best = _plain(_REPLAYED[replay.best], words)
+        slowed = ", or less, as the profiler slows the host down" if replay.profiler_slows else ""
+        told.append(f"Without {best} it would be {replay.best_speedup:.2f}x as fast{slowed}.")
+    return [Statement(sentence=text) for text in told]

@@ -1,0 +1,34 @@
+"""The words by which a report names what its figures are of: a step, the trace, the device."""
+
+from torchdoctor.words import Report
+
+_ACCELERATORS = ("mtia", "hpu")  # whose makers do not call them GPUs
+_STEP = {
+    "each_step": "each step",
+    "the_step": "the step",
+    "profiled_step": "the profiled step",
+    "a_step": "a step",
+}
+
+
+def vocabulary(report: Report) -> dict[str, str]:
+    """Return the words that templates may use; `Each_step` begins a sentence."""
+    words = dict(_STEP)
+    if report.diagnosis.verdict.rest is not None:
+        words = _of_all("the rest")
+    elif report.steps is None and report.trace is not None and not report.trace.steps:
+        words = _of_all("the trace")
+    of_trace = report.steps is None and report.trace is not None
+    platform = report.trace.platform if of_trace and report.trace is not None else None
+    trains = not of_trace or (report.trace is not None and report.trace.trains is True)
+    words["device"] = "accelerator" if platform in _ACCELERATORS else "GPU"
+    words["program"] = "training" if trains else "the program"
+    return {**words, **{name.capitalize(): _begun(text) for name, text in words.items()}}
+
+
+def _of_all(name: str) -> dict[str, str]:
+    return {**dict.fromkeys(_STEP, name), "a_step": f"in {name}"}
+
+
+def _begun(text: str) -> str:
+    return text[:1].upper() + text[1:]
