@@ -8,6 +8,7 @@ from typing import Any
 from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit, LineEdit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
+from torchdoctor.facts.bounds import bound_of
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.outcomes import most_promising, settings_by_fix, value_of
 from torchdoctor.trials.outcome import SAME_TRAINING
@@ -144,6 +145,9 @@ class _Trials:
                 continue
             if slower.intersection(fix.includes(self.recording)):
                 continue
+            touched = fix.touches(self.recording)
+            if touched is not None and not touched:
+                continue  # nothing that it works on was recorded
             settings = fix.settings(self.recording)
             if settings or fix.offered_as_code(self.recording):
                 offered.append(_offer(ident, next(iter(settings), {}), "offered"))
@@ -177,6 +181,7 @@ def as_code(
     return replace(
         fix,
         instruction=text,
+        bound=bound_of(spec.touches(recording), recording.trace),
         edit=diff,
         location=location,
         folder=folder if diff is not None and folder != recording.workload.cwd else None,

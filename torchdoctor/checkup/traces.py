@@ -9,8 +9,10 @@ from pathlib import Path
 
 from torchdoctor import __version__
 from torchdoctor.advice import catalogue
+from torchdoctor.advice.candidates import LEAST_SHARE
 from torchdoctor.advice.wording import wording_for_trace
 from torchdoctor.checkup.trace_verdict import diagnosed
+from torchdoctor.facts.bounds import bound_of, share_saved
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
@@ -18,6 +20,7 @@ from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, alig
 from torchdoctor.trace.timeline import STARTS_UP, annotate
 from torchdoctor.words import (
     Baseline,
+    Bound,
     Diagnosis,
     RankTime,
     Recommendation,
@@ -25,6 +28,7 @@ from torchdoctor.words import (
     Recording,
     Report,
     StepTime,
+    Touches,
     TraceStatistics,
     Workload,
     WorkloadRecord,
@@ -162,24 +166,44 @@ def _offered(
             shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)
     offered: list[RecommendedFix] = []
     doubts: list[str] = []
-    worth = {ident: _worth(shares, diagnosis, trace) for ident, shares in treated.items()}
+    touched = {ident: catalogue.fixes()[ident].touches(recording) for ident in treated}
+    bounds = {ident: bound_of(touched[ident], trace) for ident in treated}
+    worth = {
+        ident: _worth(shares, bounds[ident], diagnosis, trace) for ident, shares in treated.items()
+    }
     for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
-        module = catalogue.fixes()[ident]
+        module, parts = catalogue.fixes()[ident], touched[ident]
+        if _saves_nothing(parts, bounds[ident]):
+            continue
         words = wording_for_trace(module, recording)
         instruction = words.instruction
         changes = module.keeps_results == "changes training"
         if instruction and changes and "It changes" not in instruction:
             instruction = f"# It changes training.\n{instruction}"
         if instruction is not None and module.is_for(trace):
-            offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
+            offered.append(
+                RecommendedFix(
+                    fix=ident, instruction=instruction, standing="offered", bound=bounds[ident]
+                )
+            )
             doubts += words.failures
     return offered, doubts
 
 
+def _saves_nothing(touched: Touches, bound: Bound | None) -> bool:
+    """Return True if nothing, or hardly anything, was recorded that a fix works on."""
+    if touched is not None and share_saved(touched) < LEAST_SHARE:
+        return True
+    return bound is not None and bound.speedup < 1.0 + LEAST_SHARE
+
+
 def _worth(
-    shares: Mapping[str | None, float], diagnosis: Diagnosis, trace: TraceStatistics
+    shares: Mapping[str | None, float],
+    bound: Bound | None,
+    diagnosis: Diagnosis,
+    trace: TraceStatistics,
 ) -> tuple[float, ...]:
-    """Return what orders fixes: what a fix could save by replay, and what it treats, as shares.
+    """Return what orders fixes: what a fix could save at most, and what it treats, as shares.
 
     `shares` are those of the findings that it treats, by branch of the tree, added up. What treats
     a bottleneck that is not hidden comes first. The replay caps what a branch can give.
@@ -193,6 +217,8 @@ def _worth(
     for branch, share in shares.items():
         gain = replay.gain(branch)
         saved += share if gain is None else min(share, max(1.0 - 1.0 / gain, 0.0))
+    if bound is not None:
+        saved = min(saved, 1.0 - 1.0 / bound.speedup)
     return (own > 0 and (replay.gain(diagnosis.bottleneck) or MATTERS) >= MATTERS, saved, *treats)
 
 

@@ -17,7 +17,7 @@ from torchdoctor.words.intervals import Intervals, exposed_in_order, intersect, 
 
 SHORT_KERNEL_NS = 10_000
 _LISTED, _LETTERS = 8, 60
-_SYNC_CALL = re.compile(
+SYNC_CALL = re.compile(
     r"(?:cuda|hip)(?:Stream|Device|Event|Thread)Synchronize|(?:cu|hip)(?:Stream|Ctx|Event)Synchronize"
 )
 
@@ -29,7 +29,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     is_kernel = in_steps & (trace.device["kind"] == kinds.KERNEL)
     kernels = trace.device.where(is_kernel)
     length = kernels.end - kernels.start
-    waiting = steps.inside(trace.runtime.where(named(trace, trace.runtime, _SYNC_CALL.match)))
+    waiting = steps.inside(trace.runtime.where(named(trace, trace.runtime, SYNC_CALL.match)))
     return {
         "kernels_per_step": len(kernels) / count,
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
@@ -45,7 +45,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
 def _idle_after_waits(trace: Trace, steps: Steps) -> int:
     """Return the ns that the device idles after waits of the host, by which it would be ahead."""
     runtime, device = trace.runtime, trace.device
-    waits = named(trace, runtime, _SYNC_CALL.match)
+    waits = named(trace, runtime, SYNC_CALL.match)
     copies = np.flatnonzero(device["kind"] == kinds.MEMCPY)
     to_host = copies[copy_sides(trace, device.where(copies))[1] != "device"]
     call = launch_rows(trace)[to_host]
@@ -240,13 +240,18 @@ def _covered_by_threads(table: Table, steps: Steps) -> float:
     return float(Intervals(steps.start, steps.end).covered(begun, ended).sum())
 
 
+def allocates(trace: Trace) -> Mask:
+    """Return which driver calls ask for memory of the device or give it back, once it is warm."""
+    return named(trace, trace.runtime, _ALLOCATION.match) & ~begins_context(trace)
+
+
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: memory asked of the driver, but to make the context."""
     steps, table = timeline.steps, trace.runtime
     if not len(table):
         return {}
     lasting = steps.inside(table)
-    kept = (lasting > 0) & named(trace, table, _ALLOCATION.match) & ~begins_context(trace)
+    kept = (lasting > 0) & allocates(trace)
     rows, lasting = table.where(kept), lasting[kept]
     inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
     gives_back = named(trace, rows, _GIVES_BACK.search)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from torchdoctor.words.program import Location
+from torchdoctor.words.touched import Bound
 
 NOT_WORTH_ITS_TIME, OUT_OF_TIME = "not worth its time", "the time ran out"  # `Trial.because`
 
@@ -104,6 +105,7 @@ class RecommendedFix:
     also_changes: list[str] = field(default_factory=list)  #: Sentences: what else the edit changes.
     #: recommended; or beside the set: confirmed, undecided, together, untried, offered.
     standing: str = "recommended"
+    bound: Bound | None = None  #: The most that it can gain by itself; null: not known.
 
 
 @dataclass(frozen=True, kw_only=True)
