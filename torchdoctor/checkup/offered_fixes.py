@@ -8,7 +8,6 @@ from typing import Any
 from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit, LineEdit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
-from torchdoctor.facts.bounds import bound_of
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.outcomes import most_promising, settings_by_fix, value_of
 from torchdoctor.trials.outcome import SAME_TRAINING
@@ -181,7 +180,6 @@ def as_code(
     return replace(
         fix,
         instruction=text,
-        bound=bound_of(spec.touches(recording), recording.trace),
         edit=diff,
         location=location,
         folder=folder if diff is not None and folder != recording.workload.cwd else None,

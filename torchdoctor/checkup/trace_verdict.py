@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.advice.diagnosis import detail_of, diagnose
 from torchdoctor.trace.timeline import usual_part
 from torchdoctor.words import Diagnosis, RankTime, Recording, TraceStatistics
 from torchdoctor.words.figures import seconds
@@ -25,6 +25,8 @@ _REPLAYED = {
     "cpu": "the host's operators, Python and launches",
     "runtime": "other driver calls",
 }
+_TREE = ("data_loader", "memcpy", "communication", "gpu", "cpu")  # branches that are replayed
+_MORE, _FAR_MORE = 1.25, 4.0  # times what the bottleneck itself saves
 _MOSTLY = 0.5  # of the exposed time in collectives
 _RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
 _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
@@ -116,28 +118,64 @@ def _of_the_latest(diagnosis: Diagnosis, row: RankTime, ranks: Sequence[RankTime
 
 
 def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
-    """Return the diagnosis; it says so where its bottleneck has, by replay, no gain."""
+    """Return the diagnosis whose bottleneck is what by replay gains most, shares as evidence.
+
+    It stays where the device mostly waits for what the trace does not show, and, but for what is
+    far more, beside the host's own work, which the profiler makes longer.
+    """
     replay = trace.what_if
     if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
         return diagnosis
-    gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
-    del gains[diagnosis.bottleneck]
-    best, own = max(gains, key=lambda x: gains[x]), replay.gain(diagnosis.bottleneck) or 1.0
-    if own >= MATTERS:
+    gains = {branch: gain for branch in _TREE if (gain := replay.gain(branch))}
+    own = gains.pop(diagnosis.bottleneck, 1.0)
+    best = max(gains, key=lambda branch: gains[branch], default=diagnosis.bottleneck)
+    own_saved, saved = 1.0 - 1.0 / own, 1.0 - 1.0 / gains.get(best, 1.0)
+    hidden = own < MATTERS
+    if not hidden and saved <= _MORE * own_saved:
         return diagnosis
-    shown, why = diagnosis.sentence.replace(": it is the limit.", "."), "other work hides this cost"
-    if (unseen := 1.0 - replay.explained_s / replay.replayed_s) >= _MUCH:
-        unseen_wait = f"The device waits {unseen:.0%} of each step for what is not in the trace"
-        shown, why = f"{unseen_wait}, such as other ranks. {shown}", "it would wait all the same"
-    text = (
-        f"By replay of the trace (a model), the step would be only {own:.2f}x as fast without "
-        f"{_REPLAYED[diagnosis.bottleneck]}: {why}."
+    slowed = ", or less, as the profiler slows the host down" * (best == "cpu")
+    instead = f"Without {_REPLAYED[best]} it would be {1 / (1 - saved):.2f}x as fast{slowed}."
+    unseen = 1.0 - replay.explained_s / replay.replayed_s
+    far_more = saved > _FAR_MORE * own_saved or best != "cpu"
+    if saved >= 1.0 - 1.0 / MATTERS and far_more and unseen < max(_MUCH, saved):
+        return _moved(diagnosis, best, 1 / (1 - saved), own, slowed)
+    shown, why = (
+        diagnosis.sentence.replace(": it is the limit.", "."),
+        ": other work hides this cost",
     )
-    if gains[best] >= MATTERS:
-        text += f" Without {_REPLAYED[best]} it would be {gains[best]:.2f}x as fast"
-        slowed = best == "cpu" and diagnosis.bottleneck == "gpu"
-        text += ", or less, as the profiler slows the host down." if slowed else "."
+    if not hidden:
+        shown, why = diagnosis.sentence, ""
+    elif unseen >= _MUCH:
+        unseen_wait = f"The device waits {unseen:.0%} of each step for what is not in the trace"
+        shown, why = f"{unseen_wait}, such as other ranks. {shown}", ": it would wait all the same"
+    text = (
+        f"By replay of the trace (a model), the step would be {'only ' * hidden}{own:.2f}x as fast "
+        f"without {_REPLAYED[diagnosis.bottleneck]}{why}."
+    )
+    text += f" {instead}" if saved >= 1.0 - 1.0 / MATTERS else ""
     return replace(diagnosis, sentence=f"{shown} {text}")
+
+
+def _moved(diagnosis: Diagnosis, branch: str, gain: float, own: float, slowed: str) -> Diagnosis:
+    """Return the diagnosis with the branch that gains so much; the share named before is told."""
+    detail = detail_of(branch, diagnosis.findings, catalogue.checks(), on_gpu=True)
+    cause = next((f for f in diagnosis.findings if f.check == detail), None)
+    first = diagnosis.sentence.replace(": it is the limit.", ".").partition(". ")[0]
+    evidence = [cause.evidence[0]] if cause is not None and cause.evidence else []
+    sentences = [
+        f"What limits the step is {_REPLAYED[branch]}: by replay of the trace (a model), it would "
+        f"be {gain:.2f}x as fast without{slowed}.",
+        f"{first.removesuffix('.')}, but it would be only {own:.2f}x as fast without "
+        f"{_REPLAYED[diagnosis.bottleneck]}.",
+        *evidence,
+    ]
+    return replace(
+        diagnosis,
+        bottleneck=branch,
+        detail=detail,
+        sentence=" ".join(sentences),
+        location=cause.location if cause is not None else None,
+    )
 
 
 def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:

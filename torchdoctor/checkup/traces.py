@@ -28,7 +28,6 @@ from torchdoctor.words import (
     Recording,
     Report,
     StepTime,
-    Touches,
     TraceStatistics,
     Workload,
     WorkloadRecord,
@@ -173,8 +172,8 @@ def _offered(
     }
     for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
         module, parts = catalogue.fixes()[ident], touched[ident]
-        if _saves_nothing(parts, bounds[ident]):
-            continue
+        if parts is not None and share_saved(parts) < LEAST_SHARE:
+            continue  # nothing, or hardly anything, that it works on was recorded
         words = wording_for_trace(module, recording)
         instruction = words.instruction
         changes = module.keeps_results == "changes training"
@@ -190,36 +189,29 @@ def _offered(
     return offered, doubts
 
 
-def _saves_nothing(touched: Touches, bound: Bound | None) -> bool:
-    """Return True if nothing, or hardly anything, was recorded that a fix works on."""
-    if touched is not None and share_saved(touched) < LEAST_SHARE:
-        return True
-    return bound is not None and bound.speedup < 1.0 + LEAST_SHARE
-
-
 def _worth(
     shares: Mapping[str | None, float],
     bound: Bound | None,
     diagnosis: Diagnosis,
     trace: TraceStatistics,
 ) -> tuple[float, ...]:
-    """Return what orders fixes: what a fix could save at most, and what it treats, as shares.
+    """Return what orders fixes: if its bound is known, what it could save, what it treats.
 
     `shares` are those of the findings that it treats, by branch of the tree, added up. What treats
     a bottleneck that is not hidden comes first. The replay caps what a branch can give.
     """
     own = shares.get(diagnosis.bottleneck, 0.0)
-    treats = (own, sum(shares.values()) - own)
-    replay = trace.what_if
-    if replay is None or not replay.reproduced:
-        return treats
+    replay = trace.what_if if trace.what_if and trace.what_if.reproduced else None
     saved = 0.0
     for branch, share in shares.items():
-        gain = replay.gain(branch)
+        gain = replay.gain(branch) if replay is not None else None
         saved += share if gain is None else min(share, max(1.0 - 1.0 / gain, 0.0))
     if bound is not None:
         saved = min(saved, 1.0 - 1.0 / bound.speedup)
-    return (own > 0 and (replay.gain(diagnosis.bottleneck) or MATTERS) >= MATTERS, saved, *treats)
+    gives = replay.gain(diagnosis.bottleneck) if replay is not None else None
+    leads = own > 0 and (gives or MATTERS) >= MATTERS
+    known = bound is not None and bound.speedup >= MATTERS
+    return (leads, known, saved, own, sum(shares.values()) - own)
 
 
 def _left_out(doubts: Mapping[str, str]) -> list[str]:

@@ -8,7 +8,13 @@ from dataclasses import replace
 
 from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet
 from torchdoctor.facts.loading import least_step_s
-from torchdoctor.facts.lookup import product_share, spent_s, training_loaders, unlike_profiled
+from torchdoctor.facts.lookup import (
+    loader_cpu_share,
+    product_share,
+    spent_s,
+    training_loaders,
+    unlike_profiled,
+)
 from torchdoctor.words import Recording, Touched, Touches, TracedPart, TraceStatistics
 
 WAITS = ("data_wait_s", "loader_start_s")
@@ -116,7 +122,8 @@ def waits(recording: Recording, *names: str, elsewhere: bool = False) -> Touches
     if not waited or recording.has_gpu:
         return waited
     (wait,) = waited
-    share, rest_s = wait.seconds / steps.mean_s, steps.mean_s - wait.seconds
+    busy = loader_cpu_share(recording) or 0.0
+    share, rest_s = (1.0 - busy) * wait.seconds / steps.mean_s, steps.mean_s - wait.seconds
     rest = Touched(
         what="operators on cores that slept",
         seconds=rest_s,

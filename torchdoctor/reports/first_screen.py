@@ -217,7 +217,7 @@ def _recommended(report: Report, folder: str) -> list[Block]:
         rows.append((_name(fix), "   ".join(filter(None, parts))))
     title, figure = _recommended_title(report)
     shown = KeyFigures(title, figure, rows, "good" if title.startswith(_RECOMMENDED) else "strong")
-    return [shown, *sentences(wording.at_most(recommended)), *_to_apply(report, folder)]
+    return [shown, *sentences(wording.beyond_its_part(recommended)), *_to_apply(report, folder)]
 
 
 def _recommended_title(report: Report) -> tuple[str, str]:
@@ -342,7 +342,9 @@ def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     title = "Faster, but not recommended" if unknown else "FASTER, measured by itself"
     return [
         KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best), "")]),
-        *sentences("Which of its fixes gain is not known yet." * several, wording.at_most(best)),
+        *sentences(
+            "Which of its fixes gain is not known yet." * several, wording.beyond_its_part(best)
+        ),
         *_next(report),
         *_commands(report, _offered(report, best), folder),
     ]
@@ -431,13 +433,17 @@ def _ends_without_gain(report: Report) -> bool:
 def _nothing_to_gain(report: Report) -> list[Block]:
     """Return the most that a fix tried may gain, and what the step consists of."""
     tried = [trial for trial in report.trials if trial.speedup and trial.numerics != "changed"]
-    bounds = [max(x.upper_bound or 1.0, x.speedup.high) for x in tried if x.speedup]
+    intervals = [(x.upper_bound or 1.0, x.speedup) for x in tried if x.speedup]
+    bounds = [max(most, x.high) for most, x in intervals if says_something(x)]
     most = max([_LITTLE, *(math.ceil(100 * (bound - 1.0)) for bound in bounds)])
     title, figure = "Nothing to gain.", f"No fix tried gains {most} % or more"
     parts = [f"; the step is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
     if few := most > _SMALL:
         title, parts = "No gain was found.", []
         figure = f"So few pairs of launches still leave {ratio(1 + most / 100)}x possible"
+    if len(bounds) < len(intervals):
+        few, title, parts = True, "No gain was found.", []
+        figure = "So few pairs of launches say nothing of some fixes"
     title = "No fix that was tried helps." if _by_hand(report) else title
     return [KeyFigures(title, f"{figure}{''.join(parts)}."), *(_next(report) if few else [])]
 
@@ -532,15 +538,15 @@ def _tried(report: Report, most: int) -> list[Block]:
 
 def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
     verdict = "recommended" if recommended else verdict_of(trial)
-    if bounds and trial.upper_bound and trial.speedup and verdict != "slower":
-        verdict += f", {ratio(max(trial.upper_bound, trial.speedup.high))}x at most"
+    interval = trial.speedup if trial.speedup and says_something(trial.speedup) else None
+    if bounds and trial.upper_bound and interval is not None and verdict != "slower":
+        verdict += f", {ratio(max(trial.upper_bound, interval.high))}x at most"
     if trial.numerics == "changed" and verdict in ("faster", LOOKS_FASTER):
         verdict = "changes training"
     known = trial.numerics != "not-comparable" or verdict == "faster"
-    drawn = trial.speedup if trial.speedup and says_something(trial.speedup) else None
     cells = [_name(trial), figures_of(trial), training(trial.numerics) if known else ""]
     cells += [str(trial.pairs or "-"), verdict]
-    return Row(cells, "good" if recommended else "", drawn)
+    return Row(cells, "good" if recommended else "", interval)
 
 
 def _counts(report: Report, left_out: int) -> str:
