@@ -481,6 +481,7 @@ def test_low_precision_is_offered_in_what_the_tensor_cores_multiply(name, tmp_pa
         trace.operator("MmBackward0", at, at + 20)
         launch = trace.call("cudaLaunchKernel", at + 5, at + 15)
         trace.kernel("volta_sgemm_128x64_nn", at + 15, at + 900, launch)
+        trace.call("cudaDeviceSynchronize", at + 20, at + 900)
     cards = [{"id": 0, "name": name, "computeMajor": major, "computeMinor": minor}]
     report = trace_checkup([str(write(tmp_path, trace=trace, deviceProperties=cards))])
     code = {fix.fix: fix.instruction for fix in report.recommendation.also_offered}

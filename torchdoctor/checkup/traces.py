@@ -28,6 +28,7 @@ from torchdoctor.words import (
     Recording,
     Report,
     StepTime,
+    Touches,
     TraceStatistics,
     Workload,
     WorkloadRecord,
@@ -168,7 +169,8 @@ def _offered(
     touched = {ident: catalogue.fixes()[ident].touches(recording) for ident in treated}
     bounds = {ident: bound_of(touched[ident], trace) for ident in treated}
     worth = {
-        ident: _worth(shares, bounds[ident], diagnosis, trace) for ident, shares in treated.items()
+        ident: _worth(shares, touched[ident], bounds[ident], diagnosis, trace)
+        for ident, shares in treated.items()
     }
     for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
         module, parts = catalogue.fixes()[ident], touched[ident]
@@ -191,6 +193,7 @@ def _offered(
 
 def _worth(
     shares: Mapping[str | None, float],
+    touched: Touches,
     bound: Bound | None,
     diagnosis: Diagnosis,
     trace: TraceStatistics,
@@ -198,7 +201,8 @@ def _worth(
     """Return what orders fixes: if its bound is known, what it could save, what it treats.
 
     `shares` are those of the findings that it treats, by branch of the tree, added up. What treats
-    a bottleneck that is not hidden comes first. The replay caps what a branch can give.
+    a bottleneck that is not hidden, or mostly works on it, comes first. Without a bound the replay caps
+    what a branch can give.
     """
     own = shares.get(diagnosis.bottleneck, 0.0)
     replay = trace.what_if if trace.what_if and trace.what_if.reproduced else None
@@ -206,11 +210,13 @@ def _worth(
     for branch, share in shares.items():
         gain = replay.gain(branch) if replay is not None else None
         saved += share if gain is None else min(share, max(1.0 - 1.0 / gain, 0.0))
-    if bound is not None:
-        saved = min(saved, 1.0 - 1.0 / bound.speedup)
     gives = replay.gain(diagnosis.bottleneck) if replay is not None else None
-    leads = own > 0 and (gives or MATTERS) >= MATTERS
+    parts = list(touched or [])
+    on_it = [part for part in parts if part.branch == diagnosis.bottleneck]
+    mostly_on_it = share_saved(on_it) > share_saved(parts) / 2
+    leads = (own > 0 or mostly_on_it) and (gives or MATTERS) >= MATTERS
     known = bound is not None and bound.speedup >= MATTERS
+    saved = saved if bound is None else 1.0 - 1.0 / bound.speedup
     return (leads, known, saved, own, sum(shares.values()) - own)
 
 

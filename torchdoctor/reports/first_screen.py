@@ -396,8 +396,8 @@ def _worth(bounds: Sequence[Bound | None]) -> str:
     if not known:
         return ""
     told = "bounds" if max(bound.speedup for bound in known) >= MATTERS else "hardly any gain,"
-    model = " and replay (a model)" if any(bound.by == "replay" for bound in known) else ""
-    return f"{told} by the time it works on{model}"
+    model = ", or replay (a model)" if any(bound.by == "replay" for bound in known) else ""
+    return f"{told} by what each works on{model}"
 
 
 def _by_hand_at_most(report: Report, findings: Sequence[Finding]) -> Bound | None:

@@ -57,9 +57,7 @@ class Trial:
     fix: str  #: Id of the fix.
     settings: dict[str, Any] = field(default_factory=dict)  #: The values it was tried with.
     speedup: Interval | None = None  #: Against the untouched program; null: not measured.
-    at_most: float | None = (
-        None  #: What its part of the step explains, if below speedup, which counts.
-    )
+    at_most: float | None = None  #: What its part of the step explains, if below speedup.
     #: faster: proven, by three pairs, or by two whose interval begins at 1.5. looks-faster: the
     #: interval lies above 1, and pairs are missing. slower: it lies below 1.
     verdict: Annotated[
