@@ -69,12 +69,8 @@ def candidates(
         if reason is None and changes:
             reason = "It changes training: needs --allow-training-changes."
         reason = "left out by --skip" if ident in skip else reason
-        share = prospect.share
-        if reason is None and fixes is None and touched is not None and not touched:
-            reason = "Nothing that it works on was recorded."
-        if reason is None and fixes is None and share is not None and share < LEAST_SHARE:
-            most = f"{100 * share:.1f} % at most"
-            reason = f"It could gain {most}: the cost that it treats takes no more of the step."
+        if reason is None and fixes is None:
+            reason = _too_little(touched, prospect.share)
         called_for = any(ident in f.fixes or f.check in treats for f in diagnosis.findings)
         wants_call = offered or (fixes is None and fix.needs_finding)
         if reason is None and treats and wants_call and not called_for:
@@ -103,6 +99,16 @@ def candidates(
             # A second setting waits until the next tier's first ones had their turn.
             ranked.append(((tier + number, *order, len(ranked)), candidate))
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])], refused
+
+
+def _too_little(touched: Touches, share: float | None) -> str | None:
+    """Return why a fix has too little to work on; None: it may have enough."""
+    if touched is not None and not touched:
+        return "Nothing that it works on was recorded."
+    if share is not None and share < LEAST_SHARE:
+        most = f"{100 * share:.1f} % at most"
+        return f"It could gain {most}: the cost that it treats takes no more of the step."
+    return None
 
 
 def _order(

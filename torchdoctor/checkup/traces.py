@@ -201,8 +201,8 @@ def _worth(
     """Return what orders fixes: if its bound is known, what it could save, what it treats.
 
     `shares` are those of the findings that it treats, by branch of the tree, added up. What treats
-    a bottleneck that is not hidden, or mostly works on it, comes first. Without a bound the replay caps
-    what a branch can give.
+    a bottleneck that is not hidden, or mostly works on it, comes first. Without a bound the replay
+    caps what a branch can give.
     """
     own = shares.get(diagnosis.bottleneck, 0.0)
     replay = trace.what_if if trace.what_if and trace.what_if.reproduced else None

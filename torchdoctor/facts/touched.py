@@ -58,9 +58,10 @@ def part(
     return [
         Touched(
             what=what,
-            seconds=own.most_s(trace.step_s),
+            seconds=own.seconds,
             of_s=trace.step_s,
             remains_s=remains_s,
+            beside_s=own.beside_s,
             branch=branch,
         )
     ]
@@ -74,27 +75,28 @@ def host_and_device(recording: Recording, name: str, what: str, remains_s: float
     own = trace.parts.get(name)
     if own is None:
         return []
-    most_s = own.most_s(trace.step_s)
-    device_s = min(own.device_s, most_s)
-    of_host = Touched(what=what, seconds=most_s - device_s, of_s=trace.step_s, branch="cpu")
     if not trace.has_device:
-        return [
-            Touched(what=what, seconds=most_s, of_s=trace.step_s, remains_s=remains_s, branch="cpu")
-        ]
+        return part(recording, name, what, "cpu", remains_s)
+    saved_s = max(own.device_s - remains_s, 0.0)
     of_device = Touched(
-        what=what, seconds=device_s, of_s=trace.step_s, remains_s=remains_s, branch="gpu"
+        what=what, seconds=own.device_s, of_s=trace.step_s, remains_s=remains_s, branch="gpu"
     )
+    most_s = min(own.seconds - own.device_s, trace.step_s - own.beside_s - saved_s)
+    of_host = Touched(what=what, seconds=max(most_s, 0.0), of_s=trace.step_s, branch="cpu")
     return [of_host, of_device]
 
 
 def several(*touched: Touches) -> Touches:
-    """Return the parts of several descriptions; None: one of them cannot be told."""
+    """Return the parts of several descriptions; None: one of them cannot be told.
+
+    What the device does beside one of them may be another one, so it takes nothing away.
+    """
     parts: list[Touched] = []
     for each in touched:
         if each is None:
             return None
         parts += each
-    return parts
+    return parts if len(parts) < 2 else [replace(x, beside_s=0.0) for x in parts]
 
 
 def phases(recording: Recording, *names: str, what: str = "", least_s: float = 0.0) -> Touches:
@@ -199,8 +201,8 @@ def products(recording: Recording, name: str, what: str, ratio: float) -> Touche
     """Return matrix products of which this part is left in another precision."""
     trace = traced(recording)
     own = trace.parts.get(name) if trace is not None else None
-    most_s = own.most_s(trace.step_s) if own is not None and trace and trace.step_s else 0.0
-    return part(recording, name, what, "gpu" if recording.has_gpu else "cpu", ratio * most_s)
+    left_s = ratio * own.seconds if own is not None else 0.0
+    return part(recording, name, what, "gpu" if recording.has_gpu else "cpu", left_s)
 
 
 def moved_in_half(recording: Recording) -> Touches:
@@ -249,7 +251,7 @@ def model(recording: Recording) -> Touches:
         return forward
     if unlike_profiled(steps, trace):
         return forward
-    share = own.most_s(trace.step_s) / trace.step_s
+    share = own.seconds / trace.step_s
     share += _FUSED_INTO_PRODUCTS * (product_share(recording) or 0.0)
     return calls(recording, min(share * steps.mean_s, forward[0].seconds), _MODEL)
 

@@ -15,11 +15,11 @@ from torchdoctor.trace import kinds
 from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named, once
 from torchdoctor.trace.device import SYNC_CALL, allocates, copy_sides, device_time
 from torchdoctor.trace.nesting import innermost, launch_rows, nest, operator_nesting
-from torchdoctor.trace.operators import LONG_IDLE_NS, OPTIMIZER, HostWork
+from torchdoctor.trace.operators import LARGE_OPERATOR_NS, LONG_IDLE_NS, OPTIMIZER, HostWork
 from torchdoctor.trace.products import float32_matrix_kernels
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words import TracedPart
-from torchdoctor.words.intervals import EMPTY, Intervals, join, subtract
+from torchdoctor.words.intervals import EMPTY, Intervals, join, subtract, union
 
 _CONVOLUTION = re.compile(r"(?:aten::|cudnn|miopen)\w*conv(?!ert)")
 _PRODUCT = re.compile(
@@ -29,8 +29,8 @@ _PRODUCT = re.compile(
 _RANDOM = re.compile(
     r"aten::_?(?:rand|normal|uniform|bernoulli|exponential|multinomial|cauchy|geometric|poisson)"
 )
-# What a compiler can fuse; random numbers stay calls of the library.
-_FUSED = re.compile(r"aten::|torch::|autograd::")
+# Operators of torch: what else runs is the program's own.
+_TORCH = re.compile(r"aten::|torch::|autograd::|\w+Backward\d*$")
 _MOVES = re.compile(r"aten::(?:to|_to_copy|copy_|_?empty|resize_|item|_local_scalar)")
 _FEW_SIDES = 1  # of an image longer than one, so that it is a line
 
@@ -203,7 +203,7 @@ def _fusible(work: _Work, kernels: Mask) -> tuple[Mask, float]:
     A kernel that no operator of torch launched is the program's own: no compiler knows it.
     """
     trace, device = work.trace, work.trace.device
-    torch_own = named(trace, trace.operators, _FUSED.match)
+    torch_own = named(trace, trace.operators, _TORCH.match)
     fusible = kernels & np.append(torch_own, False)[work.operator]
     fusible &= ~work.launched_in(_marks(trace, OPTIMIZER))
     order = np.lexsort((device.start, device["stream"], device["device"]))
@@ -227,7 +227,7 @@ def _fusible_on_host(work: _Work) -> Intervals:
     """Return when a CPU is in operators that a compiler fuses."""
     trace, table = work.trace, work.host.table.where(work.host.working)
     stays = named(trace, table, lambda x: any(p.match(x) for p in (_PRODUCT, _RANDOM, _MOVES)))
-    fusible = ~stays & named(trace, table, _FUSED.match)
+    fusible = ~stays & named(trace, table, _TORCH.match)
     fusible &= ~_marks(trace, OPTIMIZER).spans().contain(table.start)
     return table.spans(fusible)
 
@@ -238,23 +238,30 @@ def _dispatch(work: _Work) -> Intervals:
     What an operator computes itself is no such time, nor a wait for the device or for its memory.
     """
     trace, host, runtime = work.trace, work.host, work.trace.runtime
-    table, launching = host.table, np.zeros(len(work.host.table), dtype=bool)
+    table = host.table
+    large = host.large | (host.nesting.leaves & (table.end - table.start >= LARGE_OPERATOR_NS))
+    # What launches something only waits until the queue takes it.
+    computes = large.copy()
     called = work.call[work.call >= 0]
-    own = table.where(host.working)
-    around = innermost(own, nest(own), runtime.thread[called], runtime.start[called])
-    launching[np.flatnonzero(host.working)[np.unique(around[around >= 0])]] = True
-    computes = host.large & ~launching
-    gaps = host.gaps
+    around = innermost(table, host.nesting, runtime.thread[called], runtime.start[called])
+    around = np.unique(around[around >= 0])
+    while len(around):  # and whatever calls it, a level each round
+        computes[around] = False
+        around = np.unique(host.nesting.parent[around])
+        around = around[around >= 0]
+    # Ranges of the program's own name what it does; Python is between the operators in them.
+    called_for = table.spans(host.nesting.leaves | named(trace, table, _TORCH.match))
+    loading = work.timeline.branches["data_loader"]
+    within = union(work.timeline.steps.host_start, work.timeline.steps.host_end)
+    gaps = subtract(within, join(called_for, runtime.spans(), loading))
     short = gaps.end - gaps.start < LONG_IDLE_NS
-    handing = join(
-        table.spans(host.working & ~computes), Intervals(gaps.start[short], gaps.end[short])
-    )
+    handing = join(called_for, Intervals(gaps.start[short], gaps.end[short]))
     waits = named(trace, runtime, lambda x: SYNC_CALL.match(x) or kinds.COPY_CALL.match(x))
     elsewhere = join(
         table.spans(computes),
         runtime.spans(waits | allocates(trace)),
         _marks(trace, OPTIMIZER).spans(),
-        work.timeline.branches["data_loader"],
+        loading,
     )
     return subtract(handing, elsewhere)
 

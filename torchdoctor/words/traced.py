@@ -204,10 +204,6 @@ class TracedPart:
     remains_s: float = 0.0  #: What is left of chains of kernels if each were its longest.
     bytes: int | None = None  #: Bytes that they move; null: not known, or no copies.
 
-    def most_s(self, step_s: float) -> float:
-        """Return the seconds of a step that go at most: what stays on the device takes the rest."""
-        return max(min(self.seconds, step_s - self.beside_s), 0.0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class BranchReplay:
