@@ -144,13 +144,14 @@ def _on_host(work: _Work) -> dict[str, TracedPart]:
     products = _outermost(trace, table, _PRODUCT)
     optimizer = _marks(trace, OPTIMIZER[:1])
     fused = _fusible_on_host(work)
+    called = join(products.spans(), random.spans())
     return {
         "convolutions": work.part(None, subtract(convolutions.spans(), flat.spans())),
         "flat convolutions": work.part(None, flat.spans()),
         "products": work.part(None, products.spans()),
         "random numbers": work.part(None, random.spans()),
         "elementwise": work.part(None, fused),
-        "model": work.part(None, join(fused, _dispatch(work))),
+        "model": work.part(None, subtract(join(fused, _dispatch(work)), called)),
         "optimizer": work.part(None, optimizer.spans()),
         "zeroing": work.part(None, _marks(trace, OPTIMIZER[1:]).spans()),
     }
