@@ -57,6 +57,7 @@ ON_A_DEVICE = (
     "pin-memory",
     "remove-sync",
     "set-to-none",
+    "single-precision",
     "tf32",
     "torch-compile",
 )
@@ -83,10 +84,26 @@ def test_products_on_a_cpu_with_such_units_leave_what_the_units_take(fix: str) -
     assert gain_of(fix, seen) == pytest.approx(1 / (1 - 0.6 / 2))
 
 
+@pytest.mark.parametrize(
+    "fix",
+    [
+        "arrow-format",
+        "data-access-layer",
+        "decoded-cache",
+        "fast-storage",
+        "gc-freeze",
+        "loader-workers",
+        "no-grad-evaluation",
+        "persistent-workers",
+        "prefetch-factor",
+    ],
+)
+def test_what_no_observed_step_holds_is_touched_by_none(fix: str) -> None:
+    assert catalogue.fixes()[fix].touches(partial_recordings.recording()) == []
+
+
 @pytest.mark.parametrize("fix", ["loader-workers", "prefetch-factor", "decoded-cache"])
 def test_waits_for_data_bound_what_ends_them(fix: str) -> None:
-    none = partial_recordings.recording({"steps": {"data_wait_s": 0.0}})
-    assert catalogue.fixes()[fix].touches(none) == []
     waiting = partial_recordings.recording(
         {"steps": {"data_wait_s": 0.003}, "processes": [{"pid": 1}]}
     )
