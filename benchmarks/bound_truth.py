@@ -247,7 +247,9 @@ def gains(trace: Recorded) -> dict[str, float]:
     rest = [e for e in kernels if id(e) not in chosen]
     torch_own = Ranges([e for e in trace.operators if re.match("aten::|torch::", e["name"])])
     rest = trace.launched_in(torch_own, rest)
-    result["torch-compile"] = trace.gain(rest, handed_out(trace), longest_of_runs(trace, rest))
+    drawn = Ranges(outermost(trace.operators, RANDOM)).all()
+    handed = without(handed_out(trace), drawn)
+    result["torch-compile"] = trace.gain(rest, handed, longest_of_runs(trace, rest))
     ratio = next((x for name, x in TENSOR.items() if name in trace.gpu), 16.0)
     single = [
         e for e in products if re.search(r"sgemm|scudnn|<float|f32f32_f32f32|_fp32", e["name"])

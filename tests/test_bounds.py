@@ -187,7 +187,7 @@ def test_several_descriptions_are_unknown_where_one_is() -> None:
 AT_MOST = {
     ("gp100_small_optimizer", "fused-optimizer"): 1.08,
     ("a100_cold_forward", "cudnn-benchmark"): 1.19,
-    ("t4_randn_on_host", "torch-compile"): 1.21,
+    ("t4_randn_on_host", "torch-compile"): 1.07,
     ("a100_pageable_copies", "pin-memory"): 6.5,
     ("a100_cpu_bound_ddp", "fused-optimizer"): 1.1,
     ("h100_owlv2_data_loader", "loader-workers"): 2.06,

@@ -119,6 +119,7 @@ def _on_device(work: _Work) -> dict[str, TracedPart]:
     float32 = kernels & float32_matrix_kernels(trace)
     fused, remains_ns = _fusible(work, kernels & ~products)
     optimizer, zeroing = _marks(trace, OPTIMIZER[:1]), _marks(trace, OPTIMIZER[1:])
+    random = _random_on_host(work)
     memset = work.inside & (trace.device["kind"] == kinds.MEMSET)
     double = products & named(trace, trace.device, lambda x: "float64" in kinds.kernel_kinds(x))
     return {
@@ -128,11 +129,11 @@ def _on_device(work: _Work) -> dict[str, TracedPart]:
         "float32 products": work.part(float32),
         "float64 products": work.part(double),
         "elementwise": work.part(fused, EMPTY, remains_ns),
-        "model": work.part(fused, _dispatch(work), remains_ns),
+        "model": work.part(fused, subtract(_dispatch(work), random), remains_ns),
         "optimizer": work.part(work.launched_in(optimizer), optimizer.spans()),
         "zeroing": work.part(work.launched_in(zeroing) | memset, zeroing.spans()),
         "allocation": work.part(None, trace.runtime.spans(allocates(trace))),
-        "random numbers": work.part(None, _random_on_host(work)),
+        "random numbers": work.part(None, random),
         **_copies(work),
     }
 
