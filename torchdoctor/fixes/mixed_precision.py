@@ -104,7 +104,9 @@ def touches(recording: Recording) -> Touches:
     """Return float32 products, and beside them operators by element, which move half the bytes."""
     if not recording.has_gpu:
         ratio = cpu_precision_ratio(recording)
-        on_cpu = [] if ratio is None else products_on_cpu(recording, ratio)
+        # A trace says nothing of the CPU that it is of; of a run only an unusual one is unknown.
+        known = ratio is not None or recording.steps is not None
+        on_cpu = products_on_cpu(recording, ratio or 0.0) if known else []
         return on_cpu and several(on_cpu, moved_in_half(recording) or [])
     ratio = precision_ratio(recording, "float16")
     own = products(recording, "float32 products", "float32 products", ratio)
