@@ -134,7 +134,7 @@ def test_convolutions_along_one_side_have_no_other_layout() -> None:
     assert gain_of("cudnn-benchmark", flat) == pytest.approx(1.25)
 
 
-COSTS = [Touched(what="copies", seconds=0.05, of_s=STEP_S, branch="memcpy")]
+COSTS = [Touched(label="copies", seconds=0.05, of_s=STEP_S, branch="memcpy")]
 
 
 def replayed(**without_s: float) -> TraceStatistics:
@@ -167,14 +167,14 @@ def test_where_a_replay_or_an_experiment_says_less_it_is_believed() -> None:
 def test_of_parts_of_several_branches_one_alone_is_hidden() -> None:
     """Without both, what one of them hides may go as well."""
     both = [
-        *[Touched(what="dispatch", seconds=0.04, of_s=STEP_S, branch="cpu")],
-        *[Touched(what="kernels", seconds=0.03, of_s=STEP_S, branch="gpu")],
+        *[Touched(label="dispatch", seconds=0.04, of_s=STEP_S, branch="cpu")],
+        *[Touched(label="kernels", seconds=0.03, of_s=STEP_S, branch="gpu")],
     ]
     assert bound(both, replayed(cpu=0.09)) == (1.667, "replay")
 
 
 def test_where_nearly_nothing_is_left_of_a_step_no_figure_says_how_much() -> None:
-    everything = [Touched(what="x", seconds=0.0999, of_s=STEP_S)]
+    everything = [Touched(label="x", seconds=0.0999, of_s=STEP_S)]
     assert bound_of(everything) is None and bound_of([]) is None and bound_of(None) is None
 
 

@@ -30,8 +30,8 @@ def bound_of(
     saved = believed[by]
     if saved > 1.0 - _LEAST_LEFT:
         return None
-    what = " and ".join(dict.fromkeys(each.what for each in touched if each.saved_share > 0))
-    return Bound(speedup=1.0 / (1.0 - saved), what=what or touched[0].what, by=by)
+    works_on = " and ".join(dict.fromkeys(each.label for each in touched if each.saved_share > 0))
+    return Bound(speedup=1.0 / (1.0 - saved), works_on=works_on or touched[0].label, by=by)
 
 
 def share_saved(touched: Sequence[Touched]) -> float:

@@ -46,7 +46,7 @@ def sheet_of(recording: Recording) -> DataSheet | None:
 
 
 def part(
-    recording: Recording, name: str, what: str, branch: str = "", remains_s: float = 0.0
+    recording: Recording, name: str, label: str, branch: str = "", remains_s: float = 0.0
 ) -> Touches:
     """Return a part of the trace by its name in `TraceStatistics.parts`."""
     trace = traced(recording)
@@ -57,7 +57,7 @@ def part(
         return []
     return [
         Touched(
-            what=what,
+            label=label,
             seconds=own.seconds,
             of_s=trace.step_s,
             remains_s=remains_s,
@@ -67,7 +67,7 @@ def part(
     ]
 
 
-def host_and_device(recording: Recording, name: str, what: str, remains_s: float) -> Touches:
+def host_and_device(recording: Recording, name: str, label: str, remains_s: float) -> Touches:
     """Return a part that is on the host and on the device; `remains_s` is left on the device."""
     trace = traced(recording)
     if trace is None or not trace.parts or not trace.step_s:
@@ -76,13 +76,13 @@ def host_and_device(recording: Recording, name: str, what: str, remains_s: float
     if own is None:
         return []
     if not trace.has_device:
-        return part(recording, name, what, "cpu", remains_s)
+        return part(recording, name, label, "cpu", remains_s)
     saved_s = max(own.device_s - remains_s, 0.0)
     of_device = Touched(
-        what=what, seconds=own.device_s, of_s=trace.step_s, remains_s=remains_s, branch="gpu"
+        label=label, seconds=own.device_s, of_s=trace.step_s, remains_s=remains_s, branch="gpu"
     )
     most_s = min(own.seconds - own.device_s, trace.step_s - own.beside_s - saved_s)
-    of_host = Touched(what=what, seconds=max(most_s, 0.0), of_s=trace.step_s, branch="cpu")
+    of_host = Touched(label=label, seconds=max(most_s, 0.0), of_s=trace.step_s, branch="cpu")
     return [of_host, of_device]
 
 
@@ -99,7 +99,7 @@ def several(*touched: Touches) -> Touches:
     return parts if len(parts) < 2 else [replace(x, beside_s=0.0) for x in parts]
 
 
-def phases(recording: Recording, *names: str, what: str = "", least_s: float = 0.0) -> Touches:
+def phases(recording: Recording, *names: str, label: str = "", least_s: float = 0.0) -> Touches:
     """Return phases of the observed step, as the host's clock has them."""
     steps = recording.steps
     if steps is None or steps.mean_s <= 0:
@@ -107,8 +107,8 @@ def phases(recording: Recording, *names: str, what: str = "", least_s: float = 0
     seconds = min(sum(getattr(steps, name) for name in names), steps.mean_s)
     if seconds <= 0:
         return []
-    says = what or _SAYS.get(names[0], names[0].removesuffix("_s").replace("_", " "))
-    return [Touched(what=says, seconds=seconds, of_s=steps.mean_s, remains_s=least_s)]
+    says = label or _SAYS.get(names[0], names[0].removesuffix("_s").replace("_", " "))
+    return [Touched(label=says, seconds=seconds, of_s=steps.mean_s, remains_s=least_s)]
 
 
 def waits(recording: Recording, *names: str, elsewhere: bool = False) -> Touches:
@@ -127,7 +127,7 @@ def waits(recording: Recording, *names: str, elsewhere: bool = False) -> Touches
     busy = loader_cpu_share(recording) or 0.0
     share, rest_s = (1.0 - busy) * wait.seconds / steps.mean_s, steps.mean_s - wait.seconds
     rest = Touched(
-        what="operators on cores that slept",
+        label="operators on cores that slept",
         seconds=rest_s,
         of_s=steps.mean_s,
         remains_s=rest_s / _LEAST_OF_SLEEP ** (share**2),
@@ -137,7 +137,7 @@ def waits(recording: Recording, *names: str, elsewhere: bool = False) -> Touches
         return [wait, rest]
     remains_s = max(least_s - rest_s, 0.0)
     return [
-        Touched(what=wait.what, seconds=wait.seconds, of_s=wait.of_s, remains_s=remains_s),
+        Touched(label=wait.label, seconds=wait.seconds, of_s=wait.of_s, remains_s=remains_s),
         rest,
     ]
 
@@ -150,8 +150,8 @@ def given_back(recording: Recording) -> Touches:
         return []
     rest_s = max(steps.mean_s - steps.data_wait_s - steps.loader_start_s, 0.0)
     taken_s = min(busy * steps.mean_s, rest_s)
-    what = "operators beside busy workers"
-    return [Touched(what=what, seconds=taken_s, of_s=steps.mean_s)] if taken_s else []
+    label = "operators beside busy workers"
+    return [Touched(label=label, seconds=taken_s, of_s=steps.mean_s)] if taken_s else []
 
 
 def pinned_copies(recording: Recording) -> Touches:
@@ -197,12 +197,12 @@ def cpu_precision_ratio(recording: Recording) -> float | None:
     return 1.0 / max(rates) if rates else None
 
 
-def products(recording: Recording, name: str, what: str, ratio: float) -> Touches:
+def products(recording: Recording, name: str, label: str, ratio: float) -> Touches:
     """Return matrix products of which this part is left in another precision."""
     trace = traced(recording)
     own = trace.parts.get(name) if trace is not None else None
     left_s = ratio * own.seconds if own is not None else 0.0
-    return part(recording, name, what, "gpu" if recording.has_gpu else "cpu", left_s)
+    return part(recording, name, label, "gpu" if recording.has_gpu else "cpu", left_s)
 
 
 def moved_in_half(recording: Recording) -> Touches:
@@ -246,7 +246,7 @@ def model(recording: Recording) -> Touches:
     own = trace.parts.get("model") if trace is not None else None
     if recording.has_gpu or steps is None:
         return host_and_device(recording, "model", _MODEL, own.remains_s if own else 0.0)
-    forward = phases(recording, "forward_s", "backward_s", what=_MODEL)
+    forward = phases(recording, "forward_s", "backward_s", label=_MODEL)
     if not forward or own is None or trace is None or not trace.step_s:
         return forward
     if unlike_profiled(steps, trace):
@@ -261,7 +261,7 @@ def products_on_cpu(recording: Recording, ratio: float) -> Touches:
     steps = recording.steps
     if steps is None:
         return products(recording, "products", "matrix products", ratio)
-    forward = phases(recording, "forward_s", "backward_s", what="matrix products")
+    forward = phases(recording, "forward_s", "backward_s", label="matrix products")
     share, trace = product_share(recording), recording.trace
     if not forward or share is None:
         return forward
@@ -282,7 +282,7 @@ def attention(recording: Recording) -> Touches:
     own = [x for x in trace.operators if _ATTENTION.search(x.name)]
     seconds = min(sum(map(spent_s, own)), trace.step_s)
     touched = Touched(
-        what="scores, softmax and weighted sums",
+        label="scores, softmax and weighted sums",
         seconds=seconds,
         of_s=trace.step_s,
         remains_s=min(at_peak_s(recording, "bmm"), seconds),
@@ -304,7 +304,7 @@ def synchronization(recording: Recording) -> Touches:
     called_s = sum(x.host_s for x in recording.main.tensor_calls if x.kind == "wait")
     if steps is not None and called_s > seconds:  # the analysed steps saw more
         return calls(recording, called_s, "waits for the device")
-    touched = Touched(what="waits for the device", seconds=seconds, of_s=trace.step_s)
+    touched = Touched(label="waits for the device", seconds=seconds, of_s=trace.step_s)
     return [touched] if seconds else []
 
 
@@ -313,7 +313,7 @@ def zeroing(recording: Recording) -> Touches:
     steps = recording.steps
     if steps is not None and not recording.has_gpu:
         return phases(
-            recording, "backward_s", "optimizer_s", "other_s", what="gradients set to zero"
+            recording, "backward_s", "optimizer_s", "other_s", label="gradients set to zero"
         )
     return host_and_device(recording, "zeroing", "memory set to zero", 0.0)
 
@@ -326,7 +326,7 @@ def uneven_products(recording: Recording) -> Touches:
     own = [product for product in trace.matrix_work.products if product.uneven]
     peaks = [(x.flops, sheet.peak(x.precision or "")) for x in own] if sheet else []
     touched = Touched(
-        what="products of odd sizes",
+        label="products of odd sizes",
         seconds=min(sum(x.device_s for x in own), trace.step_s),
         of_s=trace.step_s,
         remains_s=sum(flops / peak for flops, peak in peaks if peak),
@@ -335,9 +335,9 @@ def uneven_products(recording: Recording) -> Touches:
     return [touched] if own else None
 
 
-def calls(recording: Recording, seconds: float, what: str) -> Touches:
+def calls(recording: Recording, seconds: float, label: str) -> Touches:
     """Return calls of the training loop that hold the host for so long in a step."""
     steps = recording.steps
     if steps is None or steps.mean_s <= 0:
         return None
-    return [Touched(what=what, seconds=min(seconds, steps.mean_s), of_s=steps.mean_s)]
+    return [Touched(label=label, seconds=min(seconds, steps.mean_s), of_s=steps.mean_s)]

@@ -69,8 +69,8 @@ class Lines:
 
     def touches(self, recording: Recording) -> Touches:
         own = self.calls(recording)
-        what = "the calls of these lines"
-        return calls(recording, sum(call.host_s for call in own), what) if own else None
+        label = "the calls of these lines"
+        return calls(recording, sum(call.host_s for call in own), label) if own else None
 
     def refuses(self, recording: Recording) -> str | None:
         if not recording.main.analysed_steps:

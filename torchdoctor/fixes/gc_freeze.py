@@ -58,7 +58,7 @@ FIX: FixSpec = FixSpec(
     keeps_results="exactly",
     when="launch",  # its pauses are hundreds of steps apart, and collecting helps both sides
     p_helps=0.4,
-    touches=lambda recording: phases(recording, "gc_s", what="garbage collection"),
+    touches=lambda recording: phases(recording, "gc_s", label="garbage collection"),
     refuses=refuses,
     apply=apply,
     instruction=lambda settings, recording: FIX.permanent_form,

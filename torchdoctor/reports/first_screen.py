@@ -382,7 +382,7 @@ def _not_measured(report: Report) -> list[Block]:
             rows.append((bound, (name, told)))
     shown = rows[:_MOST_FIXES]
     same = "Fixes that work on the same part of the step do not add up."
-    shares = [bound.what for bound, _ in shown if bound]
+    shares = [bound.works_on for bound, _ in shown if bound]
     rest = len(leads) - len(shown)
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
     figures = KeyFigures("WHAT COULD HELP, not measured", _worth(bounds), [row for _, row in shown])
@@ -408,7 +408,7 @@ def _by_hand_at_most(report: Report, findings: Sequence[Finding]) -> Bound | Non
     bounds = []
     for check, share in ((checks[x.check], x.share_of_step) for x in findings):
         branch = "cpu" if check.asks("gpu") else check.branch  # a GPU idles for its host
-        cost = Touched(what=check.ident, seconds=share or 0.0, of_s=1.0, branch=branch)
+        cost = Touched(label=check.ident, seconds=share or 0.0, of_s=1.0, branch=branch)
         bounds += [bound_of([cost], trace)] if share else []
     return max((x for x in bounds if x), key=lambda bound: bound.speedup, default=None)
 

@@ -75,13 +75,13 @@ class _Work:
 
         if rows is None:
             rows = np.zeros(len(device), dtype=bool)
-        own, others = device.spans(rows), device.spans(~rows)
+        own, beside = device.spans(rows), device.spans(~rows)
         sizes = device["bytes"][rows & (device["kind"] == kinds.MEMCPY)]
         known = sizes[sizes >= 0]
         return TracedPart(
             seconds=in_steps(join(own, host)),
             device_s=in_steps(own),
-            beside_s=in_steps(others),
+            beside_s=in_steps(beside),
             remains_s=remains_ns / count,
             bytes=int(known.sum()) // len(steps) if len(known) else None,
         )

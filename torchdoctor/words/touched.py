@@ -11,7 +11,7 @@ class Touched:
     Of the parts of one fix no moment counts twice. What else the device does remains in any case.
     """
 
-    what: str  # in a few words: "copies from pageable memory"
+    label: str  # in a few words: "copies from pageable memory"
     seconds: float  # of a step, on whichever timeline it runs
     of_s: float  # that step
     remains_s: float = 0.0  # what is left in its place at least
@@ -30,6 +30,6 @@ class Bound:
     """The most that a fix can gain."""
 
     speedup: float  #: The step as recorded over the step without what the fix can save.
-    what: str  #: What of the step it works on, in a few words.
+    works_on: str  #: What of the step it works on, in a few words.
     #: share: by the time of what it works on. replay, experiment: that said less, and is believed.
     by: Annotated[str, "share", "replay", "experiment"] = "share"
