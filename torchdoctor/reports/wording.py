@@ -6,6 +6,7 @@ from torchdoctor.words import (
     Environment,
     ProgramFailure,
     Recommendation,
+    RecommendedFix,
     Report,
     Trial,
 )
@@ -71,6 +72,22 @@ def how_it_failed(failed: ProgramFailure) -> str:
     code, steps = failed.exit_code, counted(failed.steps, "training step")
     how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
     return f"The program itself failed after at least {steps} ({how})"
+
+
+_BELIEVED = {
+    "share": "by the time of",
+    "replay": "by replay of the trace (a model), which hides a part of",
+    "experiment": "by the experiment, in which other work hid a part of",
+}
+
+
+def bound_of(fix: RecommendedFix) -> str:
+    """Return the most that a fix can gain and what that rests on; "" where it is not known."""
+    if fix.bound is None:
+        return ""
+    rests_on = _BELIEVED.get(fix.bound.by, _BELIEVED["share"])
+    works_on = clean(fix.bound.works_on)
+    return f"{ratio(fix.bound.speedup)}x at most, {rests_on} what it works on: {works_on}."
 
 
 def beyond_its_part(result: Trial | Recommendation) -> str:
