@@ -25,6 +25,7 @@ _PAGEABLE_AT_MOST = 0.2  # of the link's rate: 4 to 6 GB/s of 13 to 27 measured
 _PASSES = 3  # over the parameters: gradients and parameters read, parameters written
 _LEAST_OF_SLEEP = 3.0  # times: cores that slept through a wait compute so much slower after it
 _MODEL = "dispatch and operators by element"
+_ZEROS = "gradients set to zero"
 _FUSED_INTO_PRODUCTS = 0.2  # of their time
 _ATTENTION = re.compile(r"^aten::(?:_softmax|bmm|baddbmm)$|(?<!log)_softmax_back")
 _SIXTEEN_BITS = 0.5  # of the bytes of float32
@@ -309,13 +310,15 @@ def synchronization(recording: Recording) -> Touches:
 
 
 def zeroing(recording: Recording) -> Touches:
-    """Return gradients that are written to zero."""
-    steps = recording.steps
-    if steps is not None and not recording.has_gpu:
-        return phases(
-            recording, "backward_s", "optimizer_s", "other_s", label="gradients set to zero"
-        )
-    return host_and_device(recording, "zeroing", "memory set to zero", 0.0)
+    """Return gradients that are written to zero, and added to after that."""
+    trace, steps = traced(recording), recording.steps
+    if steps is None or recording.has_gpu:
+        return host_and_device(recording, "zeroing", _ZEROS, 0.0)
+    if trace is None or not trace.parts or not trace.step_s or unlike_profiled(steps, trace):
+        return phases(recording, "backward_s", "optimizer_s", "other_s", label=_ZEROS)
+    own = trace.parts.get("zeroing")
+    share = own.seconds / trace.step_s if own is not None else 0.0
+    return calls(recording, share * steps.mean_s, _ZEROS) if share else []
 
 
 def uneven_products(recording: Recording) -> Touches:

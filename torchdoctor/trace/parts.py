@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from torchdoctor.trace import kinds
-from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named, once
+from torchdoctor.trace.columns import ACCUMULATED, Ints, Mask, Table, Trace, named, once
 from torchdoctor.trace.device import SYNC_CALL, allocates, copy_sides, device_time
 from torchdoctor.trace.nesting import innermost, launch_rows, nest, operator_nesting
 from torchdoctor.trace.operators import LARGE_OPERATOR_NS, LONG_IDLE_NS, OPTIMIZER, HostWork
@@ -31,6 +31,8 @@ _RANDOM = re.compile(
 )
 # Operators of torch: what else runs is the program's own.
 _TORCH = re.compile(r"aten::|torch::|autograd::|\w+Backward\d*$")
+# What is written to zero, and gradients that are added to it.
+_ZEROED = re.compile(rf"aten::(?:_foreach_)?zero_$|{ACCUMULATED}$")
 _MOVES = re.compile(r"aten::(?:to|_to_copy|copy_|_?empty|resize_|item|_local_scalar)")
 _FEW_SIDES = 1  # of an image longer than one, so that it is a line
 
@@ -119,6 +121,7 @@ def _on_device(work: _Work) -> dict[str, TracedPart]:
     float32 = kernels & float32_matrix_kernels(trace)
     fused, remains_ns = _fusible(work, kernels & ~products)
     optimizer, zeroing = _marks(trace, OPTIMIZER[:1]), _marks(trace, OPTIMIZER[1:])
+    zeros = _outermost(trace, work.host.table, _ZEROED)
     random = _random_on_host(work)
     memset = work.inside & (trace.device["kind"] == kinds.MEMSET)
     double = products & named(trace, trace.device, lambda x: "float64" in kinds.kernel_kinds(x))
@@ -131,7 +134,10 @@ def _on_device(work: _Work) -> dict[str, TracedPart]:
         "elementwise": work.part(fused, EMPTY, remains_ns),
         "model": work.part(fused, subtract(_dispatch(work), random), remains_ns),
         "optimizer": work.part(work.launched_in(optimizer), optimizer.spans()),
-        "zeroing": work.part(work.launched_in(zeroing) | memset, zeroing.spans()),
+        "zeroing": work.part(
+            work.launched_in(zeroing) | work.launched_in(zeros) | memset,
+            join(zeroing.spans(), zeros.spans()),
+        ),
         "allocation": work.part(None, trace.runtime.spans(allocates(trace))),
         "random numbers": work.part(None, random),
         **_copies(work),
@@ -144,6 +150,7 @@ def _on_host(work: _Work) -> dict[str, TracedPart]:
     random = _outermost(trace, table, _RANDOM)
     products = _outermost(trace, table, _PRODUCT)
     optimizer = _marks(trace, OPTIMIZER[:1])
+    zeros = _outermost(trace, table, _ZEROED)
     fused = _fusible_on_host(work)
     called = join(products.spans(), random.spans())
     return {
@@ -154,7 +161,7 @@ def _on_host(work: _Work) -> dict[str, TracedPart]:
         "elementwise": work.part(None, fused),
         "model": work.part(None, subtract(join(fused, _dispatch(work)), called)),
         "optimizer": work.part(None, optimizer.spans()),
-        "zeroing": work.part(None, _marks(trace, OPTIMIZER[1:]).spans()),
+        "zeroing": work.part(None, join(_marks(trace, OPTIMIZER[1:]).spans(), zeros.spans())),
     }
 
 
