@@ -8,6 +8,7 @@ from made_specs import made_fix
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.checkup.run import _Checkup
 from torchdoctor.checkup.run_settings import RunSettings
+from torchdoctor.facts import touched
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
@@ -39,6 +40,10 @@ def fix(treats, settings=({},), keeps="within rounding", refusal=None, **more):
         settings=lambda recording: [dict(s) for s in settings],
         **more,
     )
+
+
+def in_phases(*names):
+    return lambda seen: touched.phases(seen, *names)
 
 
 CATALOGUE = {
@@ -126,7 +131,7 @@ def test_what_treats_whatever_keeps_the_host_busy_could_remove_its_whole_branch(
     diagnosis = Diagnosis(bottleneck="cpu", detail="many-small-kernels", findings=[small])
     both = ("many-small-kernels", "cpu-execution")
     for treats, share in ((both, 0.92), (both[:1], 0.7)):
-        fix = replace(CATALOGUE["compile"], treats=treats, phases=())
+        fix = replace(CATALOGUE["compile"], treats=treats)
         (only,), _ = candidates(busy, diagnosis, {"compile": fix})
         assert only.ceiling == pytest.approx(1 / (1 - share))
 
@@ -136,7 +141,7 @@ def test_what_works_on_most_of_the_step_treats_a_bottleneck_that_no_finding_expl
     """Without the profiler lower precision was called unlikely, though computing was the limit."""
     fused = Finding(check="single-tensor-optimizer", share_of_step=share)
     diagnosis = Diagnosis(bottleneck="cpu", detail="single-tensor-optimizer", findings=[fused])
-    precision = replace(CATALOGUE["precision"], phases=("forward_s", "backward_s"))
+    precision = replace(CATALOGUE["precision"], touches=in_phases("forward_s", "backward_s"))
     seen = recording(data_wait_s=0.0, forward_s=0.03, backward_s=0.06)
     (only,), _ = candidates(seen, diagnosis, {"precision": precision})
     assert only.named == kind
@@ -203,7 +208,7 @@ def test_a_fix_cannot_gain_more_than_the_phases_that_it_works_on():
     seen = recording(optimizer_s=0.004)
     finding = Finding(check="many-small-kernels", share_of_step=0.8)
     diagnosis = Diagnosis(bottleneck="cpu", detail="many-small-kernels", findings=[finding])
-    narrow = fix(("many-small-kernels",), phases=("optimizer_s",))
+    narrow = fix(("many-small-kernels",), touches=in_phases("optimizer_s"))
     fixes = {"narrow": narrow, "wide": fix(("many-small-kernels",))}
     chosen, _ = candidates(seen, diagnosis, fixes)
     assert [one.fixes.first for one in chosen] == ["wide", "narrow"]
@@ -245,36 +250,59 @@ def test_a_fix_that_trades_time_for_memory_is_tried_where_it_is_called_for_or_na
     assert [one.fixes.first for one in chosen] == ["checkpoint"]
 
 
-def test_where_a_fix_knows_better_than_its_phases_that_bounds_it():
-    reader = fix(("data-wait",), phases=("data_wait_s",), works_on_s=lambda seen: 0.02)
+def test_nothing_but_what_a_fix_touches_bounds_it():
+    reader = fix(("data-wait",), touches=lambda seen: touched.calls(seen, 0.02, "reading"))
     found, _ = candidates(recording(), DIAGNOSIS, {"reader": reader})
     assert found[0].ceiling == found[0].bound == pytest.approx(1 / 0.8)
-    unknown = fix(("data-wait",), phases=("data_wait_s",), works_on_s=lambda seen: None)
-    found, _ = candidates(recording(), DIAGNOSIS, {"reader": unknown})
+    waiting = fix(("data-wait",), touches=in_phases("data_wait_s"))
+    found, _ = candidates(recording(), DIAGNOSIS, {"reader": waiting})
     assert found[0].bound == pytest.approx(1 / 0.4)
     found, _ = candidates(recording(), DIAGNOSIS, {"wide": fix(("data-wait",))})
     assert found[0].bound is None
 
 
+def test_a_fix_of_which_the_recording_holds_nothing_is_not_tried():
+    idle = {"layout": fix(("data-wait",), touches=lambda seen: [])}
+    found, refused = candidates(recording(), DIAGNOSIS, idle)
+    assert (found, [one.fix for one in refused]) == ([], ["layout"])
+    found, _ = candidates(recording(), DIAGNOSIS, idle, fixes=["layout"])
+    assert [one.fix for one in found] == ["layout"], "whoever names it, tries it"
+
+
+def test_where_nearly_all_of_a_step_is_touched_no_figure_is_a_bound():
+    """A notebook was bound at 317x."""
+    everything = fix(("data-wait",), touches=in_phases("data_wait_s"))
+    found, _ = candidates(recording(data_wait_s=0.0997), DIAGNOSIS, {"reader": everything})
+    assert found[0].bound is None
+
+
+def test_what_waits_for_most_of_a_step_may_gain_more_than_the_wait():
+    """4.76x was measured where the wait alone allowed 3.09x: cores that slept compute slower."""
+    reader = fix(("data-wait",), touches=touched.waits)
+    found, _ = candidates(recording(data_wait_s=0.0676), DIAGNOSIS, {"reader": reader})
+    assert 4.76 < found[0].bound < 6
+    found, _ = candidates(recording(data_wait_s=0.03), DIAGNOSIS, {"reader": reader})
+    assert 1 / 0.7 < found[0].bound < 1.6, "of a short wait nearly nothing"
+
+
 def test_without_busy_workers_the_training_may_gain_beyond_its_waits():
     """Ten workers on two CPUs slow the forward pass, too: 2.7x of a step that waits for 53 %."""
-    workers = fix(
-        ("data-wait",), ({"num_workers": 0}, {"num_workers": 16}), phases=("data_wait_s",)
-    )
+    workers = fix(("data-wait",), touches=lambda seen: touched.several(
+        touched.phases(seen, "data_wait_s"), touched.given_back(seen)
+    ))  # fmt: skip
     own = ProcessFacts(pid=1, loaders=[LoaderFacts(ident=0, num_workers=10, batches=50)])
     busy = replace(recording(), processes=[own], sensors=SensorStatistics(workers_cpus=0.25))
     found, _ = candidates(busy, DIAGNOSIS, {"workers": workers})
-    bounds = {one.fixes["workers"]["num_workers"]: one.bound for one in found}
-    assert bounds == {0: pytest.approx(1 / (1 - 0.6 - 0.25)), 16: pytest.approx(1 / 0.4)}
+    assert found[0].bound == pytest.approx(1 / (1 - 0.6 - 0.25))
     everything = replace(busy, sensors=SensorStatistics(workers_cpus=1.9))
     found, _ = candidates(everything, DIAGNOSIS, {"workers": workers})
-    assert max(one.bound or 0.0 for one in found) > 90
+    assert found[0].bound is None
 
 
 def test_what_goes_with_a_fix_may_gain_beyond_its_bound():
     both = fix(
         ("data-wait",),
-        phases=("data_wait_s",),
+        touches=in_phases("data_wait_s"),
         together=lambda settings, seen: {"threads": {}},
     )
     found, _ = candidates(recording(), DIAGNOSIS, {"both": both, "threads": fix(())})
@@ -285,8 +313,8 @@ def test_what_goes_with_a_fix_may_gain_beyond_its_bound():
 def test_of_gains_that_are_as_large_the_cheaper_trial_comes_first():
     """A few microseconds of a phase more must not put a conversion of files before workers."""
     waiting = ("data_wait_s", "before_forward_s")
-    convert = fix(("data-wait",), phases=waiting, setup_s=2.0)
-    workers = fix(("data-wait",), phases=("data_wait_s",))
+    convert = fix(("data-wait",), touches=in_phases(*waiting), setup_s=2.0)
+    workers = fix(("data-wait",), touches=in_phases("data_wait_s"))
     seen = recording(data_wait_s=0.055, before_forward_s=0.0005)
     found, _ = candidates(seen, DIAGNOSIS, {"convert": convert, "workers": workers})
     assert [one.fixes.first for one in found] == ["workers", "convert"]
@@ -324,7 +352,7 @@ def test_a_mistake_that_costs_more_than_the_bottleneck_does_not_wait(share, keep
 def test_workers_gain_no_more_than_the_cpus_leave_to_them():
     """On two CPUs that decode all the time, what takes the decoding away goes first."""
     catalogue = {
-        "workers": fix(("data-wait",), prepares_elsewhere=True),
+        "workers": fix(("data-wait",), touches=lambda seen: touched.waits(seen, elsewhere=True)),
         "cache": fix(("data-wait",), setup_s=2.0),
     }
     loader = LoaderFacts(ident=0, num_workers=0, batches=50, sample_cpu_share=1.0)
@@ -336,11 +364,11 @@ def test_workers_gain_no_more_than_the_cpus_leave_to_them():
             processes=[ProcessFacts(pid=1, loaders=[replace(loader, **known)])],
         )
         found, refused = candidates(seen, DIAGNOSIS, catalogue)
-        assert not refused
+        assert {one.fixes.only for one in refused} <= {"workers"}
         return [(one.fixes.first, round(one.ceiling, 2)) for one in found]
 
     assert tried(2.0) == [("cache", 2.5), ("workers", 1.99)], "0.3 ms to hand a batch over"
-    assert tried(1.0) == [("cache", 2.5), ("workers", 1.0)]
+    assert tried(1.0) == [("cache", 2.5)]
     assert tried(16.0) == [("workers", 2.48), ("cache", 2.5)], "the cheaper trial first"
     assert tried(16.0, step_s=0.001) == [("cache", 2.5), ("workers", 1.43)]
     assert tried(2.0, sample_cpu_share=0.1)[0][0] == "workers", "it waits for a disk"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from made_specs import made_fix
-from test_patches import recording
+from test_patches import recording as recorded_program
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import source_patch
@@ -47,6 +47,15 @@ DIAGNOSIS = Diagnosis(
         Finding(check="compute", fixes=["torch-compile"]),
     ],
 )
+
+
+def recording(folder: Path) -> Recording:
+    """A program that waits for data and collects garbage, so that fixes have something to do."""
+    seen = recorded_program(folder)
+    assert seen.steps is not None
+    mean_s = seen.steps.mean_s
+    steps = replace(seen.steps, data_wait_s=0.4 * mean_s, gc_s=0.1 * mean_s)
+    return replace(seen, steps=steps)
 
 
 def offered(

@@ -459,7 +459,7 @@ def test_a_gain_beyond_what_the_fixes_work_on_is_said() -> None:
     results = try_all(program, [], tried=candidates, facts=LIKELY)
     assert {fix for fix, _ in recommended(results)} == {"a", "b"}
     assert results.recommendation.at_most == pytest.approx(1 / 0.6)
-    assert any("allows (1.67x)" in (trial.reason or "") for trial in results.trials)
+    assert any("explains (1.67x)" in (trial.reason or "") for trial in results.trials)
 
 
 def test_a_decided_search_leaves_the_rest_of_its_time() -> None:

@@ -1,7 +1,8 @@
 """Which fixes deserve a trial, with which settings, in what order.
 
-A fix cannot remove more than the share of the step that it treats (Amdahl). The one that could
-gain most comes first, so that a search that is cut short has tried what matters.
+A fix cannot remove more than the share of the step that it treats (Amdahl), nor more than what it
+touches (`FixSpec.touches`). The one that could gain most comes first, so that a search that is cut
+short has tried what matters.
 """
 
 import math
@@ -9,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.loading import given_back_share, least_step_s
+from torchdoctor.facts.bounds import bound_of, share_saved
 from torchdoctor.facts.lookup import phase_share
 from torchdoctor.words import (
     Candidate,
@@ -20,11 +21,11 @@ from torchdoctor.words import (
     Recording,
     Refused,
     Settings,
+    Touches,
 )
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _KNOWN_TO = 0.05  # logarithm of a ceiling: closer ones are equal, and the cheaper trial comes first
-_MOST_SHARE = 0.99  # keeps a ceiling finite
 _MAIN_SHARE = 0.2  # below, a phase is not what treats a bottleneck, nor a finding what explains it
 _MOST_OF_STEP = 0.5  # what works on so much treats a bottleneck that no finding explains
 
@@ -39,7 +40,6 @@ class _Prospect:
     tier: int
     share: float | None
     reason: str
-    bound: float | None = None  # share of the step that it works on: it cannot remove more
     named: str = ""  # `Candidate.named`
 
 
@@ -60,18 +60,18 @@ def candidates(
         fix = catalogue[ident]
         included = [catalogue[other] for other in fix.includes(recording)]
         treats = {*fix.treats, *(check for other in included for check in other.treats)}
-        prospect = _prospect(fix, treats, recording, diagnosis)
-        offered, reason = fix.offered_as_code(recording), fix.refusal(recording)
+        reason = fix.refusal(recording)
+        touched = fix.touches(recording) if reason is None else None
+        prospect = _prospect(fix, touched, treats, recording, diagnosis)
+        offered = fix.offered_as_code(recording)
         # What is shown and never run is for the user to decide.
         runs = fix.training is not None or not offered
         changes = runs and fix.keeps_results == "changes training" and not allow_training_changes
         if reason is None and changes:
             reason = "It changes training: needs --allow-training-changes."
         reason = "left out by --skip" if ident in skip else reason
-        share = prospect.share
-        if reason is None and fixes is None and share is not None and share < LEAST_SHARE:
-            most = f"{100 * share:.1f} % at most"
-            reason = f"It could gain {most}: the cost that it treats takes no more of the step."
+        if reason is None and fixes is None:
+            reason = _too_little(touched, prospect.share)
         called_for = any(ident in f.fixes or f.check in treats for f in diagnosis.findings)
         wants_call = offered or (fixes is None and fix.needs_finding)
         if reason is None and treats and wants_call and not called_for:
@@ -83,7 +83,9 @@ def candidates(
             lacks = reason or "It has no setting worth trying."
             refused.append(Refused(fixes=FixSet.of(ident), reason=lacks))
             continue
-        ceiling = _ceiling(prospect, fix, recording)
+        bound = bound_of(touched, recording.trace)
+        speedup = bound.speedup if bound is not None else None
+        ceiling = _speedup_without(prospect.share, speedup)
         tier, *order = _order(fix, prospect, ceiling, len(included), diagnosis)
         for number, tried_set in enumerate(_with_company(ident, tried, fix, recording, allowed)):
             alone = tried_set.only is not None
@@ -91,13 +93,23 @@ def candidates(
                 fixes=tried_set,
                 ceiling=ceiling,
                 # A fix that goes with it works elsewhere in the step.
-                bound=_bound(prospect, fix, tried_set[ident], recording) if alone else None,
+                bound=speedup if alone else None,
                 reason=prospect.reason,
                 named=prospect.named,
             )
             # A second setting waits until the next tier's first ones had their turn.
             ranked.append(((tier + number, *order, len(ranked)), candidate))
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])], refused
+
+
+def _too_little(touched: Touches, share: float | None) -> str | None:
+    """Return why a fix has too little to work on; None: it may have enough."""
+    if touched is not None and not touched:
+        return "Nothing that it works on was recorded."
+    if share is not None and share < LEAST_SHARE:
+        most = f"{100 * share:.1f} % at most"
+        return f"It could gain {most}: the cost that it treats takes no more of the step."
+    return None
 
 
 def _order(
@@ -125,9 +137,13 @@ def _with_company(
 
 
 def _prospect(
-    fix: FixSpec, treats: Collection[str], recording: Recording, diagnosis: Diagnosis
+    fix: FixSpec,
+    touched: Touches,
+    treats: Collection[str],
+    recording: Recording,
+    diagnosis: Diagnosis,
 ) -> _Prospect:
-    """Return what a fix could gain, by what it treats and the phases that it works on."""
+    """Return what a fix could gain, by what it treats and what it touches."""
     treated = [f for f in diagnosis.findings if f.check in treats or fix.ident in f.fixes]
     known = [(x.share_of_step, x.check) for x in treated if x.share_of_step is not None]
     share: float | None = None
@@ -150,7 +166,7 @@ def _prospect(
         if share is None or (whole and not recording.has_gpu):
             branch = getattr(recording.shares, diagnosis.bottleneck, None)
             share = max((x for x in (share, branch) if x is not None), default=None)
-    most = _works_on(fix, recording)
+    most = share_saved(touched) if touched is not None else None
     if most is not None and (share is None or share > most):
         share = most
         tier = tier if most >= _MAIN_SHARE else max(tier, 1)
@@ -158,7 +174,7 @@ def _prospect(
     causes = (f.share_of_step or 1.0 for f in diagnosis.findings if f.check == diagnosis.detail)
     works_on_most = (most or 0.0) >= _MOST_OF_STEP and max(causes, default=0.0) < _MAIN_SHARE
     kind = "setting" if setting else "cost" if works_on_most or not tier else ""
-    return _Prospect(tier=tier, share=share, reason=reason, bound=most, named=kind)
+    return _Prospect(tier=tier, share=share, reason=reason, named=kind)
 
 
 def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:
@@ -167,33 +183,7 @@ def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:
     return getattr(recording.shares, field) if field else share
 
 
-def _works_on(fix: FixSpec, recording: Recording) -> float | None:
-    """Return the share of a step that a fix works on; None: it does not tell, or a GPU hides it."""
-    steps = recording.steps
-    if recording.has_gpu or steps is None or steps.mean_s <= 0:
-        return None
-    phases_s = sum(getattr(steps, phase) for phase in fix.phases) if fix.phases else None
-    known = [x for x in (phases_s, fix.works_on_s(recording)) if x is not None]
-    return min(known) / steps.mean_s if known else None
-
-
-def _ceiling(prospect: _Prospect, fix: FixSpec, recording: Recording) -> float | None:
-    """Return `Candidate.ceiling`; what is prepared elsewhere still needs the CPUs."""
-    share, steps = prospect.share, recording.steps
-    least_s = least_step_s(recording) if fix.prepares_elsewhere else None
-    if share is not None and steps is not None and least_s is not None and steps.mean_s > 0:
-        share = min(share, max(1.0 - least_s / steps.mean_s, 0.0))
-    return _speedup_without(share)
-
-
-def _bound(
-    prospect: _Prospect, fix: FixSpec, settings: Settings, recording: Recording
-) -> float | None:
-    """Return `Candidate.bound`; workers that a loader needs less leave CPUs to training."""
-    left = given_back_share(recording, settings) if "data_wait_s" in fix.phases else 0.0
-    return None if prospect.bound is None else _speedup_without(prospect.bound + left)
-
-
-def _speedup_without(share: float | None) -> float | None:
-    """Return the speed-up by Amdahl where this share of the step is gone."""
-    return None if share is None else 1.0 / (1.0 - min(share, _MOST_SHARE))
+def _speedup_without(share: float | None, most: float | None) -> float | None:
+    """Return the speed-up where this share of the step is gone, and no more than the bound."""
+    by_share = 1.0 / (1.0 - share) if share is not None and share < 1.0 else None
+    return min((x for x in (by_share, most) if x is not None), default=None)

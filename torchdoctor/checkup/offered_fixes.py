@@ -144,6 +144,9 @@ class _Trials:
                 continue
             if slower.intersection(fix.includes(self.recording)):
                 continue
+            touched = fix.touches(self.recording)
+            if touched is not None and not touched:
+                continue  # nothing that it works on was recorded
             settings = fix.settings(self.recording)
             if settings or fix.offered_as_code(self.recording):
                 offered.append(_offer(ident, next(iter(settings), {}), "offered"))

@@ -12,6 +12,7 @@ from torchdoctor.checkup import busy_machine
 from torchdoctor.checkup.notes import fix_notes, report_notes
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.checkup.run_settings import RunSettings
+from torchdoctor.facts.bounds import bound_of
 from torchdoctor.facts.observed_settings import settings_of
 from torchdoctor.facts.outcomes import replay_ceilings, with_measured
 from torchdoctor.facts.scaling import scaling
@@ -32,6 +33,7 @@ from torchdoctor.words import (
     StepTime,
     TrainingTrial,
     Trial,
+    TriedCeiling,
     Verdict,
     Workload,
     WorkloadRecord,
@@ -75,6 +77,8 @@ def assemble(run: RunResults) -> Report:
     offered = offered_fixes(run.diagnosis, rows, chosen, recording, fixes)
     if run.settings.allow_training_changes:
         offered += advice(rows, recording, fixes, run.training)
+    ceilings = trials.ceilings if trials else []
+    offered = [_bounded(fix, recording, fixes, ceilings) for fix in offered]
     shown = [*chosen, *offered]
     told = [fix.fix for fix in shown]
     told += [fix for row in rows if row.verdict != "refused" for fix in row.fixes]
@@ -82,7 +86,6 @@ def assemble(run: RunResults) -> Report:
     notes += fix_notes(told, shown, recording, fixes)
     notes += report_notes(recording, trials, run.other_load)
     replayed = recording.trace.what_if if recording.trace else None
-    ceilings = trials.ceilings if trials else []
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()
     report = Report(
@@ -119,6 +122,19 @@ def assemble(run: RunResults) -> Report:
         recommendation=replace(recommendation, also_offered=offered),
     )
     return with_sentences(report)
+
+
+def _bounded(
+    fix: RecommendedFix,
+    recording: Recording,
+    fixes: Mapping[str, FixSpec],
+    tried: Sequence[TriedCeiling],
+) -> RecommendedFix:
+    """Return a fix that was not measured with the most that it can gain."""
+    spec = fixes.get(fix.fix)
+    if spec is None or fix.standing not in ("offered", "untried"):
+        return fix
+    return replace(fix, bound=bound_of(spec.touches(recording), recording.trace, tried))
 
 
 def _reproduce(run: RunResults) -> list[str]:

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import astuple, replace
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.advice.diagnosis import detail_of, diagnose
 from torchdoctor.facts.ranks import WAITS_FOR_RANKS
 from torchdoctor.trace.timeline import usual_part
 from torchdoctor.words import (
     Diagnosis,
     Evidence,
     LatestRank,
+    Quote,
     RankTime,
     Recording,
     ReplayedGain,
@@ -24,6 +25,8 @@ from torchdoctor.words import (
 from torchdoctor.words.traced import MATTERS
 
 _MUCH = 0.1  # of a step
+_TREE = ("data_loader", "memcpy", "communication", "gpu", "cpu")  # branches that are replayed
+_MORE, _FAR_MORE = 1.25, 4.0  # times what the bottleneck itself saves
 _MOSTLY = 0.5  # of the exposed time in collectives
 _RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
 _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
@@ -113,26 +116,50 @@ def _of_the_latest(diagnosis: Diagnosis, row: RankTime, ranks: Sequence[RankTime
 
 
 def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
-    """Return the diagnosis; its verdict holds the replay where its bottleneck has no gain there."""
+    """Return the diagnosis whose bottleneck is what by replay gains most, shares as evidence.
+
+    It stays where the device mostly waits for what the trace does not show, and, but for what is
+    far more, beside the host's own work, which the profiler makes longer.
+    """
     replay = trace.what_if
     if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
         return diagnosis
-    gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
-    del gains[diagnosis.bottleneck]
-    best, own = max(gains, key=lambda x: gains[x]), replay.gain(diagnosis.bottleneck) or 1.0
-    if own >= MATTERS:
+    gains = {branch: gain for branch in _TREE if (gain := replay.gain(branch))}
+    own = gains.pop(diagnosis.bottleneck, 1.0)
+    best = max(gains, key=lambda branch: gains[branch], default=diagnosis.bottleneck)
+    own_saved, saved = 1.0 - 1.0 / own, 1.0 - 1.0 / gains.get(best, 1.0)
+    hidden = own < MATTERS
+    if not hidden and saved <= _MORE * own_saved:
         return diagnosis
     unseen = 1.0 - replay.explained_s / replay.replayed_s
-    is_gain = gains[best] >= MATTERS
+    far_more = saved > _FAR_MORE * own_saved or best != "cpu"
+    is_gain = saved >= 1.0 - 1.0 / MATTERS
     replayed = ReplayedGain(
         branch=diagnosis.bottleneck,
         speedup=own,
+        hidden=hidden,
         best=best if is_gain else None,
         best_speedup=gains[best] if is_gain else None,
-        profiler_slows=best == "cpu" and diagnosis.bottleneck == "gpu",
-        unseen_share=unseen if unseen >= _MUCH else None,
+        is_limit=is_gain and far_more and unseen < max(_MUCH, saved),
+        profiler_slows=best == "cpu",
+        unseen_share=unseen if hidden and unseen >= _MUCH else None,
     )
+    if replayed.is_limit:
+        diagnosis = _moved(diagnosis, best)
+        replayed = replace(replayed, unseen_share=None)
     return replace(diagnosis, verdict=replace(diagnosis.verdict, replay=replayed))
+
+
+def _moved(diagnosis: Diagnosis, branch: str) -> Diagnosis:
+    """Return the diagnosis with this branch as the bottleneck; the share named before stays."""
+    detail = detail_of(branch, diagnosis.findings, catalogue.checks(), on_gpu=True)
+    cause = next((f for f in diagnosis.findings if f.check == detail), None)
+    proof = None
+    if cause is not None and cause.evidence:
+        proof = Quote(check=cause.check, facts=[cause.evidence[0].fact])
+    place = cause.location if cause is not None else None
+    verdict = replace(diagnosis.verdict, place=place, proof=proof)
+    return replace(diagnosis, bottleneck=branch, detail=detail, verdict=verdict)
 
 
 def _without_device(diagnosis: Diagnosis, why: Evidence) -> Diagnosis:

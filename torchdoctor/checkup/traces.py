@@ -9,8 +9,10 @@ from pathlib import Path
 
 from torchdoctor import __version__
 from torchdoctor.advice import catalogue
+from torchdoctor.advice.candidates import LEAST_SHARE
 from torchdoctor.advice.wording import wording_for_trace
 from torchdoctor.checkup.trace_verdict import diagnosed
+from torchdoctor.facts.bounds import bound_of, share_saved
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
@@ -19,6 +21,7 @@ from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, alig
 from torchdoctor.trace.timeline import STARTS_UP, annotate
 from torchdoctor.words import (
     Baseline,
+    Bound,
     Diagnosis,
     RankTime,
     Recommendation,
@@ -26,6 +29,7 @@ from torchdoctor.words import (
     Recording,
     Report,
     StepTime,
+    Touches,
     TraceStatistics,
     Workload,
     WorkloadRecord,
@@ -166,38 +170,58 @@ def _offered(
             shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)
     offered: list[RecommendedFix] = []
     doubts: list[str] = []
-    worth = {ident: _worth(shares, diagnosis, trace) for ident, shares in treated.items()}
+    touched = {ident: catalogue.fixes()[ident].touches(recording) for ident in treated}
+    bounds = {ident: bound_of(touched[ident], trace) for ident in treated}
+    worth = {
+        ident: _worth(shares, touched[ident], bounds[ident], diagnosis, trace)
+        for ident, shares in treated.items()
+    }
     for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
-        module = catalogue.fixes()[ident]
+        module, parts = catalogue.fixes()[ident], touched[ident]
+        if parts is not None and share_saved(parts) < LEAST_SHARE:
+            continue  # nothing, or hardly anything, that it works on was recorded
         words = wording_for_trace(module, recording)
         instruction = words.instruction
         changes = module.keeps_results == "changes training"
         if instruction and changes and "It changes" not in instruction:
             instruction = f"# It changes training.\n{instruction}"
         if instruction is not None and module.is_for(trace):
-            offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
+            offered.append(
+                RecommendedFix(
+                    fix=ident, instruction=instruction, standing="offered", bound=bounds[ident]
+                )
+            )
             doubts += words.failures
     return offered, doubts
 
 
 def _worth(
-    shares: Mapping[str | None, float], diagnosis: Diagnosis, trace: TraceStatistics
+    shares: Mapping[str | None, float],
+    touched: Touches,
+    bound: Bound | None,
+    diagnosis: Diagnosis,
+    trace: TraceStatistics,
 ) -> tuple[float, ...]:
-    """Return what orders fixes: what a fix could save by replay, and what it treats, as shares.
+    """Return what orders fixes: if its bound is known, what it could save, what it treats.
 
     `shares` are those of the findings that it treats, by branch of the tree, added up. What treats
-    a bottleneck that is not hidden comes first. The replay caps what a branch can give.
+    a bottleneck that is not hidden, or mostly works on it, comes first. Without a bound the replay
+    caps what a branch can give.
     """
     own = shares.get(diagnosis.bottleneck, 0.0)
-    treats = (own, sum(shares.values()) - own)
-    replay = trace.what_if
-    if replay is None or not replay.reproduced:
-        return treats
+    replay = trace.what_if if trace.what_if and trace.what_if.reproduced else None
     saved = 0.0
     for branch, share in shares.items():
-        gain = replay.gain(branch)
+        gain = replay.gain(branch) if replay is not None else None
         saved += share if gain is None else min(share, max(1.0 - 1.0 / gain, 0.0))
-    return (own > 0 and (replay.gain(diagnosis.bottleneck) or MATTERS) >= MATTERS, saved, *treats)
+    gives = replay.gain(diagnosis.bottleneck) if replay is not None else None
+    parts = list(touched or [])
+    on_it = [part for part in parts if part.branch == diagnosis.bottleneck]
+    mostly_on_it = share_saved(on_it) > share_saved(parts) / 2
+    leads = (own > 0 or mostly_on_it) and (gives or MATTERS) >= MATTERS
+    known = bound is not None and bound.speedup >= MATTERS
+    saved = saved if bound is None else 1.0 - 1.0 / bound.speedup
+    return (leads, known, saved, own, sum(shares.values()) - own)
 
 
 def _left_out(doubts: Mapping[str, str]) -> list[str]:

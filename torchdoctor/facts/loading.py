@@ -1,8 +1,6 @@
 """How a loader's workers spend their time, and what preparing samples beside the training gives."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from torchdoctor.facts.hardware import much_load
 from torchdoctor.facts.lookup import (
@@ -99,16 +97,6 @@ def least_step_s(recording: Recording) -> float | None:
     waits_s = steps.data_wait_s + steps.loader_start_s
     trains_s = 0.0 if recording.has_gpu else max(steps.mean_s - waits_s, 0.0) + _LEAST_HANDED_S
     return max(trains_s, (busy * waits_s + trains_s) / max(cpus, 1.0))
-
-
-def given_back_share(recording: Recording, settings: Mapping[str, Any]) -> float:
-    """Return the most of a step that fewer workers, who stop the training, may give back to it."""
-    loaders, steps = training_loaders(recording), recording.steps
-    busy, today = recording.sensors.workers_cpus, loaders[0].num_workers if loaders else 0
-    if steps is None or busy is None or settings.get("num_workers", 0) >= today:
-        return 0.0
-    waits_s = steps.data_wait_s + steps.loader_start_s
-    return min(busy, max(1.0 - waits_s / steps.mean_s, 0.0)) if steps.mean_s > 0 else 0.0
 
 
 def making_s(recording: Recording, loader: LoaderFacts) -> float | None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from torchdoctor.facts.analysed import calls_of
 from torchdoctor.facts.loading import HANDED_OVER_S
-from torchdoctor.facts.lookup import changes_itself, data_wait_share, place, product_share
+from torchdoctor.facts.lookup import changes_itself, data_wait_share, place
 from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
-from torchdoctor.words import Location, Recording, Settings, TensorCall
+from torchdoctor.facts.touched import calls
+from torchdoctor.words import Location, Recording, Settings, TensorCall, Touches
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 
@@ -25,14 +26,6 @@ def hardly_waits(recording: Recording) -> str | None:
     if (wait_s := share * steps.mean_s) >= HANDED_OVER_S:
         return None
     return f"The step waits {1e3 * wait_s:.1f} ms for data, and to hand a batch over takes as long."
-
-
-def products_s(recording: Recording) -> float | None:
-    """Return the seconds of a step that fewer bits may make shorter; None: not known."""
-    share, steps, trace = product_share(recording), recording.steps, recording.trace
-    # The profiler makes small operators longer, and products hardly.
-    step_s = (trace and trace.step_s) or (steps and steps.mean_s)
-    return None if share is None or not step_s else share * step_s
 
 
 def changed_itself(recording: Recording, but: str) -> str | None:
@@ -73,6 +66,11 @@ class Lines:
     def calls(self, recording: Recording) -> list[TensorCall]:
         """Return the calls, the longest first."""
         return calls_of(recording, *self.kinds)
+
+    def touches(self, recording: Recording) -> Touches:
+        own = self.calls(recording)
+        label = "the calls of these lines"
+        return calls(recording, sum(call.host_s for call in own), label) if own else None
 
     def refuses(self, recording: Recording) -> str | None:
         if not recording.main.analysed_steps:

@@ -25,7 +25,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.facts.touched import part
+from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
 
 _LIBRARIES = ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
 _FOLDERS = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib", "local/lib")
@@ -77,6 +78,12 @@ def settings(recording: Recording) -> list[Settings]:
     return [{"LD_PRELOAD": ":".join([path, *before])} for path in installed()]
 
 
+def touches(recording: Recording) -> Touches:
+    if not recording.has_gpu:
+        return None
+    return part(recording, "allocation", "driver calls for memory", "runtime")
+
+
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Look whether they took effect: the environment was set before the program began."""
     for name, value in settings.items():
@@ -110,7 +117,8 @@ FIX = FixSpec(
     refuses=refuses,
     settings=settings,
     environment=dict,
-    suits=lambda trace: not trace.has_device or (trace.allocations_per_step or 0.0) >= 1.0,
+    touches=touches,
+    suits=lambda trace: trace.has_device and (trace.allocations_per_step or 0.0) >= 1.0,
     apply=apply,
     advice=advice,
     instruction=instruction,

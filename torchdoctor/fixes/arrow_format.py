@@ -28,7 +28,8 @@ from typing import Any
 
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, TableReads
+from torchdoctor.facts.touched import WAITS, calls, phases
+from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, TableReads, Touches
 
 _LEAST_SHARE = 0.02  # of the training time
 _READERS = ("read_csv", "read_table", "read_json", "read_excel")
@@ -65,9 +66,12 @@ def _share(recording: Recording) -> float | None:
     return total_s / workers / (steps.total_steps_seen * steps.mean_s)
 
 
-def works_on_s(recording: Recording) -> float | None:
+def touches(recording: Recording) -> Touches:
     steps, share = recording.steps, _share(recording)
-    return None if steps is None or share is None else share * steps.mean_s
+    waited = phases(recording, *WAITS, "before_forward_s")
+    if steps is None or share is None or not waited:
+        return waited
+    return calls(recording, min(share * steps.mean_s, waited[0].seconds), "reading tables")
 
 
 class _Copies:
@@ -221,10 +225,10 @@ FIX = FixSpec(
     treats=("data-wait", "loader-cpu-bound", "slow-storage"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),
+    touches=touches,
     p_helps=0.7,  # text is parsed again
     setup_s=2.0,  # the first read of each file is parsed as ever, and written besides
     refuses=refuses,
-    works_on_s=works_on_s,
     suits=lambda trace: False,
     apply=apply,
     location=location,

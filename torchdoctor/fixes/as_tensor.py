@@ -85,6 +85,7 @@ FIX = FixSpec(
     treats=("copied-arrays",),
     keeps_results="exactly",
     p_helps=0.5,  # the copy is seen in the loop
+    touches=_COPIES.touches,
     refuses=_COPIES.refuses,
     settings=lambda recording: [] if _COPIES.by_hand(recording) else [{}],
     by_hand=_COPIES.by_hand,

@@ -23,6 +23,7 @@ the attention weights cannot have them.
 """
 
 from torchdoctor.checks import unfused_attention
+from torchdoctor.facts.touched import attention
 from torchdoctor.words import FixSpec, Recording, Settings, process, trace
 
 
@@ -50,6 +51,7 @@ FIX = FixSpec(
     name="fused attention",
     treats=("unfused-attention",),
     keeps_results="within rounding",
+    touches=attention,
     untried="only the source tells queries, keys and mask apart; torch-compile is tried.",
     refuses=refuses,
     instruction=instruction,

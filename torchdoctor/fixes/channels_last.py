@@ -28,6 +28,7 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.training import before_training, on_images
 from torchdoctor.facts.lookup import convolves, training_models
+from torchdoctor.facts.touched import convolutions
 from torchdoctor.fixes import mixed_precision
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
@@ -121,6 +122,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.3,  # gained in 1 of 3 programs of benchmarks/logs
     refuses=refuses,
     together=together,
+    touches=lambda recording: convolutions(recording, flat_too=False),
     suits=convolves,
     platforms=("cuda", "xpu"),
     apply=apply,

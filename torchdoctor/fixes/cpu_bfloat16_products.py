@@ -24,8 +24,8 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import on_top
 from torchdoctor.facts.hardware import has_bf16_instructions
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.fixes._parts import products_s
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.facts.touched import cpu_precision_ratio, products_on_cpu
+from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
 
 _STATEMENT = 'torch.set_float32_matmul_precision("medium")'
 
@@ -43,6 +43,12 @@ def refuses(recording: Recording) -> str | None:
     if recording.main.flags.environment.get("ONEDNN_DEFAULT_FPMATH_MODE", "").upper() == "BF16":
         return "ONEDNN_DEFAULT_FPMATH_MODE=BF16 asks for it already."
     return None
+
+
+def touches(recording: Recording) -> Touches:
+    """Return the products; nothing where the CPU is not known to have such units."""
+    ratio = cpu_precision_ratio(recording)
+    return [] if ratio is None else products_on_cpu(recording, ratio)
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -79,7 +85,7 @@ FIX = FixSpec(
     keeps_results="lower precision",
     phases=("forward_s", "backward_s"),
     when="between steps",
-    works_on_s=products_s,
+    touches=touches,
     p_helps=0.4,  # gained in 7 of 16 programs of benchmarks/logs
     refuses=refuses,
     suits=lambda trace: not trace.has_device,

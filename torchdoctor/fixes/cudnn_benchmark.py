@@ -23,6 +23,7 @@ from typing import Any
 
 from torchdoctor.edits.calls import on_top
 from torchdoctor.facts.lookup import convolves, training_models
+from torchdoctor.facts.touched import convolutions
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _MOST_SHAPES = 2  # the usual batch and a smaller last one
@@ -73,6 +74,7 @@ FIX = FixSpec(
     when="launch",  # cuDNN keeps the first plan for a shape, whatever the switch says later
     p_helps=0.4,
     refuses=refuses,
+    touches=lambda recording: convolutions(recording, flat_too=True),
     suits=lambda trace: trace.has_device and convolves(trace),
     platforms=("cuda",),
     apply=apply,

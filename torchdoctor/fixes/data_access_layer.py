@@ -30,6 +30,7 @@ from typing import Any
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.slow_reads import LEAST_WAIT, wait_share
+from torchdoctor.facts.touched import WAITS, waits
 from torchdoctor.words import Example, FixSpec, Recording, RemoteReads, Settings
 
 # `created` of a local file is the time of its last change of any kind.
@@ -175,6 +176,7 @@ FIX = FixSpec(
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),
+    touches=lambda recording: waits(recording, *WAITS, "before_forward_s"),
     p_helps=0.6,  # reads wait for the network
     refuses=refuses,
     settings=settings,

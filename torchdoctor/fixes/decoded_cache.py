@@ -38,6 +38,7 @@ from torchdoctor.edits import Edit, KeptSamplesEdit, StatementEdit
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.edits.reading import attributes_set, method_of_class
 from torchdoctor.facts.lookup import loader_target, training_loaders
+from torchdoctor.facts.touched import waits
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.words import Example, FixSpec, LoaderFacts, Location, Recording, Settings
 from torchdoctor.words.figures import memory
@@ -208,6 +209,7 @@ FIX = FixSpec(
     treats=("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s"),
+    touches=waits,
     p_helps=0.6,  # gained in 2 of 4 programs of benchmarks/logs
     setup_s=2.0,  # before it answers any, samples are made as ever, some of them twice, and copied
     fills_in_first_epoch=True,

@@ -35,6 +35,7 @@ One more batch lies in the GPU's memory.
 """
 
 from torchdoctor.facts.lookup import place, training_loader_location
+from torchdoctor.facts.touched import part
 from torchdoctor.words import FixSpec, Recording, Settings, TraceStatistics, trace
 
 
@@ -65,6 +66,7 @@ FIX = FixSpec(
     keeps_results="within rounding",
     untried="what the loop does with a batch before it moves it stands in the source.",
     refuses=refuses,
+    touches=lambda x: part(x, "copies to the device", "copies to the device", "memcpy"),
     suits=suits,
     instruction=instruction,
     offers=[(trace(has_device=True, pageable_copies=0.0), "Prefetched(loader, device)")],

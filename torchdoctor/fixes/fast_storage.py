@@ -38,6 +38,7 @@ from torchdoctor.edits.calls import loader_location
 from torchdoctor.edits.reading import names_of_folder
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.slow_reads import likely_bytes, read_mounts_of, slow_mounts, why_not_slow
+from torchdoctor.facts.touched import WAITS, waits
 from torchdoctor.words import Example, FixSpec, Location, Recording, Settings
 
 _MOST_OF_FREE = 0.5
@@ -202,6 +203,7 @@ FIX = FixSpec(
     treats=("slow-storage", "loader-io-bound", "data-wait"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),
+    touches=lambda recording: waits(recording, *WAITS, "before_forward_s"),
     p_helps=0.6,  # reads wait for the storage
     setup_s=10.0,
     refuses=refuses,

@@ -25,7 +25,16 @@ from typing import Any
 from torchdoctor.edits import DropKeywordEdit, Edit
 from torchdoctor.edits.calls import call_edits, made_by_library, trainer_call, written
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Example, FixSpec, OptimizerFacts, Recording, Settings, TraceStatistics
+from torchdoctor.facts.touched import calls, optimizer_update
+from torchdoctor.words import (
+    Example,
+    FixSpec,
+    OptimizerFacts,
+    Recording,
+    Settings,
+    Touches,
+    TraceStatistics,
+)
 
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 
@@ -125,14 +134,16 @@ def _switch(torch: Any, choose: Any, program: Any) -> None:
     program.at_first_batch(on, off)
 
 
-def works_on_s(recording: Recording) -> float | None:
+def touches(recording: Recording) -> Touches:
     steps, changed = recording.steps, {o.ident for o in _concerned(recording)}
-    if steps is None or not changed:
-        return None
-    if not steps.update_s:
-        return steps.optimizer_s  # a recording that does not tell them apart
+    if steps is None or recording.has_gpu:
+        return optimizer_update(recording)
     own_s = sum(seconds for ident, seconds in enumerate(steps.update_s) if ident in changed)
-    return min(own_s, steps.optimizer_s)
+    if not changed:
+        return None
+    # A recording may not tell optimizers apart.
+    most_s = min(own_s, steps.optimizer_s) if steps.update_s else steps.optimizer_s
+    return calls(recording, most_s, "the optimizer's update")
 
 
 def _concerned(recording: Recording) -> list[OptimizerFacts]:
@@ -180,7 +191,7 @@ FIX = FixSpec(
     p_helps=0.3,  # gained in 2 of 7 programs of benchmarks/logs
     refuses=refuses,
     settings=settings,
-    works_on_s=works_on_s,
+    touches=touches,
     suits=suits,
     apply=apply,
     location=lambda recording: next((o.location for o in _concerned(recording)), None),

@@ -26,6 +26,7 @@ Garbage is found later: memory may grow by what 50,000 objects hold, tensors inc
 import gc
 from typing import Any
 
+from torchdoctor.facts.touched import phases
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 _WORTH = 0.005  # of the step
@@ -57,6 +58,7 @@ FIX: FixSpec = FixSpec(
     keeps_results="exactly",
     when="launch",  # its pauses are hundreds of steps apart, and collecting helps both sides
     p_helps=0.4,
+    touches=lambda recording: phases(recording, "gc_s", label="garbage collection"),
     refuses=refuses,
     apply=apply,
     instruction=lambda settings, recording: FIX.permanent_form,

@@ -22,7 +22,8 @@ from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.facts.lookup import loader_target, order_wait_share, training_loaders
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.facts.touched import calls
+from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
 
 
 def refuses(recording: Recording) -> str | None:
@@ -38,9 +39,11 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def works_on_s(recording: Recording) -> float | None:
+def touches(recording: Recording) -> Touches:
     share, steps = order_wait_share(recording), recording.steps
-    return None if share is None or steps is None else share * steps.mean_s
+    if share is None or steps is None:
+        return None
+    return calls(recording, share * steps.mean_s, "waiting while later batches lie ready")
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -66,7 +69,7 @@ FIX = FixSpec(
     needs_free_cpus=True,
     refuses=refuses,
     settings=lambda recording: [loader_target(recording)],
-    works_on_s=works_on_s,
+    touches=touches,
     suits=lambda trace: False,
     least_torch=(2, 6),
     apply=apply,

@@ -36,8 +36,9 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, without_workers
 from torchdoctor.facts import loading, lookup
 from torchdoctor.facts.loading import TRACED_WORKERS, traced_workers
+from torchdoctor.facts.touched import given_back, several, waits
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
-from torchdoctor.words import Example, FixSpec, LoaderFacts, Recording, Settings
+from torchdoctor.words import Example, FixSpec, LoaderFacts, Recording, Settings, Touches
 
 _IOWAIT = 0.2
 _ALMOST = 0.85  # of the workers that would keep up with the model
@@ -151,6 +152,10 @@ def _waits(recording: Recording) -> bool:
     return not known and (recording.sensors.iowait_share or 0.0) > _IOWAIT
 
 
+def touches(recording: Recording) -> Touches:
+    return several(waits(recording, elsewhere=True), given_back(recording))
+
+
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     wanted, only = int(settings["num_workers"]), settings.get("loader")
 
@@ -227,6 +232,7 @@ FIX = FixSpec(
     keeps_results="within rounding",
     keeps_but="the same samples; with random augmentation other random numbers than before",
     phases=("data_wait_s", "loader_start_s"),
+    touches=touches,
     needs_free_cpus=True,
     when="between steps",
     p_helps=0.7,  # the loader is waited for

@@ -26,6 +26,7 @@ from typing import Any
 
 from torchdoctor.edits import DecoratorEdit, Edit
 from torchdoctor.facts.lookup import place
+from torchdoctor.facts.touched import phases
 from torchdoctor.words import Example, FixSpec, ModelFacts, Recording, Settings
 
 
@@ -115,6 +116,7 @@ FIX = FixSpec(
     keeps_results="exactly",
     when="between steps",
     p_helps=0.5,  # the graph is seen to be built
+    touches=lambda recording: phases(recording, "evaluation_s"),
     refuses=refuses,
     apply=apply,
     location=lambda recording: next((m.eval_with_grad_location for m in _changed(recording)), None),

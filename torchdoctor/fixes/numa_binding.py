@@ -65,6 +65,7 @@ FIX = FixSpec(
     keeps_results="within rounding",
     p_helps=0.3,
     refuses=refuses,
+    touches=lambda recording: None if (recording.environment.numa_nodes or 1) > 1 else [],
     settings=lambda recording: [{"node": 0}],
     suits=lambda trace: not trace.has_device,
     apply=apply,

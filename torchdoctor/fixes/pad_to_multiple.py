@@ -28,6 +28,7 @@ from torchdoctor.checks import odd_sizes, sizes_not_multiples
 from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.touched import uneven_products
 from torchdoctor.words import FixSpec, Recording, Settings, process
 
 _NAMED = 3
@@ -92,6 +93,7 @@ FIX = FixSpec(
     name="sizes in multiples of 8",
     treats=("odd-sizes", "sizes-not-multiples"),
     keeps_results="changes training",
+    touches=uneven_products,
     untried="only its source can give it other shapes: its products are timed alone.",
     refuses=refuses,
     platforms=("cuda",),

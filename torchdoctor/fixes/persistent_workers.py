@@ -23,6 +23,7 @@ from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.facts.lookup import loader_target, place, training_loaders
+from torchdoctor.facts.touched import waits
 from torchdoctor.fixes import loader_workers
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.words import Example, FixSpec, Recording, Settings
@@ -80,6 +81,7 @@ FIX = FixSpec(
     keeps_results="within rounding",
     keeps_but="the same samples; with random augmentation other random numbers than before",
     phases=("data_wait_s", "loader_start_s"),
+    touches=lambda recording: waits(recording, elsewhere=True),
     p_helps=0.6,  # workers start again each epoch
     prepares_elsewhere=True,
     refuses=refuses,

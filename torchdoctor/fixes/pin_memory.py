@@ -29,6 +29,7 @@ from typing import Any
 from torchdoctor.edits import Edit, NonBlockingEdit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, trainer_call
 from torchdoctor.facts.lookup import loader_target, training_loaders
+from torchdoctor.facts.touched import pinned_copies
 from torchdoctor.words import Example, FixSpec, Recording, Settings, TraceStatistics
 
 _WORTH = 0.005  # of the step
@@ -136,6 +137,7 @@ FIX = FixSpec(
     by_second_loader=True,
     refuses=refuses,
     settings=lambda recording: [loader_target(recording)],
+    touches=pinned_copies,
     suits=lambda trace: trace.has_device and not _hardly_held(trace),
     apply=apply,
     advice=advice,

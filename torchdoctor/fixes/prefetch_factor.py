@@ -21,6 +21,7 @@ from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.facts.lookup import loader_target, training_loaders, workers_keep_up
+from torchdoctor.facts.touched import waits
 from torchdoctor.fixes._parts import hardly_waits
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
@@ -63,6 +64,7 @@ FIX = FixSpec(
     treats=("data-wait", "slow-sample", "worker-imbalance"),
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s"),
+    touches=waits,
     needs_free_cpus=True,
     when="between steps",
     p_helps=0.2,

@@ -26,6 +26,7 @@ import re
 from typing import Any
 
 from torchdoctor.edits import DetachEdit, Edit, RemoveEdit
+from torchdoctor.facts.touched import synchronization
 from torchdoctor.fixes._parts import Lines
 from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall, TraceStatistics
 
@@ -116,6 +117,7 @@ FIX = FixSpec(
     keeps_results="exactly",
     p_helps=0.5,  # the wait is seen in the loop
     refuses=refuses,
+    touches=synchronization,
     suits=suits,
     advice=advice,
     settings=settings,

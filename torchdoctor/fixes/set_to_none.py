@@ -23,6 +23,7 @@ from typing import Any
 
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.lookup import place
+from torchdoctor.facts.touched import zeroing
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 
@@ -59,6 +60,7 @@ FIX = FixSpec(
     when="between steps",
     p_helps=0.2,
     refuses=refuses,
+    touches=zeroing,
     suits=lambda trace: trace.trains is True,
     apply=apply,
     location=lambda recording: recording.main.flags.zero_grad_location,

@@ -28,7 +28,8 @@ from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
 from torchdoctor.edits.reading import batch_loops
 from torchdoctor.facts.arithmetic import double_leaves, double_location, double_models
 from torchdoctor.facts.lookup import place, training_loaders, training_models
-from torchdoctor.words import FixSpec, Recording, Settings, TraceStatistics, process
+from torchdoctor.facts.touched import moved_in_half, precision_ratio, products, several
+from torchdoctor.words import FixSpec, Recording, Settings, Touches, TraceStatistics, process
 
 _MOST_CALLS = 16  # that the probe keeps
 
@@ -44,6 +45,15 @@ def refuses(recording: Recording) -> str | None:
     if recording.main.flags.gradcheck_calls:
         return "The program checks gradients by differences (gradcheck), which needs float64."
     return None
+
+
+def touches(recording: Recording) -> Touches:
+    """Return float64 products, and beside them operators by element, which move half the bytes."""
+    ratio = precision_ratio(recording, "float32", "float64")
+    own = products(recording, "float64 products", "float64 products", ratio)
+    if not recording.has_gpu or not own:
+        return own if recording.has_gpu else None
+    return several(own, moved_in_half(recording))
 
 
 def suits(trace: TraceStatistics) -> bool:
@@ -114,6 +124,7 @@ FIX = FixSpec(
     keeps_results="lower precision",
     untried="only the source says which digits the program needs.",
     refuses=refuses,
+    touches=touches,
     suits=suits,
     location=double_location,
     instruction=instruction,

@@ -121,6 +121,7 @@ FIX = FixSpec(
     treats=("host-made-tensors",),
     keeps_results="within rounding",
     p_helps=0.6,  # the copy is seen in the loop
+    touches=_MOVED.touches,
     refuses=_MOVED.refuses,
     settings=settings,
     by_hand=_MOVED.by_hand,

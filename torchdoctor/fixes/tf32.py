@@ -26,7 +26,8 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import on_top
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import multiplies_float32, training_models
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.facts.touched import precision_ratio, products
+from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
 
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 _CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"
@@ -52,6 +53,11 @@ def refuses(recording: Recording) -> str | None:
     if models and not any("float32" in m.dtypes for m in models):
         return "The model has no float32 parameters, and TF32 serves float32 alone."
     return None
+
+
+def touches(recording: Recording) -> Touches:
+    ratio = precision_ratio(recording, "tf32")
+    return products(recording, "float32 products", "float32 products", ratio)
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -115,6 +121,7 @@ FIX = FixSpec(
     p_helps=0.6,  # only where products are the limit
     least_capability=_LEAST_CAPABILITY,
     refuses=refuses,
+    touches=touches,
     suits=multiplies_float32,
     platforms=("cuda",),
     apply=apply,

@@ -46,7 +46,7 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import before_training
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.fixes._parts import products_s
+from torchdoctor.facts.touched import model
 from torchdoctor.words import Example, FixSpec, Recording, Settings, TraceStatistics
 
 _INFERENCE = """\
@@ -57,7 +57,6 @@ with torch.inference_mode():
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
 _COMPILES_BLOCKS_AT_ONCE = (2, 5)  # the first torch with one compilation for all of them
 _FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
-_PRODUCTS = 0.8  # of their time, which stays as it is
 # Of 1,000 to 5,000 operators a step, on two cores, compiling took 21 to 42 s.
 _SETUP_S, _OPERATOR_S, _USUAL_CALLS = 15.0, 0.0055, 2600
 _EVAL_GRAPH = 0.4  # it has no backward: three of them and one for training took 55 s
@@ -108,12 +107,6 @@ def settings(recording: Recording) -> list[Settings]:
     if recording.has_gpu and _matrix_share(recording) >= _MATRIX_SHARE:
         variants.append({"mode": "max-autotune-no-cudagraphs"})
     return variants
-
-
-def works_on_s(recording: Recording) -> float | None:
-    """Return the time of no matrix product, and some of theirs for what is fused with them."""
-    own_s, steps = products_s(recording), recording.steps
-    return None if own_s is None or steps is None else max(steps.mean_s - _PRODUCTS * own_s, 0.0)
 
 
 def more_setup_s(settings: Settings, recording: Recording) -> float:
@@ -277,7 +270,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.5,  # gained in 6 of 12 programs of benchmarks/logs
     setup_s=_SETUP_S,
     more_setup_s=more_setup_s,
-    works_on_s=works_on_s,
+    touches=model,
     refuses=refuses,
     settings=settings,
     suits=suits,

@@ -204,6 +204,7 @@ def _changes(report: Report, fixes: list[RecommendedFix]) -> list[document.Block
         where = place(fix.location, report.workload.cwd)
         head = f"{number}. {ident}: {clean(catalogue.name(fix.fix))}  {where}"
         blocks.append(document.Sentence(head.strip(), "strong"))
+        blocks += document.sentences(wording.bound_of(fix))
         code = visible((fix.edit or fix.instruction or "").strip("\n"))
         blocks.append(document.Code(code, "diff" if fix.edit else "python"))
         blocks += document.sentences(*map(clean, fix.also_changes), *_training_notes(report, fix))

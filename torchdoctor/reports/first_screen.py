@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from torchdoctor.advice import catalogue
+from torchdoctor.facts.bounds import bound_of
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
 from torchdoctor.reports import handed_out, network, other_load, unobserved, wording
@@ -21,18 +22,20 @@ from torchdoctor.reports.document import (
     sentences,
     table,
 )
-from torchdoctor.reports.time_parts import replayed_gains, time_bars, upper_bounds
+from torchdoctor.reports.time_parts import time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import LOOKS_FASTER, figures_of, not_tried, training, verdict_of
 from torchdoctor.reports.verdict import Statement, quoted, statements
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
+    Bound,
     Evidence,
     FixSet,
     Interval,
     Note,
     RecommendedFix,
     Report,
+    Touched,
     Trial,
     set_of,
 )
@@ -215,7 +218,7 @@ def _recommended(report: Report, folder: str) -> list[Block]:
         rows.append((_name(fix.as_set), "   ".join(filter(None, parts))))
     title, figure = _recommended_title(report)
     shown = KeyFigures(title, figure, rows, "good" if title.startswith(_RECOMMENDED) else "strong")
-    return [shown, *sentences(wording.at_most(recommended)), *_to_apply(report, folder)]
+    return [shown, *sentences(wording.beyond_its_part(recommended)), *_to_apply(report, folder)]
 
 
 def _recommended_title(report: Report) -> tuple[str, str]:
@@ -338,7 +341,9 @@ def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     title = "Faster, but not recommended" if unknown else "FASTER, measured by itself"
     return [
         KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best.fixes), "")]),
-        *sentences("Which of its fixes gain is not known yet." * several, wording.at_most(best)),
+        *sentences(
+            "Which of its fixes gain is not known yet." * several, wording.beyond_its_part(best)
+        ),
         *_next(report),
         *_commands(report, _offered(report, best), folder),
     ]
@@ -359,41 +364,52 @@ def _not_measured(report: Report) -> list[Block]:
         return sentences(f"{'torchdoctor knows no fix for this. ' * unknown}{reason}")
     by_hand = [x for x in findings if x.check == report.diagnosis.detail]
     leads = [("by hand", to_do, by_hand)] if to_do else []
+    bounds = [_by_hand_at_most(report, by_hand)] if to_do else []
+    bounds += [fix.bound for fix in offered]
     for fix in offered:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
         treats = [finding for finding in findings if fix.fix in finding.fixes]
         title = (spec.says(fix.settings) or spec.title) if spec is not None else ""
         leads.append((_name(fix.as_set), title, treats))
-    gains, rows = [_at_most(report, treats) for *_, treats in leads], []
-    best, checks = max(gain or 0.0 for gain in gains), catalogue.checks()
-    for (name, title, treats), gain in zip(leads, gains, strict=True):
+    rows, checks = list[tuple[Bound | None, tuple[str, str]]](), catalogue.checks()
+    best = max((bound.speedup for bound in bounds if bound), default=0.0)
+    for (name, title, treats), bound in zip(leads, bounds, strict=True):
         # What saves nothing by itself stands here only if it treats the cause.
         treated = cause in {checks[x.check].branch for x in treats}
-        if treated or not gain or gain >= min(best, MATTERS):
-            rows.append((gain, (name, f"{ratio(gain)}x at most   {title}" if gain else title)))
-    bounds = [ratio(gain) for gain, _ in rows[:_MOST_FIXES] if gain]
-    same = "Fixes with the same bound treat the same cost: together they gain at most that."
-    model = "replay of the trace (a model)" if replayed_gains(report) else "share of the step"
-    worth = f"{'bounds' if best >= MATTERS else 'hardly any gain,'} by {model}" if best else ""
-    rest = len(leads) - len(rows[:_MOST_FIXES])
+        if treated or bound is None or bound.speedup >= min(best, MATTERS):
+            told = f"{ratio(bound.speedup)}x at most   {title}" if bound else title
+            rows.append((bound, (name, told)))
+    shown = rows[:_MOST_FIXES]
+    same = "Fixes that work on the same part of the step do not add up."
+    shares = [bound.works_on for bound, _ in shown if bound]
+    rest = len(leads) - len(shown)
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
-    best_rows = [row for _, row in rows[:_MOST_FIXES]]
-    shown = KeyFigures("WHAT COULD HELP, not measured", worth, best_rows)
-    shared = same if len(set(bounds)) < len(bounds) else ""
-    return [shown, *sentences(shared, more * bool(offered), reason)]
+    figures = KeyFigures("WHAT COULD HELP, not measured", _worth(bounds), [row for _, row in shown])
+    shared = same if len(set(shares)) < len(shares) else ""
+    return [figures, *sentences(shared, more * bool(offered), reason)]
 
 
-def _at_most(report: Report, findings: Sequence[Finding]) -> float | None:
-    """Return the speed-up without the largest cost of these findings, by replay and by share."""
-    replay = report.trace.what_if if report.trace and replayed_gains(report) else None
-    checks, gains = catalogue.checks(), []
+def _worth(bounds: Sequence[Bound | None]) -> str:
+    """Return what the bounds of fixes rest on, or that there is hardly anything to gain."""
+    known = [bound for bound in bounds if bound]
+    if not known:
+        return ""
+    told = "bounds" if max(bound.speedup for bound in known) >= MATTERS else "hardly any gain,"
+    model = ", or replay (a model)" if any(bound.by == "replay" for bound in known) else ""
+    return f"{told} by what each works on{model}"
+
+
+def _by_hand_at_most(report: Report, findings: Sequence[Finding]) -> Bound | None:
+    """Return the bound of ending the largest cost of these findings."""
+    trace, checks = report.trace, catalogue.checks()
+    if trace is None:
+        return None
+    bounds = []
     for check, share in ((checks[x.check], x.share_of_step) for x in findings):
         branch = "cpu" if check.asks("gpu") else check.branch  # a GPU idles for its host
-        gain = replay and replay.gain(branch)
-        by_share = 1 / max(1 - share, 0.01) if share and report.trace else None
-        bounds = [bound for bound in (gain, by_share) if bound]
-        gains += [min(bounds)] if bounds else []
-    return max(gains, default=None)
+        cost = Touched(label=check.ident, seconds=share or 0.0, of_s=1.0, branch=branch)
+        bounds += [bound_of([cost], trace)] if share else []
+    return max((x for x in bounds if x), key=lambda bound: bound.speedup, default=None)
 
 
 def _ending(report: Report) -> list[Block]:
@@ -416,13 +432,17 @@ def _ends_without_gain(report: Report) -> bool:
 def _nothing_to_gain(report: Report) -> list[Block]:
     """Return the most that a fix tried may gain, and what the step consists of."""
     tried = [trial for trial in report.trials if trial.speedup and trial.numerics != "changed"]
-    bounds = [max(x.upper_bound or 1.0, x.speedup.high) for x in tried if x.speedup]
+    intervals = [(x.upper_bound or 1.0, x.speedup) for x in tried if x.speedup]
+    bounds = [max(most, x.high) for most, x in intervals if says_something(x)]
     most = max([_LITTLE, *(math.ceil(100 * (bound - 1.0)) for bound in bounds)])
     title, figure = "Nothing to gain.", f"No fix tried gains {most} % or more"
     parts = [f"; the step is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
     if few := most > _SMALL:
         title, parts = "No gain was found.", []
         figure = f"So few pairs of launches still leave {ratio(1 + most / 100)}x possible"
+    if len(bounds) < len(intervals):
+        few, title, parts = True, "No gain was found.", []
+        figure = "So few pairs of launches say nothing of some fixes"
     title = "No fix that was tried helps." if _by_hand(report) else title
     return [KeyFigures(title, f"{figure}{''.join(parts)}."), *(_next(report) if few else [])]
 
@@ -518,15 +538,15 @@ def _tried(report: Report, most: int) -> list[Block]:
 
 def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
     verdict = "recommended" if recommended else verdict_of(trial)
-    if bounds and trial.upper_bound and trial.speedup and verdict != "slower":
-        verdict += f", {ratio(max(trial.upper_bound, trial.speedup.high))}x at most"
+    interval = trial.speedup if trial.speedup and says_something(trial.speedup) else None
+    if bounds and trial.upper_bound and interval is not None and verdict != "slower":
+        verdict += f", {ratio(max(trial.upper_bound, interval.high))}x at most"
     if trial.numerics == "changed" and verdict in ("faster", LOOKS_FASTER):
         verdict = "changes training"
     known = trial.numerics != "not-comparable" or verdict == "faster"
-    drawn = trial.speedup if trial.speedup and says_something(trial.speedup) else None
     cells = [_name(trial.fixes), figures_of(trial), training(trial.numerics) if known else ""]
     cells += [str(trial.pairs or "-"), verdict]
-    return Row(cells, "good" if recommended else "", drawn)
+    return Row(cells, "good" if recommended else "", interval)
 
 
 def _counts(report: Report, left_out: int) -> str:

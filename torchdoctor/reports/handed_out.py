@@ -221,7 +221,7 @@ def together(report: Report) -> list[str]:
     if not recommended.fixes:
         return [rejected_sentence(rejected) for rejected in rejected_patches(report)]
     names = fixes_with_settings(set_of(recommended.fixes))
-    more = [wording.at_most(recommended)]
+    more = [wording.beyond_its_part(recommended)]
     if recommended.patch:
         more += proof(report, applied_sets(report))[:1]
     elif recommended.handed_out == "by-hand":

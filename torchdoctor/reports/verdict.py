@@ -154,6 +154,7 @@ def _statements(report: Report) -> list[Statement]:
         told[0] = replace(told[0], sentence=of_rank)
     return [
         *_before(verdict, words),
+        *_limit(verdict, words),
         *told,
         *_removal(verdict.experiment),
         *_replayed(verdict.replay, words),
@@ -220,17 +221,21 @@ def _main(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
     """Return the sentence of the verdict's kind; none where its proof says all."""
     if verdict.why is not None:
         return [_statement(verdict.why, verdict.place)]
-    kind = "gpu_hidden" if verdict.kind == "gpu" and verdict.replay is not None else verdict.kind
+    replay = verdict.replay
+    denied = replay is not None and (replay.hidden or replay.is_limit)
+    kind = "gpu_hidden" if verdict.kind == "gpu" and denied else verdict.kind
     text = _KINDS.get(kind)
     if text is None:
         return []
     parts = {part.name: part.share for part in verdict.parts}
     sentence = _plain(text, words, share=verdict.share, rank=verdict.rank, **parts)
     shares = [verdict.share, *parts.values()]
+    is_placed_before = bool(verdict.beside) or (replay is not None and replay.is_limit)
+    but = _but(replay, words) if replay is not None and replay.is_limit else ""
     return [
         Statement(
-            sentence=f"{sentence}{_parts(verdict.parts)}.",
-            place=None if verdict.beside else verdict.place,
+            sentence=f"{sentence}{_parts(verdict.parts)}{but}.",
+            place=None if is_placed_before else verdict.place,
             shares=tuple(share for share in shares if share is not None),
         )
     ]
@@ -274,19 +279,44 @@ def _removal(experiment: Removal | None) -> list[Statement]:
     return [Statement(sentence=text) for text in told]
 
 
+def _limit(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
+    """Return what the limit is by replay, where that is not what takes the largest share."""
+    replay = verdict.replay
+    if replay is None or not replay.is_limit or replay.best is None:
+        return []
+    best = _plain(_REPLAYED[replay.best], words)
+    sentence = (
+        f"What limits the step is {best}: by replay of the trace (a model), it would be "
+        f"{replay.best_speedup:.2f}x as fast without{_slowed(replay)}."
+    )
+    return [Statement(sentence=sentence, place=verdict.place)]
+
+
+def _but(replay: ReplayedGain, words: dict[str, str]) -> str:
+    without = _plain(_REPLAYED[replay.branch], words)
+    return f", but it would be only {replay.speedup:.2f}x as fast without {without}"
+
+
+def _slowed(replay: ReplayedGain) -> str:
+    return ", or less, as the profiler slows the host down" if replay.profiler_slows else ""
+
+
 def _replayed(replay: ReplayedGain | None, words: dict[str, str]) -> list[Statement]:
-    """Return what a replay of the trace without the bottleneck gives."""
-    if replay is None:
+    """Return what a replay of the trace without the bottleneck gives, and without another cost."""
+    if replay is None or replay.is_limit:
         return []
     without = _plain(_REPLAYED[replay.branch], words)
-    seen = replay.unseen_share is None
-    why = "other work hides this cost" if seen else "it would wait all the same"
+    only, why = "", ""
+    if replay.hidden:
+        seen = replay.unseen_share is None
+        only = "only "
+        why = ": other work hides this cost" if seen else ": it would wait all the same"
     told = [
-        f"By replay of the trace (a model), the step would be only {replay.speedup:.2f}x as fast "
-        f"without {without}: {why}."
+        f"By replay of the trace (a model), the step would be {only}{replay.speedup:.2f}x as fast "
+        f"without {without}{why}."
     ]
     if replay.best is not None:
         best = _plain(_REPLAYED[replay.best], words)
-        slowed = ", or less, as the profiler slows the host down" if replay.profiler_slows else ""
-        told.append(f"Without {best} it would be {replay.best_speedup:.2f}x as fast{slowed}.")
+        gain = f"{replay.best_speedup:.2f}x as fast{_slowed(replay)}"
+        told.append(f"Without {best} it would be {gain}.")
     return [Statement(sentence=text) for text in told]

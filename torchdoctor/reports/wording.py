@@ -6,6 +6,7 @@ from torchdoctor.words import (
     Environment,
     ProgramFailure,
     Recommendation,
+    RecommendedFix,
     Report,
     Trial,
 )
@@ -73,15 +74,32 @@ def how_it_failed(failed: ProgramFailure) -> str:
     return f"The program itself failed after at least {steps} ({how})"
 
 
-def at_most(result: Trial | Recommendation) -> str:
-    """Return a sentence on a speed-up beyond what the fix works on; mostly empty."""
+_BELIEVED = {
+    "share": "by the time of",
+    "replay": "by replay of the trace (a model), which hides a part of",
+    "experiment": "by the experiment, in which other work hid a part of",
+}
+
+
+def bound_of(fix: RecommendedFix) -> str:
+    """Return the most that a fix can gain and what that rests on; "" where it is not known."""
+    if fix.bound is None:
+        return ""
+    rests_on = _BELIEVED.get(fix.bound.by, _BELIEVED["share"])
+    works_on = clean(fix.bound.works_on)
+    return f"{ratio(fix.bound.speedup)}x at most, {rests_on} what it works on: {works_on}."
+
+
+def beyond_its_part(result: Trial | Recommendation) -> str:
+    """Return a sentence on a speed-up beyond what the fix was seen to work on; mostly empty."""
     if result.at_most is None or result.speedup is None:
         return ""
     several = isinstance(result, Recommendation) and len(result.fixes) > 1
-    works = "these fixes work on" if several else "this fix works on"
+    works = "these fixes were" if several else "this fix was"
     return (
-        f"The part of the step that {works} allows {ratio(result.at_most)}x at most, so part of "
-        f"the {ratio(result.speedup.estimate)}x is noise or another load on the machine."
+        f"The part of the step that {works} seen to work on explains {ratio(result.at_most)}x. "
+        f"{ratio(result.speedup.estimate)}x was measured, and counts; a part of it may be noise or "
+        "another load on the machine."
     )
 
 

@@ -252,13 +252,18 @@ def _covered_by_threads(table: Table, steps: Steps) -> float:
     return float(Intervals(steps.start, steps.end).covered(begun, ended).sum())
 
 
+def allocates(trace: Trace) -> Mask:
+    """Return which driver calls ask for memory of the device or give it back, once it is warm."""
+    return named(trace, trace.runtime, _ALLOCATION.match) & ~begins_context(trace)
+
+
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: memory asked of the driver, but to make the context."""
     steps, table = timeline.steps, trace.runtime
     if not len(table):
         return {}
     lasting = steps.inside(table)
-    kept = (lasting > 0) & named(trace, table, _ALLOCATION.match) & ~begins_context(trace)
+    kept = (lasting > 0) & allocates(trace)
     rows, lasting = table.where(kept), lasting[kept]
     inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
     gives_back = named(trace, rows, _GIVES_BACK.search)

@@ -75,6 +75,14 @@ def is_communication(name: str) -> bool:
     return "communication" in kernel_kinds(name)
 
 
+_CONVOLVES = re.compile(r"conv(?!ert)|wgrad|dgrad|fprop|scudnn|winograd", re.IGNORECASE)
+
+
+def convolves(name: str) -> bool:
+    """Return True for a kernel that convolves, by its name."""
+    return is_matrix_work(name) and _CONVOLVES.search(name) is not None
+
+
 def is_matrix_work(name: str) -> bool:
     """Return True for a matrix product, a convolution or fused attention."""
     kinds = kernel_kinds(name)

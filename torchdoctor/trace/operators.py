@@ -8,6 +8,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -73,38 +74,58 @@ _WORKING_SHARE = 0.5
 _WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
 _INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
 _GATHERS = re.compile(r"aten::_?(embedding|index|gather|scatter|take)")  # hardly any arithmetic
-_LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take between two operators
+LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take between two operators
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
 
 
-def summarise_operators(trace: Trace, timeline: Timeline) -> dict[str, Any]:
-    """Return fields of `TraceStatistics`: what ran on the host inside the steps, and between."""
-    steps, count = timeline.steps, len(timeline.steps)
-    host, table = steps.host, trace.operators
+@dataclass(frozen=True)
+class HostWork:
+    """What the host does in the steps: operators, which of them count, and the gaps between."""
+
+    table: Table
+    nesting: Nesting
+    working: Mask  # outermost working ones, loaders left out
+    large: Mask  # those of them that compute
+    gaps: Intervals  # outside any operator, driver call and loader
+
+
+def host_work(trace: Trace, timeline: Timeline) -> HostWork:
+    """Return the operators of the steps, and the gaps between them."""
+    host, table = timeline.steps.host, trace.operators
     operators = ~named(trace, table, lambda name: name.startswith(_ANNOTATION_PREFIXES))
     operators &= ~of_fetching_thread(trace, table)
     table = table.where(operators & (host.index(table.start) >= 0))
     branches = ["runtime", "data_loader"] + ["communication"] * (not trace.has_device)
     known = join(table.spans(), *(timeline.branches[branch] for branch in branches))
+    nesting = nest(table)
+    working = np.zeros(len(table), dtype=bool)
+    large = working
+    if len(table):
+        working = _outermost_working(table, nesting, timeline.steps)
+        working &= ~timeline.branches["data_loader"].contain(table.start)
+        large = working & (table.end - table.start >= LARGE_OPERATOR_NS)
+        large &= _usual_length(table, working) >= LARGE_OPERATOR_NS / _INTERRUPTED
+        large[large] &= ~too_small(trace, table.where(large))
     gaps = subtract(union(host.start, host.end), known)
-    length = gaps.end - gaps.start
-    idle, outside = (
-        int(ns.sum()) / count / 1e9 for ns in (length, length[length >= _LONG_IDLE_NS])
-    )
+    return HostWork(table, nesting, working, large, gaps)
+
+
+def summarise_operators(
+    trace: Trace, timeline: Timeline, work: HostWork | None = None
+) -> dict[str, Any]:
+    """Return fields of `TraceStatistics`: what ran on the host inside the steps, and between."""
+    work = work or host_work(trace, timeline)
+    count, host, table = len(timeline.steps), timeline.steps.host, work.table
+    length = work.gaps.end - work.gaps.start
+    idle, outside = (int(ns.sum()) / count / 1e9 for ns in (length, length[length >= LONG_IDLE_NS]))
     if not len(table):
         return {"python_s": idle, "outside_s": outside}
-    nesting = nest(table)
-    working = _outermost_working(table, nesting, steps)
-    working &= ~timeline.branches["data_loader"].contain(table.start)
-    lengths = (table.end - table.start)[working]
-    large = working & (table.end - table.start >= LARGE_OPERATOR_NS)
-    large &= _usual_length(table, working) >= LARGE_OPERATOR_NS / _INTERRUPTED
-    large[large] &= ~too_small(trace, table.where(large))
-    in_large, in_all = table.spans(large), table.spans(working)
-    device_ns = _device_time(trace, timeline, table, nesting)
+    lengths = (table.end - table.start)[work.working]
+    in_large, in_all = table.spans(work.large), table.spans(work.working)
+    device_ns = _device_time(trace, timeline, table, work.nesting)
     gathers = named(trace, table, _GATHERS.match)
     if device_ns is None:
-        gather_ns = _inside(table.spans(large & gathers), host)
+        gather_ns = _inside(table.spans(work.large & gathers), host)
     else:
         gather_ns = device_ns[np.unique(table.name[gathers])].sum()
     return {
@@ -115,7 +136,7 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "small_operator_s": (_inside(in_all, host) - _inside(in_large, host)) / count / 1e9,
         "python_s": idle,
         "outside_s": outside,
-        "operators": _top_operators(trace, table, nesting, device_ns, count),
+        "operators": _top_operators(trace, table, work.nesting, device_ns, count),
     }
 
 
@@ -246,7 +267,7 @@ def _resumed(trace: Trace) -> list[Location]:
     return [locations[key] for key in sorted(locations)]
 
 
-_OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
+OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
 _LISTED, _OPERATORS = 3, 8
 
 
@@ -275,7 +296,7 @@ def _members(trace: Trace, timeline: Timeline) -> tuple[Ints, Ints, Ints]:
     pointwise = named(trace, device, lambda name: "pointwise" in kernel_kinds(name))
     pointwise &= timeline.steps.index(device.start) >= 0
     steps = join(
-        *(t.spans(named(trace, t, lambda name: name.startswith(_OPTIMIZER))) for t in trace.ranges)
+        *(t.spans(named(trace, t, lambda name: name.startswith(OPTIMIZER))) for t in trace.ranges)
     )
     pointwise &= (call < 0) | ~steps.contain(np.append(trace.runtime.start, -1)[call])
     order = np.lexsort((device.start, device["stream"], device["device"]))

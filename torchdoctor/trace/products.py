@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet
 from torchdoctor.trace import kinds
-from torchdoctor.trace.columns import Ints, Table, Trace, named, once
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named, once
 from torchdoctor.trace.device import device_time
 from torchdoctor.trace.nesting import Nesting, innermost, launch_rows, nest
 from torchdoctor.trace.product_sizes import (
@@ -144,17 +144,23 @@ def _launching(trace: Trace) -> tuple[Table, Nesting, Ints]:
     return table, nesting, launched_by
 
 
-def float32_matrix_s(trace: Trace, timeline: Timeline) -> float:
-    """Return the time per step of matrix kernels in plain float32, by name or by their inputs."""
+@once
+def float32_matrix_kernels(trace: Trace) -> Mask:
+    """Return which device events are matrix kernels in plain float32, by name or by inputs."""
     table, _, row = _launching(trace)
     first = [next(filter(None, types_of(inputs)), "") for inputs in trace.products]
     single = np.array([dtype.lower().removeprefix("c10::") == "float" for dtype in first] + [False])
     # Input types say nothing of a kernel whose name denies it, such as TF32 on tensor cores.
     by_inputs = single[np.append(table["product"], -1)[row]]
     by_inputs &= named(trace, trace.device, kinds.may_compute_float32)
-    float32 = by_inputs | named(trace, trace.device, kinds.computes_float32)
+    float32: Mask = by_inputs | named(trace, trace.device, kinds.computes_float32)
     float32 &= trace.device["kind"] == kinds.KERNEL
-    float32 &= timeline.steps.index(trace.device.start) >= 0
+    return float32
+
+
+def float32_matrix_s(trace: Trace, timeline: Timeline) -> float:
+    """Return the time per step of matrix kernels in plain float32."""
+    float32 = float32_matrix_kernels(trace) & (timeline.steps.index(trace.device.start) >= 0)
     return float(device_time(trace)[float32].sum()) / len(timeline.steps) / 1e9
 
 

@@ -10,7 +10,13 @@ from torchdoctor.trace.device import allocation, runtime_calls, summarise_copies
 from torchdoctor.trace.exchange import collective_kinds, gradient_exchange
 from torchdoctor.trace.kinds import KERNEL
 from torchdoctor.trace.nesting import launch_rows
-from torchdoctor.trace.operators import pointwise_chains, summarise_operators, traced_compilation
+from torchdoctor.trace.operators import (
+    host_work,
+    pointwise_chains,
+    summarise_operators,
+    traced_compilation,
+)
+from torchdoctor.trace.parts import traced_parts
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
 from torchdoctor.trace.program import backend_of, has_engine, optimizes, platform, trains
 from torchdoctor.trace.python import python_places
@@ -34,7 +40,8 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
     """Return all figures of one trace, means per step; without marks it is one span."""
     timeline = timeline or build_timeline(trace)
     steps, count = timeline.steps, len(timeline.steps)
-    fields = summarise_operators(trace, timeline) | allocation(trace, timeline)
+    work = host_work(trace, timeline)
+    fields = summarise_operators(trace, timeline, work) | allocation(trace, timeline)
     missing = device_missing(trace, steps)
     about = doubts_about(trace, missing)
     shares = _host_shares(timeline, fields["outside_s"], device_unknown=missing is not None)
@@ -64,6 +71,7 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         python_places=python_places(trace, timeline),
         exchange=gradient_exchange(trace, timeline),
         collectives=collective_kinds(trace, timeline),
+        parts=traced_parts(trace, timeline, work),
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],
         trains=trains(trace),

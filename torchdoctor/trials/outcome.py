@@ -127,7 +127,7 @@ class Judgement:
         return None
 
     def at_most(self, members: Members) -> float | None:
-        """Return the most that fixes can gain by what they work on, if they came out above it.
+        """Return what the parts explain that fixes touch, if they came out above it; that counts.
 
         Shares of several may overlap. Where little else is left of a step, that gets faster too:
         13.6x was measured of a step that waits for seven eighths of its time.
@@ -239,7 +239,7 @@ class Judgement:
             verdict in ("faster", "looks-faster", "unclear")
             and (bound := self.at_most(members)) is not None
         ):
-            parts.append(f"more than the time that it works on allows ({bound:.2f}x)")
+            parts.append(f"more than the time that it was seen to work on explains ({bound:.2f}x)")
         if verdict == "faster" and measured.gain < math.log1p(WORTH):
             parts.append(f"gains less than {WORTH:.0%}")
         numerics, facts = measured.numerics, measured.arm.facts

@@ -16,6 +16,7 @@ from torchdoctor.words.program import *
 from torchdoctor.words.recording import *
 from torchdoctor.words.report import *
 from torchdoctor.words.specs import *
+from torchdoctor.words.touched import *
 from torchdoctor.words.traced import *
 from torchdoctor.words.trials import *
 from torchdoctor.words.verdict import *

@@ -15,6 +15,7 @@ from torchdoctor.words.evidence import Evidence
 from torchdoctor.words.program import Location
 from torchdoctor.words.recording import Recording
 from torchdoctor.words.report import Finding
+from torchdoctor.words.touched import Touched
 from torchdoctor.words.traced import TraceStatistics
 
 Branch = Literal["data_loader", "memcpy", "communication", "gpu", "cpu", "other"]
@@ -22,6 +23,7 @@ Severity = Literal["high", "moderate", "advice"]
 _HIGH = 0.2  # share of the step: from here on a symptom is severe, unless its check says otherwise
 Settings = dict[str, Any]
 Sentence = Callable[[Recording], str | None]  # None: there is nothing to say
+Touches = Sequence[Touched] | None  # of one fix; None: the recording cannot say; empty: nothing
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 _HEADING = re.compile(r"^## (.+)$", re.M)
 PLATFORMS = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "Intel's XPU"}
@@ -194,8 +196,9 @@ class FixSpec(SwitchSpec):
     settings: Callable[[Recording], list[Settings]] = lambda _: [{}]  # most promising first
     says: Callable[[Settings], str | None] = lambda _: None  # with these settings; None: the title
     by_hand: Callable[[Recording], bool] = lambda _: False  # here it is code alone
-    works_on_s: Callable[[Recording], float | None] = lambda _: None  # of a step, below `phases`
-    phases: tuple[str, ...] = ()  # fields of StepStatistics that hold all that it works on
+    # What of the recorded step it works on and what is left: nothing else bounds its gain.
+    touches: Callable[[Recording], Touches] = lambda _: None
+    phases: tuple[str, ...] = ()  # fields of StepStatistics in which it works: fixes compete there
     includes: Callable[[Recording], tuple[str, ...]] = lambda _: ()  # ids of fixes within it
     together: Callable[[Settings, Recording], dict[str, Settings]] = lambda *_: {}
     ladder: Callable[[Recording], dict[str, Any] | None] = lambda _: None  # of `trials.arms.Ladder`

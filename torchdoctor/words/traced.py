@@ -196,6 +196,17 @@ class CollectiveKind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TracedPart:
+    """Events on the host and the device that a fix may work on; means per step."""
+
+    seconds: float  #: Time in which any of them runs, on whichever timeline.
+    device_s: float = 0.0  #: Of it, on the device.
+    beside_s: float = 0.0  #: Time in which the device does anything else, which stays.
+    remains_s: float = 0.0  #: What is left of chains of kernels if each were its longest.
+    bytes: int | None = None  #: Bytes that they move; null: not known, or no copies.
+
+
+@dataclass(frozen=True, kw_only=True)
 class BranchReplay:
     """A step without one of its costs."""
 
@@ -297,6 +308,8 @@ class TraceStatistics:
     pointwise: PointwiseChains | None = None  #: Kernels in a row that could be one; null: no GPU.
     compilation: TracedCompilation | None = None  #: torch.compile in the steps; null: not in them.
     python_places: list[PythonPlace] = field(default_factory=list)  #: At most 5, the costliest.
+    #: By name, as torchdoctor/trace/parts.py lists them; without a device those of the host alone.
+    parts: dict[str, TracedPart] = field(default_factory=dict)
     what_if: WhatIf | None = None  #: The trace replayed without each of its costs; null: not done.
     collectives: list[CollectiveKind] = field(default_factory=list)  #: By kind, costliest first.
     exchange: GradientExchange | None = None  #: Of gradients; null: no GPU, steps or backward pass.

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from torchdoctor.words.fix_sets import FixSet
 from torchdoctor.words.program import Location
+from torchdoctor.words.touched import Bound
 
 NOT_WORTH_ITS_TIME, OUT_OF_TIME = "not worth its time", "the time ran out"  # `Trial.because`
 
@@ -54,7 +55,7 @@ class Trial:
 
     fixes: FixSet  #: The settings of each fix that was switched on, by its id.
     speedup: Interval | None = None  #: Against the untouched program; null: not measured.
-    at_most: float | None = None  #: The most that its part of the step allows, if below speedup.
+    at_most: float | None = None  #: What its part of the step explains, if below speedup.
     #: faster: proven, by three pairs, or by two whose interval begins at 1.5. looks-faster: the
     #: interval lies above 1, and pairs are missing. slower: it lies below 1.
     verdict: Annotated[
@@ -102,6 +103,7 @@ class RecommendedFix:
     also_changes: list[str] = field(default_factory=list)  #: Sentences: what else the edit changes.
     #: recommended; or beside the set: confirmed, undecided, together, untried, offered.
     standing: str = "recommended"
+    bound: Bound | None = None  #: The most that it can gain by itself; null: not known.
 
     @property
     def as_set(self) -> FixSet:
@@ -155,7 +157,7 @@ class Recommendation:
 
     fixes: list[RecommendedFix] = field(default_factory=list)  #: In the order to apply them.
     speedup: Interval | None = None  #: All together, against the untouched program.
-    at_most: float | None = None  #: The most that their part of the step allows, if below speedup.
+    at_most: float | None = None  #: What their part of the step explains, if below speedup.
     numerics: str | None = None  #: Whether training stayed the same with all of them.
     numerics_reason: str | None = None  #: What that judgement rests on.
     peak_memory_bytes: int | None = None  #: Memory at its highest with all of them.

@@ -41,10 +41,12 @@ class Removal:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedGain:
-    """That a trace, replayed without the bottleneck, gains nothing."""
+    """What a trace, replayed without the branch of the largest share, gains beside another."""
 
-    branch: str  #: Branch of the tree that was left out.
+    branch: str  #: Branch of the tree whose share the verdict names, which was left out.
     speedup: float  #: Of the step without that.
+    hidden: bool = True  #: That gains hardly anything: other work hides its cost.
+    is_limit: bool = False  #: `best` gains far more, so that it is the bottleneck.
     best: str | None = None  #: Branch that gains most; null: none gains anything.
     best_speedup: float | None = None  #: Of the step without that.
     profiler_slows: bool = False  #: The profiler slows that branch down, so it gains less.
@@ -106,4 +108,6 @@ class Verdict:
     latest: LatestRank | None = None  #: That others wait for that rank; null: hardly any.
     rest: RestOfRecording | None = None  #: The part that it is of; null: whole steps.
     experiment: Removal | None = None  #: The cost removed for real; null: that was not tried.
-    replay: ReplayedGain | None = None  #: Why removing it would gain nothing; null: it may gain.
+    replay: ReplayedGain | None = (
+        None  #: What another cost gains beside it by replay; null: it gains most.
+    )
