@@ -481,12 +481,16 @@ class StepLog:
         self._thin_rows += last_step > THINNED_FROM
         self._begin_row(until_ns)
 
-    def end(self):
-        """End the last step with its last event, as no boundary follows; write its row."""
+    def settle(self):
+        """Take in what came, and the steps that it speaks for: nothing may follow to decide it."""
         self.work()
         leaning = self._rule.leaning() if self._thread is None else None
         if leaning is not None and leaning.is_sure:
-            self._begin(leaning, True)  # nothing more comes that could decide it
+            self._begin(leaning, True)
+
+    def end(self):
+        """End the last step with its last event, as no boundary follows; write its row."""
+        self.settle()
         learns = self._rule.learned > self._rule.bounded_at
         if (self.kind == "loader" and learns) or (self.kind == "backward" and self._begun):
             self._end_step(self._last_ns)

@@ -35,7 +35,7 @@ class Trackers:
         wrapping.before(self._watch, module, end, lambda *_, **__: log())
 
     def _log(self, module):
-        self._watch.log.work()
+        self._watch.log.settle()
         steps, spent = self._watch.log.totals
         total_s = sum(spent)
         if not steps or not total_s:
