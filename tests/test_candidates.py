@@ -264,7 +264,7 @@ def test_nothing_but_what_a_fix_touches_bounds_it():
 def test_a_fix_of_which_the_recording_holds_nothing_is_not_tried():
     idle = {"layout": fix(("data-wait",), touches=lambda seen: [])}
     found, refused = candidates(recording(), DIAGNOSIS, idle)
-    assert (found, [one.fix for one in refused]) == ([], ["layout"])
+    assert (found, [one.fixes.only for one in refused]) == ([], ["layout"])
     found, _ = candidates(recording(), DIAGNOSIS, idle, fixes=["layout"])
     assert [one.fix for one in found] == ["layout"], "whoever names it, tries it"
 

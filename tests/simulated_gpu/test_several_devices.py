@@ -48,7 +48,7 @@ NVML = """devices=2
 
 def test_a_run_is_told_by_the_gpu_that_computes_whatever_the_drivers_order(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCALED.replace("STEPS", "100000"), encoding="utf-8")
-    options = ["--no-fixes", "--budget", "40s", "--output", "run", "train.py"]
+    options = ["--no-fixes", "--budget", "100s", "--output", "run", "train.py"]
     ended = devices.doctor(tmp_path, "run", *options, settings=SETTINGS, nvml=NVML)
     assert ended.returncode == 0, ended.stderr[-2000:]
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))

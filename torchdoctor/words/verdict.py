@@ -108,6 +108,4 @@ class Verdict:
     latest: LatestRank | None = None  #: That others wait for that rank; null: hardly any.
     rest: RestOfRecording | None = None  #: The part that it is of; null: whole steps.
     experiment: Removal | None = None  #: The cost removed for real; null: that was not tried.
-    replay: ReplayedGain | None = (
-        None  #: What another cost gains beside it by replay; null: it gains most.
-    )
+    replay: ReplayedGain | None = None  #: What others gain by replay; null: less than it.
