@@ -73,8 +73,8 @@ class RestOfRecording:
 class Verdict:
     """What holds the step back, as data: kind, place, share, proof, cure."""
 
-    #: Which text it is; finding: its proof says all; cpu_beside: it computes, beside what is larger;
-    #: earlier: of schema 1.x, of which the sentence is all that is known.
+    #: Which text it is; finding: its proof says all; cpu_beside: beside what is larger; earlier: of
+    #: schema 1.x, of which the sentence is all that is known.
     kind: Annotated[
         str,
         "data_loader",
