@@ -266,7 +266,7 @@ def test_a_fix_of_which_the_recording_holds_nothing_is_not_tried():
     found, refused = candidates(recording(), DIAGNOSIS, idle)
     assert (found, [one.fixes.only for one in refused]) == ([], ["layout"])
     found, _ = candidates(recording(), DIAGNOSIS, idle, fixes=["layout"])
-    assert [one.fix for one in found] == ["layout"], "whoever names it, tries it"
+    assert [one.fixes.first for one in found] == ["layout"], "whoever names it, tries it"
 
 
 def test_where_nearly_all_of_a_step_is_touched_no_figure_is_a_bound():

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from compared_pairs import diagnosed, samples, synthetic
+from in_words import evidence_of
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -217,9 +218,10 @@ def test_a_scripts_own_level_has_no_line_that_the_trace_does_not_know() -> None:
     seen = recording({"steps": None, "shares": {"other": 0.95}, "trace": trace})
     [found] = catalogue.checks()["outside-operators"].findings(seen)
     assert found.location is None
-    assert found.evidence[1].sentence.startswith("It passes in own.py outside its functions (90%)")
+    where = evidence_of(found, seen)[1]
+    assert where.startswith("It passes in own.py outside its functions (90%)")
     assert "own.py:21" not in lines_of(traced(python_places=places))
-    assert "rec.py" not in found.evidence[1].sentence
+    assert "rec.py" not in where
 
 
 def test_a_single_event_has_its_verb(tmp_path: Path) -> None:

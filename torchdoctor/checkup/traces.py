@@ -104,10 +104,16 @@ def trace_checkup(
         reproduce=[shlex.join(command)],
     )
     report = with_sentences(report)
-    if annotated is not None and chosen.timeline is not None:
-        findings = report.diagnosis.findings
-        annotate(Path(trace.path), annotated, chosen.timeline, chosen.start_us, findings)
+    if annotated is not None:
+        _annotate(chosen, annotated, report)
     return report
+
+
+def _annotate(chosen: RankTrace, annotated: Path, report: Report) -> None:
+    """Write the trace with tracks of its own, which hold the findings in words."""
+    if chosen.timeline is not None:
+        path, findings = Path(chosen.statistics.path), report.diagnosis.findings
+        annotate(path, annotated, chosen.timeline, chosen.start_us, findings)
 
 
 def _step_time(trace: TraceStatistics) -> StepTime | None:

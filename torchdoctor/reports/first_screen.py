@@ -114,9 +114,9 @@ def _lines_of(blocks: Sequence[Block]) -> int:
 
 def _cause(report: Report) -> list[Block]:
     """Return the cause with its place, and what proves it, each at most two lines long."""
-    said = statements(report)
-    first, *rest = [_placed(statement, report) for statement in said] or [""]
-    proof = _proof(report, said)
+    verdict = statements(report)
+    first, *rest = [_placed(statement, report) for statement in verdict] or [""]
+    proof = _proof(report, verdict)
     return [*sentences(first, tone="strong"), *sentences(" ".join(rest), proof, tone="soft")]
 
 
@@ -126,7 +126,7 @@ def _placed(statement: Statement, report: Report) -> str:
     return f"{sentence.removesuffix('.')} ({where})." if where else sentence
 
 
-def _proof(report: Report, said: Sequence[Statement]) -> str:
+def _proof(report: Report, verdict: Sequence[Statement]) -> str:
     """Return a fact of the finding behind the verdict that the verdict has not said; or ""."""
     told = report.diagnosis
     named = [finding for finding in told.findings if finding.check == told.detail]
@@ -137,7 +137,7 @@ def _proof(report: Report, said: Sequence[Statement]) -> str:
         return _NOT_PROFILED if is_unprofiled else ""
     repeated = quoted(told)
     further = [x for x in finding.evidence if not any(x is fact for fact in repeated)]
-    shares = {round(share, 2) for statement in said for share in statement.shares}
+    shares = {round(share, 2) for statement in verdict for share in statement.shares}
     placed = [fact for fact in further if fact.location is not None]
     news = [fact for fact in further if not _repeats(fact, shares)]
     proof = next(iter(placed or news), None)

@@ -103,8 +103,8 @@ def with_sentences(report: Report) -> Report:
         rest=rest and replace(rest, why=_told(None, rest.why, words, cwd)),
     )
     told = replace(diagnosis, findings=findings, verdict=verdict)
-    said = statements(replace(report, diagnosis=told))
-    sentence = " ".join(statement.sentence for statement in said)
+    whole = statements(replace(report, diagnosis=told))
+    sentence = " ".join(statement.sentence for statement in whole)
     return replace(report, diagnosis=replace(told, sentence=sentence))
 
 
