@@ -103,10 +103,15 @@ def trace_checkup(
         beware=[*_left_out(left_out), *_too_little(ranks, chosen)],
         reproduce=[shlex.join(command)],
     )
-    report = with_sentences(report)
+    return _finished(report, chosen, annotated)
+
+
+def _finished(report: Report, chosen: RankTrace, annotated: Path | None) -> Report:
+    """Return the report in words; the trace goes to `annotated` with tracks of its own."""
+    told = with_sentences(report)
     if annotated is not None:
-        _annotate(chosen, annotated, report)
-    return report
+        _annotate(chosen, annotated, told)
+    return told
 
 
 def _annotate(chosen: RankTrace, annotated: Path, report: Report) -> None:

@@ -10,6 +10,7 @@ from torchdoctor.words import Bound, Touched, Touches, TraceStatistics, TriedCei
 from torchdoctor.words.traced import REPRODUCED_WITHIN
 
 _LEAST_LEFT = REPRODUCED_WITHIN  # of a step: where less is left, no figure says how much
+LARGEST_BOUND = 1.0 / _LEAST_LEFT  # as a speed-up
 _BELIEVED_FROM = 0.005  # of the step: what says so much less than the shares do
 
 

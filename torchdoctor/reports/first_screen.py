@@ -5,10 +5,10 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.bounds import bound_of
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
 from torchdoctor.reports import handed_out, network, other_load, unobserved, wording
+from torchdoctor.reports.bounds_shown import by_hand_at_most, worth_of
 from torchdoctor.reports.document import (
     Bars,
     Block,
@@ -35,7 +35,6 @@ from torchdoctor.words import (
     Note,
     RecommendedFix,
     Report,
-    Touched,
     Trial,
     set_of,
 )
@@ -53,7 +52,6 @@ from torchdoctor.words.figures import (
     seconds,
     speedup,
 )
-from torchdoctor.words.report import Finding
 from torchdoctor.words.traced import MATTERS
 
 _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 8, 2
@@ -364,7 +362,7 @@ def _not_measured(report: Report) -> list[Block]:
         return sentences(f"{'torchdoctor knows no fix for this. ' * unknown}{reason}")
     by_hand = [x for x in findings if x.check == report.diagnosis.detail]
     leads = [("by hand", to_do, by_hand)] if to_do else []
-    bounds = [_by_hand_at_most(report, by_hand)] if to_do else []
+    bounds = [by_hand_at_most(report, by_hand)] if to_do else []
     bounds += [fix.bound for fix in offered]
     for fix in offered:
         spec = catalogue.fixes().get(fix.fix)  # a report may name a fix of another version
@@ -384,32 +382,11 @@ def _not_measured(report: Report) -> list[Block]:
     shares = [bound.works_on for bound, _ in shown if bound]
     rest = len(leads) - len(shown)
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
-    figures = KeyFigures("WHAT COULD HELP, not measured", _worth(bounds), [row for _, row in shown])
+    figures = KeyFigures(
+        "WHAT COULD HELP, not measured", worth_of(bounds), [row for _, row in shown]
+    )
     shared = same if len(set(shares)) < len(shares) else ""
     return [figures, *sentences(shared, more * bool(offered), reason)]
-
-
-def _worth(bounds: Sequence[Bound | None]) -> str:
-    """Return what the bounds of fixes rest on, or that there is hardly anything to gain."""
-    known = [bound for bound in bounds if bound]
-    if not known:
-        return ""
-    told = "bounds" if max(bound.speedup for bound in known) >= MATTERS else "hardly any gain,"
-    model = ", or replay (a model)" if any(bound.by == "replay" for bound in known) else ""
-    return f"{told} by what each works on{model}"
-
-
-def _by_hand_at_most(report: Report, findings: Sequence[Finding]) -> Bound | None:
-    """Return the bound of ending the largest cost of these findings."""
-    trace, checks = report.trace, catalogue.checks()
-    if trace is None:
-        return None
-    bounds = []
-    for check, share in ((checks[x.check], x.share_of_step) for x in findings):
-        branch = "cpu" if check.asks("gpu") else check.branch  # a GPU idles for its host
-        cost = Touched(label=check.ident, seconds=share or 0.0, of_s=1.0, branch=branch)
-        bounds += [bound_of([cost], trace)] if share else []
-    return max((x for x in bounds if x), key=lambda bound: bound.speedup, default=None)
 
 
 def _ending(report: Report) -> list[Block]:

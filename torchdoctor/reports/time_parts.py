@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from torchdoctor.advice.diagnosis import bound
+from torchdoctor.facts.bounds import LARGEST_BOUND
 from torchdoctor.facts.lookup import exposed_python, unlike_profiled
 from torchdoctor.reports.document import Bar
 from torchdoctor.words import Report, Shares, TriedCeiling, figures
@@ -60,13 +61,18 @@ def upper_bounds(report: Report) -> str:
     measured = report.recommendation.speedup
     reached = measured.estimate if measured is not None else 0.0
     replayed = [
-        (gain, f"without {figures.SHARE_LABELS.get(branch, branch)} {figures.ratio(gain)}x")
+        (gain, f"without {figures.SHARE_LABELS.get(branch, branch)} {_replayed_bound(gain)}")
         for branch, gain in replayed_gains(report).items()
         if gain >= max(MATTERS, reached)  # a model that a measurement refutes says nothing
     ]
     texts = [text for _, text in sorted(tried or replayed, reverse=True)[:_MOST_BOUNDS]]
     how = "experiment" if tried else "replay of the trace"
     return f"upper bounds by {how}: {', '.join(texts)}" if texts else ""
+
+
+def _replayed_bound(gain: float) -> str:
+    """Return a speed-up by replay; where hardly anything is left, no figure says how much."""
+    return f"{figures.ratio(gain)}x" if gain < LARGEST_BOUND else "hardly anything is left"
 
 
 def bound_lines(report: Report) -> list[str]:

@@ -308,9 +308,9 @@ def _replayed(replay: ReplayedGain | None, words: dict[str, str]) -> list[Statem
     without = _plain(_REPLAYED[replay.branch], words)
     only, why = "", ""
     if replay.hidden:
-        seen = replay.unseen_share is None
+        waits_for_unseen = replay.unseen_share is not None
         only = "only "
-        why = ": other work hides this cost" if seen else ": it would wait all the same"
+        why = ": it would wait all the same" if waits_for_unseen else ": other work hides this cost"
     told = [
         f"By replay of the trace (a model), the step would be {only}{replay.speedup:.2f}x as fast "
         f"without {without}{why}."

@@ -27,12 +27,12 @@ def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:
         verdict["place"] = diagnosis.get("location")
     today = {name: value for name, value in diagnosis.items() if name != "location"}
     today["verdict"] = verdict
-    found = diagnosis.get("findings")
-    if not isinstance(found, list):
+    findings = diagnosis.get("findings")
+    if not isinstance(findings, list):
         return today
-    today["findings"] = [_finding(finding) for finding in found]
+    today["findings"] = [_finding(finding) for finding in findings]
     detail = diagnosis.get("detail")
-    for finding in found:
+    for finding in findings:
         if detail is not None and isinstance(finding, dict) and finding.get("check") == detail:
             verdict["proof"] = {"check": detail, "facts": _repeated(finding, told)}
             break

@@ -1,0 +1,32 @@
+"""What the first screen says of bounds: what they rest on, and that of a change by hand."""
+
+from collections.abc import Sequence
+
+from torchdoctor.advice import catalogue
+from torchdoctor.facts.bounds import bound_of
+from torchdoctor.words import Bound, Report, Touched
+from torchdoctor.words.report import Finding
+from torchdoctor.words.traced import MATTERS
+
+
+def worth_of(bounds: Sequence[Bound | None]) -> str:
+    """Return what the bounds of fixes rest on, or that there is hardly anything to gain."""
+    known = [bound for bound in bounds if bound]
+    if not known:
+        return ""
+    told = "bounds" if max(bound.speedup for bound in known) >= MATTERS else "hardly any gain,"
+    model = ", or replay (a model)" if any(bound.by == "replay" for bound in known) else ""
+    return f"{told} by what each works on{model}"
+
+
+def by_hand_at_most(report: Report, findings: Sequence[Finding]) -> Bound | None:
+    """Return the bound of ending the largest cost of these findings."""
+    trace, checks = report.trace, catalogue.checks()
+    if trace is None:
+        return None
+    bounds = []
+    for check, share in ((checks[x.check], x.share_of_step) for x in findings):
+        branch = "cpu" if check.asks("gpu") else check.branch  # a GPU idles for its host
+        cost = Touched(label=check.ident, seconds=share or 0.0, of_s=1.0, branch=branch)
+        bounds += [bound_of([cost], trace)] if share else []
+    return max((x for x in bounds if x), key=lambda bound: bound.speedup, default=None)
