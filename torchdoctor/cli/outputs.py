@@ -6,6 +6,7 @@ trace, which may have taken hours to record, has the suffix of a report.
 """
 
 import contextlib
+import importlib.util
 import os
 import re
 import sys
@@ -108,6 +109,10 @@ def _ours(kind: str, path: Path) -> bool:
 
 def _check_folder(folder: Path) -> None:
     """Raise UsageError where a TensorBoard folder could not be written at the end."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UsageError(
+            "TensorBoard's writer is not installed here: pip install 'torchdoctor[tensorboard]'."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
