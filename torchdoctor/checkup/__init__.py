@@ -2,5 +2,5 @@
 
 In: a `Workload` or trace files, settings.
 Out: a `Report`.
-May import: words, facts, machine, edits, trace, launch, advice, observe, pairs, trials, clusters.
-"""
+May import: words, facts, machine, edits, trace, launch, advice, observe, pairs, trials, reports, clusters.
+"""  # noqa: E501

@@ -141,7 +141,13 @@ def _workload_record(workload: Workload) -> WorkloadRecord:
     if workload.script is not None:
         with contextlib.suppress(OSError):
             digest = hashlib.sha256(Path(workload.script).read_bytes()).hexdigest()
-    return WorkloadRecord(command=workload.typed, cwd=workload.cwd, script_sha256=digest)
+    return WorkloadRecord(
+        command=workload.typed,
+        cwd=workload.cwd,
+        python=workload.python,
+        python_from=workload.python_from,
+        script_sha256=digest,
+    )
 
 
 def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:

@@ -30,6 +30,7 @@ from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.reports.summary import summarized
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
@@ -124,7 +125,7 @@ class _Checkup(RunResults):
                 self._share_out()  # the shares may not be there yet
                 self._diagnose()
             self.doubts.append("The run was interrupted: the report holds what was measured.")
-        report = without_secrets(self._assemble(), self._secrets)
+        report = without_secrets(summarized(self._assemble()), self._secrets)
         try:
             write_record(report, self.folder / "report.json")
         except UsageError as error:
@@ -150,7 +151,9 @@ class _Checkup(RunResults):
         self.tell(replace(now, sends_to=list(hosts)))
 
     def _observe(self) -> Observation:
-        message = "The untouched program runs, and its steps are observed"
+        workload = self.recording.workload
+        by = f"{workload.python} ({workload.python_from})" if workload.python else "its command"
+        message = f"The untouched program runs, and its steps are observed; started by {by}"
         why = "Everything else is compared with it"
         self._relay(ProgressEvent(phase="observe", message=message, why=why))
         budget = self.settings.budget_s

@@ -129,11 +129,12 @@ def _check_folder(folder: Path) -> None:
 def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bool | None) -> None:
     """Write the page, the report's files and TensorBoard's; show it, unless `details` is None."""
     from torchdoctor.reports.formats import show, write_page
+    from torchdoctor.reports.summary import summarized
     from torchdoctor.words.record_files import write_record
 
     json, html = files["report"], files["HTML page"]
     if json is not None:
-        write_record(report, json)
+        write_record(summarized(report), json)
     write_page(report, html)
     if details is not None:
         show(report, details)

@@ -15,6 +15,7 @@ from torchdoctor.reports import details, first_screen, html, markdown, terminal,
 from torchdoctor.reports.document import PAGE_NAME, Document, prose
 from torchdoctor.reports.pictures import pictures
 from torchdoctor.reports.run_columns import read_measured
+from torchdoctor.reports.summary import summarized
 from torchdoctor.words import Finding, Report, Trial
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, duration, fixes_with_settings, relative
@@ -66,7 +67,7 @@ def rendered(
     """
     match format:
         case "json":
-            return encode(report).decode("utf-8").rstrip("\n") + "\n"
+            return encode(summarized(report)).decode("utf-8").rstrip("\n") + "\n"
         case "sarif":
             return sarif(report)
         case "html":

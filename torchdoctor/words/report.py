@@ -9,17 +9,19 @@ from torchdoctor.words.launches import ProgramFailure
 from torchdoctor.words.network import NetworkUse
 from torchdoctor.words.program import Location
 from torchdoctor.words.recording import StepStatistics
+from torchdoctor.words.summary import Summary
 from torchdoctor.words.traced import RankTime, Shares, TraceStatistics
 from torchdoctor.words.trials import (
     Ceiling,
     Interval,
     Recommendation,
+    RefusedFixes,
     TrainingTrial,
     Trial,
     TriedCeiling,
 )
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "3.0"
 TWO_MODES = 0.15  # mean and median apart by more: steps come in two kinds
 # The branches of the decision tree, in its order.
 BRANCHES = ("data_loader", "memcpy", "communication", "gpu", "cpu", "other")
@@ -142,6 +144,9 @@ class WorkloadRecord:
 
     command: list[str]  #: The command as it was typed, one string for each argument.
     cwd: str = ""  #: The folder it was started in.
+    python: str | None = None  #: The interpreter that started it; null: another command did.
+    #: What named it: --python, the command, the active virtual environment, ./.venv, ...
+    python_from: str | None = None
     script_sha256: str | None = None  #: Of the script's bytes, to tell whether it changed.
 
 
@@ -229,7 +234,8 @@ class Ending:
 class Report:
     """All that a run says. Renderers read this and compute nothing."""
 
-    schema_version: str = SCHEMA_VERSION  #: Version of these names, "2.x"; x only adds fields.
+    summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
+    schema_version: str = SCHEMA_VERSION  #: Version of these names, "3.x"; x only adds fields.
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
     elapsed_s: float | None = None  #: How long the run took, in seconds; null: not a run.
@@ -241,7 +247,8 @@ class Report:
     #: The most that fixing a branch could give; null: neither tried nor replayed. Not advice.
     ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))
     ceiling_trials: list[TriedCeiling] = field(default_factory=list)  #: Costs taken away for real.
-    trials: list[Trial] = field(default_factory=list)  #: Every fix that was tried or refused.
+    trials: list[Trial] = field(default_factory=list)  #: Every fix that was tried.
+    refused: list[RefusedFixes] = field(default_factory=list)  #: Fixes that cannot apply here.
     training_trials: list[TrainingTrial] = field(default_factory=list)  #: Advice tried on training.
     no_trials_reason: str | None = None  #: Where nothing was tried, why.
     ending: Ending | None = None  #: Why the search for fixes stopped; null: nothing was tried.
