@@ -51,7 +51,8 @@ def encode(record: Report | Comparison | GateReport) -> bytes:
     """
     if isinstance(record, Report):
         ceilings = {**dict.fromkeys(BRANCHES), **record.ceilings}
-        record = refused_fixes.grouped(dataclasses.replace(record, ceilings=ceilings))
+        record = dataclasses.replace(record, ceilings=ceilings, schema_version=SCHEMA_VERSION)
+        record = refused_fixes.grouped(record)
     return _encode(_finite(record))
 
 
