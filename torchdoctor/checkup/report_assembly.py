@@ -85,7 +85,7 @@ def assemble(run: RunResults) -> Report:
         torchdoctor_version=__version__,
         created=run.created,
         elapsed_s=run.elapsed_s,
-        workload=_workload_record(recording.workload),
+        workload=workload_record(recording.workload),
         environment=recording.environment,
         settings=settings_of(recording),
         baseline=_baseline(recording, trials),
@@ -135,7 +135,7 @@ def _recommendation(trials: TrialResults, coded: list[RecommendedFix]) -> Recomm
     )
 
 
-def _workload_record(workload: Workload) -> WorkloadRecord:
+def workload_record(workload: Workload) -> WorkloadRecord:
     """Return what was run, with the script's checksum so that a later report can be compared."""
     digest = None
     if workload.script is not None:

@@ -212,10 +212,10 @@ def _known_interpreters(folder: str) -> Iterator[Interpreter]:
     ]
     named += [(sys.executable, "torchdoctor's own environment")]
     named += [(shutil.which(name), "the PATH") for name in ("python3", "python")]
-    seen = set()
+    asked = set()
     for path, name in named:
-        if path and path not in seen:
-            seen.add(path)
+        if path and path not in asked:
+            asked.add(path)
             yield Interpreter(path=path, named_by=name)
 
 

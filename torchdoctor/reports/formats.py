@@ -21,7 +21,7 @@ from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, duration, fixes_with_settings, relative
 from torchdoctor.words.record_files import encode, write_text
 
-FORMATS = ("terminal", "html", "markdown", "json", "sarif")
+FORMATS = ("text", "html", "markdown", "json", "sarif")
 _LEVELS = {"high": "warning", "moderate": "warning", "advice": "note"}
 _BASE = "SRCROOT"  # GitHub's name for the top of the repository
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -74,7 +74,7 @@ def rendered(
             return html.render(document(report, folder), pictures(report))
         case "markdown":
             return markdown.render(document(report, folder), full)
-        case "terminal":
+        case "text" | "terminal":
             return terminal.render(document(report, folder), width, full)
     raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
 

@@ -50,6 +50,11 @@ def of_report(report: Report) -> Summary:
     )
 
 
+def with_summary(report: GateReport) -> GateReport:
+    """Return the gate's report with its summary."""
+    return replace(report, summary=of_gate(report))
+
+
 def of_gate(report: GateReport) -> Summary:
     """Return the answer of a gate."""
     following = None

@@ -213,7 +213,9 @@ _OURS = re.compile(
     rb"schema_version\"\s*:\s*\"[^\"]*\"\s*,\s*\"(?:kind\"\s*:\s*\"(\w+)|\w+))"
 )
 _OURS_WITHIN = 4096
-_OF_A_LAUNCH = re.compile(r"(?:process|done)-\d+\.json|(?:turn|plan|settings|applied-patch)\.json")
+_OF_A_LAUNCH = re.compile(
+    r"(?:process|done)-\d+\.json|(?:turn|plan|settings|applied-patch|status)\.json"
+)
 _EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
 
 

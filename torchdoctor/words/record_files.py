@@ -56,6 +56,11 @@ def encode(record: Report | Comparison | GateReport) -> bytes:
     return _encode(_finite(record))
 
 
+def encoded(fields: dict[str, Any]) -> str:
+    """Return fields as JSON, as `encode` does."""
+    return _encode(_finite(fields)).decode()
+
+
 def without_secrets(record: _Record, values: Sequence[str]) -> _Record:
     """Return a record with `***` wherever one of these values stands in a text of it."""
     if not secret_values.findable(values):

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from torchdoctor.words.fix_sets import FixSet
 from torchdoctor.words.report import Report
-from torchdoctor.words.trials import FixSet, RefusedFixes, Trial
+from torchdoctor.words.trials import RefusedFixes, Trial
 
 
 def grouped(report: Report) -> Report:

@@ -197,6 +197,7 @@ class ProgressEvent:
     launches_done: int = 0
     elapsed_s: float = 0.0  # since the run began
     budget_s: float | None = None
+    diagnosis: str = ""  # the verdict with its place, from when it is known
     best: str | None = None  # "loader-workers (num_workers=4) 1.83x (1.79-1.88)"
     sends_to: list[str] = field(default_factory=list)  # other machines, by each launch
 
