@@ -423,13 +423,8 @@ def env(format: Format = "text") -> None:
     if format == "json":
         from torchdoctor.reports.wording import machine
 
-        fields = {
-            "python": environment.python,
-            "python_from": environment.python_from,
-            "job": described(),
-        }
-        ruled_out = {"environment": environment.machine, "ruled_out": environment.ruled_out}
-        print_json(Summary(sentence=machine(environment.machine)), **fields, **ruled_out)
+        sentence = machine(environment.machine)
+        print_json(Summary(sentence=sentence), **vars(environment), job=described())
         return
     if format == "markdown":
         print_text("```\n" + "\n".join(map(clean, lines)) + "\n```\n")
