@@ -2,10 +2,10 @@
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from commands import torchdoctor
@@ -152,4 +152,4 @@ def test_a_detached_run_returns_with_its_folder_and_goes_on(tmp_path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.5)
     assert now.state == "failed" and now.summary.sentence
-    assert os.path.samefile(now.run_folder, printed["run_folder"])
+    assert Path(now.run_folder).samefile(printed["run_folder"])
