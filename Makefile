@@ -11,7 +11,7 @@ $(VENV)/.torch: constraints.txt
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from synthetic_traces import every_branch
 
 import torchdoctor
 
@@ -15,6 +20,16 @@ pytest.importorskip("build")
 pytest.importorskip("hatchling")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 ROOT = Path(__file__).parent.parent
+PROGRAM = """
+import torch
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3000):
+    optimizer.zero_grad()
+    model(torch.randn(64, 64)).square().mean().backward()
+    optimizer.step()
+"""
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -28,6 +43,87 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), cwd=ROOT)
     return folder
+
+
+def _required(distribution: metadata.Distribution) -> Iterator[str]:
+    for text in distribution.requires or []:
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement.name
+
+
+def _lend(packages: Path) -> set[str]:
+    """Link what an installed torchdoctor requires, and nothing else; return the names."""
+    [own] = metadata.distributions(name="torchdoctor", path=[str(packages)])
+    waiting, lent = list(_required(own)), set()
+    while waiting:
+        name = waiting.pop()
+        if name.lower() in lent:
+            continue
+        lent.add(name.lower())
+        distribution = metadata.distribution(name)
+        waiting += _required(distribution)
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] != ".."}:
+            source, link = Path(str(distribution.locate_file(top))), packages / top
+            if source.exists() and not link.exists():
+                link.symlink_to(source)
+    return lent
+
+
+@pytest.fixture(scope="module")
+def alone(built: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
+    """An environment with the wheel and what it requires: as `pip install` makes it, offline."""
+    folder = tmp_path_factory.mktemp("alone")
+    [wheel] = built.glob("*.whl")
+    run(sys.executable, "-m", "venv", "--without-pip", "env", cwd=folder)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "env" / "bin" / "python")]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel), cwd=folder)
+    [packages] = (folder / "env").glob("lib/python*/site-packages")
+    return folder, _lend(packages)
+
+
+def test_torch_and_other_large_packages_are_not_required(alone: tuple[Path, set[str]]) -> None:
+    assert not alone[1] & {"torch", "scipy", "tensorboard", "pandas", "pyarrow", "grpcio"}
+
+
+REPORT = ROOT / "docs" / "report.example.json"
+READING = [
+    ["diagnose", "trace.json"],
+    ["report", str(REPORT)],
+    ["explain", "loader-workers"],
+    ["explain", "--all"],
+    ["compare", str(REPORT), str(REPORT)],
+    ["patch", str(REPORT)],
+    ["env"],
+]
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_commands_work_without_torch(
+    arguments: list[str], alone: tuple[Path, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = alone
+    (folder / "trace.json").write_bytes(every_branch().text())
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    command = str(folder / "env" / "bin" / "torchdoctor")
+    printed = json.loads(run(command, *arguments, "--format", "json", cwd=folder))
+    assert next(iter(printed)) == "summary" and printed["summary"]["sentence"]
+    assert run(command, *arguments, "--format", "markdown", cwd=folder)
+    assert run(command, *arguments, cwd=folder)
+
+
+def test_a_program_runs_with_the_python_that_has_torch(
+    alone: tuple[Path, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = alone
+    (folder / "train.py").write_text(PROGRAM)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    command = str(folder / "env" / "bin" / "torchdoctor")
+    options = ["--no-fixes", "--budget", "60s", "--format", "json"]
+    printed = json.loads(run(command, "run", *options, sys.executable, "train.py", cwd=folder))
+    assert printed["workload"]["python"] == sys.executable
+    assert printed["workload"]["python_from"] == "the command"
+    assert printed["steps"]["steps"] > 0
 
 
 @pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])

@@ -17,12 +17,13 @@ from typing import Any, get_type_hints
 import msgspec
 
 from torchdoctor import words as records
-from torchdoctor.words import BRANCHES, SCHEMA_VERSION, FixSet, Report, comparison, gate
+from torchdoctor.reports.summary import summarized
+from torchdoctor.words import BRANCHES, SCHEMA_VERSION, FixSet, Report, comparison, gate, summary
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.gate import GateReport
 from torchdoctor.words.record_files import read_report, write_record
 
-_TYPES = {**vars(records), **vars(gate), **vars(comparison)}
+_TYPES = {**vars(records), **vars(gate), **vars(comparison), **vars(summary)}
 
 
 def report_schema() -> dict[str, Any]:
@@ -104,7 +105,7 @@ def report_page(example: str) -> str:
         "# report.json",
         "",
         "`torchdoctor run --json FILE` writes it, and every run folder holds one. Every field",
-        "below is always there; null means *not measured*, never zero. Within schema 1.x fields",
+        "below is always there; null means *not measured*, never zero. Within schema 2.x fields",
         "are only added, so pass over those that you do not know. NaN and infinity never appear.",
         "Units stand in the names: `_s` seconds, `_bytes`, `_share` 0 to 1. The same as a schema:",
         f"[report.schema.json](report.schema.json), version {SCHEMA_VERSION}.",
@@ -139,7 +140,7 @@ def main(arguments: list[str]) -> int:
         text = json.dumps(schema(), indent=2) + "\n"
         (folder / f"{name}.schema.json").write_text(text, encoding="utf-8")
     example = folder / "report.example.json"
-    write_record(read_report(example), example)  # with the fields that were added since
+    write_record(summarized(read_report(example)), example)  # with the fields that were added since
     page = report_page(example.read_text(encoding="utf-8"))
     (folder / "report.md").write_text(page, encoding="utf-8")
     return 0

@@ -23,8 +23,8 @@ from torchdoctor.gate.decision import (
 )
 from torchdoctor.gate.figures import Measured, estimator, metrics
 from torchdoctor.pairs.pair_times import Estimator
-from torchdoctor.trials.compare import t_quantile
 from torchdoctor.words import Block, Boundary, LaunchTiming, Pair, StepStatistics
+from torchdoctor.words.students_t import t_quantile
 
 # Log units: offset of a launch, random walk between launches, share of launches with a spike.
 MACHINES = {

@@ -17,9 +17,9 @@ from torchdoctor.gate.session import Observed
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.pairs.pair_times import Estimator
-from torchdoctor.trials.compare import t_quantile
 from torchdoctor.words import Interval, LaunchTiming, Pair, Workload
 from torchdoctor.words.gate import GateMetric
+from torchdoctor.words.students_t import t_quantile
 
 
 def time_row(low: float, high: float, tolerance: float = 0.02) -> GateMetric:

@@ -73,20 +73,44 @@ def test_other_options_of_python_are_not(project, options):
     workload_of([sys.executable, *options, "train.py"], cwd=str(project))
 
 
-def test_the_active_environment_comes_first_then_the_path(project, monkeypatch):
+def test_the_active_environment_comes_first_the_path_last(project, monkeypatch):
     first = interpreter(project / "venv" / "bin")
     second = interpreter(project / "path", "python3")
     monkeypatch.setenv("PATH", str(project / "path"))
     monkeypatch.setenv("VIRTUAL_ENV", str(project / "venv"))
-    assert choose_interpreter(None, str(project)) == first
-    monkeypatch.delenv("VIRTUAL_ENV")
-    assert choose_interpreter(None, str(project)) == second
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    local = interpreter(project / ".venv" / "bin")
+    own = interpreter(project / "own")
+    monkeypatch.setattr(sys, "executable", own)
+    order = [
+        (first, "the active virtual environment"),
+        (local, "./.venv"),
+        (own, "torchdoctor's own environment"),
+        (second, "the PATH"),
+    ]
+    without_torch: set[str] = set()
+    monkeypatch.setattr(module, "has_torch", lambda path: path not in without_torch)
+    for path, named_by in order:
+        chosen = choose_interpreter(None, str(project))
+        assert (chosen.path, chosen.named_by) == (path, named_by)
+        without_torch.add(path)  # the next is taken
+    with pytest.raises(UsageError, match="no torch"):
+        choose_interpreter(None, str(project))
+
+
+def test_what_was_asked_for_comes_before_the_commands_own_interpreter(project):
+    asked = interpreter(project / "asked")
+    typed = interpreter(project / "typed")
+    found = workload_of([typed, "train.py"], python=asked, cwd=str(project))
+    assert (found.command, found.python_from) == ([asked, "train.py"], "--python")
+    found = workload_of([typed, "train.py"], cwd=str(project))
+    assert (found.command, found.python_from) == ([typed, "train.py"], "the command")
 
 
 def test_an_interpreter_without_torch_is_passed_over_or_refused(project, monkeypatch):
     without = interpreter(project / "without", "python3")
     monkeypatch.setenv("PATH", str(project / "without"))
-    assert choose_interpreter(None, str(project)) == sys.executable
+    assert choose_interpreter(None, str(project)).path == sys.executable
     assert "no torch" in refused(project, "train.py", python=without)
     assert "no torch" in refused(project, without, "train.py")
 

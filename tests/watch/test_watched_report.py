@@ -149,7 +149,7 @@ def test_every_format_is_written_and_the_page_has_its_curves(
         assert f'<figure id="{picture}">' in page
     assert end_report.rendered(folder, "markdown").startswith("### torchdoctor watch")
     assert (folder / "report.txt").read_text().startswith("torchdoctor watch · ")
-    with pytest.raises(UsageError, match="choose terminal"):
+    with pytest.raises(UsageError, match="choose text"):
         end_report.rendered(folder, "sarif")
 
 

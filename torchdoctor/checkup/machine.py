@@ -1,24 +1,53 @@
 """What torchdoctor sees of this machine, and what that rules out (`torchdoctor env`)."""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from torchdoctor.advice import catalogue
+from torchdoctor.launch.workload import Interpreter, choose_interpreter
 from torchdoctor.machine.environment import accelerators, environment, named_gpus
 from torchdoctor.words import Environment, Gpu, Recording, Workload
+from torchdoctor.words.errors import UsageError
 
 FIGURES_AT = 13  # column
 
 
-def describe_environment() -> list[str]:
-    """Return what torchdoctor sees of this machine, and what that rules out; lines of text."""
-    machine = environment(None)
-    limits, usable = machine.container, accelerators(sys.executable)
+@dataclass(frozen=True, kw_only=True)
+class SeenEnvironment:
+    """This machine, with the Python that would start a program here."""
+
+    python: str
+    python_from: str
+    machine: Environment
+    ruled_out: list[str]
+
+
+def seen_environment() -> SeenEnvironment:
+    """Return what a program that is started here has at its disposal."""
+    try:
+        chosen = choose_interpreter(None, str(Path.cwd()))
+    except UsageError:  # none has torch
+        chosen = Interpreter(path=sys.executable, named_by="torchdoctor's own environment")
+    machine = environment(chosen.path)
+    usable = accelerators(chosen.path) if machine.torch else []
     if not machine.gpus:  # NVIDIA's driver tells of NVIDIA's alone
         machine = replace(machine, gpus=named_gpus(usable))
+    recording = Recording(workload=Workload(command=[], cwd=""), environment=machine)
+    return SeenEnvironment(
+        python=chosen.path,
+        python_from=chosen.named_by,
+        machine=machine,
+        ruled_out=_ruled_out(recording, bool(usable)),
+    )
+
+
+def describe_environment(here: SeenEnvironment) -> list[str]:
+    """Return what torchdoctor sees of this machine, and what that rules out; lines of text."""
+    machine, limits = here.machine, here.machine.container
     lines = [
-        f"torch        {_build(machine)}",
-        f"python       {machine.python}",
+        f"torch        {_build(machine, here.python)}",
+        f"python       {machine.python}, {here.python} ({here.python_from})",
         f"platform     {machine.platform}",
         f"CPU          {machine.cpu}, {machine.cpu_cores} cores, {machine.cpus:g} usable",
         f"CPU features {', '.join(machine.cpu_features) or 'unknown'}",
@@ -27,8 +56,7 @@ def describe_environment() -> list[str]:
         *([] if machine.gpus else ["GPU          none"]),
         f"driver       {machine.driver or 'none'}",
     ]
-    recording = Recording(workload=Workload(command=[], cwd=""), environment=machine)
-    ruled_out = _ruled_out(recording, bool(usable)) or ["nothing"]
+    ruled_out = here.ruled_out or ["nothing"]
     return [*lines, "", "Ruled out on this machine:", *(f"  {reason}" for reason in ruled_out)]
 
 
@@ -40,10 +68,10 @@ def _described(gpu: Gpu) -> str:
     return f"{gpu.name} ({_gib(gpu.memory_bytes)}, compute capability {capability})"
 
 
-def _build(machine: Environment) -> str:
+def _build(machine: Environment, python: str) -> str:
     """Return torch's version, and what it was built for."""
     if machine.torch is None:
-        return f"not installed in {sys.executable}"
+        return f"not installed in {python}"
     return machine.torch + (f" (built for {machine.built_for})" if machine.built_for else "")
 
 

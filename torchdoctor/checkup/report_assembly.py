@@ -92,7 +92,7 @@ def assemble(run: RunResults) -> Report:
         torchdoctor_version=__version__,
         created=run.created,
         elapsed_s=run.elapsed_s,
-        workload=_workload_record(recording.workload),
+        workload=workload_record(recording.workload),
         environment=recording.environment,
         settings=settings_of(recording),
         baseline=_baseline(recording, trials),
@@ -156,13 +156,19 @@ def _recommendation(trials: TrialResults, coded: list[RecommendedFix]) -> Recomm
     )
 
 
-def _workload_record(workload: Workload) -> WorkloadRecord:
+def workload_record(workload: Workload) -> WorkloadRecord:
     """Return what was run, with the script's checksum so that a later report can be compared."""
     digest = None
     if workload.script is not None:
         with contextlib.suppress(OSError):
             digest = hashlib.sha256(Path(workload.script).read_bytes()).hexdigest()
-    return WorkloadRecord(command=workload.typed, cwd=workload.cwd, script_sha256=digest)
+    return WorkloadRecord(
+        command=workload.typed,
+        cwd=workload.cwd,
+        python=workload.python,
+        python_from=workload.python_from,
+        script_sha256=digest,
+    )
 
 
 def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:

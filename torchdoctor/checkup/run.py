@@ -12,7 +12,7 @@ from pathlib import Path
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.advice.diagnosis import by_experiment, diagnose, too_short
-from torchdoctor.checkup.report_assembly import RunResults, assemble
+from torchdoctor.checkup.report_assembly import RunResults, assemble, workload_record
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.checkup.trace_verdict import with_waits
 from torchdoctor.facts.slow_reads import stays_cold
@@ -37,6 +37,8 @@ from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.reports.status import StatusFile
+from torchdoctor.reports.summary import summarized
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
@@ -77,7 +79,7 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     settings.check()
     began_s, created = settings.began_s or time.monotonic(), datetime.now(timezone.utc)
     imports_s = time.monotonic() - began_s  # where they took long, so does the report
-    folder = new_run_folder(settings.output, workload.cwd, created)
+    folder = settings.made_folder or new_run_folder(settings.output, workload.cwd, created)
     mode, network = "auto" if settings.sandbox else "none", settings.network
     with gone_if_refused(folder):
         chosen = Sandbox.choose(mode, folder, workload, network=network)
@@ -90,13 +92,14 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
         recorder = Recorder(workload, folder, sandbox, seed, kept.path, timeout_s, forks)
         report_s = min(_REPORT_S + imports_s, _REPORT_SHARE * settings.budget_s)
         recorder.end_by(began_s + settings.budget_s - report_s)
-        with contextlib.closing(recorder):
+        with contextlib.closing(recorder), StatusFile(folder) as status:
             return _Checkup(
                 settings=settings,
                 tell=progress,
                 began_s=began_s,
                 created=created.isoformat(timespec="seconds"),
                 folder=folder,
+                status=status,
                 sandbox=sandbox,
                 recorder=recorder,
                 recording=Recording(workload=workload, environment=machine, folder=str(folder)),
@@ -111,15 +114,18 @@ class _Checkup(RunResults):
     tell: Progress
     began_s: float  # time.monotonic()
     folder: Path
+    status: StatusFile
     sandbox: Sandbox
     recorder: Recorder
     doubts: list[str] = field(default_factory=list)
+    told: str = ""  # the diagnosis, once it is known
 
     def report(self) -> Report:
         """Go through the story; whatever interrupts it, write and return what is known."""
         try:
             observation = self._observe()
             self._diagnose()
+            self._tell_diagnosis()
             if too_short(self.recording) is not None:
                 self.no_trials_reason = "No fix was tried, because so few steps cannot be compared."
             elif self.settings.no_fixes:
@@ -133,9 +139,10 @@ class _Checkup(RunResults):
                 self._share_out()  # the shares may not be there yet
                 self._diagnose()
             self.doubts.append("The run was interrupted: the report holds what was measured.")
-        report = without_secrets(self._assemble(), self._secrets)
+        report = without_secrets(summarized(self._assemble()), self._secrets)
         try:
             write_record(report, self.folder / "report.json")
+            self.status.ended(report)
         except UsageError as error:
             # What was measured is printed all the same.
             return replace(report, doubts=[*report.doubts, str(error)], run_folder=None)
@@ -156,10 +163,28 @@ class _Checkup(RunResults):
         network = self.recorder.network
         hosts = dict.fromkeys(contact.place for contact in network.sent_to) if network else {}
         now = replace(event, elapsed_s=self._elapsed(), budget_s=self.settings.budget_s)
-        self.tell(replace(now, sends_to=list(hosts)))
+        now = replace(now, diagnosis=self.told)
+        now = replace(now, sends_to=list(hosts))
+        self.status.update(now)
+        self.tell(now)
+
+    def _tell_diagnosis(self) -> None:
+        """Say what slows the program as soon as it is known: fixes take minutes."""
+        known = Report(
+            workload=workload_record(self.recording.workload),
+            environment=self.recording.environment,
+            diagnosis=self.diagnosis,
+        )
+        answer = self.status.diagnosed(without_secrets(known, self._secrets))
+        place = f" ({answer.location})" if answer.location else ""
+        self.told = f"{answer.sentence.rstrip('.')}{place}"
+        message = "The bottleneck is known, and fixes for it are looked for"
+        self._relay(ProgressEvent(phase="diagnosis", message=message))
 
     def _observe(self) -> Observation:
-        message = "The untouched program runs, and its steps are observed"
+        workload = self.recording.workload
+        by = f"{workload.python} ({workload.python_from})" if workload.python else "its command"
+        message = f"The untouched program runs, and its steps are observed; started by {by}"
         why = "Everything else is compared with it"
         self._relay(ProgressEvent(phase="observe", message=message, why=why))
         budget = self.settings.budget_s

@@ -25,6 +25,7 @@ class RunSettings:
     began_s: float | None = None  # when its time began, of `time.monotonic()`; None: with the run
     timeout_s: float = 600.0
     output: Path | None = None
+    made_folder: Path | None = None  # for this run already, by who detached it
     # Gives what a watched run shows, with what a short or a whole observation adds.
     earlier: Callable[[Workload, Callable[..., Observation]], Observation] | None = None
     steps: int | None = None

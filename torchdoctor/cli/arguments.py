@@ -1,6 +1,7 @@
 """Arguments that several commands share, and how they are read."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.words.errors import UsageError
 
 _SEEDS = 2**32 - 1  # the largest that NumPy takes
+FORMATS = ("text", "json", "markdown")  # of every command
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 Command = Annotated[list[str], typer.Argument(help="The script, or any command after --.")]
@@ -59,6 +61,10 @@ On = Annotated[
 ]
 Nodes = Annotated[int, typer.Option(min=0, help="How many nodes (0: all of the cluster or job).")]
 Gpus = Annotated[int, typer.Option(min=0, help="GPUs that each pair gets on its node.")]
+Format = Annotated[str, typer.Option(help="How it is printed: text, json or markdown.")]
+ExitCode = Annotated[
+    bool, typer.Option("--exit-code", help="Exit with 10 where a fix is recommended.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no live progress.")]
 Details = Annotated[bool, typer.Option("--details", help="Show the full report.")]
 
@@ -75,6 +81,15 @@ def parse_duration(text: str) -> float:
         wrong = "must be longer than 0 s" if seconds <= 0 else "is no duration of 30 days or less"
         raise UsageError(f"'{text}' {wrong}: write it like 90s, 5m or 1h.")
     return seconds
+
+
+def checked_format(name: str, more: Iterable[str] = ()) -> str:
+    """Return the format, by its name of today; raise UsageError for another word."""
+    name = "text" if name == "terminal" else name
+    known = (*FORMATS, *more)
+    if name not in known:
+        raise UsageError(f"'{name}' is no format: choose {', '.join(known)}.")
+    return name
 
 
 def isolation(no_sandbox: bool, network: str) -> dict[str, Any]:

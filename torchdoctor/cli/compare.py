@@ -2,13 +2,14 @@
 
 import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import Details, Html, Json
-from torchdoctor.cli.outputs import check_written
+from torchdoctor.cli.arguments import Details, Html, Json, checked_format
+from torchdoctor.cli.outputs import check_written, print_text
 from torchdoctor.cli.stored import report_file
 from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
@@ -19,7 +20,6 @@ HELP = (
     "torchdoctor compare before.json.gz after.json.gz\n\n"
     "Exit codes: 0 compared, 2 a file is neither report nor trace, 6 one has no step time."
 )
-FORMATS = ("terminal", "html", "markdown", "json")
 STDIN = "-"
 _HEAD_BYTES = 1 << 20
 _REPORT = re.compile(rb"(?<!\\)\"schema_version\"\s*:")
@@ -30,7 +30,7 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="Another of these, to compare with A.")],
     json: Json = None,
     html: Html = None,
-    format: Annotated[str, typer.Option(help="terminal, html, markdown or json.")] = "terminal",
+    format: Annotated[str, typer.Option(help="text, json, markdown or html.")] = "text",
     details: Details = False,
 ) -> None:
     """What changed from A to B?"""
@@ -38,16 +38,17 @@ def compare(
     from torchdoctor.reports import comparison as formats
     from torchdoctor.reports import markdown, terminal
     from torchdoctor.reports.side_by_side import comparison_page
+    from torchdoctor.reports.summary import of_comparison
     from torchdoctor.words.record_files import encode, write_atomically, write_text
 
-    if format not in FORMATS:
-        raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
+    format = checked_format(format, more=["html"])
     for name in (a, b):
         _check_file(name)
         report_file(Path(name))  # raises UsageError for a watched run
     check_written({"comparison": json, "HTML page": html}, read=(a, b))
     reports = _report(Path(a)), _report(Path(b))
     comparison = compared(*reports, (a, b))
+    comparison = replace(comparison, summary=of_comparison(comparison))
     encoded = encode(comparison)
     if json is not None:
         write_atomically(json, encoded)
@@ -55,11 +56,11 @@ def compare(
     if html is not None:
         write_text(page, html)
     document = formats.document(comparison)
-    if format == "terminal":
+    if format == "text":
         terminal.show(document, details)
     else:
         text = markdown.render(document) if format == "markdown" else page or encoded.decode()
-        typer.echo(text.encode(errors="replace"), nl=False)  # whatever the terminal's encoding
+        print_text(text)
 
 
 def _check_file(name: str) -> None:

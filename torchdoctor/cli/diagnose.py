@@ -5,8 +5,16 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import Details, Html, Json, TensorBoard
-from torchdoctor.cli.outputs import check_written, hand_out, say
+from torchdoctor.cli.arguments import (
+    Details,
+    ExitCode,
+    Format,
+    Html,
+    Json,
+    TensorBoard,
+    checked_format,
+)
+from torchdoctor.cli.outputs import check_written, hand_out, leave_with_code, say
 from torchdoctor.words.errors import UsageError
 
 HELP = (
@@ -33,16 +41,19 @@ def diagnose(
     ] = None,
     on: Annotated[str | None, typer.Option(help="Read traces on nodes: ray[=ADDRESS].")] = None,
     details: Details = False,
+    format: Format = "text",
+    exit_code: ExitCode = False,
 ) -> None:
     """Why was the recorded training slow?"""
     from torchdoctor.checkup.traces import trace_checkup
 
+    format = checked_format(format)
     files = {"report": json, "HTML page": html, "annotated trace": annotate}
     check_written(files, [trace for trace in traces if trace != "-"], tensorboard)
     if annotate is not None and "-" in traces:
         raise UsageError("--annotate needs a file: save the standard input to a file first.")
     report = trace_checkup(traces, annotate, on)
-    hand_out(report, files, tensorboard, details)
+    hand_out(report, files, tensorboard, details, format)
     if tensorboard is not None and "-" in traces:
         say(
             f"{tensorboard} holds no copy of the trace, which came from the standard input. To "
@@ -50,3 +61,4 @@ def diagnose(
         )
     if annotate is not None:
         say(f"To see it: open {annotate} in https://ui.perfetto.dev")
+    leave_with_code(report, exit_code)

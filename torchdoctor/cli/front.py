@@ -5,12 +5,13 @@ Everything heavy is imported inside the command that needs it, so that `--help` 
 
 import errno
 import os
+import re
 import signal
 import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,7 +32,8 @@ app = typer.Typer(
     "will it be: measured here, with an interval, and with proof that training stays the same.",
     epilog="Exit codes: 0 done, 1 gate: slower, 2 usage, 3 the program failed (even if the steps "
     "before the failure gave a report), 4 no training step found, 5 timed out, 6 not decided or "
-    "not comparable, 70 a defect of torchdoctor, 130 interrupted (what was measured is kept).",
+    "not comparable, 10 a fix is recommended (with --exit-code), 70 a defect of torchdoctor, "
+    "130 interrupted (what was measured is kept).",
 )
 
 
@@ -50,6 +52,9 @@ def _main(
     """Why is this PyTorch training slow, and what exactly should change?"""
 
 
+_HINT = re.compile(r"\. Did you mean (.*)\?$")
+# typer exports no name for the error of which this is one kind.
+UNUSABLE: type[Exception] = typer.BadParameter.__mro__[1]
 _ITS_ARGUMENTS = {"allow_interspersed_args": False}
 app.command(name="run", context_settings=_ITS_ARGUMENTS, help=run.HELP)(run.run)
 app.command(name="watch", context_settings=_ITS_ARGUMENTS, help=watch.HELP)(watch.watch)
@@ -110,6 +115,23 @@ def _by_ctrl_c(end: BaseException | None) -> bool:
     return end is not None
 
 
+def _interrupted() -> int:
+    _say("torchdoctor: interrupted.")
+    return 130
+
+
+def _usage(error: Any) -> str:
+    """Return what is wrong with the command line in one sentence, and where it is described."""
+    context = error.ctx
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(context.get_help())
+        return "Name a command."
+    command = context.command_path if context is not None else "torchdoctor"
+    problem = " ".join(error.format_message().split()).rstrip(".")
+    problem = _HINT.sub(r" (did you mean \1?)", problem)
+    return f"{problem}: {command} --help lists what it takes."
+
+
 def _folder_is_gone() -> bool:
     try:
         os.getcwd()  # noqa: PTH109
@@ -137,7 +159,14 @@ def main() -> None:
     try:
         _check_command(sys.argv[1:])
         check_address_space()
-        app()
+        code = app(prog_name="torchdoctor", standalone_mode=False)
+        if isinstance(code, int) and code:
+            sys.exit(code)
+    except UNUSABLE as error:
+        _say(f"torchdoctor: {_usage(error)}")
+        sys.exit(2)
+    except typer.Abort as end:
+        sys.exit(_end_of(end) if limit_reached(end) is not None else _interrupted())
     except TorchdoctorError as error:
         _say(f"torchdoctor: {error}")
         sys.exit(error.exit_code)
@@ -146,8 +175,7 @@ def main() -> None:
             raise
         if limit_reached(end) is not None:
             sys.exit(_end_of(end))
-        _say("torchdoctor: interrupted.")
-        sys.exit(130)
+        sys.exit(_interrupted())
     except BrokenPipeError:
         # The reader of our output has gone (| head): not an error of ours, and not worth a word.
         discard_output()

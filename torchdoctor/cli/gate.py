@@ -12,7 +12,7 @@ import typer
 
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import parse_duration
-from torchdoctor.cli.outputs import Files, check_written, say, whoever_reads
+from torchdoctor.cli.outputs import Files, check_written, print_text, say, whoever_reads
 from torchdoctor.words.errors import (
     Inconclusive,
     NoStepFound,
@@ -69,12 +69,14 @@ def gate(
     gpus_per_pair: arguments.Gpus = 0,
     quiet: arguments.Quiet = False,
     details: arguments.Details = False,
+    format: arguments.Format = "text",
 ) -> None:
     """Measure both, apply the rule, exit with its answer."""
     with _failures_annotated():
         from torchdoctor.gate.settings import GateSettings, program_folder, tolerances
         from torchdoctor.launch.workload import workload_of
 
+        format = arguments.checked_format(format)
         command, later = _options_behind(command)
         against = later.get("--against", against)
         baseline = Path(later["--baseline"]) if "--baseline" in later else baseline
@@ -99,7 +101,7 @@ def gate(
             side_by_side=not in_turns,
         )
         report = _measured(workload, against, baseline, settings, files, quiet)
-        _hand_out(report, files, details)
+        _hand_out(report, files, details, format)
     raise typer.Exit(130 if report.interrupted else _EXIT[report.verdict])
 
 
@@ -157,16 +159,23 @@ def _options_behind(command: list[str]) -> tuple[list[str], dict[str, str]]:
     return command, options
 
 
-def _hand_out(report: GateReport, files: Files, details: bool) -> None:
+def _hand_out(report: GateReport, files: Files, details: bool, format: str) -> None:
     """Write the files, then print: who no longer reads what is printed changes no exit code."""
     from torchdoctor.reports import gate as formats
-    from torchdoctor.reports import terminal
+    from torchdoctor.reports import markdown, terminal
+    from torchdoctor.reports.summary import with_summary
+    from torchdoctor.words.record_files import encode
 
     _write_files(report, files)
     with whoever_reads():
-        terminal.show(formats.document(report), details)
+        if format == "text":
+            terminal.show(formats.document(report), details)
+        elif format == "markdown":
+            print_text(markdown.render(formats.document(report), details))
+        else:
+            print_text(encode(with_summary(report)).decode())
         if _on_github():
-            typer.echo(formats.annotation(report))
+            typer.echo(formats.annotation(report), err=format != "text")
 
 
 def _write_files(report: GateReport, files: Files) -> None:
@@ -175,6 +184,7 @@ def _write_files(report: GateReport, files: Files) -> None:
     from torchdoctor.reports import markdown
     from torchdoctor.reports.document import PAGE_NAME
     from torchdoctor.reports.side_by_side import gate_page
+    from torchdoctor.reports.summary import with_summary
     from torchdoctor.words.record_files import write_record, write_text
 
     document = formats.document(report)
@@ -183,7 +193,7 @@ def _write_files(report: GateReport, files: Files) -> None:
     for kind, path in [*files.items(), ("HTML page", own)]:
         try:
             if path is not None and kind == "gate result":
-                write_record(report, path)
+                write_record(with_summary(report), path)
             elif path is not None:
                 text = render.get(kind, lambda _: formats.junit(report))(document)
                 write_text(text, path, through_link=path is not own)

@@ -6,6 +6,7 @@ trace, which may have taken hours to record, has the suffix of a report.
 """
 
 import contextlib
+import importlib.util
 import os
 import re
 import sys
@@ -17,8 +18,10 @@ import typer
 
 from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.summary import Summary
 
 Files = Mapping[str, Path | None]  # by kind, as in `check_written`; None: not asked for
+RECOMMENDED = 10  # exit code of `--exit-code`
 _HEAD_BYTES = 4096
 _LARGEST_JSON = 64 << 20  # far above any report
 _EVERY_JSON = {"schema_version", "torchdoctor_version"}
@@ -108,6 +111,10 @@ def _ours(kind: str, path: Path) -> bool:
 
 def _check_folder(folder: Path) -> None:
     """Raise UsageError where a TensorBoard folder could not be written at the end."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UsageError(
+            "TensorBoard's writer is not installed here: pip install 'torchdoctor[tensorboard]'."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -121,22 +128,45 @@ def _check_folder(folder: Path) -> None:
         ) from error
 
 
-def hand_out(report: Report, files: Files, tensorboard: Path | None, details: bool | None) -> None:
+def hand_out(
+    report: Report, files: Files, tensorboard: Path | None, details: bool | None, format: str
+) -> None:
     """Write the page, the report's files and TensorBoard's; show it, unless `details` is None."""
-    from torchdoctor.reports.formats import show, write_page
+    from torchdoctor.reports.formats import rendered, show, write_page
+    from torchdoctor.reports.summary import summarized
     from torchdoctor.words.record_files import write_record
 
     json, html = files["report"], files["HTML page"]
     if json is not None:
-        write_record(report, json)
+        write_record(summarized(report), json)
     write_page(report, html)
-    if details is not None:
+    if details is not None and format == "text":
         show(report, details)
+    elif details is not None:
+        print_text(rendered(report, format, folder=str(Path.cwd())))
     if tensorboard is not None:
         from torchdoctor.reports.tensorboard.write import write_tensorboard
 
         write_tensorboard(report, tensorboard)
         say(f"To see it in TensorBoard: tensorboard --logdir {tensorboard}")
+
+
+def leave_with_code(report: Report, wanted: bool) -> None:
+    """Exit with 10 where that was asked for and a fix is recommended."""
+    if wanted and report.recommendation.fixes:
+        raise typer.Exit(RECOMMENDED)
+
+
+def print_text(text: str) -> None:
+    """Print what is complete as it is, whatever the terminal's encoding."""
+    typer.echo(text.encode(errors="replace"), nl=not text.endswith("\n"))
+
+
+def print_json(summary: Summary, **fields: object) -> None:
+    """Print these fields as JSON, the summary first."""
+    from torchdoctor.words.record_files import encoded
+
+    print_text(encoded({"summary": summary, **fields}))
 
 
 def say(text: str, error: bool = True) -> None:

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import typer
 
-from torchdoctor.cli.front import app
+from torchdoctor.cli.front import UNUSABLE, app
 from torchdoctor.cli.stored import report_file
 from torchdoctor.reports.formats import PythonReport, in_python
 from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import read_report
-
-# typer exports no name for the error of which this is one kind.
-_UNUSABLE: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def run(command: str | Iterable[str | Path], options: Mapping[str, object]) -> PythonReport:
@@ -31,7 +28,7 @@ def run(command: str | Iterable[str | Path], options: Mapping[str, object]) -> P
     try:
         words = [*_words(options), "--", *words]
         parser.invoke(parser.make_context("run", words, obj=reports.append))
-    except _UNUSABLE as error:
+    except UNUSABLE as error:
         raise UsageError(error.format_message()) from error  # type: ignore[attr-defined]
     return in_python(reports[0])
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from torchdoctor.cli import arguments
+from torchdoctor.cli import arguments, detached
 from torchdoctor.cli.arguments import ids, parse_duration
-from torchdoctor.cli.outputs import check_written, hand_out
+from torchdoctor.cli.outputs import check_written, hand_out, leave_with_code
 from torchdoctor.words import Report
 from torchdoctor.words.errors import Interrupted, UsageError
 
@@ -30,6 +30,10 @@ _Skip = Annotated[str | None, typer.Option(help="Do not try these fixes.")]
 _NoFixes = Annotated[bool, typer.Option("--no-fixes", help="Diagnose only.")]
 _From = Annotated[
     Path | None, typer.Option("--from", help="A watched run of the program, to observe less anew.")
+]
+_Detach = Annotated[
+    bool,
+    typer.Option("--detach", help="Return at once with the run's folder; see report --status."),
 ]
 _Cold = Annotated[
     bool, typer.Option("--cold", help="Start an interpreter for each launch; fork none.")
@@ -71,6 +75,9 @@ def run(
     gpus_per_pair: arguments.Gpus = 0,
     quiet: arguments.Quiet = False,
     details: arguments.Details = False,
+    format: arguments.Format = "text",
+    exit_code: arguments.ExitCode = False,
+    detach: _Detach = False,
 ) -> None:
     """Observe, diagnose, try fixes, rank. The context's `obj` gets the report if no screen does."""
     began_s = time.monotonic()  # imports count in the budget: on a busy machine they take seconds
@@ -79,8 +86,16 @@ def run(
     from torchdoctor.launch.workload import workload_of
     from torchdoctor.reports.progress import Progress
 
+    format = arguments.checked_format(format)
+    if detach:
+        parse_duration(budget)
+        workload_of(command, python=python)
+        check_written({"report": json, "HTML page": html}, tensorboard=tensorboard)
+        detached.start(output, format)
+        return
     settings = RunSettings(
         **arguments.place(budget, on, nodes, gpus_per_pair, output),
+        made_folder=detached.own_folder(),
         began_s=began_s,
         timeout_s=parse_duration(timeout),
         earlier=_earlier(watched) if watched else None,
@@ -99,10 +114,11 @@ def run(
     check_written(files := {"report": json, "HTML page": html}, tensorboard=tensorboard)
     with Progress(quiet=quiet) as progress:
         report = checkup(workload_of(command, python=python), settings, progress=progress.update)
-    hand_out(report, files, tensorboard, details if context.obj is None else None)
+    hand_out(report, files, tensorboard, details if context.obj is None else None, format)
     if context.obj is not None:
         context.obj(report)
     _raise_for(report)
+    leave_with_code(report, exit_code and context.obj is None)
 
 
 def _earlier(watched: Path) -> Callable[..., Any]:

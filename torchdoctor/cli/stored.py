@@ -1,5 +1,6 @@
 """`torchdoctor report`, `patch`, `explain` and `env`: what runs have left, and what is known."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import Details
-from torchdoctor.cli.outputs import say
+from torchdoctor.cli.arguments import Details, ExitCode, Format, checked_format
+from torchdoctor.cli.outputs import leave_with_code, print_json, print_text, say
 from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.words import RecommendedFix, Recording, Report, set_of
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, visible
+from torchdoctor.words.summary import NextCommand, Summary
 
 PATCH_HELP = (
     "Print the recommended edits of your source as one unified diff, or apply them.\n\n"
@@ -35,9 +37,10 @@ _Fix = Annotated[
         metavar="ID",
     ),
 ]
-_Format = Annotated[str, typer.Option(help="terminal, html, markdown, json or sarif.")]
+_Format = Annotated[str, typer.Option(help="text, json, markdown, html or sarif.")]
 _Open = Annotated[bool, typer.Option("--open", help="Open the report's page in a browser.")]
 _List = Annotated[bool, typer.Option("--list", help="List the runs of this folder.")]
+_Status = Annotated[bool, typer.Option("--status", help="Where a run stands that may still go on.")]
 _Apply = Annotated[bool, typer.Option("--apply", help="Change the files, and say what changed.")]
 _Undo = Annotated[bool, typer.Option("--undo", help="Take back what --apply changed, exactly.")]
 _FORCE = (
@@ -88,21 +91,25 @@ def _watched(named: Path | None) -> Path | None:
 
 def report(
     file: _File = None,
-    format: _Format = "terminal",
+    format: _Format = "text",
     details: Details = False,
     open: _Open = False,
     list: _List = False,
+    status: _Status = False,
+    exit_code: ExitCode = False,
 ) -> None:
     """Render a report again, without torch."""
-    from torchdoctor.reports import runs, terminal
     from torchdoctor.reports.formats import rendered, show
     from torchdoctor.words.record_files import read_report
 
-    named = [file is not None, format != "terminal", details, open]
-    if (list and any(named)) or (open and (details or format != "terminal")):
+    format = checked_format(format, more=["html", "sarif"])
+    if (list and (file is not None or details or open)) or (open and (details or format != "text")):
         raise UsageError("--list and --open go with no other option; --open also takes a report.")
+    if status:
+        _show_status(file, format)
+        return
     if list:
-        terminal.show(runs.document(_newest_first()))
+        _show_list(format)
         return
     run = _watched(file)
     if run is not None:
@@ -110,21 +117,49 @@ def report(
 
         if open:
             _open_page(run / "report.html", lambda: end_report.rendered(run, "html"))
-        elif format == "terminal":
+        elif format == "text":
             end_report.show(run, details)
         else:
-            typer.echo(end_report.rendered(run, format).encode(errors="replace"), nl=False)
+            print_text(end_report.rendered(run, format))
         return
     path = report_file(file)
     read = read_report(path)
     if open:
         folder = path if path.is_dir() else path.parent
         _open_page(folder / "report.html", lambda: rendered(read, "html", folder=str(Path.cwd())))
-    elif format == "terminal":
+    elif format == "text":
         show(read, details)
     else:
-        text = rendered(read, format, folder=str(Path.cwd()))
-        typer.echo(text.encode(errors="replace"), nl=format != "json")  # for any terminal
+        print_text(rendered(read, format, folder=str(Path.cwd())))
+    leave_with_code(read, exit_code)
+
+
+def _show_list(format: str) -> None:
+    from torchdoctor.reports import markdown, runs, terminal
+
+    files = _newest_first()
+    document = runs.document(files)
+    if format == "text":
+        terminal.show(document)
+    elif format == "markdown":
+        print_text(markdown.render(document))
+    elif format == "json":
+        print_json(Summary(sentence=document.subject), runs=[str(path.parent) for path in files])
+    else:
+        raise UsageError("A list of runs is text, json or markdown.")
+
+
+def _show_status(file: Path | None, format: str) -> None:
+    from torchdoctor.reports import status
+
+    folder = file if file is not None else status.newest_run(Path(RUNS))
+    known = status.read_status(folder)
+    if format == "json":
+        print_text(status.as_json(known))
+    elif format in ("text", "markdown"):
+        print_text(status.as_text(known, format))
+    else:
+        raise UsageError("A status is text, json or markdown.")
 
 
 def _open_page(page: Path, made: Callable[[], str]) -> None:
@@ -154,12 +189,14 @@ def patch(
     apply: _Apply = False,
     undo: _Undo = False,
     force: _Force = False,
+    format: Format = "text",
 ) -> None:
     """Print the diff on stdout; what was proven of it, and what cannot be edited, on stderr."""
     from torchdoctor.edits import applying
     from torchdoctor.reports import handed_out
     from torchdoctor.words.record_files import read_report
 
+    format = checked_format(format)
     if apply and undo:
         raise UsageError("Give --apply or --undo: one of them.")
     if undo and file is None:  # the newest run may be one of the patched program
@@ -168,8 +205,8 @@ def patch(
     file = report_file(file)
     record = (file if file.is_dir() else file.parent) / applying.APPLIED_NAME
     if undo:
-        for path in applying.undo(record):
-            say(f"{path} is as it was before the patch.", error=False)
+        undone = [str(path) for path in applying.undo(record)]
+        _print_undone(undone, format)
         return
     read = read_report(file)
     asked = list(dict.fromkeys(filter(None, map(str.strip, ",".join(fix or []).split(",")))))
@@ -187,18 +224,23 @@ def patch(
         )
     if apply and printed.diff and not force:
         _refuse_rejected(read, printed.edited)
-    if printed.diff:  # first, and before a file is changed
-        for line in handed_out.proof(read, printed.edited):
+    proof = handed_out.proof(read, printed.edited) if printed.diff else []
+    if format == "text":  # first, and before a file is changed
+        for line in proof:
             say(line)
     to_change = apply and printed.diff
     made = applying.changes(printed.diff, printed.folder, record, force) if to_change else {}
-    _print_diff(printed.diff)
+    if format == "text":
+        _print_diff(printed.diff)
     lines = printed.remarks
     if made:
         applying.apply(made, record)
         lines = [*(f"Changed {path}, as above." for path in made), _TAKE_BACK, *lines]
-    for line in lines:
-        say(line)
+    if format == "text":
+        for line in lines:
+            say(line)
+    else:
+        _print_patch(printed, [*proof, *lines], [str(path) for path in made], file, format)
     if apply and not made:
         raise typer.Exit(UsageError.exit_code)
 
@@ -208,6 +250,42 @@ def _print_diff(diff: str) -> None:
     shown = visible(diff) if sys.stdout.isatty() else diff
     sys.stdout.buffer.write(shown.encode("utf-8", "surrogateescape"))
     sys.stdout.flush()
+
+
+def _print_undone(files: list[str], format: str) -> None:
+    if format == "json":
+        print_json(Summary(sentence="The files are as they were before the patch."), undone=files)
+        return
+    for path in files:
+        mark = "- " if format == "markdown" else ""
+        say(f"{mark}{path} is as it was before the patch.", error=False)
+
+
+def _print_patch(
+    printed: "_Printed", told: list[str], changed: list[str], file: Path, format: str
+) -> None:
+    """Print the diff and all that is said of it, as JSON or Markdown."""
+    command = f"torchdoctor patch {shlex.quote(str(file))}"
+    following = None
+    if changed:
+        undo = f"{command} --undo"
+        following = NextCommand(command=undo, why="It takes the change back, if ever needed.")
+    elif printed.diff:
+        following = NextCommand(command=f"{command} --apply", why="It changes the files so.")
+    if format == "json":
+        sentence = told[0] if told else "There is no diff."
+        names = [fix.fix for fix in printed.edited]
+        print_json(
+            Summary(sentence=sentence, patch=command, next=following),
+            diff=printed.diff,
+            folder=printed.folder,
+            fixes=names,
+            changed=changed,
+            remarks=told,
+        )
+        return
+    fence = f"````diff\n{visible(printed.diff)}````\n\n" if printed.diff else ""
+    print_text(fence + "".join(f"- {clean(line)}\n" for line in told))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +351,7 @@ def explain(
     id: Annotated[str | None, typer.Argument(help="A check's or fix's id.")] = None,
     tree: Annotated[bool, typer.Option("--tree", help="The decision tree.")] = False,
     all: Annotated[bool, typer.Option("--all", help="Every id with its title.")] = False,
+    format: Format = "text",
 ) -> None:
     """Print a check's or fix's page: what, why, when not, risk, sources."""
     from torchdoctor.advice import catalogue
@@ -280,6 +359,9 @@ def explain(
 
     if id is not None and (tree or all):
         raise UsageError(f"Give '{id}', or --tree, or --all, but only one of them.")
+    if checked_format(format) in ("json", "markdown"):
+        _print_explained(id, tree, format)
+        return
     if tree:
         _print(catalogue.tree().splitlines(), _TREE_HANGS)
     elif all or id is None:
@@ -287,6 +369,28 @@ def explain(
     else:
         typer.echo(reflow(catalogue.explain(id), width()))
         _print(_in_newest_run(id), 2)
+
+
+def _print_explained(id: str | None, tree: bool, format: str) -> None:
+    from torchdoctor.advice import catalogue
+
+    if id is not None:
+        page, here = catalogue.explain(id), _in_newest_run(id)
+        sentence = page.strip().partition("\n")[0]
+        if format == "json":
+            print_json(Summary(sentence=sentence), id=id, page=page, newest_run=here[2:])
+        else:
+            print_text("\n".join([page.rstrip(), *here]) + "\n")
+        return
+    text = catalogue.tree() if tree else catalogue.listing()
+    if format == "markdown":
+        print_text(f"```\n{text.rstrip()}\n```\n")
+    elif tree:
+        print_json(Summary(sentence="The decision tree."), tree=text.splitlines())
+    else:
+        known = {"checks": catalogue.checks().values(), "fixes": catalogue.fixes().values()}
+        titles = {kind: {x.ident: x.title for x in specs} for kind, specs in known.items()}
+        print_json(Summary(sentence="All checks and fixes, by id."), **titles)
 
 
 def _print(lines: list[str], hangs: int) -> None:
@@ -309,10 +413,21 @@ def _in_newest_run(ident: str) -> list[str]:
     return ["", f"In the newest run here ({file.parent}):", *lines] if lines else []
 
 
-def env() -> None:
+def env(format: Format = "text") -> None:
     """Show what torchdoctor sees of this machine, and which fixes that rules out."""
-    from torchdoctor.checkup.machine import FIGURES_AT, describe_environment
+    from torchdoctor.checkup.machine import FIGURES_AT, describe_environment, seen_environment
     from torchdoctor.clusters.allocation import described
 
-    for line in [*described(), *describe_environment()]:
+    format, environment = checked_format(format), seen_environment()
+    lines = [*described(), *describe_environment(environment)]
+    if format == "json":
+        from torchdoctor.reports.wording import machine
+
+        sentence = machine(environment.machine)
+        print_json(Summary(sentence=sentence), **vars(environment), job=described())
+        return
+    if format == "markdown":
+        print_text("```\n" + "\n".join(map(clean, lines)) + "\n```\n")
+        return
+    for line in lines:
         _print([line], 4 if line.startswith(" ") else FIGURES_AT)

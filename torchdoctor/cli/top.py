@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from torchdoctor.cli import stored
-from torchdoctor.cli.outputs import say
+from torchdoctor.cli.arguments import Format, checked_format
+from torchdoctor.cli.outputs import print_text, say
 
 HELP = (
     "Show a watched training live, also one that runs elsewhere on a shared folder; q leaves.\n\n"
@@ -17,10 +18,15 @@ _Run = Annotated[
 ]
 
 
-def top(run: _Run = None) -> None:
-    """Show the run until it ends, then say so in one sentence."""
+def top(run: _Run = None, format: Format = "text") -> None:
+    """Show the run until it ends, then say so in one sentence; another format: as it is now."""
+    from torchdoctor.watch import end_report
     from torchdoctor.watch.top import top
 
+    format = checked_format(format)
+    if format != "text":
+        print_text(end_report.rendered(stored.watched_run(run), format))
+        return
     sentence = top(stored.watched_run(run))
     if sentence:
         say(sentence, error=False)

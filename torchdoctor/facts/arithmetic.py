@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 
 from torchdoctor.facts.lookup import training_loaders, training_models
 from torchdoctor.words import DoubleCall, Interval, Location, ModelFacts, PaddedProduct, Recording
+from torchdoctor.words.students_t import t_quantile
 
 _MOST = 0.5  # of a model's elements
 _KNOWN_LEAVES = 4  # tensors of a batch whose types are noted
@@ -72,13 +73,11 @@ def padding_gains(recording: Recording) -> list[PaddingGain]:
     """Return the gain of every product that was timed padded, in pairs; the largest first."""
     steps, gains = recording.steps, []
     for product in recording.main.padded_products:
-        from scipy.special import stdtrit  # slow to import
-
         logs = [math.log(ratio) for ratio in product.speedups if ratio > 0]
         if len(logs) < 2:
             continue
         mean, degrees = fmean(logs), len(logs) - 1
-        half = float(stdtrit(degrees, 0.975)) * stdev(logs) / math.sqrt(len(logs))
+        half = t_quantile(0.975, degrees) * stdev(logs) / math.sqrt(len(logs))
         low, estimate, high = (math.exp(mean + half * side) for side in (-1, 0, 1))
         saved_s = product.calls_per_step * product.alone_s * (1.0 - 1.0 / estimate)
         share = saved_s / steps.mean_s if steps is not None and steps.mean_s > 0 else None

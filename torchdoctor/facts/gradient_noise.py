@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from torchdoctor.words.recording import Recording
+from torchdoctor.words.students_t import t_quantile
 
 FEWEST_GRADIENTS = 4
 
@@ -61,9 +62,7 @@ def from_products(products: Sequence[Sequence[float]], batch: float) -> NoiseSca
         return None
     middle = fmean(known)
     error = math.sqrt((count - 1) / count * sum((x - middle) ** 2 for x in known))
-    from scipy.special import stdtrit
-
-    reach = float(stdtrit(count - 1, 0.975)) * error
+    reach = t_quantile(0.975, count - 1) * error
     low, estimate, high = (
         batch * (1.0 - part) / part if part > 0 else None
         for part in (min(share + reach, 1.0), share, share - reach)

@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from torchdoctor.launch import notebooks
@@ -25,11 +26,19 @@ _WITHOUT_TORCH = (
 _BYPASSES = {"I": "isolated mode", "E": "ignored environment", "S": "no site module"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """The Python that starts a program, and what made us take it."""
+
+    path: str
+    named_by: str  # such as "--python", "./.venv"
+
+
 def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None = None) -> Workload:
     """Return the command to start, with the script and interpreter it uses where they are known.
 
-    `args`: a script and its arguments, or any other command; `python`: interpreter for a script,
-    else that of the active virtual environment, the first on the PATH with torch, or our own.
+    `args`: a script and its arguments, or any other command; `python`: the interpreter, else the
+    command's own, or for a script the one of `choose_interpreter`.
     Raise UsageError if there is nothing to run, script or command are not found, it is not Python,
     or its interpreter has no torch or ignores the environment, which would keep the probe out.
     """
@@ -43,16 +52,25 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
         chosen = choose_interpreter(python, folder)
         if _is_notebook(Path(folder, name)):
             return _of_notebook(words, folder, chosen)
-        script = None if name == "-m" else _checked_script(name, folder, chosen)
-        return Workload(command=[chosen, *words], cwd=folder, python=chosen, script=script)
-    if python is not None:
-        raise UsageError(
-            f"--python chooses the interpreter for a script, but '{name}' is a command."
+        script = None if name == "-m" else _checked_script(name, folder, chosen.path)
+        return Workload(
+            command=[chosen.path, *words],
+            cwd=folder,
+            python=chosen.path,
+            python_from=chosen.named_by,
+            script=script,
         )
+    is_python = _PYTHON.match(Path(name).name)
+    if python is not None:
+        if not is_python:
+            raise UsageError(
+                f"--python chooses the interpreter for a script, but '{name}' is a command."
+            )
+        name = words[0] = choose_interpreter(python, folder).path
     interpreter = _find(name, folder)
     if interpreter is None:
         raise UsageError(f"The command '{name}' was not found.")
-    if not _PYTHON.match(Path(name).name):
+    if not is_python:
         # What another program is to start, as in `torchrun ... train.py`.
         scripts = (Path(folder, x).absolute() for x in words[1:] if x.endswith(".py"))
         script = next((str(path) for path in scripts if path.is_file()), None)
@@ -61,7 +79,13 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
     _check_torch(interpreter, name)
     named = rest and not rest[0].startswith("-")
     script = _checked_script(rest[0], folder, interpreter) if named else None
-    return Workload(command=words, cwd=folder, python=interpreter, script=script)
+    return Workload(
+        command=words,
+        cwd=folder,
+        python=interpreter,
+        python_from="the command" if python is None else "--python",
+        script=script,
+    )
 
 
 def _is_notebook(path: Path) -> bool:
@@ -76,14 +100,15 @@ def _is_notebook(path: Path) -> bool:
         return False
 
 
-def _of_notebook(words: Sequence[str], folder: str, interpreter: str) -> Workload:
+def _of_notebook(words: Sequence[str], folder: str, interpreter: Interpreter) -> Workload:
     """Return the workload of the script that is made of a notebook."""
     name, *arguments = words
     made = notebooks.converted(Path(folder, name), folder)
     return Workload(
-        command=[interpreter, made.script, *arguments],
+        command=[interpreter.path, made.script, *arguments],
         cwd=folder,
-        python=interpreter,
+        python=interpreter.path,
+        python_from=interpreter.named_by,
         script=made.script,
         notebook=name,
         remark=made.remark,
@@ -153,23 +178,45 @@ def _checked_script(name: str, folder: str, interpreter: str) -> str:
     return str(path.absolute())
 
 
-def choose_interpreter(python: str | None, folder: str) -> str:
-    """Return the interpreter for a script; raise UsageError where none has torch."""
+def choose_interpreter(python: str | None, folder: str) -> Interpreter:
+    """Return the interpreter for a script: the one asked for, or the first that has torch.
+
+    They are asked in this order: the active virtual environment's, that of ./.venv, torchdoctor's
+    own, those on the PATH. Raise UsageError where none has torch.
+    """
     if python is not None:
         path = _find(python, folder)
         if path is None:
             raise UsageError(f"The interpreter '{python}' was not found.")
         _check_torch(path, python)
-        return path
-    active = os.environ.get("VIRTUAL_ENV")
-    places = [str(Path(active, name)) for name in ("bin", "Scripts")] if active else []
-    candidates = [shutil.which("python", path=place) for place in places]
-    candidates += [shutil.which("python3"), shutil.which("python"), sys.executable]
-    names = list(dict.fromkeys(c for c in candidates if c))
-    for name in names:
-        if has_torch(name):
-            return name
-    raise UsageError(_WITHOUT_TORCH.format(names[0]))
+        return Interpreter(path=path, named_by="--python")
+    known = list(_known_interpreters(folder))
+    for interpreter in known:
+        if has_torch(interpreter.path):
+            return interpreter
+    raise UsageError(_WITHOUT_TORCH.format(known[0].path))
+
+
+def _known_interpreters(folder: str) -> Iterator[Interpreter]:
+    """Yield the interpreters that a script may be meant for, each once, the likeliest first."""
+    environments = {
+        "the active virtual environment": os.environ.get("VIRTUAL_ENV"),
+        "the active conda environment": os.environ.get("CONDA_PREFIX"),
+        "./.venv": str(Path(folder, ".venv")),
+    }
+    named = [
+        (shutil.which("python", path=str(Path(root, binaries))), name)
+        for name, root in environments.items()
+        if root
+        for binaries in ("bin", "Scripts")
+    ]
+    named += [(sys.executable, "torchdoctor's own environment")]
+    named += [(shutil.which(name), "the PATH") for name in ("python3", "python")]
+    asked = set()
+    for path, name in named:
+        if path and path not in asked:
+            asked.add(path)
+            yield Interpreter(path=path, named_by=name)
 
 
 def _check_torch(interpreter: str, name: str) -> None:

@@ -81,6 +81,14 @@ class Tree:
             time.sleep(0.02)
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this number lives here."""
+    try:
+        return _lives(psutil.Process(pid))
+    except (psutil.Error, ValueError):
+        return False
+
+
 def _lives(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

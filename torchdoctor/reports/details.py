@@ -231,6 +231,8 @@ def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
 
 def _machine(report: Report) -> list[document.Block]:
     lines = [wording.machine(report.environment), wording.overhead(report)]
+    if report.workload.python:
+        lines.append(f"Started with {wording.interpreter(report.workload)}.")
     if report.run_folder:
         gone = " (not there any more)" * (not Path(report.run_folder).is_dir())
         lines.append(f"Everything that was recorded: {report.run_folder}{gone}")

@@ -23,12 +23,13 @@ from torchdoctor.reports import (
 from torchdoctor.reports.document import PAGE_NAME, Document, prose
 from torchdoctor.reports.pictures import pictures
 from torchdoctor.reports.run_columns import read_measured
+from torchdoctor.reports.summary import summarized
 from torchdoctor.words import Finding, Report, Trial
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, duration, fixes_with_settings, relative
 from torchdoctor.words.record_files import encode, write_text
 
-FORMATS = ("terminal", "html", "markdown", "json", "sarif")
+FORMATS = ("text", "html", "markdown", "json", "sarif")
 _LEVELS = {"high": "warning", "moderate": "warning", "advice": "note"}
 _BASE = "SRCROOT"  # GitHub's name for the top of the repository
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -74,14 +75,14 @@ def rendered(
     """
     match format:
         case "json":
-            return encode(report).decode("utf-8").rstrip("\n") + "\n"
+            return encode(summarized(report)).decode("utf-8").rstrip("\n") + "\n"
         case "sarif":
             return sarif(report)
         case "html":
             return html.render(document(report, folder), pictures(report))
         case "markdown":
             return markdown.render(document(report, folder), full)
-        case "terminal":
+        case "text" | "terminal":
             return terminal.render(document(report, folder), width, full)
     raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
 

@@ -41,7 +41,7 @@ class Progress:
         self._shown: tuple[ProgressEvent, float] | None = None  # and when it came
         self._said, self._said_s = "", -_SILENT_S
         self._printing = threading.Lock()
-        self._warned = ""
+        self._warned = self._diagnosed = ""
         self._over = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
 
@@ -82,6 +82,9 @@ class Progress:
             if self._live is not None:
                 self._live.update(panel(event, self._live.console.width), refresh=True)
                 return
+            if event.diagnosis != self._diagnosed:  # at once: fixes take minutes
+                self._diagnosed = event.diagnosis
+                print(f"[{clock(event)}] {clean(event.diagnosis)}.", file=sys.stderr, flush=True)
             warning = sends(event)
             if warning != self._warned:  # at once, and once: each further launch sends again
                 self._warned = warning
@@ -98,7 +101,8 @@ def panel(event: ProgressEvent, width: int) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(ratio=1)
-    rows = {"now": event.message, "why": event.why, "best so far": event.best}
+    rows = {"cause": event.diagnosis, "now": event.message, "why": event.why}
+    rows["best so far"] = event.best or ""
     rows["beware"] = sends(event)
     styles = {"best so far": "bold", "beware": "red"}
     for name, text in rows.items():

@@ -9,6 +9,7 @@ from torchdoctor.words import (
     RecommendedFix,
     Report,
     Trial,
+    WorkloadRecord,
 )
 from torchdoctor.words.errors import ProgramFailed
 from torchdoctor.words.figures import (
@@ -120,6 +121,12 @@ def machine(environment: Environment) -> str:
     named |= {"torch ": environment.torch, "Python ": environment.python}
     parts = [short_machine(environment), *(kind + name for kind, name in named.items() if name)]
     return ", ".join(filter(None, parts))
+
+
+def interpreter(workload: WorkloadRecord) -> str:
+    """Return the Python that started the program, and what named it."""
+    named_by = f" ({clean(workload.python_from)})" if workload.python_from else ""
+    return f"{clean(workload.python or '')}{named_by}"
 
 
 def short_machine(environment: Environment) -> str:

@@ -209,10 +209,13 @@ _LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # after a byte order mark, 
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
 # What our reports and recordings begin with, and what a run leaves beside them and its traces.
 _OURS = re.compile(
-    rb"\A\s*\{\s*\"schema_version\"\s*:\s*\"[^\"]*\"\s*,\s*\"(?:kind\"\s*:\s*\"(\w+)|\w+)"
+    rb"\A\s*\{\s*\"(?:summary\"\s*:\s*(?:null|\{\s*\"bottleneck)|"
+    rb"schema_version\"\s*:\s*\"[^\"]*\"\s*,\s*\"(?:kind\"\s*:\s*\"(\w+)|\w+))"
 )
 _OURS_WITHIN = 4096
-_OF_A_LAUNCH = re.compile(r"(?:process|done)-\d+\.json|(?:turn|plan|settings|applied-patch)\.json")
+_OF_A_LAUNCH = re.compile(
+    r"(?:process|done)-\d+\.json|(?:turn|plan|settings|applied-patch|status)\.json"
+)
 _EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
 
 

@@ -7,6 +7,7 @@ from statistics import fmean, median, variance
 from torchdoctor.trials.claims import claim_interval
 from torchdoctor.words import Block, Interval, LaunchTiming, StepStatistics
 from torchdoctor.words.report import TWO_MODES
+from torchdoctor.words.students_t import t_probability, t_quantile
 
 SMALLEST_DELTA = 0.02  # smaller differences are "the same" even on a quiet machine
 LARGEST_DELTA = 0.05  # a noisier machine decides nothing, rather than "the same"
@@ -43,13 +44,6 @@ def decided_by(baselines: Sequence[LaunchTiming], steps: StepStatistics | None) 
     """
     two_modes = (steps is not None and steps.two_modes) or has_two_modes(baselines)
     return "mean" if on_device(baselines) or two_modes else "median"
-
-
-def t_quantile(probability: float, degrees: float) -> float:
-    """Return a quantile of Student's t distribution."""
-    from scipy.special import stdtrit  # a third of the import time of scipy.stats
-
-    return float(stdtrit(degrees, probability))
 
 
 def visible(deviation: float, pairs: int, alpha: float = 1.0 - CONFIDENCE) -> float:
@@ -110,9 +104,7 @@ def p_value(differences: Sequence[float]) -> float:
     mean, deviation = fmean(differences), math.sqrt(variance(differences) / pairs)
     if deviation == 0.0:
         return 1.0 if mean == 0.0 else 0.0
-    from scipy.special import stdtr
-
-    return float(2.0 * stdtr(pairs - 1, -abs(mean) / deviation))
+    return 2.0 * t_probability(pairs - 1, -abs(mean) / deviation)
 
 
 def delta(noise_floor: Interval | None) -> float:

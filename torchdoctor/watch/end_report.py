@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from torchdoctor.reports import document as doc
@@ -21,10 +20,20 @@ from torchdoctor.watch.recording import PHASES, WatchedRun, opened
 from torchdoctor.watch.summary import Summary, summary_of
 from torchdoctor.words import RankTime
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import counted, duration, percent, ratio, seconds, speedup
-from torchdoctor.words.record_files import REPORT_NAME, shown_json, write_text
+from torchdoctor.words.figures import (
+    counted,
+    duration,
+    percent,
+    ratio,
+    relative,
+    seconds,
+    speedup,
+)
+from torchdoctor.words.record_files import REPORT_NAME, encoded, write_text
+from torchdoctor.words.summary import NextCommand
+from torchdoctor.words.summary import Summary as Answer
 
-FORMATS = ("terminal", "html", "markdown", "json")
+FORMATS = ("text", "html", "markdown", "json")
 _MOST_ALERTS = 4
 _WORTH = 1.02  # a gain below is not told
 _MOST_RANKS = 32
@@ -43,14 +52,25 @@ def rendered(folder: Path, format: str, details: bool = True) -> str:
     summary = summary_of(run)
     match format:
         case "json":
-            return shown_json(msgspec.json.format(msgspec.json.encode(summary))).decode() + "\n"
+            return encoded({"summary": _in_short(summary), **vars(summary)})
         case "html":
             return html.render(document(summary), pictures(run, summary))
         case "markdown":
             return markdown.render(document(summary), details)
-        case "terminal":
+        case "text" | "terminal":
             return terminal.render(document(summary), details=details)
     raise UsageError(f"A watched run has no report as '{format}': choose {', '.join(FORMATS)}.")
+
+
+def _in_short(summary: Summary) -> Answer:
+    """Return what stands first in the JSON."""
+    place = summary.location
+    trying = NextCommand(command=summary.trying, why="Nothing was tried while it was watched.")
+    return Answer(
+        sentence=summary.cause or summary.ending,
+        location=f"{relative(place.file, summary.cwd)}:{place.line}" if place else None,
+        next=trying if summary.trying else None,
+    )
 
 
 def show(folder: Path, details: bool) -> None:

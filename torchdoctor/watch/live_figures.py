@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from torchdoctor.reports.tensorboard.write import EventFile
 from torchdoctor.watch.recording import PHASES, ProcessLog, read_run
 from torchdoctor.words.record_files import replacing
 
@@ -20,7 +19,11 @@ class LiveFigures:
     def __init__(self, folder: Path, metrics: Path | None, tensorboard: Path | None) -> None:
         self._folder, self._metrics = folder, metrics
         run = folder.parent.name
-        self._scalars = EventFile(tensorboard / run / "watch") if tensorboard is not None else None
+        self._scalars = None
+        if tensorboard is not None:  # its writer is an extra
+            from torchdoctor.reports.tensorboard.write import EventFile
+
+            self._scalars = EventFile(tensorboard / run / "watch")
         self._last: dict[str, int] = {}  # by process: the step that was written last
 
     def write(self, machine: dict[str, float]) -> None:

@@ -20,6 +20,7 @@ from torchdoctor.watch.ranks import Ranks, ranks_of, trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
 from torchdoctor.words import Interval, Location, RankTime
 from torchdoctor.words.figures import relative, seconds
+from torchdoctor.words.students_t import binomial_quantile
 
 _STRETCHES = 240  # of the whole run
 _PERIODS, _SLOWEST = 6, 6
@@ -319,9 +320,7 @@ def own_cost(steps: Steps) -> Interval | None:
             ratios.append(mean_s / steps.step_s[block])
     if len(ratios) < _FEWEST:
         return None
-    from scipy.stats import binom  # for a second, which each `run` would take too
-
     ratios.sort()
-    rank = int(binom.ppf(0.025, len(ratios), 0.5))
+    rank = binomial_quantile(0.025, len(ratios), 0.5)
     low, high = ratios[max(rank - 1, 0)], ratios[min(len(ratios) - rank, len(ratios) - 1)]
     return Interval(low=float(low), estimate=float(np.median(ratios)), high=float(high))

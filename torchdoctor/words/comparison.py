@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from torchdoctor.words.summary import Summary
 from torchdoctor.words.trials import Interval
 
 
@@ -83,7 +84,8 @@ class Difference:
 class Comparison:
     """What changed from A to B."""
 
-    schema_version: str = "1.0"  #: Version of these names, "1.x".
+    summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
+    schema_version: str = "1.1"  #: Version of these names, "1.x".
     torchdoctor_version: str = ""  #: The version that wrote the file.
     a: ComparedSide  #: What is compared with.
     b: ComparedSide  #: What is compared.

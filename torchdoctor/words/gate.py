@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from torchdoctor.words.environment import Environment
 from torchdoctor.words.network import NetworkUse
 from torchdoctor.words.report import WorkloadRecord
+from torchdoctor.words.summary import Summary
 from torchdoctor.words.trials import Interval
 
 
@@ -27,7 +28,8 @@ class GateMetric:
 class GateReport:
     """The verdict of a gate, and what it rests on."""
 
-    schema_version: str = "1.3"  #: Version of these names, "1.x".
+    summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
+    schema_version: str = "1.4"  #: Version of these names, "1.x".
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
     workload: WorkloadRecord  #: What was run.

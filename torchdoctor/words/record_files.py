@@ -23,6 +23,7 @@ from torchdoctor.words import (
     Recording,
     Report,
     earlier_reports,
+    refused_fixes,
     secret_values,
     unfinished_files,
 )
@@ -50,8 +51,14 @@ def encode(record: Report | Comparison | GateReport) -> bytes:
     """
     if isinstance(record, Report):
         ceilings = {**dict.fromkeys(BRANCHES), **record.ceilings}
-        record = dataclasses.replace(record, ceilings=ceilings)
+        record = dataclasses.replace(record, ceilings=ceilings, schema_version=SCHEMA_VERSION)
+        record = refused_fixes.grouped(record)
     return _encode(_finite(record))
+
+
+def encoded(fields: dict[str, Any]) -> str:
+    """Return fields as JSON, as `encode` does."""
+    return _encode(_finite(fields)).decode()
 
 
 def without_secrets(record: _Record, values: Sequence[str]) -> _Record:
@@ -87,7 +94,7 @@ def decode_report(data: bytes | str, name: str = "the file") -> Report:
     if lacks := sorted({"schema_version", "diagnosis", "baseline"} - outline.keys()):
         raise UsageError(f"{name} is not a torchdoctor report: it lacks {', '.join(lacks)}.")
     _check_version(outline["schema_version"], name)
-    return _convert(earlier_reports.upgraded(outline), Report, name)
+    return refused_fixes.as_trials(_convert(earlier_reports.upgraded(outline), Report, name))
 
 
 def write_record(record: Report | Comparison | GateReport, path: str | Path) -> None:

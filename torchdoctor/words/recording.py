@@ -24,7 +24,8 @@ class Workload:
 
     command: list[str]
     cwd: str
-    python: str | None = None  # the interpreter, where torchdoctor chose it
+    python: str | None = None  # the interpreter, where it is known
+    python_from: str | None = None  # what named it: "--python", "./.venv", ...
     script: str | None = None  # absolute path of the script, where there is one
     notebook: str | None = None  # as it was typed, where the script was made of one
     remark: str | None = None  # what was left out of it, one sentence

@@ -10,11 +10,13 @@ from torchdoctor.words.launches import ProgramFailure
 from torchdoctor.words.network import NetworkUse
 from torchdoctor.words.program import Location
 from torchdoctor.words.recording import StepStatistics
+from torchdoctor.words.summary import Summary
 from torchdoctor.words.traced import RankTime, Shares, TraceStatistics
 from torchdoctor.words.trials import (
     Ceiling,
     Interval,
     Recommendation,
+    RefusedFixes,
     TrainingTrial,
     Trial,
     TriedCeiling,
@@ -144,6 +146,9 @@ class WorkloadRecord:
 
     command: list[str]  #: The command as it was typed, one string for each argument.
     cwd: str = ""  #: The folder it was started in.
+    python: str | None = None  #: The interpreter that started it; null: another command did.
+    #: What named it: --python, the command, the active virtual environment, ./.venv, ...
+    python_from: str | None = None
     script_sha256: str | None = None  #: Of the script's bytes, to tell whether it changed.
 
 
@@ -194,6 +199,7 @@ class ProgressEvent:
     launches_done: int = 0
     elapsed_s: float = 0.0  # since the run began
     budget_s: float | None = None
+    diagnosis: str = ""  # the verdict with its place, from when it is known
     best: str | None = None  # "loader-workers (num_workers=4) 1.83x (1.79-1.88)"
     sends_to: list[str] = field(default_factory=list)  # other machines, by each launch
 
@@ -231,6 +237,7 @@ class Ending:
 class Report:
     """All that a run says. Renderers read this and compute nothing."""
 
+    summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
     schema_version: str = SCHEMA_VERSION  #: Version of these names, "2.x"; x only adds fields.
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
@@ -243,7 +250,8 @@ class Report:
     #: The most that fixing a branch could give; null: neither tried nor replayed. Not advice.
     ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))
     ceiling_trials: list[TriedCeiling] = field(default_factory=list)  #: Costs taken away for real.
-    trials: list[Trial] = field(default_factory=list)  #: Every fix that was tried or refused.
+    trials: list[Trial] = field(default_factory=list)  #: Every fix that was tried.
+    refused: list[RefusedFixes] = field(default_factory=list)  #: Fixes that cannot apply here.
     training_trials: list[TrainingTrial] = field(default_factory=list)  #: Advice tried on training.
     no_trials_reason: str | None = None  #: Where nothing was tried, why.
     ending: Ending | None = None  #: Why the search for fixes stopped; null: nothing was tried.

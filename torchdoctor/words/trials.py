@@ -50,6 +50,15 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RefusedFixes:
+    """Fixes that one and the same reason rules out; in Python each is a row of `trials`."""
+
+    reason: str | None  #: Why none of them can apply here.
+    risk: int = 0  #: As that of a trial.
+    fixes: list[str] = field(default_factory=list)  #: Their ids.
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One fix (or the A/A candidate, or a whole stack) against the baseline."""
 

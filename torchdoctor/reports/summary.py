@@ -1,0 +1,214 @@
+"""What stands first in every JSON: the answer, and the exact command that comes next."""
+
+import math
+import re
+import shlex
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from torchdoctor.advice import catalogue
+from torchdoctor.facts.outcomes import is_proven
+from torchdoctor.reports import handed_out, wording
+from torchdoctor.reports.document import prose
+from torchdoctor.words import Location, RecommendedFix, Report, set_of
+from torchdoctor.words.comparison import Comparison
+from torchdoctor.words.figures import clean, counted, fixes_with_settings, place, speedup
+from torchdoctor.words.gate import GateReport
+from torchdoctor.words.summary import MOST_BYTES, NextCommand, SummarizedFixes, Summary
+
+_LONGEST, _SHORTEST = 400, 60  # characters of a text; where all are too long, it is halved
+_MOST_FIXES = 3
+_BUDGET = re.compile(r"--budget \S+")
+_MINUTE_S = 60
+
+
+def summarized(report: Report) -> Report:
+    """Return the report with its summary, made anew: what is told may have been moved since."""
+    return replace(report, summary=of_report(report))
+
+
+def of_report(report: Report) -> Summary:
+    """Return the answer of a run, or of traces."""
+    told, fixes = report.diagnosis, report.recommendation.fixes
+    recommended = _recommended(report) if fixes else None
+    shown = fixes or _offered(report)
+    commands = handed_out.patch_commands(report, shown)
+    return _fitting(
+        Summary(
+            bottleneck=told.bottleneck,
+            sentence=prose(wording.first_sentence(clean(told.sentence.strip()))),
+            location=_place(told.verdict.place, report),
+            cause=_cause(report),
+            cure=_cure(shown, bool(fixes)),
+            recommendation=recommended,
+            patch=commands[0].show if commands else None,
+            next=_next(report, shown, commands),
+        )
+    )
+
+
+def with_summary(report: GateReport) -> GateReport:
+    """Return the gate's report with its summary."""
+    return replace(report, summary=of_gate(report))
+
+
+def of_gate(report: GateReport) -> Summary:
+    """Return the answer of a gate."""
+    following = None
+    if report.verdict == "slower" and report.workload.command:
+        command = f"torchdoctor run -- {shlex.join(report.workload.command)}"
+        following = NextCommand(command=command, why="It names what takes the new version's time.")
+    return _fitting(Summary(sentence=clean(report.sentence), next=following))
+
+
+def of_comparison(compared: Comparison) -> Summary:
+    """Return the answer of a comparison."""
+    new = next((x for x in compared.findings if x.change == "new"), None)
+    following = None
+    if new is not None:
+        command = f"torchdoctor explain {shlex.quote(new.check)}"
+        following = NextCommand(command=command, why="B has this cost and A does not.")
+    return _fitting(
+        Summary(
+            bottleneck=new.branch if new else None,
+            sentence=clean(compared.sentence),
+            location=(new.b_place or None) if new else None,
+            cause=_of_check(new.check, new.evidence) if new else None,
+            next=following,
+        )
+    )
+
+
+def _offered(report: Report) -> list[RecommendedFix]:
+    """Return what is offered beside no recommendation, the confirmed first."""
+    offered = [fix for fix in report.recommendation.also_offered if fix.aim != "training"]
+    return sorted(offered, key=lambda fix: fix.standing not in ("confirmed", "together"))
+
+
+def _recommended(report: Report) -> SummarizedFixes:
+    chosen = report.recommendation
+    pairs = f"{counted(chosen.pairs, 'pair')} of launches"
+    beside = " side by side" * (report.baseline.measured == "side by side")
+    edited = chosen.handed_out == "patch"
+    how = "as a patch applied to a copy" if edited else "switched on at run time"
+    parts = [f"measured {how}, {pairs}{beside}", handed_out.training_words(chosen.numerics)]
+    if not is_proven(chosen.speedup, chosen.pairs):
+        parts.append("not proven")
+    names = fixes_with_settings(set_of(chosen.fixes))
+    return SummarizedFixes(fixes=names, speedup=chosen.speedup, evidence="; ".join(parts))
+
+
+def _place(location: Location | None, report: Report) -> str | None:
+    """Return "train.py:12", from the program's folder."""
+    return (place(location, report.workload.cwd) or None) if location is not None else None
+
+
+def _cause(report: Report) -> str | None:
+    told = report.diagnosis
+    named = [x for x in told.findings if x.check == told.detail]
+    finding = next(iter(named or [x for x in told.findings if x.severity == "high"]), None)
+    return (
+        _of_check(finding.check, [x.sentence for x in finding.evidence])
+        if finding is not None
+        else told.detail
+    )
+
+
+def _of_check(check: str, evidence: Sequence[str]) -> str:
+    return f"{check}: {prose(clean(evidence[0]))}" if evidence else check
+
+
+def _cure(fixes: Sequence[RecommendedFix], measured: bool) -> str | None:
+    if not fixes:
+        return None
+    names = [f"{clean(catalogue.name(x.fix))} ({fixes_with_settings(x.as_set)})" for x in fixes]
+    more = f", and {len(names) - _MOST_FIXES} more" if len(names) > _MOST_FIXES else ""
+    return f"{'' if measured else 'not measured: '}{', '.join(names[:_MOST_FIXES])}{more}"
+
+
+def _next(
+    report: Report, fixes: Sequence[RecommendedFix], commands: Sequence[handed_out.PatchCommand]
+) -> NextCommand | None:
+    """Return the command that is worth running now; None where nothing is left to do."""
+    again = next(iter(report.reproduce), None) if report.elapsed_s is not None else None
+    if report.recommendation.fixes:
+        return _apply(report, commands)
+    if again and (report.interrupted or report.failure is not None):
+        ended = "was interrupted" if report.interrupted else "ended with an error of the program"
+        return NextCommand(command=again, why=f"The run {ended}: nothing is decided yet.")
+    if again and " --no-fixes" in again:
+        command = again.replace(" --no-fixes", "", 1)
+        return NextCommand(command=command, why="No fix was tried, because of --no-fixes.")
+    if again and _more_time_decides(report):
+        minutes = math.ceil(_needed_s(report) / _MINUTE_S)
+        command = _BUDGET.sub(f"--budget {minutes}m", again, count=1)
+        return NextCommand(command=command, why="What is worth measuring did not fit in the time.")
+    if fixes:
+        command = f"torchdoctor explain {shlex.quote(fixes[0].fix)}"
+        why = "It says what to change by hand, and at which risk; its gain was not measured here."
+        return NextCommand(command=command, why=why)
+    if report.diagnosis.detail in catalogue.checks():
+        command = f"torchdoctor explain {shlex.quote(report.diagnosis.detail or '')}"
+        return NextCommand(command=command, why="No fix is known for it: its page says what to do.")
+    return None
+
+
+def _apply(report: Report, commands: Sequence[handed_out.PatchCommand]) -> NextCommand:
+    apply = next((x.apply for x in commands if x.apply is not None), None)
+    if apply is not None:
+        figures = speedup(report.recommendation.speedup)
+        return NextCommand(command=apply, why=f"The patch ran on a copy: {figures}.")
+    if commands:
+        why = "It shows the change, which is not proven as a patch."
+        return NextCommand(command=commands[0].show, why=why)
+    folder = shlex.quote(report.run_folder or ".")
+    why = "No patch of it is handed out: the details have the code to change by hand."
+    return NextCommand(command=f"torchdoctor report {folder} --details", why=why)
+
+
+def _more_time_decides(report: Report) -> bool:
+    ending = report.ending
+    if ending is None:  # not even a pair fitted in, where the reason names a budget
+        return "--budget" in (report.no_trials_reason or "")
+    return ending.reason in ("time", "busy machine") or report.recommendation.open_proof is not None
+
+
+def _needed_s(report: Report) -> float:
+    """Return a budget that decides what is open."""
+    ending, proof = report.ending, report.recommendation.open_proof
+    if ending is None:
+        named = re.search(r"--budget (\d+)s", report.no_trials_reason or "")
+        return float(named[1]) if named else 2 * (report.elapsed_s or _MINUTE_S)
+    more_s = proof.seconds if proof is not None and proof.seconds is not None else ending.budget_s
+    return max(ending.budget_s, ending.after_s) + more_s
+
+
+def _fitting(summary: Summary) -> Summary:
+    """Return it with its texts as long as fits into 2 KB; commands are never cut."""
+    longest = _LONGEST
+    while True:
+        short = _shortened(summary, longest)
+        if len(msgspec.json.format(msgspec.json.encode(short), indent=2)) <= MOST_BYTES:
+            return short
+        if longest < _SHORTEST:  # it is a command that is long
+            return replace(short, patch=None, next=None)
+        longest //= 2
+
+
+def _shortened(summary: Summary, longest: int) -> Summary:
+    def cut(text: str | None) -> str | None:
+        return textwrap.shorten(text, longest, placeholder=" …") if text else text
+
+    chosen = summary.recommendation
+    if chosen is not None:
+        chosen = replace(chosen, fixes=cut(chosen.fixes) or "", evidence=cut(chosen.evidence) or "")
+    return replace(
+        summary,
+        sentence=cut(summary.sentence) or "",
+        cause=cut(summary.cause),
+        cure=cut(summary.cure),
+        recommendation=chosen,
+    )
