@@ -86,6 +86,8 @@ def candidates(
         bound = bound_of(touched, recording.trace)
         speedup = bound.speedup if bound is not None else None
         ceiling = _speedup_without(prospect.share, speedup)
+        if fixes is not None and _too_little(touched, prospect.share) is not None:
+            speedup, ceiling = None, None  # who names a fix wants it measured, whatever it gains
         tier, *order = _order(fix, prospect, ceiling, len(included), diagnosis)
         for number, tried_set in enumerate(_with_company(ident, tried, fix, recording, allowed)):
             alone = tried_set.only is not None
