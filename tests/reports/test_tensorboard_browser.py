@@ -96,7 +96,7 @@ def test_text_is_the_report_without_leftovers_of_markdown(
     browser: Browser, address: str, report: Report
 ) -> None:
     browser.open(f"{address}/#text")
-    verdict = re.split(r"\d", report.diagnosis.sentence)[0]  # figures are spaced, a place is behind
+    verdict = re.split(r"\d", report.diagnosis.sentence)[0]  # figures are spaced there
     browser.wait(lambda: any(text.startswith(verdict) for text in browser.texts("p")))
     wanted = {speedup(trial.speedup, trial.pairs) for trial in measured(report)}
     wanted |= {asked.question for asked in report.diagnosis.path}
