@@ -202,12 +202,15 @@ def _told(
     recording: Recording,
 ) -> tuple[str, Location | None]:
     """Return the verdict, and the place of its first sentence's share."""
+    unused = [f for f in findings if checks[f.check].opens_verdict and f.share_of_step is None]
+    unused = [f for f in unused if f.severity != "advice"]
     if bottleneck == "none" or value is None:
-        return "No part of the step stands out.", None
+        return " ".join([*_evidence(unused), "No part of the step stands out."]), None
     # What a later branch of the tree holds may be the larger part: then it is said first.
     later = [(f, checks[f.check]) for f in findings if (f.share_of_step or 0.0) > value]
     aside = [f for f, check in later if check.opens_verdict and check.branch != bottleneck]
     larger = [" ".join(f.evidence) for f in aside]
+    first = _evidence(unused)
     location = aside[0].location if aside else line_of_branch(recording, bottleneck)
     if location is None and not aside and cause is not None:
         # Where no sampled line holds it (a trace), the finding that holds most of it may.
@@ -220,12 +223,16 @@ def _told(
     text = _VERDICTS[kind].format(value=f"{value:.0%}") + _parts(kind, value, recording.shares)
     if cause is None or checks[cause.check].question is not None or not cause.evidence:
         on_gpu_host = recording.trace and kind == "cpu" and on_host(recording.trace)
-        return " ".join([*larger, f"{text}.", *(on_gpu_host or [])]), location
+        return " ".join([*first, *larger, f"{text}.", *(on_gpu_host or [])]), location
     quoted = checks[cause.check].verdict
     if quoted == "all":
-        return " ".join(cause.evidence), cause.location
-    evidence = cause.evidence[-1 if quoted == "last" else 0]
-    return " ".join([*larger, f"{text}.", evidence]), location
+        return " ".join([*first, *cause.evidence]), cause.location
+    evidence = [cause.evidence[-1 if quoted == "last" else 0]] * (cause not in unused)
+    return " ".join([*first, *larger, f"{text}.", *evidence]), location
+
+
+def _evidence(findings: Sequence[Finding]) -> list[str]:
+    return [" ".join(finding.evidence) for finding in findings]
 
 
 def _parts(kind: str, value: float, shares: Shares) -> str:

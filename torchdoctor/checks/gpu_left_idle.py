@@ -1,26 +1,41 @@
-"""The machine has GPUs that this training does not use.
+"""The machine has GPUs that this program does not use.
 
 ## What it means
-The model trains on the CPU while a GPU idles, or on one of several GPUs. A GPU multiplies matrices
+The model computes on the CPU while a GPU idles, or on one of several GPUs. A GPU multiplies matrices
 ten to a hundred times as fast as a CPU; several of them share the batches.
 
 ## How it is measured
 torchdoctor compares the GPUs that the driver (NVML) reports with the devices of the model and the
 optimizers, and with the number of GPUs that torch sees. It also looks for other programs on them.
+Of a trace it reads which GPUs are listed: if nothing ran on any, the model is on the CPU, or the
+profiler was not told to record the GPU.
 
 ## Not to be confused with
 A choice by `CUDA_VISIBLE_DEVICES`. Very small models, which a CPU trains as fast.
 """
 
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, on_gpu, process
+from torchdoctor.words import (
+    CheckSpec,
+    Recording,
+    Symptom,
+    Symptoms,
+    TraceStatistics,
+    on_gpu,
+    process,
+    trace,
+)
 
 
 def _examine(recording: Recording) -> Symptoms:
+    if recording.trace is not None and not recording.processes:
+        yield from _of_trace(recording.trace)
+        return
     gpus, main = recording.environment.gpus, recording.main
     one_device = len({model.device for model in main.models}) < 2
     parallel = not one_device or any(model.data_parallel for model in main.models)
-    if not gpus or not training_models(recording) or recording.sensors.gpu_other_processes:
+    called = training_models(recording) or [model for model in main.models if model.forwards]
+    if not gpus or not called or recording.sensors.gpu_other_processes:
         return
     if "CUDA_VISIBLE_DEVICES" in main.flags.environment:
         return
@@ -35,6 +50,19 @@ def _examine(recording: Recording) -> Symptoms:
         yield Symptom(evidence=evidence, severity="advice")
 
 
+def _of_trace(traced: TraceStatistics) -> Symptoms:
+    """Yield that listed GPUs did nothing, unless the host launched work that was not recorded."""
+    if not traced.idle_gpus or any("Launch" in call.name for call in traced.runtime_calls):
+        return
+    number, names = len(traced.idle_gpus), ", ".join(sorted(set(traced.idle_gpus)))
+    listed = names if number == 1 else f"{number} GPUs ({names})"
+    yield Symptom(
+        evidence=f"The trace lists {listed}, and nothing ran there: the model is on the CPU, or "
+        "the profiler was not told to record the GPU (ProfilerActivity.CUDA).",
+        severity="moderate",
+    )
+
+
 _A100 = on_gpu("NVIDIA A100")
 _MODEL = {"ident": 0, "forwards": 60, "device": "cpu"}
 _ON_GPU = {**_MODEL, "device": "cuda:0"}
@@ -43,14 +71,21 @@ CHECK = CheckSpec(
     threshold=1,
     unit="GPU that the program does not use",
     source="torchdoctor: a GPU that nobody uses",
+    opens_verdict=True,
     examine=_examine,
     fires=[
         {**_A100, **process(models=[_MODEL])},
         {**_A100, **process(cuda="12.8", devices=["NVIDIA A100"] * 2, models=[_ON_GPU])},
+        {**_A100, **process(models=[{**_MODEL, "eval_forwards": 60}])},
+        trace(idle_gpus=["NVIDIA A100"], shares={"cpu": 0.9}),
     ],
     quiet=[
         {**_A100, **process(models=[_MODEL], flags={"environment": {"CUDA_VISIBLE_DEVICES": ""}})},
         {**_A100, **process(models=[_ON_GPU])},
         process(models=[_MODEL]),
+        trace(
+            idle_gpus=["NVIDIA A100"],
+            runtime_calls=[{"name": "cudaLaunchKernel", "calls_per_step": 9.0, "host_s": 0.01}],
+        ),
     ],
 )

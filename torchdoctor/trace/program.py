@@ -92,6 +92,14 @@ def gpus(trace: Trace) -> list[Gpu]:
     return used_gpus
 
 
+def idle_gpus(trace: Trace) -> list[str]:
+    """Return the names of the devices that the trace lists where nothing ran on any of them."""
+    if trace.has_device:
+        return []
+    described = dictionaries(trace.metadata.get("deviceProperties"))
+    return sorted(filter(None, (text(device.get("name")) for device in described)))
+
+
 def backend_of(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`; empty if the trace names no distributed job."""
     information = dictionary(trace.metadata.get("distributedInfo"))

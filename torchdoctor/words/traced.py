@@ -305,6 +305,18 @@ class TraceStatistics:
     has_engine: bool = False  #: A server of language models (vLLM, SGLang, ...) ran the model.
     kernels: list[KernelTime] = field(default_factory=list)  #: The at most 8 that take most.
     platform: str | None = None  #: Whose device: cuda, rocm, xpu, mtia, hpu; null: not known.
+    events: int | None = None  #: Operators, driver calls and device events of the steps.
+    start_up_s: float = 0.0  #: The GPU's start-up, in front of the window and left out of it.
+    with_stack: bool = False  #: Python stacks were recorded, which slows the host down.
+    rank: int | None = None  #: Its rank; null: it is the only trace, or names none.
+    of_traces: int = 1  #: How many traces were given.
+    idle_gpus: list[str] = field(default_factory=list)  #: Names of those listed, if none did a thing.
+
+    @property
+    def kept_share(self) -> float:
+        """Return the share of what was recorded that is left without the start-up."""
+        whole_s = self.start_up_s + (self.step_s or 0.0)
+        return 1.0 - self.start_up_s / whole_s if whole_s > 0 else 1.0
 
     @property
     def linking_s(self) -> float:
