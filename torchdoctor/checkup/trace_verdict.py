@@ -6,6 +6,7 @@ from dataclasses import astuple, replace
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.checkup.windows import of_window
 from torchdoctor.trace.timeline import usual_part
 from torchdoctor.words import Diagnosis, RankTime, Recording, TraceStatistics
 from torchdoctor.words.figures import seconds
@@ -38,13 +39,17 @@ def diagnosed(recording: Recording, trace: TraceStatistics) -> Diagnosis:
         diagnosis = of_the_rest(diagnosis, trace.unusual, (trace.step_s or 0.0) - trace.unusual_s)
     else:
         diagnosis = with_replay(with_waits(diagnosis, trace, recording.ranks), trace)
-    return in_its_words(diagnosis, trace)
+    return in_its_words(of_window(diagnosis, trace), trace)
 
 
 def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     """Return the diagnosis without what the trace cannot know: steps, or a device's work."""
     if not trace.steps:
         diagnosis = _without_steps(diagnosis)
+        if trace.start_up_s:
+            of_what = "of the trace after its start-up"
+            told = diagnosis.sentence.replace("of the trace", of_what, 1)
+            diagnosis = replace(diagnosis, sentence=told)
     if all(share is None for share in astuple(trace.shares)):
         return replace(diagnosis, sentence=_NO_TIME)
     if diagnosis.bottleneck == "data_loader":

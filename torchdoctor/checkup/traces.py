@@ -11,6 +11,7 @@ from torchdoctor import __version__
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import wording_for_trace
 from torchdoctor.checkup.trace_verdict import diagnosed
+from torchdoctor.checkup.windows import mostly_start_up
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
@@ -62,7 +63,8 @@ def trace_checkup(
         raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
     rows, chosen, aligned = compared(ranks)
     trace = replace(chosen.statistics, rank=chosen.rank, of_traces=len(ranks))
-    if trace.unusual or trace.device_missing or not (trace.what_if and trace.what_if.explains):
+    unlike_steps = trace.unusual or trace.device_missing or mostly_start_up(trace)
+    if unlike_steps or not (trace.what_if and trace.what_if.explains):
         trace = replace(trace, what_if=None)  # a replay takes all of a step for usual, and shown
     # A leading dash would make a source an option.
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]

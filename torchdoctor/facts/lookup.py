@@ -265,7 +265,7 @@ def working_python_s(trace: TraceStatistics) -> float:
 def on_host(trace: TraceStatistics) -> list[str]:
     """Return operators and the line of Python that hold the host for long."""
     least_s = _LONG * (trace.step_s or 0.0)
-    own = (x for x in trace.operators if not x.device_s and x.self_s > least_s)
+    own = (x for x in trace.operators if not x.device_s and x.self_s - x.calling_s > least_s)
     places = (x for x in trace.python_places[:1] if x.total_s > least_s)
     told = [f"{x.name} computes on the CPU, {figures.seconds(x.self_s)} in each step." for x in own]
     return told + [f"The host is in {x.function} at {x.file}:{x.line}." for x in places]

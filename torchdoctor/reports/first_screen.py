@@ -4,6 +4,7 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
@@ -129,7 +130,17 @@ def _cause(report: Report) -> list[Block]:
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
     if finding is None and report.steps and not report.trace:
         proof = "No profiler window fitted into the budget: its operators are not known."
-    return [*sentences(f"{first}.", tone="strong"), *sentences(rest, proof, tone="soft")]
+    told = sentences(rest, proof, _of_which(report), tone="soft")
+    return [*sentences(f"{first}.", tone="strong"), *told]
+
+
+def _of_which(report: Report) -> str:
+    """Return which of several traces the screen is of."""
+    trace = report.trace
+    if trace is None or trace.of_traces < 2:
+        return ""
+    rank = "" if trace.rank is None else f"rank {trace.rank}, "
+    return f"What this screen says of a step is of {rank}{clean(Path(trace.path).name)}."
 
 
 def _placed(sentence: str, location: Location | None, report: Report) -> str:
@@ -551,9 +562,14 @@ def _step(report: Report) -> list[Block]:
     time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
     trace, path = report.trace, report.trace.path if report.trace else ""
     title = "".join(["one step", *(f" of rank {x.rank}" for x in report.ranks if x.path == path)])
+    if trace is not None and trace.of_traces > 1 and not report.ranks:
+        title += f" of {Path(path).name}"
     if report.steps is None and trace is not None and trace.step_s:  # its shares are of the mean
-        title = title if trace.steps else "the whole trace"
+        whole = f"the trace{' after its start-up' if trace.start_up_s else ''}"
+        title = title if trace.steps else whole if trace.start_up_s else "the whole trace"
         title += f": {seconds(trace.step_s)}{' (mean)' * (trace.steps > 1)}"
+        if trace.start_up_s and not trace.steps:
+            title += f" of {seconds(trace.start_up_s + trace.step_s)} recorded"
     elif time is not None:  # samples/s are of the same time
         average = "median" if time.deciding == time.median else "mean"
         title += f": {seconds(time.deciding)}{f' ({average})' * (time.steps > 1)}"

@@ -31,6 +31,7 @@ class Operator:
     name: str  #: Its name.
     calls_per_step: float  #: How often a step calls it.
     self_s: float  #: Host time per step in it, without the operators that it calls.
+    calling_s: float = 0.0  #: Of it, where driver calls are made: it launches, or waits for a device.
     device_s: float | None = None  #: Time per step of the kernels that it launched.
     shapes: str | None = None  #: Sizes of its inputs, where they were recorded.
 
