@@ -64,6 +64,7 @@ def _of_trace(traced: TraceStatistics) -> Symptoms:
 
 
 _A100 = on_gpu("NVIDIA A100")
+_LAUNCHES = {"name": "cudaLaunchKernel", "calls_per_step": 9.0, "host_s": 0.01}
 _MODEL = {"ident": 0, "forwards": 60, "device": "cpu"}
 _ON_GPU = {**_MODEL, "device": "cuda:0"}
 CHECK = CheckSpec(
@@ -77,15 +78,12 @@ CHECK = CheckSpec(
         {**_A100, **process(models=[_MODEL])},
         {**_A100, **process(cuda="12.8", devices=["NVIDIA A100"] * 2, models=[_ON_GPU])},
         {**_A100, **process(models=[{**_MODEL, "eval_forwards": 60}])},
-        trace(idle_gpus=["NVIDIA A100"], shares={"cpu": 0.9}),
+        {"processes": [], **trace(idle_gpus=["NVIDIA A100"])},
     ],
     quiet=[
         {**_A100, **process(models=[_MODEL], flags={"environment": {"CUDA_VISIBLE_DEVICES": ""}})},
         {**_A100, **process(models=[_ON_GPU])},
         process(models=[_MODEL]),
-        trace(
-            idle_gpus=["NVIDIA A100"],
-            runtime_calls=[{"name": "cudaLaunchKernel", "calls_per_step": 9.0, "host_s": 0.01}],
-        ),
+        {"processes": [], **trace(idle_gpus=["NVIDIA A100"], runtime_calls=[_LAUNCHES])},
     ],
 )

@@ -37,6 +37,7 @@ from torchdoctor.words.traced import MATTERS
 NOT_MEASURED = "No fix was tried, because a trace cannot be run."
 MEASURE = " To measure fixes: torchdoctor run train.py"
 _FEW_STEPS = 3
+_HOST_MATTERS = 0.3  # of a step: from here on what slows the host down changes the answer
 _CLOCKS_TOGETHER_S = 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
@@ -217,7 +218,9 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     if 0 < steps < _FEW_STEPS:
         few = counted(steps, "step")
         sentences.append(f"The trace holds {few}: too few to tell usual from unusual steps.")
-    if chosen.statistics.with_stack:
+    shares = chosen.statistics.shares
+    host = (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
+    if chosen.statistics.with_stack and host >= _HOST_MATTERS:
         sentences.append(
             "Python stacks were recorded (with_stack), which slows the host down: without them it "
             "takes less of a step than is said here."

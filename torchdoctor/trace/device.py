@@ -32,6 +32,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     waiting = steps.inside(trace.runtime.where(named(trace, trace.runtime, _SYNC_CALL.match)))
     return {
         "kernels_per_step": len(kernels) / count,
+        "graph_kernels_per_step": _of_graphs(trace, is_kernel) / count,
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
         "kernel_median_us": float(np.median(length)) / 1000 if len(length) else None,
         "gpu_busy_share": _busy_share(trace.device, steps),
@@ -40,6 +41,12 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
         "sync_s": float(waiting.sum()) / count / 1e9,
         "syncs_per_step": int((waiting > 0).sum()) / count,
     }
+
+
+def _of_graphs(trace: Trace, kernels: Mask) -> int:
+    """Return how many kernels a captured graph launched."""
+    graphs = np.append(named(trace, trace.runtime, lambda name: "GraphLaunch" in name), False)
+    return int(graphs[launch_rows(trace)[kernels]].sum())
 
 
 def _idle_after_waits(trace: Trace, steps: Steps) -> int:

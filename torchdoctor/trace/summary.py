@@ -14,10 +14,13 @@ from torchdoctor.trace.operators import pointwise_chains, summarise_operators, t
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
 from torchdoctor.trace.program import (
     backend_of,
+    compiled,
+    engine,
     has_engine,
     idle_gpus,
     optimizes,
     platform,
+    training_mode,
     trains,
 )
 from torchdoctor.trace.python import python_places
@@ -78,6 +81,9 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         has_engine=has_engine(trace),
         platform=platform(trace),
         idle_gpus=idle_gpus(trace),
+        engine=engine(trace),
+        compiled=compiled(trace),
+        **training_mode(trace),
         events=_events(trace, steps),
         start_up_s=steps.start_up / 1e9,
         with_stack="python_function" in trace.categories,

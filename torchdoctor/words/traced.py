@@ -304,6 +304,11 @@ class TraceStatistics:
     trains: bool | None = None  #: A backward pass or an optimizer ran; null: the trace cannot say.
     optimizes: bool = False  #: Marks or operators of an optimizer are in it.
     has_engine: bool = False  #: A server of language models (vLLM, SGLang, ...) ran the model.
+    engine: str | None = None  #: Which: vllm, sglang, tensorrt_llm, lmdeploy; null: not known.
+    compiled: bool = False  #: Code of torch.compile ran.
+    graph_kernels_per_step: float | None = None  #: Kernels that a captured graph launched.
+    active_dropouts: int = 0  #: Calls of the whole trace in which dropout drops.
+    training_norms: int = 0  #: Kernels of the whole trace of batch norm in training mode.
     kernels: list[KernelTime] = field(default_factory=list)  #: The at most 8 that take most.
     platform: str | None = None  #: Whose device: cuda, rocm, xpu, mtia, hpu; null: not known.
     events: int | None = None  #: Operators, driver calls and device events of the steps.
