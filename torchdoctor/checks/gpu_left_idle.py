@@ -1,8 +1,8 @@
 """The machine has GPUs that this program does not use.
 
 ## What it means
-The model computes on the CPU while a GPU idles, or on one of several GPUs. A GPU multiplies matrices
-ten to a hundred times as fast as a CPU; several of them share the batches.
+The model computes on the CPU while a GPU idles, or on one of several GPUs. A GPU multiplies
+matrices ten to a hundred times as fast as a CPU; several of them share the batches.
 
 ## How it is measured
 torchdoctor compares the GPUs that the driver (NVML) reports with the devices of the model and the

@@ -22,16 +22,17 @@ def _examine(recording: Recording) -> Symptoms:
     # Of a program that was run more is known than its profiled steps say.
     if traced is None or traced.trains or recording.steps is not None:
         return
-    parts = [
-        f"dropout drops in {counted(traced.active_dropouts, 'call')}" * (traced.active_dropouts > 0),
-        f"batch norm computes statistics in {counted(traced.training_norms, 'kernel')}"
-        * (traced.training_norms > 0),
-    ]
-    if not any(parts):
+    parts = []
+    if traced.active_dropouts:
+        parts.append(f"dropout drops in {counted(traced.active_dropouts, 'call')}")
+    if traced.training_norms:
+        kernels = counted(traced.training_norms, "kernel")
+        parts.append(f"batch norm computes statistics in {kernels}")
+    if not parts:
         return
     condition = "" if traced.trains is False else "if this is inference, "
     yield Symptom(
-        evidence=f"No backward pass is in the trace, but {' and '.join(filter(None, parts))}: "
+        evidence=f"No backward pass is in the trace, but {' and '.join(parts)}: "
         f"{condition}the model is in training mode, and its results are wrong.",
         severity="moderate" if traced.trains is False else "advice",
     )

@@ -151,4 +151,3 @@ def _most_changed(
     """Return those whose calls changed, by what that comes to over A's calls, at most ten."""
     changed = [x for x in changes if abs(times(x)[1] - times(x)[0]) > _SAME * times(x)[0]]
     return sorted(changed, key=lambda x: -abs(x.change_s) * (x.a_calls or 0.0))[:_MOST]
-

@@ -66,7 +66,7 @@ class Unaligned(Enum):
     """Why clocks could not be aligned."""
 
     TOO_FEW = "too few"  # collectives that all ranks ran alike, in steps that all recorded
-    UNMATCHED = "unmatched"  # what looks like the same ones did not end together, but steps begin so
+    UNMATCHED = "unmatched"  # what looks like the same ones did not end together; steps begin so
     APART = "apart"  # nor do steps of one number begin together: perhaps several runs
 
 

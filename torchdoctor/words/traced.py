@@ -31,7 +31,9 @@ class Operator:
     name: str  #: Its name.
     calls_per_step: float  #: How often a step calls it.
     self_s: float  #: Host time per step in it, without the operators that it calls.
-    calling_s: float = 0.0  #: Of it, where driver calls are made: it launches, or waits for a device.
+    calling_s: float = (
+        0.0  #: Of it, where it makes driver calls: it launches, or waits.
+    )
     device_s: float | None = None  #: Time per step of the kernels that it launched.
     shapes: str | None = None  #: Sizes of its inputs, where they were recorded.
 
@@ -316,7 +318,7 @@ class TraceStatistics:
     with_stack: bool = False  #: Python stacks were recorded, which slows the host down.
     rank: int | None = None  #: Its rank; null: it is the only trace, or names none.
     of_traces: int = 1  #: How many traces were given.
-    idle_gpus: list[str] = field(default_factory=list)  #: Names of those listed, if none did a thing.
+    idle_gpus: list[str] = field(default_factory=list)  #: Names of those listed, if all idled.
 
     @property
     def kept_share(self) -> float:
