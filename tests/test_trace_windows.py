@@ -102,8 +102,9 @@ def test_dropout_without_a_backward_pass_is_training_mode(tmp_path: Path) -> Non
 
 
 def test_a_compiled_program_that_waits_for_launches_is_offered_graphs(tmp_path: Path) -> None:
-    report = diagnosed(tmp_path, "t.json", on_gpu(kernel="triton_poi_fused_add_0"), **A100,
-                       cupti_version=26)
+    report = diagnosed(
+        tmp_path, "t.json", on_gpu(kernel="triton_poi_fused_add_0"), **A100, cupti_version=26
+    )
     assert "launches-outside-graphs" in checks(report)
     assert "cuda-graphs" in offered(report)
     plain = diagnosed(tmp_path, "p.json", on_gpu(), **A100, cupti_version=26)
@@ -111,7 +112,7 @@ def test_a_compiled_program_that_waits_for_launches_is_offered_graphs(tmp_path: 
 
 
 def test_waits_and_envelopes_of_other_accelerators_are_no_kernels(tmp_path: Path) -> None:
-    """"event_wait (39 %)" stood among the longest kernels of an MTIA."""
+    """ "event_wait (39 %)" stood among the longest kernels of an MTIA."""
     trace = TraceBuilder()
     for number in range(4):
         at = 1000.0 * number

@@ -47,9 +47,7 @@ def refuses(recording: Recording) -> str | None:
     traced = recording.trace
     compiled = any(model.compiled for model in recording.main.models)
     if not (compiled or (traced is not None and (traced.compiled or traced.has_engine))):
-        return (
-            'It is not compiled: torch-compile is first, and tries mode="reduce-overhead".'
-        )
+        return 'It is not compiled: torch-compile is first, and tries mode="reduce-overhead".'
     return None
 
 

@@ -31,9 +31,7 @@ class Operator:
     name: str  #: Its name.
     calls_per_step: float  #: How often a step calls it.
     self_s: float  #: Host time per step in it, without the operators that it calls.
-    calling_s: float = (
-        0.0  #: Of it, where it makes driver calls: it launches, or waits.
-    )
+    calling_s: float = 0.0  #: Of it, where it makes driver calls: it launches, or waits.
     device_s: float | None = None  #: Time per step of the kernels that it launched.
     shapes: str | None = None  #: Sizes of its inputs, where they were recorded.
 
