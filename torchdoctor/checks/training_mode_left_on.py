@@ -20,7 +20,7 @@ from torchdoctor.words.figures import counted
 def _examine(recording: Recording) -> Symptoms:
     traced = recording.trace
     # Of a program that was run more is known than its profiled steps say.
-    if traced is None or traced.trains or recording.steps is not None:
+    if traced is None or traced.trains or recording.processes:
         return
     parts = []
     if traced.active_dropouts:
@@ -45,6 +45,12 @@ CHECK = CheckSpec(
     source="PyTorch: dropout and batch norm compute otherwise after model.eval()",
     opens_verdict=True,
     examine=_examine,
-    fires=[trace(trains=False, active_dropouts=12), trace(training_norms=3)],
-    quiet=[trace(trains=True, active_dropouts=12), trace(trains=False)],
+    fires=[
+        {"processes": [], **trace(trains=False, active_dropouts=12)},
+        {"processes": [], **trace(training_norms=3)},
+    ],
+    quiet=[
+        {"processes": [], **trace(trains=True, active_dropouts=12)},
+        trace(trains=False, active_dropouts=12),
+    ],
 )

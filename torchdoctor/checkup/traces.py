@@ -221,10 +221,7 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     shares = chosen.statistics.shares
     host = (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
     if chosen.statistics.with_stack and host >= _HOST_MATTERS:
-        sentences.append(
-            "Python stacks were recorded (with_stack), which slows the host down: without them it "
-            "takes less of a step than is said here."
-        )
+        sentences.append("Python stacks were recorded (with_stack), which slows the host down.")
     if world and world > len(ranks):
         sentences.append(
             f"Traces of {len(ranks)} of {world} ranks are here, so the others may be slower: name "

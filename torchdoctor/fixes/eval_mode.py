@@ -22,12 +22,12 @@ from torchdoctor.words import FixSpec, Recording, trace
 
 
 def refuses(recording: Recording) -> str | None:
-    if recording.trace is None or recording.trace.trains or recording.steps is not None:
+    if recording.trace is None or recording.trace.trains or recording.processes:
         return "The program trains."
     return None
 
 
-FIX = FixSpec(
+FIX: FixSpec = FixSpec(
     name="evaluation mode",
     treats=("training-mode-left-on",),
     keeps_results="changes training",
@@ -35,6 +35,6 @@ FIX = FixSpec(
     refuses=refuses,
     suits=lambda trace: not trace.trains,
     instruction=lambda settings, recording: FIX.permanent_form,
-    offers=[(trace(trains=False, active_dropouts=3), "model.eval()")],
+    offers=[({"processes": [], **trace(trains=False, active_dropouts=3)}, "model.eval()")],
     refusals=[({}, "trains")],
 )

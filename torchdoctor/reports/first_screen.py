@@ -130,8 +130,8 @@ def _cause(report: Report) -> list[Block]:
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
     if finding is None and report.steps and not report.trace:
         proof = "No profiler window fitted into the budget: its operators are not known."
-    told = sentences(rest, proof, _of_which(report), tone="soft")
-    return [*sentences(f"{first}.", tone="strong"), *told]
+    beside = sentences(rest, proof, _of_which(report), tone="soft")
+    return [*sentences(f"{first}.", tone="strong"), *beside]
 
 
 def _of_which(report: Report) -> str:
