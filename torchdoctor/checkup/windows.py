@@ -18,12 +18,12 @@ def mostly_start_up(trace: TraceStatistics) -> bool:
 def of_window(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     """Return the diagnosis as firm as its window is: of a short one it is a hint, or nothing."""
     if mostly_start_up(trace):
-        whole_s = trace.start_up_s + (trace.step_s or 0.0)
+        whole_s = trace.start_up_s + trace.kept_s
         return Diagnosis(
             bottleneck="none",
             sentence=f"Almost nothing can be told: {seconds(trace.start_up_s)} of the "
             f"{seconds(whole_s)} recorded are the GPU's start-up, and what follows is "
-            f"{seconds(trace.step_s or 0.0)} ({percent(trace.kept_share)}). Record more steps, "
+            f"{seconds(trace.kept_s)} ({percent(trace.kept_share)}). Record more steps, "
             "after some of warm-up.",
             path=[replace(x, answer="not measured", value=None) for x in diagnosis.path],
         )

@@ -321,8 +321,13 @@ class TraceStatistics:
     @property
     def kept_share(self) -> float:
         """Return the share of what was recorded that is left without the start-up."""
-        whole_s = self.start_up_s + (self.step_s or 0.0)
-        return 1.0 - self.start_up_s / whole_s if whole_s > 0 else 1.0
+        whole_s = self.start_up_s + self.kept_s
+        return self.kept_s / whole_s if whole_s > 0 else 1.0
+
+    @property
+    def kept_s(self) -> float:
+        """Return the seconds of all steps, or of the window that stands for one."""
+        return (self.step_s or 0.0) * max(self.steps, 1)
 
     @property
     def linking_s(self) -> float:
