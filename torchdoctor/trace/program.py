@@ -81,7 +81,7 @@ def compiled(trace: Trace) -> bool:
     return any(named(trace, table, _COMPILED.search).any() for table in tables)
 
 
-def training_mode(trace: Trace) -> dict[str, int]:
+def training_mode(trace: Trace) -> dict[str, Any]:
     """Return how many calls of the whole trace show that modules are in training mode."""
     operators = trace.operators
     dropouts = named(trace, operators, _DROPPED.match).sum()
