@@ -46,9 +46,9 @@ def trace_of(loader_us=300.0, kernels=1, collective_us=0.0, steps=5):
     return trace
 
 
-def diagnosed(folder: Path, name: str, trace) -> Report:
+def diagnosed(folder: Path, name: str, trace, **metadata) -> Report:
     path = folder / name
-    path.write_bytes(trace.text())
+    path.write_bytes(trace.text(**metadata))
     return trace_checkup([str(path)])
 
 

@@ -29,6 +29,7 @@ _ADVICE = "tests/test_training_advice.py"
 _COMPILING = "tests/probe/test_compile_facts.py"
 _FLOAT16 = "tests/fixes/test_float16.py"
 _PADDED = "tests/probe/test_padded_products.py"
+_WINDOWS = "tests/test_trace_windows.py"
 _PADDED_TEST = f"{_PADDED}::test_uneven_products_of_the_program_are_timed_alone_beside_padded_ones"
 _SNAPSHOT_TEST = f"{_PADDED}::test_the_snapshot_is_written_once_and_recording_ends"
 _ROWS_OF_CHECKS = (
@@ -296,7 +297,18 @@ _ROWS_OF_FIXES = (
         tests=("tests/edits/test_tensor_edits.py::test_what_is_kept_loses_its_graph",),
     ),
     Row(asked="fused or foreach optimizer; AdamW", fixes=("fused-optimizer", "adamw")),
-    Row(asked="inference: batches, graphs", fixes=("batched-inference",)),
+    Row(
+        asked="inference: batches, graphs",
+        fixes=("batched-inference", "cuda-graphs"),
+        checks=("launches-outside-graphs",),
+        tests=(f"{_WINDOWS}::test_a_compiled_program_that_waits_for_launches_is_offered_graphs",),
+    ),
+    Row(
+        asked="evaluation mode (model.eval)",
+        fixes=("eval-mode",),
+        checks=("training-mode-left-on",),
+        tests=(f"{_WINDOWS}::test_dropout_without_a_backward_pass_is_training_mode",),
+    ),
     Row(asked="activation checkpointing", fixes=("activation-checkpointing",)),
     Row(asked="debugging turned off", fixes=("debug-off",)),
     Row(

@@ -109,15 +109,18 @@ def test_a_cut_trace_is_told_and_both_are_called_alike(tmp_path: Path) -> None:
     assert "A: " in details and "is cut off in the middle" in " ".join(details.split())
 
 
-def test_a_trace_without_steps_is_exit_code_6(tmp_path: Path) -> None:
+def test_a_trace_without_steps_is_compared_per_call(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_bytes(trace_of().text())
     without = trace_of()
     without.events = [e for e in without.events if not e["name"].startswith("ProfilerStep")]
     bad.write_bytes(without.text())
-    result = command(good, bad)
-    assert result.returncode == 6
-    assert "no step time" in result.stderr
+    result = command(good, bad, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert (found["per"], found["verdict"], found["speedup"]) == ("call", "same", None)
+    assert found["ratio"] == pytest.approx(1.0, abs=0.01)
+    assert "per call" in command(good, bad).stdout
     assert command(good, good, "--format", "yaml").returncode == 2
 
 

@@ -80,7 +80,7 @@ def test_inference_is_offered_nothing_of_training(tmp_path: Path) -> None:
     assert not re.search(r"loss|optimizer|backward|lr=", " ".join(code.values()))
     engine = many_small(tmp_path, "vllm::unified_attention_with_output")
     assert engine.trace is not None and engine.trace.has_engine
-    assert set(offered(engine)) == {"batched-inference"}
+    assert set(offered(engine)) == {"batched-inference", "cuda-graphs"}
     assert "--max-num-seqs" in offered(engine)["batched-inference"]
 
 

@@ -251,12 +251,26 @@ def test_waiting_for_a_rank_is_not_called_communication(tmp_path: Path) -> None:
 
 
 def test_ranks_of_different_runs_are_not_compared(tmp_path: Path) -> None:
-    other = host_rank((53_000, 1_000), jitter=25_000, seed=5)  # the ends do not fit
+    hour_us = 3.6e9
+    other = host_rank((53_000, 1_000), clock=hour_us, jitter=25_000, seed=5)  # the ends do not fit
     report = trace_checkup(written(tmp_path, [host_rank((1_000, 53_000)), other]))
     assert report.ranks == []
-    assert any("different runs" in doubt for doubt in report.doubts)
+    assert any("may be of several runs" in doubt for doubt in report.doubts)
     assert not any("others wait for" in doubt for doubt in report.doubts)
     assert "rank-imbalance" not in [finding.check for finding in report.diagnosis.findings]
+
+
+def test_ranks_whose_steps_begin_together_are_one_run_though_nothing_matches(
+    tmp_path: Path,
+) -> None:
+    """Two sampled ranks of one run of 128 were "of different runs"."""
+    other = host_rank((53_000, 1_000), jitter=25_000, seed=5)
+    report = trace_checkup(written(tmp_path, [host_rank((1_000, 53_000)), other]))
+    assert [row.wait_s for row in report.ranks] == [None, None]
+    assert any("could not be matched one by one" in doubt for doubt in report.doubts)
+    assert not any("several runs" in doubt for doubt in report.doubts)
+    assert report.trace is not None and report.trace.of_traces == 2
+    assert report.trace.rank in (0, 1)
 
 
 def test_that_nothing_aligns_the_ranks_is_a_doubt(tmp_path: Path) -> None:

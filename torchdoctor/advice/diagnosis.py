@@ -191,8 +191,11 @@ def _verdict(
     recording: Recording,
 ) -> Verdict:
     """Return the verdict, whose place is that of what is said first."""
+    unused = [f for f in findings if checks[f.check].opens_verdict and f.share_of_step is None]
+    unused = [f for f in unused if f.severity != "advice"]
+    opening = [_quote(f) for f in unused]
     if bottleneck == "none" or value is None:
-        return Verdict(kind="none")
+        return Verdict(kind="none", opening=opening)
     # What a later branch of the tree holds may be the larger part: then it is said first.
     later = [(f, checks[f.check]) for f in findings if (f.share_of_step or 0.0) > value]
     aside = [f for f, check in later if check.opens_verdict and check.branch != bottleneck]
@@ -210,15 +213,19 @@ def _verdict(
         share=value,
         parts=_parts(kind, value, recording.shares),
         place=place,
+        opening=opening,
         beside=[_quote(f) for f in aside],
     )
     if cause is None or checks[cause.check].question is not None or not cause.evidence:
         traced = recording.trace if kind == "cpu" else None
         return replace(verdict, facts=on_host(traced) if traced is not None else [])
+    if cause in unused:
+        return verdict
     proof = _quote(cause)
     match checks[cause.check].verdict:
         case "all":
-            return Verdict(kind="finding", share=value, place=cause.location, proof=proof)
+            where = cause.location
+            return Verdict(kind="finding", share=value, place=where, opening=opening, proof=proof)
         case "last":
             return replace(verdict, proof=replace(proof, facts=proof.facts[-1:]))
     return replace(verdict, proof=replace(proof, facts=proof.facts[:1]))

@@ -6,6 +6,7 @@ from dataclasses import astuple, replace
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import detail_of, diagnose
+from torchdoctor.checkup.windows import of_window
 from torchdoctor.facts.ranks import WAITS_FOR_RANKS
 from torchdoctor.trace.timeline import usual_part
 from torchdoctor.words import (
@@ -42,7 +43,7 @@ def diagnosed(recording: Recording, trace: TraceStatistics) -> Diagnosis:
         diagnosis = of_the_rest(diagnosis, RestOfRecording(why=why, seconds=rest_s))
     else:
         diagnosis = with_replay(with_waits(diagnosis, trace, recording.ranks), trace)
-    return diagnosis
+    return of_window(diagnosis, trace)
 
 
 def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
@@ -96,8 +97,10 @@ def with_waits(
         VerdictPart(name="waits", share=waits),
         VerdictPart(name="exchange", share=exchange),
     ]
-    place = diagnosis.verdict.place
-    verdict = Verdict(kind="ranks_wait", parts=parts, rank=row.rank, place=place)
+    before = diagnosis.verdict
+    verdict = Verdict(
+        kind="ranks_wait", parts=parts, rank=row.rank, place=before.place, opening=before.opening
+    )
     return replace(diagnosis, verdict=verdict)
 
 
@@ -155,7 +158,8 @@ def _moved(diagnosis: Diagnosis, branch: str) -> Diagnosis:
     detail = detail_of(branch, diagnosis.findings, catalogue.checks(), on_gpu=True)
     cause = next((f for f in diagnosis.findings if f.check == detail), None)
     proof = None
-    if cause is not None and cause.evidence:
+    opening = [quote.check for quote in diagnosis.verdict.opening]
+    if cause is not None and cause.evidence and cause.check not in opening:
         proof = Quote(check=cause.check, facts=[cause.evidence[0].fact])
     place = cause.location if cause is not None else None
     verdict = replace(diagnosis.verdict, place=place, proof=proof)

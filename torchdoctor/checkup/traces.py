@@ -12,6 +12,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import LEAST_SHARE
 from torchdoctor.advice.wording import wording_for_trace
 from torchdoctor.checkup.trace_verdict import diagnosed
+from torchdoctor.checkup.windows import mostly_start_up
 from torchdoctor.facts.bounds import bound_of, share_saved
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
@@ -41,6 +42,7 @@ from torchdoctor.words.traced import MATTERS
 NOT_MEASURED = "No fix was tried, because a trace cannot be run."
 MEASURE = " To measure fixes: torchdoctor run train.py"
 _FEW_STEPS = 3
+_HOST_MATTERS = 0.3  # of a step: from here on what slows the host down changes the answer
 _CLOCKS_TOGETHER_S = 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
@@ -66,8 +68,9 @@ def trace_checkup(
     if annotated is not None and os.path.realpath(annotated) in copies:
         raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
     rows, chosen, aligned = compared(ranks)
-    trace = chosen.statistics
-    if trace.unusual or trace.device_missing or not (trace.what_if and trace.what_if.explains):
+    trace = replace(chosen.statistics, rank=chosen.rank, of_traces=len(ranks))
+    unlike_steps = trace.unusual or trace.device_missing or mostly_start_up(trace)
+    if unlike_steps or not (trace.what_if and trace.what_if.explains):
         trace = replace(trace, what_if=None)  # a replay takes all of a step for usual, and shown
     # A leading dash would make a source an option.
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
@@ -147,7 +150,7 @@ def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
 
 def _rank_times(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> list[RankTime]:
     """Return a row for each rank; none for a single trace or traces of several runs."""
-    if len(ranks) < 2 or not _of_one_job(ranks) or aligned is Unaligned.DIFFERENT_RUNS:
+    if len(ranks) < 2 or not _of_one_job(ranks) or aligned is Unaligned.APART:
         return []
     clocks = aligned if isinstance(aligned, Alignment) else None
     return [
@@ -203,7 +206,9 @@ def _offered(
                 )
             )
             doubts += words.failures
-    return offered, doubts
+    # What the verdict opens with is to be changed first, whatever it may gain.
+    opening = {x for f in diagnosis.findings if checks[f.check].opens_verdict for x in f.fixes}
+    return sorted(offered, key=lambda fix: fix.fix not in opening), doubts
 
 
 def _worth(
@@ -252,6 +257,10 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     if 0 < steps < _FEW_STEPS:
         few = counted(steps, "step")
         sentences.append(f"The trace holds {few}: too few to tell usual from unusual steps.")
+    shares = chosen.statistics.shares
+    host = (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
+    if chosen.statistics.with_stack and host >= _HOST_MATTERS:
+        sentences.append("Python stacks were recorded (with_stack), which slows the host down.")
     if world and world > len(ranks):
         sentences.append(
             f"Traces of {len(ranks)} of {world} ranks are here, so the others may be slower: name "
@@ -283,14 +292,21 @@ def _whose(
             f"The {len(ranks)} traces name no rank and hold no communication: they count as "
             f"separate recordings, and the figures are of {name}, which has the longest steps."
         ]
-    if aligned is Unaligned.DIFFERENT_RUNS:
+    if aligned is Unaligned.APART:
         return [
-            "The traces are of different runs: matching collectives do not end at the same time. "
+            "The collectives of the traces could not be matched: those that look alike do not end "
+            "at the same time, nor do steps begin together, so they may be of several runs. "
             f"Ranks are not compared, and the figures are of {name}, whose steps without "
             "collectives are the longest."
         ]
     rank = name if chosen.rank is None else chosen.rank
     doubts = [f"The shares are of rank {rank}, which the others wait for."]
+    if aligned is Unaligned.UNMATCHED:
+        return [
+            f"The shares are of rank {rank}, whose steps without collectives are the longest. The "
+            "steps of all ranks begin together, but their collectives could not be matched one by "
+            "one (events may be missing): which rank waits for which is not known."
+        ]
     numbers = [trace.rank for trace in ranks if trace.rank is not None]
     repeated = sorted({number for number in numbers if numbers.count(number) > 1})
     if repeated:

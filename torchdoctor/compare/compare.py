@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from torchdoctor import __version__
+from torchdoctor.compare.by_call import by_call, marks_no_steps
 from torchdoctor.compare.changes import figures, findings, operators, parts
 from torchdoctor.compare.step_times import Side, other_load, sides, verdict
 from torchdoctor.compare.surroundings import (
@@ -28,6 +29,8 @@ _MOST, _MORE_THAN_ALL = 0.5, 1.05  # of the change
 
 def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Comparison:
     """Return what changed from A to B, called by these names; Inconclusive: without step time."""
+    if marks_no_steps(a) or marks_no_steps(b):
+        return by_call(a, b, names)
     first, second, interval = sides(a, b, names)
     load = other_load(first, second)
     answer = verdict(first, second, interval, load)

@@ -299,7 +299,7 @@ def working_python_s(trace: TraceStatistics) -> float:
 def on_host(trace: TraceStatistics) -> list[Evidence]:
     """Return operators and the line of Python that hold the host for long."""
     least_s = _LONG * (trace.step_s or 0.0)
-    own = (x for x in trace.operators if not x.device_s and x.self_s > least_s)
+    own = (x for x in trace.operators if not x.device_s and x.self_s - x.calling_s > least_s)
     places = (x for x in trace.python_places[:1] if x.total_s > least_s)
     operators = [fact("operator-on-host", name=x.name, seconds=x.self_s) for x in own]
     lines = [fact("python-on-host", location=at(x), function=x.function) for x in places]

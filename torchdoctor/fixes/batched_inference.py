@@ -39,7 +39,7 @@ def advice(recording: Recording) -> str | None:
 
 FIX = FixSpec(
     name="batched inference",
-    treats=("python-overhead", "many-small-kernels"),
+    treats=("python-overhead", "many-small-kernels", "launches-outside-graphs"),
     keeps_results="within rounding",
     untried="only the program knows which inputs wait.",
     refuses=refuses,

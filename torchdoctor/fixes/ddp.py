@@ -71,6 +71,7 @@ FIX = FixSpec(
     keeps_results="changes training",
     untried="a process for each GPU divides the data, which only the script can do.",
     refuses=refuses,
+    suits=lambda trace: not trace.idle_gpus,
     instruction=instruction,
     offers=[
         (_FOUR, "# torchrun --standalone --nproc-per-node 4 train.py"),

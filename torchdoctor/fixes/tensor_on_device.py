@@ -14,6 +14,7 @@ point may differ in the last bit. Code between the two lines that needs it on th
 
 ## Make it permanent
     mask = torch.zeros(n, device=device)       # instead of torch.zeros(n).to(device)
+    noise = torch.randn(n, device=device)      # other random numbers, drawn by the device
     weights = weights.to(device)               # once, before the loop
 
 ## Sources
@@ -118,7 +119,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 FIX = FixSpec(
     name="make tensors on the device",
-    treats=("host-made-tensors",),
+    treats=("host-made-tensors", "random-numbers-on-host"),
     keeps_results="within rounding",
     p_helps=0.6,  # the copy is seen in the loop
     touches=_MOVED.touches,

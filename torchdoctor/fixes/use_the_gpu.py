@@ -28,7 +28,8 @@ from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
 def refuses(recording: Recording) -> str | None:
     if recording.has_gpu:
         return "The model trains on a GPU already."
-    return None if recording.environment.gpus else "The machine has no GPU."
+    idle = recording.trace is not None and recording.trace.idle_gpus
+    return None if recording.environment.gpus or idle else "The machine has no GPU."
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -48,7 +49,7 @@ _MODELS = [{"ident": 0, "forwards": 9}]
 _GPU = on_gpu("NVIDIA A100")
 
 FIX = FixSpec(
-    name="train on the GPU",
+    name="compute on the GPU",
     treats=("gpu-left-idle",),
     keeps_results="within rounding",
     untried="every tensor that meets the model has to move with it, which only the script knows.",

@@ -10,11 +10,12 @@ from torchdoctor.words.traced import MATTERS
 
 
 def worth_of(bounds: Sequence[Bound | None]) -> str:
-    """Return what the bounds of fixes rest on, or that there is hardly anything to gain."""
+    """Return what the bounds of fixes rest on, or that hardly anything can be gained."""
     known = [bound for bound in bounds if bound]
     if not known:
         return ""
-    told = "bounds" if max(bound.speedup for bound in known) >= MATTERS else "hardly any gain,"
+    gains = len(known) < len(bounds) or max(bound.speedup for bound in known) >= MATTERS
+    told = "bounds" if gains else "hardly any gain,"
     model = ", or replay (a model)" if any(bound.by == "replay" for bound in known) else ""
     return f"{told} by what each works on{model}"
 

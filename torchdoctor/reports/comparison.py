@@ -27,7 +27,7 @@ from torchdoctor.words.figures import (
 )
 
 _EVIDENCE_LINES = 2
-_MOST_PARTS, _MOST_FINDINGS = 2, 2  # on the first screen
+_MOST_PARTS, _MOST_FINDINGS, _MOST_CALLS = 2, 2, 4  # on the first screen
 _CROSSED = {"new": "now above its threshold", "gone": "now below its threshold"}
 _CHANCE = {  # what stands above the changes of a step whose time did not change
     "same": "The step takes as long: none of these changed its time.",
@@ -47,9 +47,9 @@ def document(comparison: Comparison) -> Document:
             for x in comparison.findings
         ]
     )
-    operators = table(
-        ["", "calls", "host", "device", "change"], [_operator(x) for x in comparison.operators]
-    )
+    columns = ["", "calls", "host", "device", "change"]
+    operators = table(columns, [_operator(x) for x in comparison.operators])
+    kernels = table(columns, [_operator(x) for x in comparison.kernels])
     by = "branch of the tree" if comparison.parts_are == "branches" else "phase"
     parts = f"Where the step's time goes, by {by}"
     parts += ", in the observed launch" * ("run" in (comparison.a.kind, comparison.b.kind))
@@ -68,14 +68,12 @@ def document(comparison: Comparison) -> Document:
         summary=comparison.sentence,
         screen=sections(("", screen)),
         details=sections(
-            (
-                "Verdict",
-                sentences(whole if whole != first else ""),
-            ),
-            ("Step time", _step_times(comparison)),
+            ("Verdict", sentences(whole if whole != first else "")),
+            ("Step time" if comparison.per == "step" else "Whole traces", _step_times(comparison)),
             (parts, table(["", "A", "B", "change"], _parts(comparison))),
             ("Findings", [*chance, *findings] if findings else []),
-            ("Operators, per step", [*chance, *operators] if operators else []),
+            ("Kernels, per call", kernels),
+            (f"Operators, per {comparison.per}", [*chance, *operators] if operators else []),
             ("Other figures; times, bytes copied and counts are per step", _figures(comparison)),
             ("What was run", _differences(comparison.workload)),
             ("Machine and software", _differences(comparison.environment)),
@@ -99,6 +97,8 @@ def _cut(sentence: str) -> str:
 
 def _most_changed(comparison: Comparison) -> list[Block]:
     """Return the step time, and the parts and findings that changed most."""
+    if comparison.per == "call":
+        return table(["a call of", "A", "B", "change"], _calls(comparison))
     change = f"{ratio(comparison.ratio)}x the time"
     if comparison.speedup is not None:
         change += f"; B's speed-up {speedup(comparison.speedup)}"
@@ -106,6 +106,18 @@ def _most_changed(comparison: Comparison) -> list[Block]:
     changed = [row for row in _parts(comparison) if row[-1] not in ("0", "not known")]
     findings = [_named(finding) for finding in comparison.findings[:_MOST_FINDINGS]]
     return [*table(["", "A", "B", "change"], [step, *changed[:_MOST_PARTS]]), *notes(findings)]
+
+
+def _calls(comparison: Comparison) -> list[list[str]]:
+    """Return a row for each kernel, or without one each operator, whose calls changed most."""
+    rows = []
+    for change in (comparison.kernels or comparison.operators)[:_MOST_CALLS]:
+        old, new = change.a_device_s, change.b_device_s
+        if not comparison.kernels:
+            old, new = change.a_self_s, change.b_self_s
+        times = f"{ratio(new / old)}x the time" if old and new else MISSING
+        rows.append([clean(change.name), _time(old), _time(new), times])
+    return rows
 
 
 def _step_times(comparison: Comparison) -> list[Block]:

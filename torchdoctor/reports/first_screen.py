@@ -2,13 +2,15 @@
 
 import math
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
 from torchdoctor.reports import handed_out, network, other_load, unobserved, wording
 from torchdoctor.reports.bounds_shown import by_hand_at_most, worth_of
+from torchdoctor.reports.cause import LONGEST_PLACE, cause
 from torchdoctor.reports.document import (
     Bars,
     Block,
@@ -24,17 +26,16 @@ from torchdoctor.reports.document import (
 )
 from torchdoctor.reports.time_parts import time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import LOOKS_FASTER, figures_of, not_tried, training, verdict_of
-from torchdoctor.reports.verdict import Statement, quoted, statements
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
     Bound,
-    Evidence,
     FixSet,
     Interval,
     Note,
     RecommendedFix,
     Report,
+    TraceStatistics,
     Trial,
     set_of,
 )
@@ -65,8 +66,6 @@ _LITTLE, _SMALL = 3, 10  # percent: gains below are nothing; are little
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME, _CODE_WIDTH = 44, 76  # characters of a fix with its settings; of code on a narrow screen
 _WHOLE_BUDGET = 0.9
-_PLACE = 44  # characters of a path; its end says most
-_NOT_PROFILED = "No profiler window fitted into the budget: its operators are not known."
 _UNPROVEN = "No speed-up is proven yet"
 _RECOMMENDED, _BY_HAND = "RECOMMENDED", "RECOMMENDED, BY HAND"
 _LOOKS_FASTER = "LOOKS FASTER, not proven"
@@ -87,7 +86,7 @@ def screen(report: Report, folder: str) -> list[Section]:
     # Each trial may take two lines.
     trials, long = _MOST_TRIALS - max(0, lines - _FEW_LINES) * 2 // 3, lines > _MANY_LINES
     return sections(
-        ("", [*sentences(wording.failure(report), tone="bad"), *_cause(report)]),
+        ("", [*sentences(wording.failure(report), tone="bad"), *cause(report)]),
         ("", [*answer, *_ending(report)]),
         ("", sentences(other_load.held(report), network.sent(report.network), tone="bad")),
         ("", _tried(report, max(trials, _FEWEST_TRIALS))),
@@ -108,43 +107,6 @@ def _lines_of(blocks: Sequence[Block]) -> int:
             rows = [(block.title, block.figure), *block.rows]
             lines += sum(1 + any(len(cell) > _HALF for cell in row) for row in rows)
     return lines
-
-
-def _cause(report: Report) -> list[Block]:
-    """Return the cause with its place, and what proves it, each at most two lines long."""
-    verdict = statements(report)
-    first, *rest = [_placed(statement, report) for statement in verdict] or [""]
-    proof = _proof(report, verdict)
-    return [*sentences(first, tone="strong"), *sentences(" ".join(rest), proof, tone="soft")]
-
-
-def _placed(statement: Statement, report: Report) -> str:
-    """Return a sentence with the place that it is about, where that is known."""
-    sentence, where = clean(statement.sentence), place(statement.place, report.workload.cwd, _PLACE)
-    return f"{sentence.removesuffix('.')} ({where})." if where else sentence
-
-
-def _proof(report: Report, verdict: Sequence[Statement]) -> str:
-    """Return a fact of the finding behind the verdict that the verdict has not said; or ""."""
-    told = report.diagnosis
-    named = [finding for finding in told.findings if finding.check == told.detail]
-    severe = [finding for finding in told.findings if finding.severity == "high"]
-    finding = next(iter(named or severe), None)
-    if finding is None:
-        is_unprofiled = report.steps is not None and report.trace is None
-        return _NOT_PROFILED if is_unprofiled else ""
-    repeated = quoted(told)
-    further = [x for x in finding.evidence if not any(x is fact for fact in repeated)]
-    shares = {round(share, 2) for statement in verdict for share in statement.shares}
-    placed = [fact for fact in further if fact.location is not None]
-    news = [fact for fact in further if not _repeats(fact, shares)]
-    proof = next(iter(placed or news), None)
-    return textwrap.shorten(clean(proof.sentence), _EVIDENCE, placeholder=" …") if proof else ""
-
-
-def _repeats(fact: Evidence, shares: Collection[float]) -> bool:
-    """Return True if a fact states nothing but a share that has been said."""
-    return not fact.values and fact.share is not None and round(fact.share, 2) in shares
 
 
 def _answer(report: Report, folder: str) -> list[Block]:
@@ -198,7 +160,7 @@ def _by_hand(report: Report) -> list[Block]:
     for fix in _offered(report):
         shares = [x.share_of_step for x in findings if fix.fix in x.fixes and x.share_of_step]
         if fix.standing == "offered" and shares:
-            where = place(fix.location, report.workload.cwd, _PLACE)
+            where = place(fix.location, report.workload.cwd, LONGEST_PLACE)
             about = f"{where}   it is about {percent(max(shares))} of the step"
             rows.append((max(shares), (_name(fix.as_set), about)))
     shown = [row for _, row in sorted(rows, key=lambda row: -row[0])[:_MOST_FIXES]]
@@ -212,7 +174,7 @@ def _recommended(report: Report, folder: str) -> list[Block]:
         memory = f"{memory_change(after - before)} memory"
     rows: list[tuple[str, str]] = []
     for fix in recommended.fixes[:_MOST_FIXES]:
-        parts = [place(fix.location, report.workload.cwd, _PLACE), "" if rows else memory]
+        parts = [place(fix.location, report.workload.cwd, LONGEST_PLACE), "" if rows else memory]
         rows.append((_name(fix.as_set), "   ".join(filter(None, parts))))
     title, figure = _recommended_title(report)
     shown = KeyFigures(title, figure, rows, "good" if title.startswith(_RECOMMENDED) else "strong")
@@ -547,9 +509,10 @@ def _step(report: Report) -> list[Block]:
     time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
     trace, path = report.trace, report.trace.path if report.trace else ""
     title = "".join(["one step", *(f" of rank {x.rank}" for x in report.ranks if x.path == path)])
+    if trace is not None and trace.of_traces > 1 and not report.ranks:
+        title += f" of {Path(path).name}"
     if report.steps is None and trace is not None and trace.step_s:  # its shares are of the mean
-        title = title if trace.steps else "the whole trace"
-        title += f": {seconds(trace.step_s)}{' (mean)' * (trace.steps > 1)}"
+        title = _of_trace(title, trace, trace.step_s)
     elif time is not None:  # samples/s are of the same time
         average = "median" if time.deciding == time.median else "mean"
         title += f": {seconds(time.deciding)}{f' ({average})' * (time.steps > 1)}"
@@ -557,6 +520,16 @@ def _step(report: Report) -> list[Block]:
     other = report.steps and time and not 2 / 3 < report.steps.mean_s / time.deciding < 1.5
     told = sentences(wording.shares_of(report) if other else "", upper_bounds(report), tone="soft")
     return [Sentence(title, "soft"), Bars(bars), *told]
+
+
+def _of_trace(title: str, trace: TraceStatistics, step_s: float) -> str:
+    """Return the title of a trace's step, or of the part of the trace that stands for one."""
+    if trace.steps:
+        return f"{title}: {seconds(step_s)}{' (mean)' * (trace.steps > 1)}"
+    if not trace.start_up_s:
+        return f"the whole trace: {seconds(step_s)}"
+    recorded_s = trace.start_up_s + step_s
+    return f"the trace after its start-up: {seconds(step_s)} of {seconds(recorded_s)} recorded"
 
 
 def _beware(report: Report) -> list[Block]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import bound
 from torchdoctor.reports import templates
-from torchdoctor.reports.vocabulary import vocabulary
+from torchdoctor.reports.vocabulary import of_verdict, vocabulary
 from torchdoctor.words import (
     Diagnosis,
     Evidence,
@@ -65,12 +65,16 @@ _UNSEEN = (
     "The device waits {unseen_share:.0%} of {each_step} for what is not in the trace, such as "
     "other ranks."
 )
+_FEW_EVENTS = "Only {few_events} events were recorded, so what follows is a hint and no verdict."
 _FACTS = {  # those of no check
     "ended-early": "The program ended after {steps:counted whole step}, too few to tell what slows "
     "it down: let it train for 30 steps or more (by its options or with more data).",
     "device-unseen": "The host launched work on a device that was not recorded. Whether the host "
     "waited for it or computed is unknown: record with ProfilerActivity.CUDA (or the device's own "
     "activity).",
+    "mostly-start-up": "Almost nothing can be told: {start_up_s:seconds} of the {whole_s:seconds} "
+    "recorded are the {device}'s start-up, and what follows is {kept_s:seconds} ({share:percent}). "
+    "Record more steps, after some of warm-up.",
     "operator-on-host": "{name} computes on the CPU, {seconds:seconds} in {each_step}.",
     "python-on-host": "The host is in {function} at {location:place}.",
 }
@@ -148,11 +152,12 @@ def _statements(report: Report) -> list[Statement]:
     diagnosis, words = report.diagnosis, vocabulary(report)
     verdict = diagnosis.verdict
     facts = [_statement(evidence) for evidence in verdict.facts]
-    told = [*_beside(diagnosis), *_main(verdict, words), *_proof(diagnosis), *facts]
+    told = [*_beside(diagnosis), *_main(verdict, of_verdict(report)), *_proof(diagnosis), *facts]
     if verdict.latest is not None and told:
         of_rank = f"On rank {verdict.latest.rank}: {told[0].sentence}"
         told[0] = replace(told[0], sentence=of_rank)
     return [
+        *_opening(diagnosis, words),
         *_before(verdict, words),
         *_limit(verdict, words),
         *told,
@@ -164,7 +169,8 @@ def _statements(report: Report) -> list[Statement]:
 def quoted(diagnosis: Diagnosis) -> list[Evidence]:
     """Return the facts of findings that the verdict repeats."""
     verdict = diagnosis.verdict
-    quotes = [*verdict.beside, *([verdict.proof] if verdict.proof is not None else [])]
+    proof = [verdict.proof] if verdict.proof is not None else []
+    quotes = [*verdict.opening, *verdict.beside, *proof]
     return [fact for quote in quotes for fact in _quoted(diagnosis, quote)[1]]
 
 
@@ -191,6 +197,14 @@ def _statement(evidence: Evidence, place: Location | None = None) -> Statement:
 
 def _plain(text: str, words: dict[str, str], **values: object) -> str:
     return templates.filled(text, {**words, **values}, {})
+
+
+def _opening(diagnosis: Diagnosis, words: dict[str, str]) -> list[Statement]:
+    """Return what must be known first of all: that it is a hint, and findings without a share."""
+    few = diagnosis.verdict.few_events
+    hint = Statement(sentence=_plain(_FEW_EVENTS, words, few_events=few))
+    facts = [x for quote in diagnosis.verdict.opening for x in _quoted(diagnosis, quote)[1]]
+    return [*([hint] if few is not None else []), *map(_statement, facts)]
 
 
 def _before(verdict: Verdict, words: dict[str, str]) -> list[Statement]:

@@ -3,6 +3,7 @@
 from torchdoctor.words import Report
 
 _ACCELERATORS = ("mtia", "hpu")  # whose makers do not call them GPUs
+_WHOLE_TRACE = "the trace"
 _STEP = {
     "each_step": "each step",
     "the_step": "the step",
@@ -17,13 +18,22 @@ def vocabulary(report: Report) -> dict[str, str]:
     if report.diagnosis.verdict.rest is not None:
         words = _of_all("the rest")
     elif report.steps is None and report.trace is not None and not report.trace.steps:
-        words = _of_all("the trace")
+        words = _of_all(_WHOLE_TRACE)
     of_trace = report.steps is None and report.trace is not None
     platform = report.trace.platform if of_trace and report.trace is not None else None
     trains = not of_trace or (report.trace is not None and report.trace.trains is True)
     words["device"] = "accelerator" if platform in _ACCELERATORS else "GPU"
     words["program"] = "training" if trains else "the program"
     return {**words, **{name.capitalize(): _begun(text) for name, text in words.items()}}
+
+
+def of_verdict(report: Report) -> dict[str, str]:
+    """Return the words for the verdict's own sentence, which names a start-up left out."""
+    words, trace = vocabulary(report), report.trace
+    is_whole_trace = words["the_step"] == _WHOLE_TRACE
+    if not is_whole_trace or trace is None or not trace.start_up_s:
+        return words
+    return {**words, **_of_all(f"{_WHOLE_TRACE} after its start-up")}
 
 
 def _of_all(name: str) -> dict[str, str]:

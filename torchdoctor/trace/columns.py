@@ -18,10 +18,12 @@ from torchdoctor.trace.files import Slice, SliceArgs
 from torchdoctor.trace.foreign import whole_number
 from torchdoctor.trace.kinds import (
     DEVICE_KINDS,
+    KERNEL,
     LEFT_OUT,
     OUR_CATEGORY,
     doubt_about_unknown,
     is_communication,
+    is_wait,
     kind_by_name,
     table_of,
 )
@@ -313,6 +315,7 @@ class Columns:
             kinds = np.array([kind_by_name(name) for name in self.names], dtype=np.int8)
             named = kinds[device.name]
             device.columns["kind"] = np.where(named >= 0, named, device["kind"])
+            tables["device"] = _working(device, self.names, self._table_of)
         return Trace(
             path=path,
             base_us=self.base_us or 0.0,
@@ -340,6 +343,24 @@ class Columns:
         more = {name: column(name) for name in _COLUMNS[table]}
         joined = Table(start, end, column("name"), column("thread"), more)
         return joined, int(len(sound) - sound.sum())
+
+
+def _working(device: Table, names: Iterable[str], categories: Iterable[str]) -> Table:
+    """Return the device events without waits and envelopes, in which nothing is computed.
+
+    CUDA and ROCm record neither. Other devices write a range around what a program of theirs runs;
+    two kernels of one stream never lie within each other.
+    """
+    waits = np.array([is_wait(name) for name in names], dtype=bool)
+    kept = ~waits[device.name]
+    if not any(category.lower() == "kernel" for category in categories):
+        kernels = np.flatnonzero(kept & (device["kind"] == KERNEL))
+        table = device.where(kernels)
+        order = np.lexsort((-table.end, table.start, table.thread))
+        thread, start, end = (x[order] for x in (table.thread, table.start, table.end))
+        holds = (thread[1:] == thread[:-1]) & (start[1:] < end[:-1]) & (end[1:] <= end[:-1])
+        kept[kernels[order[:-1][holds]]] = False
+    return device if kept.all() else device.where(kept)
 
 
 def named(trace: Trace, table: Table, wanted: Callable[[str], object]) -> NDArray[np.bool_]:

@@ -30,6 +30,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     waiting = np.append(*(steps.inside(t) for t in (trace.runtime.where(waits), reads)))
     return {
         "kernels_per_step": len(kernels) / count,
+        "graph_kernels_per_step": _of_graphs(trace, is_kernel) / count,
         "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
         "kernel_median_us": float(np.median(length)) / 1000 if len(length) else None,
         "gpu_busy_share": _busy_share(trace.device, steps),
@@ -47,6 +48,12 @@ def _waits(trace: Trace) -> tuple[Mask, Table]:
     begins = np.sort(trace.runtime.start[waits])
     called = np.searchsorted(begins, reads.end) > np.searchsorted(begins, reads.start)
     return waits, reads.where(~called)
+
+
+def _of_graphs(trace: Trace, kernels: Mask) -> int:
+    """Return how many kernels a captured graph launched."""
+    graphs = np.append(named(trace, trace.runtime, lambda name: "GraphLaunch" in name), False)
+    return int(graphs[launch_rows(trace)[kernels]].sum())
 
 
 def _idle_after_waits(trace: Trace, steps: Steps) -> int:

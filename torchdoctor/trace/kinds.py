@@ -23,7 +23,8 @@ _NAMED_ARGUMENT = re.compile(
     r"([A-Za-z_]\w{3,})\b(?!::)"
 )
 _NOTICED = 0.01  # share of all events from where on unknown ones are named
-_COPY_NAME = re.compile(r"Memcpy |Copy(?:Host|Device)To(?:Host|Device)")
+# CUDA and today's ROCm, older ROCm, MTIA
+_COPY_NAME = re.compile(r"Memcpy |Copy(?:Host|Device)To(?:Host|Device)|dma_request$")
 
 
 def table_of(category: str) -> str | None:
@@ -53,6 +54,11 @@ def doubt_about_unknown(unknown: Mapping[str, int], events: int) -> list[str]:
         f"{total} events are of no known category ({', '.join(sorted(unknown))}) and were left "
         "out: if an accelerator ran them, its time is missing."
     ]
+
+
+def is_wait(name: str) -> bool:
+    """Return True for a device event that only waits for other work, or marks a point in it."""
+    return "wait" in kernel_kinds(name)
 
 
 @functools.cache

@@ -181,17 +181,32 @@ def _top_operators(
     self_ns = np.bincount(table.name, weights=nesting.self_ns, minlength=names)
     time = self_ns if device_ns is None else np.maximum(self_ns, device_ns)
     ranking = np.argsort(-time, kind="stable")[:LISTED_OPERATORS]
+    calling = _make_driver_calls(trace, table, nesting)
+    calling_ns = np.bincount(table.name, weights=nesting.self_ns * calling, minlength=names)
     return [
         Operator(
             name=trace.names[name],
             calls_per_step=float(calls[name]) / steps,
             self_s=float(self_ns[name]) / steps / 1e9,
+            calling_s=float(calling_ns[name]) / steps / 1e9,
             device_s=None if device_ns is None else float(device_ns[name]) / steps / 1e9,
             shapes=_costliest_shapes(trace, table, nesting, int(name)),
         )
         for name in ranking
         if calls[name]
     ]
+
+
+def _make_driver_calls(trace: Trace, table: Table, nesting: Nesting) -> Mask:
+    """Return the operators that make driver calls, by themselves or in operators that they call."""
+    calls, calling = trace.runtime, np.zeros(len(table), dtype=bool)
+    rows = np.unique(innermost(table, nesting, calls.thread, calls.start))
+    rows = rows[rows >= 0]
+    while len(rows):  # up the levels, until all of them are known
+        calling[rows] = True
+        above = np.unique(nesting.parent[rows])
+        rows = above[(above >= 0) & ~calling[above]]
+    return calling
 
 
 def _device_time(

@@ -17,6 +17,16 @@ _STEPS = re.compile(r"^Optimizer\.|_fused_(?:adam|sgd|adagrad)|_foreach_(?:add|m
 _ENGINE = re.compile(
     r"(?:^|/)(?:vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy)(?:/|::)|^_C_cache_ops::"
 )
+_NAMED_ENGINE = re.compile(r"(?:^|/)(vllm|sglang|sgl_kernel|tensorrt_llm|trtllm|lmdeploy)(?:/|::)")
+_ENGINES = {"sgl_kernel": "sglang", "trtllm": "tensorrt_llm"}  # parts of one, by other names
+_COMPILED = re.compile(
+    r"^triton_(?:poi|red|per|for|tem|unk|mm|bmm)_|CompiledFunction|Torch-Compiled Region"
+)
+_DROPPED = re.compile(r"aten::(?:native_dropout|_fused_dropout)$")
+# What batch norm runs in training alone, of PyTorch, cuDNN and MIOpen.
+_TRAINED_NORM = re.compile(
+    r"batch_norm_collect_statistics|bn_fw_tr_|batchnorm_fwtr|MIOpenBatchNormFwdTrain"
+)
 # Marks of each maker's software, in categories, metadata, names of devices and driver calls.
 _PLATFORMS = {
     "mtia": re.compile(r"mtia"),
@@ -56,6 +66,33 @@ def has_engine(trace: Trace) -> bool:
 
 
 @once
+def engine(trace: Trace) -> str | None:
+    """Return which server of language models ran, as its package is called; None: not known."""
+    for table in (trace.python, trace.operators, trace.device):
+        for number in np.unique(table.name).tolist():
+            if match := _NAMED_ENGINE.search(trace.names[number]):
+                return _ENGINES.get(match[1], match[1])
+    return None
+
+
+def compiled(trace: Trace) -> bool:
+    """Return True if code of torch.compile ran."""
+    tables = (trace.operators, trace.annotations, trace.device)
+    return any(named(trace, table, _COMPILED.search).any() for table in tables)
+
+
+def training_mode(trace: Trace) -> dict[str, Any]:
+    """Return how many calls of the whole trace show that modules are in training mode."""
+    operators = trace.operators
+    dropouts = named(trace, operators, _DROPPED.match).sum()
+    if named(trace, operators, lambda name: name.endswith("dropout")).any():
+        # On a CPU dropout draws its mask so, and nothing by this name where it is switched off.
+        dropouts += named(trace, operators, "aten::bernoulli_".__eq__).sum()
+    norms = named(trace, trace.device, _TRAINED_NORM.search).sum()
+    return {"active_dropouts": int(dropouts), "training_norms": int(norms)}
+
+
+@once
 def platform(trace: Trace) -> str | None:
     """Return whose device was recorded, by the software's marks; None: nothing says it."""
     devices = dictionaries(trace.metadata.get("deviceProperties"))
@@ -90,6 +127,14 @@ def gpus(trace: Trace) -> list[Gpu]:
                 )
             )
     return used_gpus
+
+
+def idle_gpus(trace: Trace) -> list[str]:
+    """Return the names of the devices that the trace lists where nothing ran on any of them."""
+    if trace.has_device:
+        return []
+    described = dictionaries(trace.metadata.get("deviceProperties"))
+    return sorted(filter(None, (text(device.get("name")) for device in described)))
 
 
 def backend_of(trace: Trace, timeline: Timeline) -> dict[str, Any]:

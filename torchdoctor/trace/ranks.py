@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -31,6 +31,7 @@ _OFTEN = re.compile(r"sendrecv|send and receive", re.IGNORECASE)  # all-to-all i
 _FEWEST = 3
 # How far ends may scatter around the usual difference: more, and these were not the same calls.
 _SCATTER_NS, _SCATTER_SHARE = 20_000, 0.005  # of a step
+_TOGETHER_SHARE = 0.1  # of a step, between the marks of one step on two ranks
 # On the host a thread is woken when the data is there, on a busy machine milliseconds later.
 _HOST_SCATTER_NS, _HOST_SCATTER_SHARE, _HOST_SCATTER_MOST = 2_000_000, 0.02, 0.1
 
@@ -45,6 +46,7 @@ class Collectives:
     end: Ints
     base_us: float  # of the times, on the clock of its machine
     on_device: bool = True
+    marks: dict[int, int] = field(default_factory=dict)  # profiler step -> where it begins
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Unaligned(Enum):
     """Why clocks could not be aligned."""
 
     TOO_FEW = "too few"  # collectives that all ranks ran alike, in steps that all recorded
-    DIFFERENT_RUNS = "different runs"  # what looks like the same collectives did not end together
+    UNMATCHED = "unmatched"  # what looks like the same ones did not end together; steps begin so
+    APART = "apart"  # nor do steps of one number begin together: perhaps several runs
 
 
 def collectives(trace: Trace, timeline: Timeline) -> Collectives:
@@ -91,6 +94,7 @@ def collectives(trace: Trace, timeline: Timeline) -> Collectives:
         end=table.end[rows],
         base_us=trace.base_us + epoch_ns / 1000,
         on_device=trace.has_device,
+        marks=dict(zip(number.tolist(), timeline.steps.host_start.tolist(), strict=False)),
     )
 
 
@@ -137,7 +141,8 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
     most = min(most, _HOST_SCATTER_MOST * step_ns)
     most = _SCATTER_NS + _SCATTER_SHARE * step_ns if on_device else most
     if scatter > most:
-        return Unaligned.DIFFERENT_RUNS if sure.sum() >= _FEWEST else Unaligned.TOO_FEW
+        unmatched = Unaligned.UNMATCHED if _begin_together(ranks, step_ns) else Unaligned.APART
+        return unmatched if sure.sum() >= _FEWEST else Unaligned.TOO_FEW
     kept = sure | (off.max(axis=0) <= most)
     start, end, rows = start[:, kept], end[:, kept], rows[:, kept]
     arrived, ended = start - offset[:, None], end - offset[:, None]
@@ -156,6 +161,16 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
         scatter_s=float(scatter) / 1e9,
         on_device=on_device,
     )
+
+
+def _begin_together(ranks: Sequence[Collectives], step_ns: float) -> bool:
+    """Return True if steps of one number begin together on all ranks, as they do in one run."""
+    common = set.intersection(*(set(rank.marks) for rank in ranks)) - {-1}
+    for number in common:
+        begins = [rank.marks[number] + 1000 * (rank.base_us - ranks[0].base_us) for rank in ranks]
+        if max(begins) - min(begins) > _TOGETHER_SHARE * step_ns:
+            return False
+    return bool(common)
 
 
 def _matched(ranks: Sequence[Collectives]) -> list[tuple[int, ...]]:

@@ -18,7 +18,17 @@ from torchdoctor.trace.operators import (
 )
 from torchdoctor.trace.parts import traced_parts
 from torchdoctor.trace.products import float32_matrix_s, matrix_work
-from torchdoctor.trace.program import backend_of, has_engine, optimizes, platform, trains
+from torchdoctor.trace.program import (
+    backend_of,
+    compiled,
+    engine,
+    has_engine,
+    idle_gpus,
+    optimizes,
+    platform,
+    training_mode,
+    trains,
+)
 from torchdoctor.trace.python import python_places
 from torchdoctor.trace.timeline import (
     BRANCHES,
@@ -78,10 +88,23 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         optimizes=optimizes(trace),
         has_engine=has_engine(trace),
         platform=platform(trace),
+        idle_gpus=idle_gpus(trace),
+        engine=engine(trace),
+        compiled=compiled(trace),
+        **training_mode(trace),
+        events=_events(trace, steps),
+        start_up_s=steps.start_up / 1e9,
+        with_stack="python_function" in trace.categories,
         **backend_of(trace, timeline),
         **_loading(trace, timeline),
         **fields,
     )
+
+
+def _events(trace: Trace, steps: Steps) -> int:
+    """Return how many operators, driver calls and device events lie in the steps."""
+    tables = (trace.operators, trace.runtime, trace.device)
+    return sum(int((steps.index(table.start) >= 0).sum()) for table in tables)
 
 
 def _host_shares(timeline: Timeline, outside_s: float, device_unknown: bool) -> Shares:

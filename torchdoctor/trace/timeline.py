@@ -58,6 +58,7 @@ class Steps:
     host_end: Ints
     known: bool  # False: no annotation; one span stands for the whole trace
     doubts: list[str] = field(default_factory=list)
+    start_up: int = 0  # nanoseconds of start-up before the first one, which are left out
 
     def __len__(self) -> int:
         return len(self.start)
@@ -156,8 +157,9 @@ def _by_optimizer(trace: Trace) -> Steps | None:
         f"The profiler marked no steps: {len(border)} marks of Optimizer.step divide the trace "
         f"into {len(border) - 1}, each from the end of one mark to the end of the next."
     )
-    steps = _with_device_work(trace, border[:-1], border[1:])
-    return replace(steps, doubts=[doubt, *_whole_trace(trace).doubts[1:], *steps.doubts])
+    steps, whole = _with_device_work(trace, border[:-1], border[1:]), _whole_trace(trace)
+    doubts = [doubt, *whole.doubts[1:], *steps.doubts]
+    return replace(steps, doubts=doubts, start_up=whole.start_up)
 
 
 def _whole_trace(trace: Trace) -> Steps:
@@ -170,9 +172,9 @@ def _whole_trace(trace: Trace) -> Steps:
         "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
         "is meant."
     )
-    begin, doubts = start_up(trace, begin, last)
-    start, end = np.array([begin]), np.array([last])
-    return Steps(start, end, start, end, known=False, doubts=[doubt, *doubts])
+    kept, doubts = start_up(trace, begin, last)
+    start, end = np.array([kept]), np.array([last])
+    return Steps(start, end, start, end, False, [doubt, *doubts], start_up=kept - begin)
 
 
 def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:

@@ -44,7 +44,7 @@ class PartChange:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorChange:
-    """One operator, per step."""
+    """One operator or kernel, per step, or per call where steps are not marked."""
 
     name: str  #: The operator.
     change: str  #: new, gone, changed; newly listed, no longer listed: the other's list is full.
@@ -91,11 +91,13 @@ class Comparison:
     b: ComparedSide  #: What is compared.
     verdict: str  #: Of B: slower, faster, same, unclear (launches vary) or not comparable.
     sentence: str  #: The same in words, with where it lies.
-    ratio: float  #: B's step time / A's.
+    ratio: float  #: B's step time / A's; per call of what both ran, weighted by A's calls.
     speedup: Interval | None = None  #: A's time / B's by Welch; null: no launches or incomparable.
     figures: list[ComparedFigure] = field(default_factory=list)  #: Throughput, memory and others.
     parts_are: str = "branches"  #: branches of the tree, phases, or none where not known.
     parts: list[PartChange] = field(default_factory=list)  #: The largest change first.
+    per: str = "step"  #: What times of kernels and operators are per: step, or call without steps.
+    kernels: list[OperatorChange] = field(default_factory=list)  #: The ten that changed, per call.
     operators: list[OperatorChange] = field(default_factory=list)  #: The ten that changed most.
     findings: list[FindingChange] = field(default_factory=list)  #: New, then gone, then changed.
     environment: list[Difference] = field(default_factory=list)  #: Differing versions and devices.

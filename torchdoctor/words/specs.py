@@ -116,7 +116,9 @@ class CheckSpec(CatalogueEntry):
     share_field: str | None = None  # field of Shares that its share cannot exceed
     share_prefix: str = ""  # words before its share where that is not of what the id names
     verdict: Literal["first", "last", "all"] = "first"  # evidence to quote; "all": nothing else
-    opens_verdict: bool = False  # its evidence goes first where its share exceeds the bottleneck's
+    # Its evidence goes first where its share exceeds the bottleneck's; without a share always,
+    # unless it is mere advice.
+    opens_verdict: bool = False
 
     def findings(self, recording: Recording) -> list[Finding]:
         """Return what the check finds in a recording."""

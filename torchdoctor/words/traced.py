@@ -31,6 +31,7 @@ class Operator:
     name: str  #: Its name.
     calls_per_step: float  #: How often a step calls it.
     self_s: float  #: Host time per step in it, without the operators that it calls.
+    calling_s: float = 0.0  #: Of it, where it makes driver calls: it launches, or waits.
     device_s: float | None = None  #: Time per step of the kernels that it launched.
     shapes: str | None = None  #: Sizes of its inputs, where they were recorded.
 
@@ -317,8 +318,30 @@ class TraceStatistics:
     trains: bool | None = None  #: A backward pass or an optimizer ran; null: the trace cannot say.
     optimizes: bool = False  #: Marks or operators of an optimizer are in it.
     has_engine: bool = False  #: A server of language models (vLLM, SGLang, ...) ran the model.
+    engine: str | None = None  #: Which: vllm, sglang, tensorrt_llm, lmdeploy; null: not known.
+    compiled: bool = False  #: Code of torch.compile ran.
+    graph_kernels_per_step: float | None = None  #: Kernels that a captured graph launched.
+    active_dropouts: int = 0  #: Calls of the whole trace in which dropout drops.
+    training_norms: int = 0  #: Kernels of the whole trace of batch norm in training mode.
     kernels: list[KernelTime] = field(default_factory=list)  #: The at most 8 that take most.
     platform: str | None = None  #: Whose device: cuda, rocm, xpu, mtia, hpu; null: not known.
+    events: int | None = None  #: Operators, driver calls and device events of the steps.
+    start_up_s: float = 0.0  #: The GPU's start-up, in front of the window and left out of it.
+    with_stack: bool = False  #: Python stacks were recorded, which slows the host down.
+    rank: int | None = None  #: Its rank; null: it is the only trace, or names none.
+    of_traces: int = 1  #: How many traces were given.
+    idle_gpus: list[str] = field(default_factory=list)  #: Names of those listed, if all idled.
+
+    @property
+    def kept_share(self) -> float:
+        """Return the share of what was recorded that is left without the start-up."""
+        whole_s = self.start_up_s + self.kept_s
+        return self.kept_s / whole_s if whole_s > 0 else 1.0
+
+    @property
+    def kept_s(self) -> float:
+        """Return the seconds of all steps, or of the window that stands for one."""
+        return (self.step_s or 0.0) * max(self.steps, 1)
 
     @property
     def linking_s(self) -> float:

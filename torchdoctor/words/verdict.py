@@ -93,6 +93,7 @@ class Verdict:
         "none",
         "not_measured",
         "too_short",
+        "start_up",
         "no_time",
         "no_device",
         "earlier",
@@ -100,10 +101,12 @@ class Verdict:
     share: float | None = None  #: Of the step; null: the kind has none.
     parts: list[VerdictPart] = field(default_factory=list)  #: What the share adds up from.
     place: Location | None = None  #: The line that most of the share passes in; null: no such line.
+    few_events: int | None = None  #: It rests on so few that it is a hint; null: on enough.
+    opening: list[Quote] = field(default_factory=list)  #: Findings to know first, without a share.
     beside: list[Quote] = field(default_factory=list)  #: Larger findings, which are said first.
     proof: Quote | None = None  #: Facts of the finding that explains it; null: none is repeated.
     facts: list[Evidence] = field(default_factory=list)  #: Facts of no check that it rests on.
-    why: Evidence | None = None  #: Why nothing is known, of too_short and no_device; else null.
+    why: Evidence | None = None  #: Why nothing is known: too_short, start_up, no_device; else null.
     rank: int | None = None  #: The rank that it is of; null: no rank is waited for.
     latest: LatestRank | None = None  #: That others wait for that rank; null: hardly any.
     rest: RestOfRecording | None = None  #: The part that it is of; null: whole steps.

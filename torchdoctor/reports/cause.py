@@ -1,0 +1,64 @@
+"""What holds the step back, as the first screen says it: the verdict, and what proves it."""
+
+import textwrap
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from torchdoctor.reports.document import Block, sentences
+from torchdoctor.reports.verdict import Statement, quoted, statements
+from torchdoctor.words import Evidence, Report
+from torchdoctor.words.figures import clean, place
+
+LONGEST_PLACE = 44  # characters of a path; its end says most
+_LONGEST_PROOF = 150  # characters: two lines of a narrow terminal
+_NOT_PROFILED = "No profiler window fitted into the budget: its operators are not known."
+
+
+def cause(report: Report) -> list[Block]:
+    """Return the cause with its place, and what proves it, each at most two lines long."""
+    verdict = statements(report)
+    first, *rest = [_placed(statement, report) for statement in verdict] or [""]
+    proof = _proof(report, verdict)
+    beside = sentences(" ".join(rest), proof, _of_which(report), tone="soft")
+    return [*sentences(first, tone="strong"), *beside]
+
+
+def _of_which(report: Report) -> str:
+    """Return which of several traces the screen is of."""
+    trace = report.trace
+    if trace is None or trace.of_traces < 2:
+        return ""
+    rank = "" if trace.rank is None else f"rank {trace.rank}, "
+    return f"What this screen says of a step is of {rank}{clean(Path(trace.path).name)}."
+
+
+def _placed(statement: Statement, report: Report) -> str:
+    """Return a sentence with the place that it is about, where that is known."""
+    sentence = clean(statement.sentence)
+    where = place(statement.place, report.workload.cwd, LONGEST_PLACE)
+    return f"{sentence.removesuffix('.')} ({where})." if where else sentence
+
+
+def _proof(report: Report, verdict: Sequence[Statement]) -> str:
+    """Return a fact of the finding behind the verdict that the verdict has not said; or ""."""
+    told = report.diagnosis
+    named = [finding for finding in told.findings if finding.check == told.detail]
+    severe = [finding for finding in told.findings if finding.severity == "high"]
+    finding = next(iter(named or severe), None)
+    if finding is None:
+        is_unprofiled = report.steps is not None and report.trace is None
+        return _NOT_PROFILED if is_unprofiled else ""
+    repeated = quoted(told)
+    further = [x for x in finding.evidence if not any(x is fact for fact in repeated)]
+    shares = {round(share, 2) for statement in verdict for share in statement.shares}
+    placed = [fact for fact in further if fact.location is not None]
+    news = [fact for fact in further if not _repeats(fact, shares)]
+    proof = next(iter(placed or news), None)
+    if proof is None:
+        return ""
+    return textwrap.shorten(clean(proof.sentence), _LONGEST_PROOF, placeholder=" …")
+
+
+def _repeats(fact: Evidence, shares: Collection[float]) -> bool:
+    """Return True if a fact states nothing but a share that has been said."""
+    return not fact.values and fact.share is not None and round(fact.share, 2) in shares
