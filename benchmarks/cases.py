@@ -1,6 +1,6 @@
 """Costs in the user's own code, from public reports: is the line told, and the cure?
 
-    python benchmarks/cases.py run [--budget 60s] [--only NAME] [--label before] [--log FILE]
+    python benchmarks/cases.py run [--budget 60s] [--threads 1] [--only NAME] [--label L]
     python benchmarks/cases.py true [--pairs 1] [--only NAME] [--log FILE]
     python benchmarks/cases.py table [--log FILE]
 
@@ -110,14 +110,22 @@ def score(name: str, screen: str, report: dict[str, Any] | None) -> dict[str, An
     }
 
 
-def run(name: str, budget: str) -> dict[str, Any]:
-    """Run torchdoctor on a copy of one case."""
+def run(name: str, budget: str, threads: int | None) -> dict[str, Any]:
+    """Run torchdoctor on a copy of one case; `threads`: of the program, on a busy machine."""
     with tempfile.TemporaryDirectory(prefix="torchdoctor-case-", dir="/var/tmp") as folder:
         script = Path(folder, f"{name}.py")
         script.write_bytes((FOLDER / script.name).read_bytes())
         command = [sys.executable, "-m", "torchdoctor", "run", "--budget", budget]
         command += ["--json", "report.json", "--timeout", "60s", script.name]
-        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+        environment = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+        ended = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         stored = Path(folder, "report.json")
         report = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else None
     row = score(name, ended.stdout, report)
@@ -162,6 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["run", "true", "table"])
     parser.add_argument("--budget", default="60s")
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--only")
     parser.add_argument("--label", default="now")
     parser.add_argument("--pairs", type=int, default=1)
@@ -169,7 +178,7 @@ def main() -> None:
     chosen = parser.parse_args()
     for name in [chosen.only] if chosen.only else CASES:
         if chosen.what == "run":
-            row = {"label": chosen.label, "case": name, **run(name, chosen.budget)}
+            row = {"label": chosen.label, "case": name, **run(name, chosen.budget, chosen.threads)}
             print(f"{name}: {_cell(row)}", flush=True)
             append(chosen.log, row)
         elif chosen.what == "true":

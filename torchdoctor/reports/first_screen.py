@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
-from torchdoctor.reports import handed_out, network, other_load, unobserved, wording
+from torchdoctor.reports import handed_out, network, other_load, own_code, unobserved, wording
 from torchdoctor.reports.document import (
     Bars,
     Block,
@@ -129,7 +129,8 @@ def _cause(report: Report) -> list[Block]:
         proof = textwrap.shorten((placed or proofs or [""])[0], _EVIDENCE, placeholder=" …")
     if finding is None and report.steps and not report.trace:
         proof = "No profiler window fitted into the budget: its operators are not known."
-    return [*sentences(f"{first}.", tone="strong"), *sentences(rest, proof, tone="soft")]
+    larger = own_code.large_findings(report, f"{first} {rest} {proof}")
+    return [*sentences(f"{first}.", tone="strong"), *sentences(rest, proof, *larger, tone="soft")]
 
 
 def _placed(sentence: str, location: Location | None, report: Report) -> str:
@@ -149,15 +150,22 @@ def _placed_evidence(text: str, finding: Finding, report: Report) -> str:
 
 def _answer(report: Report, folder: str) -> list[Block]:
     """Return what to change, or why nothing can be recommended, and what only the user can do."""
-    to_do = _to_do(report) if report.trials and not report.no_trials_reason else ""
-    return [*_measured_answer(report, folder), *sentences(f"By hand: {to_do}" if to_do else "")]
+    lines = own_code.blocks(report)
+    # What is known of a line is said there: another finding's advice would only mislead.
+    general = report.trials and not report.no_trials_reason and not lines
+    to_do = _to_do(report) if general else ""
+    by_hand = sentences(f"By hand: {to_do}" if to_do else "")
+    return [*_measured_answer(report, folder), *lines, *by_hand]
 
 
 def _to_do(report: Report) -> str:
     """Return what only the user can change about the cause; empty where no page says it."""
     check = catalogue.checks().get(report.diagnosis.detail or "")
     first = check.section("What to do").partition(". ")[0].removesuffix(".") if check else ""
-    return f"{first}. More: torchdoctor explain {check.ident}" if check and first else ""
+    own = [x.share_of_step for x in report.diagnosis.findings if check and x.check == check.ident]
+    most = own_code.most_gain(max((x for x in own if x), default=None))
+    bound = f" ({most})" if most else ""
+    return f"{first}{bound}. More: torchdoctor explain {check.ident}" if check and first else ""
 
 
 def _measured_answer(report: Report, folder: str) -> list[Block]:
@@ -430,11 +438,26 @@ def _nothing_to_gain(report: Report) -> list[Block]:
 
 def _next(report: Report) -> list[Block]:
     """Return what may decide where time was short; after an error it is said beside that."""
-    if report.interrupted or report.failure:
+    if report.interrupted or report.failure or not _may_gain_more(report):
         return []
     ending = report.ending
     longer = f"--budget {math.ceil(ending.budget_s / 30)}m" if ending else "a longer --budget"
     return sentences(f"Next: the same command with {longer}; more time may decide it.")
+
+
+def _may_gain_more(report: Report) -> bool:
+    """Return True if a trial that time may still decide can gain what is worth it.
+
+    Where no bound is known, it may.
+    """
+    open_trials = [
+        trial
+        for trial in report.trials
+        if (not_tried(trial) and trial.because != NOT_WORTH_ITS_TIME)
+        or (trial.speedup and verdict_of(trial) in ("not decided", LOOKS_FASTER))
+    ]
+    bounds = [x.upper_bound or (x.speedup.high if x.speedup else None) for x in open_trials]
+    return not report.trials or any(bound is None or bound >= MATTERS for bound in bounds)
 
 
 def _undecided(report: Report, best: Trial | None) -> list[Block]:

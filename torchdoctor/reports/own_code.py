@@ -1,0 +1,66 @@
+"""Lines of the user's own code: what they cost, the most that can be gained, what to write."""
+
+from collections.abc import Sequence
+
+from torchdoctor.facts.known_shapes import known_shapes
+from torchdoctor.reports.document import Block, KeyFigures
+from torchdoctor.words import Report
+from torchdoctor.words.figures import clean, percent, place, ratio
+from torchdoctor.words.report import Finding
+
+_PLACE = 44  # characters of a path; its end says most
+_MOST = 2
+_HALF = 0.5
+_LEAST = 0.05  # of the step, from where on a line is told
+_NO_CURE = "no cure is known for this line"
+_MOST_SHARE = 0.99  # keeps a bound finite
+
+
+def most_gain(share: float | None) -> str:
+    """Return the most that a part of the step can give, as "5.6x at most"; empty: not known."""
+    return f"{ratio(1 / (1 - min(share, _MOST_SHARE)))}x at most" if share else ""
+
+
+def blocks(report: Report) -> list[Block]:
+    """Return the lines with a known cure, and one of half of the step without any."""
+    rows: dict[str, tuple[str, str]] = {}
+    for finding in _told(report):
+        at = place(finding.location, report.workload.cwd, _PLACE)
+        shape = known_shapes().get(finding.shape or "")
+        cost = f"{percent(finding.share_of_step or 0.0)} of the step"
+        write = clean(shape.write) if shape is not None else _NO_CURE
+        about = f"{cost}, {most_gain(finding.share_of_step)}   {write}"
+        rows.setdefault(finding.shape or at, (at, about))
+    shown = list(rows.values())[:_MOST]
+    return [KeyFigures("IN YOUR CODE, not measured", "", shown)] if shown else []
+
+
+def _told(report: Report) -> Sequence[Finding]:
+    recommended = {fix.location for fix in report.recommendation.fixes if fix.location}
+    tried = {name for trial in report.trials if trial.speedup for name in trial.fixes}
+    findings = [
+        finding
+        for finding in report.diagnosis.findings
+        if finding.location is not None
+        and finding.location not in recommended
+        and (finding.share_of_step or 0.0) >= _LEAST
+        and (finding.shape or (_is_uncured(finding) and not tried & set(finding.fixes)))
+    ]
+    return sorted(findings, key=lambda finding: -(finding.share_of_step or 0.0))
+
+
+def _is_uncured(finding: Finding) -> bool:
+    return finding.check == "hot-call" and (finding.share_of_step or 0.0) >= _HALF
+
+
+def large_findings(report: Report, told: str) -> list[str]:
+    """Return sentences on severe findings of half of the step or more that nothing told yet."""
+    sentences = []
+    for finding in report.diagnosis.findings:
+        large = finding.severity == "high" and (finding.share_of_step or 0.0) >= _HALF
+        evidence = clean(finding.evidence[0]) if finding.evidence else ""
+        if large and evidence and evidence[:40] not in told:
+            at = place(finding.location, report.workload.cwd, _PLACE)
+            placed = f"{evidence.removesuffix('.')} ({at})." if at else evidence
+            sentences.append(placed if at not in evidence else evidence)
+    return sentences[:1]
