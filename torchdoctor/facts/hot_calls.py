@@ -49,6 +49,8 @@ def hot_calls(recording: Recording) -> list[HotCall]:
     if total < _FEWEST:
         return []
     loops = {_function(row) for row in stacks if row.phase in _LEARNING}
+    if not loops:
+        return []  # any of them may be the loop itself
     groups: dict[tuple[str, str], list[StackSample]] = {}
     for row in stacks:
         if _function(row) not in loops:
