@@ -48,7 +48,7 @@ CASES = {
     "zip_reopened": Case(
         lines=("with zipfile.ZipFile(self.path)",),
         words=r"open (it )?once|keep (it|the)|same object",
-        fixes=("keep-object",),
+        fixes=("keep-open",),
         steps=150,
     ),
     "tensor_dataset": Case(
@@ -58,9 +58,9 @@ CASES = {
         steps=300,
     ),
     "metric_history": Case(
-        lines=("auc = metric.compute()", "order = self.scores.argsort", "torch.cat([self."),
+        lines=("auc = metric.compute()", "self.scores.argsort", "hits", "torch.cat([self."),
         words=r"every N|grows|rarely|every so many steps",
-        fixes=("skip-unused",),
+        fixes=("every-tenth-call",),
         steps=1000,
     ),
     "dense_embedding": Case(
@@ -70,7 +70,7 @@ CASES = {
         steps=60,
     ),
     "gcn_norm": Case(
-        lines=("adjacency = normalized_adjacency(",),
+        lines=("adjacency = normalized_adjacency(", "coalesce()", "scale[rows]", "degree"),
         words=r"keep (the|its) result|same again|compute it once",
         fixes=("keep-result",),
         steps=100,

@@ -3,6 +3,7 @@ import re
 import pytest
 from partial_recordings import recording
 
+from torchdoctor.facts.hot_calls import hot_calls
 from torchdoctor.facts.known_shapes import known_shapes, shape_at, shape_of
 from torchdoctor.words import Location, process
 
@@ -59,3 +60,16 @@ def test_the_cure_is_of_the_line_that_is_named():
 def test_a_line_that_hardly_costs_anything_lends_no_cure_to_its_function():
     rows = [row(12, "copy.deepcopy(model)", 1), row(13, "loss = f(x)", 99)]
     assert shape_at(recording(process(stacks=rows)), at(13)) is None
+
+
+def test_a_calls_share_is_its_part_of_the_time_that_the_clock_gives_its_phase():
+    """By samples alone the archive took 60 % of a step that waited 90 % of its time for data."""
+    opened = {**row(37, "with zipfile.ZipFile(self.path) as z:", 60, "read"), "phase": "loader"}
+    learning = {**row(50, "loss.backward()", 40, "main"), "phase": "backward"}
+    steps = {"mean_s": 0.01, "data_wait_s": 0.009, "backward_s": 0.001}
+    (call,) = hot_calls(recording({"steps": steps, **process(stacks=[opened, learning])}))
+    assert (call.function, call.top.line, round(call.share, 3)) == ("read", 37, 0.9)
+
+
+def test_without_the_loops_own_samples_no_function_is_blamed():
+    assert not hot_calls(recording(process(stacks=[row(12, "x = f(y)", 90)])))

@@ -1,5 +1,6 @@
 """Functions of the user's own that hold much of the step, by the sampled stacks."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,6 +10,13 @@ LEAST_SHARE = 0.05  # of the step, from where on an experiment on a call may sho
 _FEWEST = 20  # samples, of fewer nothing is said
 _WHOLE_PASS = ("forward", "training_step", "__call__", "<module>", "<lambda>")
 _LEARNING = ("backward", "optimizer")
+_TIMED = {  # phases of samples, and the fields of StepStatistics that time them
+    "loader": "data_wait_s",
+    "forward": "forward_s",
+    "backward": "backward_s",
+    "optimizer": "optimizer_s",
+}
+_REST = "rest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +53,46 @@ def hot_calls(recording: Recording) -> list[HotCall]:
     The function that learns is the loop, whose call nobody could spare.
     """
     stacks = recording.main.stacks
-    total = sum(row.count for row in stacks)
-    if total < _FEWEST:
-        return []
     loops = {_function(row) for row in stacks if row.phase in _LEARNING}
-    if not loops:
-        return []  # any of them may be the loop itself
+    if not loops or _count(stacks) < _FEWEST:
+        return []  # without the loop's own samples any function may be the loop
     groups: dict[tuple[str, str], list[StackSample]] = {}
     for row in stacks:
         if _function(row) not in loops:
             groups.setdefault(_function(row), []).append(row)
     calls = [
-        HotCall(share=_count(rows) / total, rows=sorted(rows, key=lambda row: -row.count))
+        HotCall(share=sampled_share(recording, rows), rows=sorted(rows, key=lambda row: -row.count))
         for rows in groups.values()
     ]
     calls = [call for call in calls if call.is_called and call.share >= LEAST_SHARE]
     return sorted(calls, key=lambda call: -call.share)
+
+
+def sampled_share(recording: Recording, rows: Iterable[StackSample]) -> float:
+    """Return the share of the step that samples stand for: their part of each phase's time.
+
+    Long calls into C let fewer samples be taken, so phases count by the clock where it knows them.
+    """
+    stacks, steps = recording.main.stacks, recording.steps
+    everything, wanted = _by_phase(stacks), _by_phase(rows)
+    total = sum(everything.values())
+    if not total:
+        return 0.0
+    known = {}
+    if steps is not None and steps.mean_s > 0 and not recording.has_gpu:
+        timed = {name: getattr(steps, field) / steps.mean_s for name, field in _TIMED.items()}
+        rest = max(1.0 - sum(timed.values()), 0.0)
+        known = {**timed, _REST: rest}
+    if any(not known.get(phase) for phase in everything):
+        return sum(wanted.values()) / total
+    return sum(known[phase] * count / everything[phase] for phase, count in wanted.items())
+
+
+def _by_phase(rows: Iterable[StackSample]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[row.phase if row.phase in _TIMED else _REST] += row.count
+    return counts
 
 
 def _function(row: StackSample) -> tuple[str, str]:

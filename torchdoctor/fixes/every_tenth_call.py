@@ -48,7 +48,7 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[Settings]:
     return [
-        {"every": _EVERY, "file": call.top.file, "function": call.function}
+        {"function": call.function, "every": _EVERY, "file": call.top.file}
         for call in _calls(recording)[:1]
     ]
 

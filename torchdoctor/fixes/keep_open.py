@@ -29,6 +29,7 @@ import sys
 import zipfile
 from typing import Any
 
+from torchdoctor.facts.hot_calls import sampled_share
 from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, StackSample
 
 _OPENERS = (("lmdb", "open"), ("sqlite3", "connect"))
@@ -45,8 +46,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def works_on_s(recording: Recording) -> float | None:
-    total = sum(row.count for row in recording.main.stacks)
-    share = sum(row.count for row in _rows(recording)) / total if total else 0.0
+    share = sampled_share(recording, _rows(recording))
     if not share or recording.steps is None:
         return None
     return share * recording.steps.mean_s

@@ -48,7 +48,7 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[Settings]:
     calls = _calls(recording)[:_TRIED]
-    return [{"file": call.top.file, "function": call.function} for call in calls]
+    return [{"function": call.function, "file": call.top.file} for call in calls]
 
 
 def works_on_s(recording: Recording) -> float | None:

@@ -28,6 +28,7 @@ import random
 from collections.abc import MutableSequence
 from typing import Any
 
+from torchdoctor.facts.hot_calls import sampled_share
 from torchdoctor.facts.known_shapes import shape_of
 from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, StackSample
 
@@ -47,8 +48,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def works_on_s(recording: Recording) -> float | None:
-    total = sum(row.count for row in recording.main.stacks)
-    share = sum(row.count for row in _rows(recording)) / total if total else 0.0
+    share = sampled_share(recording, _rows(recording))
     return share * recording.steps.mean_s if recording.steps is not None else None
 
 

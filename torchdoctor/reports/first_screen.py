@@ -152,10 +152,16 @@ def _answer(report: Report, folder: str) -> list[Block]:
     """Return what to change, or why nothing can be recommended, and what only the user can do."""
     lines = own_code.blocks(report)
     # What is known of a line is said there: another finding's advice would only mislead.
-    general = report.trials and not report.no_trials_reason and not lines
+    cured = any(report.diagnosis.detail in _treated(fix.fix) for fix in report.recommendation.fixes)
+    general = report.trials and not report.no_trials_reason and not lines and not cured
     to_do = _to_do(report) if general else ""
     by_hand = sentences(f"By hand: {to_do}" if to_do else "")
     return [*_measured_answer(report, folder), *lines, *by_hand]
+
+
+def _treated(fix: str) -> tuple[str, ...]:
+    spec = catalogue.fixes().get(fix)  # a report may name a fix of another version
+    return spec.treats if spec is not None else ()
 
 
 def _to_do(report: Report) -> str:

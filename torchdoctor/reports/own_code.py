@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from torchdoctor.advice import catalogue
 from torchdoctor.facts.known_shapes import known_shapes
 from torchdoctor.reports.document import Block, KeyFigures
 from torchdoctor.words import Report
@@ -55,11 +56,15 @@ def _is_uncured(finding: Finding) -> bool:
 
 def large_findings(report: Report, told: str) -> list[str]:
     """Return sentences on severe findings of half of the step or more that nothing told yet."""
-    sentences = []
+    sentences, checks = [], catalogue.checks()
     for finding in report.diagnosis.findings:
+        check = checks.get(finding.check)
+        # The answer to a question of the tree is the first sentence, or would only repeat it.
+        asked = check is None or check.question is not None
         large = finding.severity == "high" and (finding.share_of_step or 0.0) >= _HALF
         evidence = clean(finding.evidence[0]) if finding.evidence else ""
-        if large and evidence and evidence[:40] not in told:
+        known = any(clean(text)[:40] in told for text in finding.evidence)
+        if large and not asked and evidence and not known:
             at = place(finding.location, report.workload.cwd, _PLACE)
             placed = f"{evidence.removesuffix('.')} ({at})." if at else evidence
             sentences.append(placed if at not in evidence else evidence)
