@@ -95,8 +95,7 @@ def _changes_something(function: ast.AST) -> bool:
     for node in ast.walk(function):
         if isinstance(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Delete)):
             return True
-        stored = isinstance(node, (ast.Attribute, ast.Subscript))
-        if stored and isinstance(node.ctx, ast.Store):
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
             return True
         if isinstance(node, ast.Call):
             name = _name(node.func) or ""

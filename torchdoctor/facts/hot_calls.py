@@ -78,7 +78,7 @@ def sampled_share(recording: Recording, rows: Iterable[StackSample]) -> float:
     total = sum(everything.values())
     if not total:
         return 0.0
-    known = {}
+    known: dict[str, float] = {}
     if steps is not None and steps.mean_s > 0 and not recording.has_gpu:
         timed = {name: getattr(steps, field) / steps.mean_s for name, field in _TIMED.items()}
         rest = max(1.0 - sum(timed.values()), 0.0)

@@ -75,12 +75,13 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 FIX: FixSpec = FixSpec(
-    name="whole batches of a TensorDataset",
+    name="batches by one index",
     treats=("data-wait", "loader-cpu-bound", "gc-pauses"),
     keeps_results="exactly",
     when="between steps",
     p_helps=0.8,
     refuses=refuses,
+    suits=lambda trace: False,
     apply=apply,
     location=location,
     instruction=lambda settings, recording: FIX.permanent_form,

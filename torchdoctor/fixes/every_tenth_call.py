@@ -69,7 +69,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    every, counts = settings["every"], {}
+    every: int = settings["every"]
+    counts: dict[int | None, tuple[int, Any]] = {}
 
     def make(old: Any) -> Any:
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -97,6 +98,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     needs_finding=True,
     refuses=refuses,
+    suits=lambda trace: False,
     settings=settings,
     says=lambda settings: f"call {settings.get('function', 'it')} every tenth time",
     works_on_s=works_on_s,

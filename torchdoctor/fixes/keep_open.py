@@ -155,6 +155,7 @@ FIX: FixSpec = FixSpec(
     needs_finding=True,
     offered_untried=False,
     refuses=refuses,
+    suits=lambda trace: False,
     works_on_s=works_on_s,
     apply=apply,
     location=location,

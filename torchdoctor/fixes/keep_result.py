@@ -75,10 +75,15 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 class _Entry:
-    def __init__(self, arguments: Any, versions: Any, result: Any, result_versions: Any) -> None:
-        self.arguments, self.versions = arguments, versions
+    def __init__(self, noted: tuple[Any, Any], result: Any, result_versions: Any) -> None:
+        self.arguments, self.versions = noted
         self.result, self.result_versions = result, result_versions
         self.answers = 0
+
+    def is_trusted(self) -> bool:
+        """Count an answer; return True if it need not be computed to compare."""
+        self.answers += 1
+        return self.answers > _COMPARED and self.answers % _EVERY != 0
 
 
 class _Kept:
@@ -94,11 +99,9 @@ class _Kept:
             if not self.program.usable:
                 return old(*args, **kwargs)
             entry = self.program.guarded(self.find, args, kwargs)
-            if entry is not None:
-                entry.answers += 1
-                if entry.answers > _COMPARED and entry.answers % _EVERY:
-                    self.program.applied()
-                    return entry.result
+            if entry is not None and entry.is_trusted():
+                self.program.applied()
+                return entry.result
             # Its arguments before the call, which may change them.
             noted = self.program.guarded(self.note, args, kwargs)
             result = old(*args, **kwargs)
@@ -164,13 +167,13 @@ class _Kept:
                 self.program.refuse("The same arguments give another result.")
             return
         del self.entries[: max(len(self.entries) + 1 - _MOST_KEPT, 0)]
-        self.entries.append(_Entry(*noted, result, self.versions(result)))
+        self.entries.append(_Entry(noted, result, self.versions(result)))
 
     def equal(self, one: Any, other: Any) -> bool:
         if isinstance(one, self.torch.Tensor):
             if type(one) is not type(other) or one.layout != other.layout:
                 return False
-            parts = ("crow_indices", "col_indices", "values")
+            parts: tuple[str, ...] = ("crow_indices", "col_indices", "values")
             if one.layout == self.torch.sparse_coo:
                 one, other, parts = one.coalesce(), other.coalesce(), ("indices", "values")
             elif one.layout != self.torch.sparse_csr:
@@ -179,7 +182,7 @@ class _Kept:
             return all(a.shape == b.shape and self.torch.equal(a, b) for a, b in pairs)
         if self.program.is_array(one):
             alike = self.program.is_array(other) and one.shape == other.shape
-            return alike and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+            return bool(alike and one.dtype == other.dtype and one.tobytes() == other.tobytes())
         return type(one) is type(other) and bool(one == other)
 
 
@@ -192,6 +195,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.4,
     needs_finding=True,
     refuses=refuses,
+    suits=lambda trace: False,
     settings=settings,
     says=lambda settings: f"keep what {settings.get('function', 'the function')} returns",
     works_on_s=works_on_s,

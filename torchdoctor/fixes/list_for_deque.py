@@ -168,6 +168,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     needs_finding=True,
     refuses=refuses,
+    suits=lambda trace: False,
     works_on_s=works_on_s,
     apply=apply,
     location=location,

@@ -78,6 +78,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.7,
     needs_finding=True,
     refuses=refuses,
+    suits=lambda trace: False,
     apply=apply,
     location=lambda recording: next(iter(_lines(recording)), None),
     instruction=lambda settings, recording: FIX.permanent_form,

@@ -23,7 +23,14 @@ from torchdoctor.reports.document import (
     table,
 )
 from torchdoctor.reports.time_parts import replayed_gains, time_bars, upper_bounds
-from torchdoctor.reports.trial_rows import LOOKS_FASTER, figures_of, not_tried, training, verdict_of
+from torchdoctor.reports.trial_rows import (
+    LOOKS_FASTER,
+    figures_of,
+    may_gain_more,
+    not_tried,
+    training,
+    verdict_of,
+)
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
@@ -152,26 +159,19 @@ def _answer(report: Report, folder: str) -> list[Block]:
     """Return what to change, or why nothing can be recommended, and what only the user can do."""
     lines = own_code.blocks(report)
     # What is known of a line is said there: another finding's advice would only mislead.
-    cured = any(report.diagnosis.detail in _treated(fix.fix) for fix in report.recommendation.fixes)
-    general = report.trials and not report.no_trials_reason and not lines and not cured
-    to_do = _to_do(report) if general else ""
-    by_hand = sentences(f"By hand: {to_do}" if to_do else "")
+    measured = report.trials and not report.no_trials_reason
+    to_do = _to_do(report) if measured and not lines and not own_code.is_cured(report) else ""
+    most = own_code.most_gain_of_cause(report)
+    bound = f" ({most})" if to_do and most else ""
+    by_hand = sentences(f"By hand{bound}: {to_do}" if to_do else "")
     return [*_measured_answer(report, folder), *lines, *by_hand]
-
-
-def _treated(fix: str) -> tuple[str, ...]:
-    spec = catalogue.fixes().get(fix)  # a report may name a fix of another version
-    return spec.treats if spec is not None else ()
 
 
 def _to_do(report: Report) -> str:
     """Return what only the user can change about the cause; empty where no page says it."""
     check = catalogue.checks().get(report.diagnosis.detail or "")
     first = check.section("What to do").partition(". ")[0].removesuffix(".") if check else ""
-    own = [x.share_of_step for x in report.diagnosis.findings if check and x.check == check.ident]
-    most = own_code.most_gain(max((x for x in own if x), default=None))
-    bound = f" ({most})" if most else ""
-    return f"{first}{bound}. More: torchdoctor explain {check.ident}" if check and first else ""
+    return f"{first}. More: torchdoctor explain {check.ident}" if check and first else ""
 
 
 def _measured_answer(report: Report, folder: str) -> list[Block]:
@@ -444,26 +444,11 @@ def _nothing_to_gain(report: Report) -> list[Block]:
 
 def _next(report: Report) -> list[Block]:
     """Return what may decide where time was short; after an error it is said beside that."""
-    if report.interrupted or report.failure or not _may_gain_more(report):
+    if report.interrupted or report.failure or not may_gain_more(report):
         return []
     ending = report.ending
     longer = f"--budget {math.ceil(ending.budget_s / 30)}m" if ending else "a longer --budget"
     return sentences(f"Next: the same command with {longer}; more time may decide it.")
-
-
-def _may_gain_more(report: Report) -> bool:
-    """Return True if a trial that time may still decide can gain what is worth it.
-
-    Where no bound is known, it may.
-    """
-    open_trials = [
-        trial
-        for trial in report.trials
-        if (not_tried(trial) and trial.because != NOT_WORTH_ITS_TIME)
-        or (trial.speedup and verdict_of(trial) in ("not decided", LOOKS_FASTER))
-    ]
-    bounds = [x.upper_bound or (x.speedup.high if x.speedup else None) for x in open_trials]
-    return not report.trials or any(bound is None or bound >= MATTERS for bound in bounds)
 
 
 def _undecided(report: Report, best: Trial | None) -> list[Block]:

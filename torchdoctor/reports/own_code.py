@@ -22,6 +22,20 @@ def most_gain(share: float | None) -> str:
     return f"{ratio(1 / (1 - min(share, _MOST_SHARE)))}x at most" if share else ""
 
 
+def most_gain_of_cause(report: Report) -> str:
+    """Return the most that the part of the step named as the cause can give; empty: not known."""
+    told = report.diagnosis
+    shares = [x.share_of_step for x in told.findings if x.check == told.detail and x.share_of_step]
+    return most_gain(max(shares, default=None))
+
+
+def is_cured(report: Report) -> bool:
+    """Return True if a recommended fix treats the cause: general advice would only mislead."""
+    known = catalogue.fixes()  # a report may name a fix of another version
+    specs = [known[fix.fix] for fix in report.recommendation.fixes if fix.fix in known]
+    return any(report.diagnosis.detail in spec.treats for spec in specs)
+
+
 def blocks(report: Report) -> list[Block]:
     """Return the lines with a known cure, and one of half of the step without any."""
     rows: dict[str, tuple[str, str]] = {}
