@@ -309,6 +309,23 @@ _ROWS_OF_FIXES = (
         checks=("training-mode-left-on",),
         tests=(f"{_WINDOWS}::test_dropout_without_a_backward_pass_is_training_mode",),
     ),
+    Row(
+        asked="calls of the program's own: the same again, built anew, only reporting, growing",
+        fixes=("keep-result", "keep-open", "every-tenth-call", "list-for-deque"),
+        checks=("hot-call",),
+        tests=(
+            "tests/test_known_shapes.py::test_the_cure_is_of_the_line_that_is_named",
+            "tests/edits/test_unused_results.py::"
+            "test_a_result_that_training_reads_is_not_only_reported",
+        ),
+        lacking="What grows with the step, loops over elements and copies are told by their line "
+        "alone, and not tried.",
+    ),
+    Row(
+        asked="samples fetched one by one; gradients of whole embedding tables",
+        fixes=("batched-fetching", "sparse-embedding"),
+        checks=("dense-embedding",),
+    ),
     Row(asked="activation checkpointing", fixes=("activation-checkpointing",)),
     Row(asked="debugging turned off", fixes=("debug-off",)),
     Row(

@@ -118,13 +118,9 @@ def _order(
     fix: FixSpec, prospect: _Prospect, ceiling: float | None, included: int, diagnosis: Diagnosis
 ) -> tuple[float, ...]:
     """Return what orders fixes, the first is least: tier, gain, cost, fixes included, treated."""
-    # Beside the tree's first yes a mistake, whose end costs no result and no set-up, may cost more.
-    shares = [f.share_of_step or 0.0 for f in diagnosis.findings if f.check == diagnosis.detail]
-    for_nothing = prospect.tier == 1 and fix.risk == 0 and not fix.setup_s
-    is_larger = for_nothing and (prospect.share or 0.0) > max(shares, default=1)
     gain = -round(math.log(ceiling or 1.0) / _KNOWN_TO)
     listed = (*fix.treats, diagnosis.detail).index(diagnosis.detail)
-    return 0 if is_larger else prospect.tier, gain, fix.setup_s, -included, listed
+    return prospect.tier, gain, fix.setup_s, -included, listed
 
 
 def _with_company(
@@ -172,6 +168,13 @@ def _prospect(
     if most is not None and (share is None or share > most):
         share = most
         tier = tier if most >= _MAIN_SHARE else max(tier, 1)
+    # Beside the tree's first yes a mistake, whose end costs no result and no set-up, may cost more.
+    named_shares = [
+        f.share_of_step or 0.0 for f in diagnosis.findings if f.check == diagnosis.detail
+    ]
+    for_nothing = tier == 1 and fix.risk == 0 and not fix.setup_s
+    if for_nothing and (share or 0.0) > max(_MAIN_SHARE, *named_shares):
+        tier = 0
     setting = any(f.severity == "high" and f.share_of_step is None for f in treated)
     causes = (f.share_of_step or 1.0 for f in diagnosis.findings if f.check == diagnosis.detail)
     works_on_most = (most or 0.0) >= _MOST_OF_STEP and max(causes, default=0.0) < _MAIN_SHARE

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torchdoctor.facts.known_shapes import shape_at
 from torchdoctor.facts.lookup import exposed_python, on_host
 from torchdoctor.facts.stacks import line_of_branch
 from torchdoctor.words import (
@@ -139,11 +140,12 @@ def _leading(
 def _findings(
     recording: Recording, checks: Mapping[str, CheckSpec], fixes: Mapping[str, FixSpec]
 ) -> list[Finding]:
-    findings = [
-        replace(finding, fixes=[i for i, fix in fixes.items() if finding.check in fix.treats])
-        for check in checks.values()
-        for finding in check.findings(recording)
-    ]
+    findings = []
+    for check in checks.values():
+        treats = [ident for ident, fix in fixes.items() if check.ident in fix.treats]
+        for finding in check.findings(recording):
+            shape = shape_at(recording, finding.location)
+            findings.append(replace(finding, fixes=treats, shape=shape.id if shape else None))
 
     def rank(finding: Finding) -> tuple[int, float]:
         share = finding.share_of_step

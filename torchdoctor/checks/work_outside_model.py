@@ -5,10 +5,11 @@ Metrics in Python, checkpoints, logging, plots and the environment of reinforcem
 the loop outside forward, backward and optimizer, and the device (or the CPU's arithmetic) waits.
 
 ## What to do
-At the lines that are named: compute metrics on whole tensors and every so many steps, log and save
-less often or in a thread, plot after training. Step an environment in processes of its own, several
-at once. Start work that does not depend on this step's result before the first `.item()` or print
-that waits for the GPU, so that it runs while the GPU computes.
+Do at the named lines every so many steps what only reports, and keep what they compute again.
+Compute metrics on whole tensors, log and save less often or in a thread, plot after training. Step
+an environment in processes of its own, several at once. Start work that does not depend on this
+step's result before the first `.item()` or print that waits for the GPU, so that it runs while the
+GPU computes.
 
 ## How it is measured
 The share is the step's time that is neither data loading nor copies nor any operator nor phase of

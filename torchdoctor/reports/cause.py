@@ -4,10 +4,12 @@ import textwrap
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from torchdoctor.reports import own_code
 from torchdoctor.reports.document import Block, sentences
 from torchdoctor.reports.verdict import Statement, quoted, statements
 from torchdoctor.words import Evidence, Report
 from torchdoctor.words.figures import clean, place
+from torchdoctor.words.report import Finding
 
 LONGEST_PLACE = 44  # characters of a path; its end says most
 _LONGEST_PROOF = 150  # characters: two lines of a narrow terminal
@@ -18,8 +20,11 @@ def cause(report: Report) -> list[Block]:
     """Return the cause with its place, and what proves it, each at most two lines long."""
     verdict = statements(report)
     first, *rest = [_placed(statement, report) for statement in verdict] or [""]
-    proof = _proof(report, verdict)
-    beside = sentences(" ".join(rest), proof, _of_which(report), tone="soft")
+    proof, not_profiled = _proof(report, verdict), _not_profiled(report)
+    told = quoted(report.diagnosis) + ([proof] if proof is not None else [])
+    shown = _shortened(proof) if proof is not None else not_profiled
+    larger = own_code.large_findings(report, told)
+    beside = sentences(" ".join(rest), shown, *larger, _of_which(report), tone="soft")
     return [*sentences(first, tone="strong"), *beside]
 
 
@@ -39,23 +44,34 @@ def _placed(statement: Statement, report: Report) -> str:
     return f"{sentence.removesuffix('.')} ({where})." if where else sentence
 
 
-def _proof(report: Report, verdict: Sequence[Statement]) -> str:
-    """Return a fact of the finding behind the verdict that the verdict has not said; or ""."""
+def _finding(report: Report) -> Finding | None:
+    """Return the finding behind the verdict, or the first severe one."""
     told = report.diagnosis
     named = [finding for finding in told.findings if finding.check == told.detail]
     severe = [finding for finding in told.findings if finding.severity == "high"]
-    finding = next(iter(named or severe), None)
+    return next(iter(named or severe), None)
+
+
+def _not_profiled(report: Report) -> str:
+    """Return that no window was recorded, where nothing was found for that reason; or ""."""
+    is_unprofiled = report.steps is not None and report.trace is None
+    return _NOT_PROFILED if is_unprofiled and _finding(report) is None else ""
+
+
+def _proof(report: Report, verdict: Sequence[Statement]) -> Evidence | None:
+    """Return a fact of the finding behind the verdict that the verdict has not said."""
+    finding = _finding(report)
     if finding is None:
-        is_unprofiled = report.steps is not None and report.trace is None
-        return _NOT_PROFILED if is_unprofiled else ""
-    repeated = quoted(told)
+        return None
+    repeated = quoted(report.diagnosis)
     further = [x for x in finding.evidence if not any(x is fact for fact in repeated)]
     shares = {round(share, 2) for statement in verdict for share in statement.shares}
     placed = [fact for fact in further if fact.location is not None]
     news = [fact for fact in further if not _repeats(fact, shares)]
-    proof = next(iter(placed or news), None)
-    if proof is None:
-        return ""
+    return next(iter(placed or news), None)
+
+
+def _shortened(proof: Evidence) -> str:
     return textwrap.shorten(clean(proof.sentence), _LONGEST_PROOF, placeholder=" …")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
-from torchdoctor.reports import handed_out, network, other_load, unobserved, wording
+from torchdoctor.reports import handed_out, network, other_load, own_code, unobserved, wording
 from torchdoctor.reports.bounds_shown import by_hand_at_most, worth_of
 from torchdoctor.reports.cause import LONGEST_PLACE, cause
 from torchdoctor.reports.document import (
@@ -25,7 +25,14 @@ from torchdoctor.reports.document import (
     table,
 )
 from torchdoctor.reports.time_parts import time_bars, upper_bounds
-from torchdoctor.reports.trial_rows import LOOKS_FASTER, figures_of, not_tried, training, verdict_of
+from torchdoctor.reports.trial_rows import (
+    LOOKS_FASTER,
+    figures_of,
+    may_gain_more,
+    not_tried,
+    training,
+    verdict_of,
+)
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
@@ -111,8 +118,14 @@ def _lines_of(blocks: Sequence[Block]) -> int:
 
 def _answer(report: Report, folder: str) -> list[Block]:
     """Return what to change, or why nothing can be recommended, and what only the user can do."""
-    to_do = _to_do(report) if report.trials and not report.no_trials_reason else ""
-    return [*_measured_answer(report, folder), *sentences(f"By hand: {to_do}" if to_do else "")]
+    lines = own_code.blocks(report)
+    # What is known of a line is said there: another finding's advice would only mislead.
+    measured = report.trials and not report.no_trials_reason
+    to_do = _to_do(report) if measured and not lines and not own_code.is_cured(report) else ""
+    most = own_code.most_gain_of_cause(report)
+    bound = f" ({most})" if to_do and most else ""
+    by_hand = sentences(f"By hand{bound}: {to_do}" if to_do else "")
+    return [*_measured_answer(report, folder), *lines, *by_hand]
 
 
 def _to_do(report: Report) -> str:
@@ -388,7 +401,7 @@ def _nothing_to_gain(report: Report) -> list[Block]:
 
 def _next(report: Report) -> list[Block]:
     """Return what may decide where time was short; after an error it is said beside that."""
-    if report.interrupted or report.failure:
+    if report.interrupted or report.failure or not may_gain_more(report):
         return []
     ending = report.ending
     longer = f"--budget {math.ceil(ending.budget_s / 30)}m" if ending else "a longer --budget"

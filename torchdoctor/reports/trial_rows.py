@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchdoctor.facts.outcomes import is_proven, value_of
-from torchdoctor.words import Report, Trial
+from torchdoctor.words import NOT_WORTH_ITS_TIME, Report, Trial
 from torchdoctor.words.figures import (
     clean,
     counted,
@@ -16,6 +16,7 @@ from torchdoctor.words.figures import (
     says_something,
     speedup,
 )
+from torchdoctor.words.traced import MATTERS
 
 _VERDICTS = {"same": "no difference", "slower": "slower"}
 LOOKS_FASTER = "looks faster, not proven"
@@ -166,3 +167,18 @@ def _places(rows: Sequence[Mapping[str, Any]]) -> str:
         texts.append(str(row["reason"]).rstrip(".") + where)
     more = len(rows) - _MOST_PLACES
     return "; ".join(texts) + (f"; and {more} more" if more > 0 else "")
+
+
+def may_gain_more(report: Report) -> bool:
+    """Return True if a trial that time may still decide can gain what is worth it.
+
+    Where no bound is known, it may.
+    """
+    open_trials = [
+        trial
+        for trial in report.trials
+        if (not_tried(trial) and trial.because != NOT_WORTH_ITS_TIME)
+        or (trial.speedup and verdict_of(trial) in ("not decided", LOOKS_FASTER))
+    ]
+    bounds = [x.upper_bound or (x.speedup.high if x.speedup else None) for x in open_trials]
+    return not report.trials or any(bound is None or bound >= MATTERS for bound in bounds)

@@ -176,6 +176,7 @@ class ModelFacts:
     repeated_blocks: int = 0  # children of one class that one container repeats
     repeated_block: str = ""  # their class
     odd_sizes: list[str] = field(default_factory=list)  # large layers, not multiples of 8
+    dense_embeddings: list[Location] = field(default_factory=list)  # lines that make large ones
     compiled: bool = False
     data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
     input_shapes: list[str] = field(default_factory=list)  # distinct, of training, at most 8

@@ -47,6 +47,7 @@ class Finding:
     location: Location | None = None  #: Where in the source; null where there is no such place.
     severity: Annotated[str, "high", "moderate", "advice"] = "advice"  #: How grave it is.
     fixes: list[str] = field(default_factory=list)  #: Ids of the fixes that treat it.
+    shape: str | None = None  #: Id of the known shape of the code there; null: none is known.
 
 
 @dataclass(frozen=True, kw_only=True)

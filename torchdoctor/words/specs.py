@@ -118,6 +118,7 @@ class CheckSpec(CatalogueEntry):
     verdict: Literal["first", "last", "all"] = "first"  # evidence to quote; "all": nothing else
     # Its evidence goes first where its share exceeds the bottleneck's; without a share always,
     # unless it is mere advice.
+    of_own_code: bool = False  # its findings are functions of the program's own
     opens_verdict: bool = False
 
     def findings(self, recording: Recording) -> list[Finding]:

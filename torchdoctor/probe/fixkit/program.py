@@ -20,6 +20,7 @@ from ..measure import nested
 from ..wrapping import around_steps, stand_in, temporary_count
 from . import answered_calls, read_redirect, second_loader, training_state
 from .gradient_scaling import GradientScaling
+from .held_functions import HeldFunction
 from .replayed import Replayed
 from .sample_cache import SampleCache
 
@@ -215,6 +216,11 @@ class Program:
         while frame is not None and places.is_ours(frame.f_code.co_filename):
             frame = frame.f_back
         return frame
+
+    def replace_function(self, file, name, make):
+        """Call make(old) in place of a function of the program's own, from the first batch on."""
+        held = HeldFunction(self, file, name, make)
+        self.at_first_batch(held.start, held.stop)
 
     def _only_from_the_start(self):
         # "failed", not "refused": from its start the program may well be run with it.

@@ -1,6 +1,7 @@
 """The facts of one root module (`words.ModelFacts`)."""
 
 import inspect
+import re
 from collections import Counter
 
 from .. import places
@@ -10,6 +11,7 @@ _NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
 _RECURRENT = ("RNN", "LSTM", "GRU")  # a loop over their cells is what compiling helps
 _LARGE = 64  # a layer with a smaller side takes no time that counts
 _MOST_ODD = 8
+_LARGE_TABLE = 20_000  # rows of an embedding, from where on a dense gradient of it may count
 _PARALLEL = {
     "DataParallel": "DataParallel",
     "DistributedDataParallel": "DistributedDataParallel",
@@ -43,6 +45,7 @@ def describe(module):
         "repeated_block": block,
         "norms": sum("Norm" in name for name in names),
         "odd_sizes": _told([], odd_sizes, module),
+        "dense_embeddings": _told([], dense_embeddings, module),
         "linear": sum(_is_torchs(m, ("Linear",)) for m in modules),
         "attention": sum("Attention" in name for name in names),
         "recurrent": sum(name in _RECURRENT for name in names),
@@ -70,6 +73,30 @@ def repeated_blocks(modules):
             if count > best[1] and name not in ("Sequential", "ModuleList"):
                 best = (name, count)
     return best if best[0] else ("", 0)
+
+
+def dense_embeddings(module):
+    """Return the lines that make large embeddings whose gradients are dense tensors."""
+    lines = []
+    for path, layer in module.named_modules():
+        if type(layer).__name__ not in ("Embedding", "EmbeddingBag") or layer.sparse:
+            continue
+        if layer.num_embeddings < _LARGE_TABLE or not layer.weight.requires_grad:
+            continue
+        parent, _, name = path.rpartition(".")
+        line = _line_that_makes(type(module.get_submodule(parent)), name) if name else None
+        if line is not None and line not in lines:
+            lines.append(line)
+    return lines
+
+
+def _line_that_makes(cls, name):
+    source, first = inspect.getsourcelines(cls)
+    made = re.compile(r"\bself\.%s\s*(:[^=]*)?=\s*.*Embedding" % re.escape(name))
+    for number, text in enumerate(source):
+        if made.search(text):
+            return places.of_line(inspect.getsourcefile(cls), first + number, "__init__")
+    return None
 
 
 def odd_sizes(module):

@@ -1,0 +1,42 @@
+import textwrap
+
+import pytest
+
+from torchdoctor.edits.unused_results import only_reported
+
+METRIC = """
+class Metric:
+    def compute(self):
+        order = self.scores.argsort()
+        return order.sum()
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "reported"),
+    [
+        ("auc = metric.compute()\n    if step % 9 == 0:\n        print(step, float(auc))", True),
+        ("metric.compute()", True),
+        ("print(metric.compute())", True),
+        ("auc = metric.compute()\n    loss = loss * auc", False),
+        ("if metric.compute() > 1:\n        break", False),
+        ("self.auc = metric.compute()", False),
+        ("loss = model(x)", False),
+    ],
+)
+def test_a_result_that_training_reads_is_not_only_reported(tmp_path, loop, reported):
+    script = tmp_path / "train.py"
+    script.write_text(f"{METRIC}for step in range(9):\n    {loop}\n")
+    assert only_reported([str(script)], "compute") is reported
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["self.count = 1", "self.kept.append(1)", "self.scores.add_(1)", "self.kept[0] = 1"],
+)
+def test_a_function_that_changes_something_is_never_skipped(tmp_path, body):
+    script = tmp_path / "train.py"
+    text = f"class Metric:\n    def compute(self):\n        {body}\n\nmetric.compute()\n"
+    script.write_text(textwrap.dedent(text))
+    assert not only_reported([str(script)], "compute")

@@ -1,0 +1,105 @@
+"""Whether the training reads what a function returns, or only what is printed and logged does."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+_REPORTS = ("print", "log", "info", "debug", "add_scalar", "append", "set_postfix", "write")
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def only_reported(files: list[str], function: str) -> bool:
+    """Return True if every call's result is dropped, or read by reports and under an `if` alone.
+
+    And if the function itself assigns to nothing but its own names. False where that is not clear.
+    """
+    trees = [tree for tree in map(_parsed, files) if tree is not None]
+    calls = 0
+    for tree in trees:
+        for scope in ast.walk(tree):
+            if isinstance(scope, (*_Function, ast.Module)):
+                for statement in _statements(scope):
+                    for call in _calls(statement, function):
+                        calls += 1
+                        if not _is_reported(scope, statement, call):
+                            return False
+    defined = [
+        node
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, _Function) and node.name == function
+    ]
+    return calls > 0 and len(defined) == 1 and not _changes_something(defined[0])
+
+
+def _parsed(file: str) -> ast.Module | None:
+    try:
+        return ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return None
+
+
+def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the simple statements, and the heads of others, of a scope but not of those in it."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, (*_Function, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.stmt):
+            yield node
+        yield from _statements(node)
+
+
+def _calls(statement: ast.stmt, function: str) -> Iterator[ast.Call]:
+    """Yield calls of the function in a statement, without the bodies of compound ones."""
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            continue
+        for node in ast.walk(child):
+            if isinstance(node, ast.Call) and _name(node.func) == function:
+                yield node
+
+
+def _name(node: ast.expr) -> str | None:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
+
+
+def _is_reported(scope: ast.AST, statement: ast.stmt, call: ast.Call) -> bool:
+    if isinstance(statement, ast.Expr):
+        return statement.value is call or _is_report(statement.value)
+    if not isinstance(statement, ast.Assign) or statement.value is not call:
+        return False
+    names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+    if len(names) != len(statement.targets):
+        return False
+    return all(
+        isinstance(reader, ast.Expr) and _is_report(reader.value)
+        for reader in _statements(scope)
+        if reader is not statement and _reads(reader, names)
+    )
+
+
+def _reads(statement: ast.stmt, names: list[str]) -> bool:
+    heads = [x for x in ast.iter_child_nodes(statement) if not isinstance(x, ast.stmt)]
+    return any(
+        isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+        for head in heads
+        for node in ast.walk(head)
+    )
+
+
+def _is_report(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and _name(value.func) in _REPORTS
+
+
+def _changes_something(function: ast.AST) -> bool:
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Delete)):
+            return True
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
+            return True
+        if isinstance(node, ast.Call):
+            name = _name(node.func) or ""
+            in_place = name.endswith("_") and not name.endswith("__")
+            if in_place or name in ("append", "extend", "update", "step", "backward"):
+                return True
+    return False

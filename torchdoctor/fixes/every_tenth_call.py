@@ -1,0 +1,126 @@
+"""Call what only reports every tenth time.
+
+## What it does
+Answers nine of ten calls of a function of the program's own with its last result. Only where the
+source shows that nothing but prints and logs read the result, and that the function changes nothing
+else.
+
+## Why it helps
+A metric, a histogram or a check that is computed in each step and read in every hundredth costs a
+hundred times what it has to.
+
+## Risks
+What is reported is up to nine calls old, unless the call is moved to where it is read.
+
+## Make it permanent
+    if step % 100 == 0:            # where it is read
+        value = metric.compute()
+        print(step, value)
+
+## Sources
+- TorchMetrics, quick start: https://lightning.ai/docs/torchmetrics/stable/pages/quickstart.html
+"""
+
+from typing import Any
+
+from torchdoctor.edits.unused_results import only_reported
+from torchdoctor.facts.hot_calls import HotCall, hot_calls, sampled_calls
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, Touches
+
+_EVERY = 10
+
+
+def _calls(recording: Recording) -> list[HotCall]:
+    script, calls = recording.workload.script, []
+    for call in hot_calls(recording):
+        files = {call.top.file, *([script] if script is not None else [])}
+        if "loader" not in call.phases and only_reported(sorted(files), call.function):
+            calls.append(call)
+    return calls
+
+
+def refuses(recording: Recording) -> str | None:
+    if not _calls(recording):
+        return "No function was seen that takes long and only reports."
+    return None
+
+
+def settings(recording: Recording) -> list[Settings]:
+    return [
+        {"function": call.function, "every": _EVERY, "file": call.top.file}
+        for call in _calls(recording)[:1]
+    ]
+
+
+def touches(recording: Recording) -> Touches:
+    rows = [row for call in _calls(recording)[:1] for row in call.rows]
+    return sampled_calls(recording, rows, "the call that only reports")
+
+
+def location(recording: Recording) -> Location | None:
+    return next((call.top for call in _calls(recording)), None)
+
+
+def instruction(settings: Settings, recording: Recording) -> str:
+    calls = [place(recording, x.top) for x in _calls(recording)]
+    where = next(filter(None, calls), settings["file"])
+    return f"# {settings['function']} ({where})\n{FIX.permanent_form}"
+
+
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    every: int = settings["every"]
+    counts: dict[int | None, tuple[int, Any]] = {}
+
+    def make(old: Any) -> Any:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            owner = id(args[0]) if args else None
+            count, value = counts.get(owner, (0, None))
+            if not program.usable or count % every == 0:
+                value = old(*args, **kwargs)
+            else:
+                program.applied()
+            counts[owner] = (count + 1, value)
+            return value
+
+        return function
+
+    program.set_reason("The function was not called.")
+    program.replace_function(settings["file"], settings["function"], make)
+
+
+FIX: FixSpec = FixSpec(
+    name="every tenth call",
+    treats=("hot-call", "work-outside-model"),
+    keeps_results="exactly",
+    keeps_but="what is reported is up to nine calls old",
+    when="between steps",
+    p_helps=0.8,
+    needs_finding=True,
+    refuses=refuses,
+    suits=lambda trace: False,
+    settings=settings,
+    says=lambda settings: f"call {settings.get('function', 'it')} every tenth time",
+    touches=touches,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    example=Example(
+        code="""
+calls = []
+class Metric:
+    def compute(self):
+        calls.append(1)
+        return len(calls)
+model, metric = torch.nn.Linear(1, 1), Metric()
+data = torch.utils.data.TensorDataset(torch.ones(40, 1))
+for (x,) in torch.utils.data.DataLoader(data, batch_size=2):
+    model(x).sum().backward()
+    value = metric.compute()
+print("called rarely:", len(calls) < 5)
+""",
+        settings={"every": 10, "file": "example.py", "function": "compute"},
+        without="called rarely: False",
+        with_fix="called rarely: True",
+    ),
+)

@@ -1,0 +1,177 @@
+"""Open an archive, a file or a connection once in each process, and keep it.
+
+## What it does
+Answers `zipfile.ZipFile(path)`, `lmdb.open(path)` and `sqlite3.connect(path)` with what the first
+call with the same arguments gave in the same process, while the file is the same. Only for reading;
+closing it closes nothing.
+
+## Why it helps
+Opening an archive reads and parses its whole directory, and a connection has a set-up of its own.
+In `__getitem__` that is paid for each sample.
+
+## Risks
+What is open must be opened by each worker for itself, not before they are started. A file that is
+replaced meanwhile is opened again here; in the source that is for you to do.
+
+## Make it permanent
+    def __getitem__(self, index):
+        if self.archive is None:               # in __init__: self.archive = None
+            self.archive = zipfile.ZipFile(self.path)   # at the first sample of each worker
+        raw = self.archive.read(self.names[index])
+
+## Sources
+- Python documentation, zipfile: https://docs.python.org/3/library/zipfile.html
+"""
+
+import os
+import re
+import sys
+import zipfile
+from typing import Any
+
+from torchdoctor.facts.hot_calls import sampled_calls
+from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, StackSample, Touches
+
+_OPENERS = (("lmdb", "open"), ("sqlite3", "connect"))
+_OPENS = re.compile(r"\bZipFile\(|\blmdb\.open\(|\bsqlite3\.connect\(")
+_READS = (None, "r", "rb")
+
+
+def _rows(recording: Recording) -> list[StackSample]:
+    return [row for row in recording.main.stacks if _OPENS.search(row.text)]
+
+
+def refuses(recording: Recording) -> str | None:
+    return None if _rows(recording) else "No line was seen that opens a file or a connection."
+
+
+def touches(recording: Recording) -> Touches:
+    return sampled_calls(recording, _rows(recording), "opening files")
+
+
+def location(recording: Recording) -> Location | None:
+    return next((row.location for row in _rows(recording)), None)
+
+
+class _Open:
+    """What is open, and is not closed by those who use it."""
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    def close(self) -> None:
+        """Leave it open."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._opened[key]
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._opened
+
+    def __iter__(self) -> Any:
+        return iter(self._opened)
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    kept: dict[Any, Any] = {}
+
+    def key_of(opener: str, args: Any, kwargs: Any) -> Any:
+        """Return what tells a file in its state now from others; None: it is not to be kept."""
+        if not args or not isinstance(args[0], (str, os.PathLike)):
+            return None
+        mode = args[1] if len(args) > 1 and opener != "connect" else kwargs.get("mode")
+        if mode not in _READS:
+            return None
+        try:
+            state = os.stat(args[0])
+            key = (os.getpid(), opener, args, tuple(sorted(kwargs.items())))
+            hash(key)
+        except (OSError, TypeError):
+            return None
+        return (*key, state.st_ino, state.st_mtime_ns, state.st_size)
+
+    def make_init(old: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            key = key_of("ZipFile", args, kwargs)
+            if key in kept:
+                vars(self).update(kept[key])
+                program.applied()
+                return
+            old(self, *args, **kwargs)
+            if key is not None:
+                self._fileRefCnt += 1  # so that closing it closes no file
+                kept[key] = dict(vars(self))
+
+        return init
+
+    def making(name: str) -> Any:
+        def make(old: Any) -> Any:
+            def opened(*args: Any, **kwargs: Any) -> Any:
+                key = key_of(name, args, kwargs)
+                if key in kept:
+                    program.applied()
+                elif key is not None:
+                    kept[key] = _Open(old(*args, **kwargs))
+                return old(*args, **kwargs) if key is None else kept[key]
+
+            return opened
+
+        return make
+
+    def replace() -> None:
+        for module, name in _OPENERS:
+            if module in sys.modules and module not in replaced:
+                replaced.add(module)
+                program.replace(sys.modules[module], name, making(name))
+
+    replaced: set[str] = set()
+    program.set_reason("No file was opened again with the same arguments.")
+    program.replace(zipfile.ZipFile, "__init__", make_init)
+    replace()
+    program.at_first_batch(replace, lambda: None)  # what was imported since
+
+
+FIX: FixSpec = FixSpec(
+    name="keep files open",
+    treats=("hot-call", "data-wait", "loader-cpu-bound", "inline-batch-preparation"),
+    keeps_results="exactly",
+    when="between steps",
+    p_helps=0.7,
+    needs_finding=True,
+    offered_untried=False,
+    refuses=refuses,
+    suits=lambda trace: False,
+    touches=touches,
+    apply=apply,
+    location=location,
+    instruction=lambda settings, recording: FIX.permanent_form,
+    example=Example(
+        code="""
+import zipfile
+with zipfile.ZipFile("a.zip", "w") as archive:
+    archive.writestr("x", "1 2 3")
+reads, read = [], zipfile.ZipFile._RealGetContents
+zipfile.ZipFile._RealGetContents = lambda self: reads.append(1) or read(self)
+model, texts = torch.nn.Linear(1, 1), set()
+for _ in range(4):
+    with zipfile.ZipFile("a.zip") as archive:
+        texts.add(archive.read("x"))
+    model(torch.ones(1)).sum().backward()
+print(texts, "times read:", len(reads))
+""",
+        without="{b'1 2 3'} times read: 4",
+        with_fix="{b'1 2 3'} times read: 1",
+    ),
+)

@@ -1,0 +1,90 @@
+"""Lines of the user's own code: what they cost, the most that can be gained, what to write."""
+
+from collections.abc import Sequence
+
+from torchdoctor.advice import catalogue
+from torchdoctor.facts.known_shapes import known_shapes
+from torchdoctor.reports.document import Block, KeyFigures
+from torchdoctor.words import Evidence, Report
+from torchdoctor.words.figures import clean, percent, place, ratio
+from torchdoctor.words.report import Finding
+
+_PLACE = 44  # characters of a path; its end says most
+_MOST = 2
+_HALF = 0.5
+_LEAST = 0.05  # of the step, from where on a line is told
+_NO_CURE = "no cure is known for this line"
+_MOST_SHARE = 0.99  # keeps a bound finite
+
+
+def most_gain(share: float | None) -> str:
+    """Return the most that a part of the step can give, as "5.6x at most"; empty: not known."""
+    return f"{ratio(1 / (1 - min(share, _MOST_SHARE)))}x at most" if share else ""
+
+
+def most_gain_of_cause(report: Report) -> str:
+    """Return the most that the part of the step named as the cause can give; empty: not known."""
+    told = report.diagnosis
+    shares = [x.share_of_step for x in told.findings if x.check == told.detail and x.share_of_step]
+    return most_gain(max(shares, default=None))
+
+
+def is_cured(report: Report) -> bool:
+    """Return True if a recommended fix treats the cause: general advice would only mislead."""
+    known = catalogue.fixes()  # a report may name a fix of another version
+    specs = [known[fix.fix] for fix in report.recommendation.fixes if fix.fix in known]
+    return any(report.diagnosis.detail in spec.treats for spec in specs)
+
+
+def blocks(report: Report) -> list[Block]:
+    """Return the lines with a known cure, and one of half of the step without any."""
+    rows: dict[str, tuple[str, str]] = {}
+    for finding in _told(report):
+        at = place(finding.location, report.workload.cwd, _PLACE)
+        shape = known_shapes().get(finding.shape or "")
+        cost = f"{percent(finding.share_of_step or 0.0)} of the step"
+        write = clean(shape.write) if shape is not None else _NO_CURE
+        about = f"{cost}, {most_gain(finding.share_of_step)}   {write}"
+        rows.setdefault(finding.shape or at, (at, about))
+    shown = list(rows.values())[:_MOST]
+    return [KeyFigures("IN YOUR CODE, not measured", "", shown)] if shown else []
+
+
+def _told(report: Report) -> Sequence[Finding]:
+    recommended = {fix.location for fix in report.recommendation.fixes if fix.location}
+    tried = {name for trial in report.trials if trial.speedup for name in trial.fixes}
+    findings = [
+        finding
+        for finding in report.diagnosis.findings
+        if finding.location is not None
+        and finding.location not in recommended
+        and (finding.share_of_step or 0.0) >= _LEAST
+        and (finding.shape or (_is_uncured(finding) and not tried & set(finding.fixes)))
+    ]
+    return sorted(findings, key=lambda finding: -(finding.share_of_step or 0.0))
+
+
+def _is_uncured(finding: Finding) -> bool:
+    check = catalogue.checks().get(finding.check)
+    is_function = check is not None and check.of_own_code
+    return is_function and (finding.share_of_step or 0.0) >= _HALF
+
+
+def large_findings(report: Report, told: Sequence[Evidence]) -> list[str]:
+    """Return sentences on severe findings of half of the step or more that nothing told yet."""
+    sentences, checks = [], catalogue.checks()
+    for finding in report.diagnosis.findings:
+        check = checks.get(finding.check)
+        # The answer to a question of the tree is the first sentence, or would only repeat it.
+        asked = check is None or check.question is not None
+        large = finding.severity == "high" and (finding.share_of_step or 0.0) >= _HALF
+        is_told = any(evidence is fact for evidence in finding.evidence for fact in told)
+        if not large or asked or is_told or not finding.evidence:
+            continue
+        first = finding.evidence[0]
+        sentence = clean(first.sentence)
+        at = place(finding.location, report.workload.cwd, _PLACE)
+        if at and first.location is None:
+            sentence = f"{sentence.removesuffix('.')} ({at})."
+        sentences.append(sentence)
+    return sentences[:1]
