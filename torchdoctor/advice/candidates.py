@@ -151,9 +151,9 @@ def _prospect(
         share = most
         tier = tier if most >= _MAIN_SHARE else max(tier, 1)
     # Beside the tree's first yes a mistake, whose end costs no result and no set-up, may cost more.
-    shares = [f.share_of_step or 0.0 for f in diagnosis.findings if f.check == diagnosis.detail]
+    named = [f.share_of_step or 0.0 for f in diagnosis.findings if f.check == diagnosis.detail]
     for_nothing = tier == 1 and fix.risk == 0 and not fix.setup_s
-    if for_nothing and (share or 0.0) > max(_MAIN_SHARE, *shares, 0.0):
+    if for_nothing and (share or 0.0) > max([_MAIN_SHARE, *named]):
         tier = 0
     setting = any(f.severity == "high" and f.share_of_step is None for f in treated)
     causes = (f.share_of_step or 1.0 for f in diagnosis.findings if f.check == diagnosis.detail)
