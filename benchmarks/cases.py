@@ -92,9 +92,7 @@ CASES = {
 }
 
 
-def score(
-    folder: Path, name: str, screen: str, report: dict[str, Any] | None
-) -> dict[str, Any]:
+def score(folder: Path, name: str, screen: str, report: dict[str, Any] | None) -> dict[str, Any]:
     """Return what the first screen of a run told, and what the run measured of the cure."""
     case, source = CASES[name], (folder / f"{name}.py").read_text(encoding="utf-8").splitlines()
     places = {int(line) for file, line in _PLACE.findall(screen) if file == name}
@@ -182,11 +180,19 @@ def main() -> None:
         parser.error("name the folder of the scripts with --folder")
     for name in [chosen.only] if chosen.only else CASES:
         if chosen.what == "run":
-            row = {"label": chosen.label, "case": name, **run(chosen.folder, name, chosen.budget, chosen.threads)}
+            row = {
+                "label": chosen.label,
+                "case": name,
+                **run(chosen.folder, name, chosen.budget, chosen.threads),
+            }
             print(f"{name}: {_cell(row)}", flush=True)
             append(chosen.log, row)
         elif chosen.what == "true":
-            row = {"label": "true", "case": name, "gain": true_gain(chosen.folder, name, chosen.pairs)}
+            row = {
+                "label": "true",
+                "case": name,
+                "gain": true_gain(chosen.folder, name, chosen.pairs),
+            }
             print(f"{name}: {row['gain']:.2f}x", flush=True)
             append(chosen.log, row)
     if chosen.what == "table":

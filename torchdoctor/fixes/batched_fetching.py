@@ -60,10 +60,10 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             collates = self.collate_fn is data.default_collate
             if not (self.auto_collation and collates and program.usable):
                 return old(self, wanted)
-            found = tensors_of(self.dataset, wanted)
-            if found is None:
+            batch = tensors_of(self.dataset, wanted)
+            if batch is None:
                 return old(self, wanted)
-            tensors, indices = found
+            tensors, indices = batch
             rows = torch.as_tensor(indices)
             program.applied()
             return [tensor[rows] for tensor in tensors]

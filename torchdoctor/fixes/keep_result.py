@@ -169,21 +169,21 @@ class _Kept:
         del self.entries[: max(len(self.entries) + 1 - _MOST_KEPT, 0)]
         self.entries.append(_Entry(noted, result, self.versions(result)))
 
-    def equal(self, one: Any, other: Any) -> bool:
-        if isinstance(one, self.torch.Tensor):
-            if type(one) is not type(other) or one.layout != other.layout:
+    def equal(self, kept: Any, other: Any) -> bool:
+        if isinstance(kept, self.torch.Tensor):
+            if type(kept) is not type(other) or kept.layout != other.layout:
                 return False
             parts: tuple[str, ...] = ("crow_indices", "col_indices", "values")
-            if one.layout == self.torch.sparse_coo:
-                one, other, parts = one.coalesce(), other.coalesce(), ("indices", "values")
-            elif one.layout != self.torch.sparse_csr:
-                return one.shape == other.shape and bool(self.torch.equal(one, other))
-            pairs = [(getattr(one, part)(), getattr(other, part)()) for part in parts]
+            if kept.layout == self.torch.sparse_coo:
+                kept, other, parts = kept.coalesce(), other.coalesce(), ("indices", "values")
+            elif kept.layout != self.torch.sparse_csr:
+                return kept.shape == other.shape and bool(self.torch.equal(kept, other))
+            pairs = [(getattr(kept, part)(), getattr(other, part)()) for part in parts]
             return all(a.shape == b.shape and self.torch.equal(a, b) for a, b in pairs)
-        if self.program.is_array(one):
-            alike = self.program.is_array(other) and one.shape == other.shape
-            return bool(alike and one.dtype == other.dtype and one.tobytes() == other.tobytes())
-        return type(one) is type(other) and bool(one == other)
+        if self.program.is_array(kept):
+            alike = self.program.is_array(other) and kept.shape == other.shape
+            return bool(alike and kept.dtype == other.dtype and kept.tobytes() == other.tobytes())
+        return type(kept) is type(other) and bool(kept == other)
 
 
 FIX: FixSpec = FixSpec(

@@ -36,11 +36,11 @@ _SHAPES = ("sample-of-a-deque", "deque-indexed")
 
 
 def _rows(recording: Recording) -> list[StackSample]:
-    found = []
+    rows = []
     for row in recording.main.stacks:
         shape = shape_of(row.text, row.location.function or "", row.leaf)
-        found += [row] if shape is not None and shape.id in _SHAPES else []
-    return found
+        rows += [row] if shape is not None and shape.id in _SHAPES else []
+    return rows
 
 
 def refuses(recording: Recording) -> str | None:
