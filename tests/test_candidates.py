@@ -12,6 +12,7 @@ from torchdoctor.facts import touched
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.reports.status import StatusFile
 from torchdoctor.words import (
     Boundary,
     Candidate,
@@ -412,6 +413,7 @@ def test_what_is_left_of_the_budget_is_said_and_how_much_would_do(
         folder=tmp_path,
         sandbox=cast(Sandbox, None),
         recorder=cast(Recorder, SimpleNamespace(left_s=20 - elapsed_s)),
+        status=cast(StatusFile, None),
     )
     run._try_fixes(cast(Observation, SimpleNamespace(start_s=12.0)))
     assert run.no_trials_reason is not None and left in run.no_trials_reason
