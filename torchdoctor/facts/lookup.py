@@ -65,7 +65,9 @@ def allows_second_loader(recording: Recording) -> bool:
 
 
 def training_models(recording: Recording) -> list[ModelFacts]:
-    """Return the root modules that were called in training mode."""
+    """Return the root modules that were called in training mode, or all that infer."""
+    if recording.infers:
+        return [m for m in recording.main.models if m.forwards]
     return [m for m in recording.main.models if m.forwards > m.eval_forwards]
 
 

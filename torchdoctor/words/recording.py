@@ -151,6 +151,11 @@ class Recording:
         return self.processes[0] if self.processes else ProcessFacts(pid=0)
 
     @property
+    def infers(self) -> bool:
+        """Return True if its steps are calls of models whose gradients nobody computes."""
+        return self.steps is not None and self.steps.boundary.infers
+
+    @property
     def accelerator(self) -> str | None:
         """Return whose device the main process trained on, such as "cuda"; None: not known."""
         devices = [m.device for m in self.main.models] + [o.device for o in self.main.optimizers]

@@ -10,6 +10,7 @@ import sys
 import weakref
 
 from .. import dynamo_frames, places, step_log, wrapping
+from ..measure.inferred_inputs import InferredInputs, mode_dependent
 from ..measure.model_facts import describe
 from ..measure.nested import shapes
 
@@ -163,7 +164,8 @@ class Models:
         roots = [root for root in self.known if root.ident is not None or not root.is_early]
         for root in roots:
             self.number(root)
-        return {"models": [root.facts() for root in roots]}
+        infers = self._session.inference.looks
+        return {"models": [root.facts(infers) for root in roots]}
 
 
 class _Root:
@@ -174,22 +176,34 @@ class _Root:
         self.input_shapes, self.eval_shapes = [], set()
         self.forwards = self.eval_forwards = self.eval_with_grad = self.autocast = 0
         self.eval_location = None
-        self.bindings = None
+        self.bindings = self.inferred_bindings = None  # of a call that trains, of any
+        self.with_grad, self.inferred_shapes, self.inputs = 0, [], None
 
-    def facts(self):
+    def facts(self, infers):
         if (module := self.module()) is not None:
             with contextlib.suppress(Exception):  # one that cannot be read now was told before
                 self.described = describe(module)
         return {
             **self.described,
             "ident": self.ident,
-            **{name: getattr(self, name) for name in ("input_shapes", "forwards", "eval_forwards")},
+            **{name: getattr(self, name) for name in ("forwards", "eval_forwards", "made_anew")},
+            **(self._inferred() if infers else {"input_shapes": self.input_shapes}),
             "eval_forwards_with_grad": self.eval_with_grad,
             "eval_sizes": len(self.eval_shapes),
             "eval_with_grad_location": self.eval_location,
             "autocast_forwards": self.autocast,
             **dict(zip(("call", "holder", "holder_depth"), self.bindings or ())),  # noqa: B905
         }
+
+    def _inferred(self):
+        """Return facts of a model of a program that may infer."""
+        module, facts = self.module(), {"input_shapes": self.inferred_shapes}
+        if module is not None:
+            torch = sys.modules["torch"]
+            facts["mode_dependent"] = mode_dependent(module.modules(), torch)
+        self.bindings = self.bindings or self.inferred_bindings
+        inputs = self.inputs.facts() if self.inputs is not None else {}
+        return {**facts, **inputs, "forwards_with_grad": self.with_grad}
 
 
 def _entered(make_context, module):
@@ -217,8 +231,23 @@ class _Calls:
         self._autocast_enabled = _autocast(session.torch)
         self._look = session.guarded(self._look)
 
+    def _look_closely(self, root, module, args, kwargs):
+        """Note what matters where the program infers: nothing was learned so far."""
+        if self._observing and root.inferred_bindings is None:
+            root.inferred_bindings = ()
+            root.inferred_bindings = places.names_of(module)
+        text = shapes([args, kwargs])
+        if text not in root.inferred_shapes and len(root.inferred_shapes) < _MOST_SHAPES:
+            root.inferred_shapes.append(text)
+        if self._observing:
+            if root.inputs is None:
+                root.inputs = InferredInputs(self._session.torch)
+            root.inputs.look(module, args, kwargs)
+
     def _look(self, root, module, args, kwargs, grad):
         """Note what is noted of the first forwards, and of those in evaluation mode."""
+        if self._session.inference.looks:
+            self._look_closely(root, module, args, kwargs)
         if not module.training:
             root.eval_forwards += 1
             root.eval_with_grad += grad
@@ -251,7 +280,8 @@ class _Calls:
             root.autocast += 1
             flags |= 4
         root.forwards += 1
-        if root.forwards <= 64 or not training or session.passes.on:
+        root.with_grad += grad
+        if root.forwards <= 128 or not training or session.passes.on:
             self._look(root, module, args, kwargs, grad)
         session.log.add(step_log.FORWARD_BEGIN, root.ident, flags)
         return flags
@@ -277,7 +307,7 @@ class _Calls:
             if compiling() or models.depth or not session.on:
                 return old(module, *args, **kwargs)
             root, contexts, flags, answer = root_of(module), (), 0, None
-            if root is None and inference.on:
+            if root is None and inference.looks:
                 root = models.made_anew(module)
             if root is None:
                 return old(module, *args, **kwargs)

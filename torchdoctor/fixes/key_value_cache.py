@@ -1,0 +1,171 @@
+"""Keep keys and values of earlier tokens while decoding.
+
+## What it does
+Where a call gets the tokens of the call before and one more, the model computes that one alone:
+`scaled_dot_product_attention` gets the keys and values of earlier calls beside it, and
+`torch.arange` goes on counting. At first both ways are computed and compared; where they differ,
+the whole sequence is computed as before.
+
+## Why it helps
+Without a cache each new token costs as much as all tokens before it together.
+
+## Risks
+Memory for the keys and values. Rounding: other kernels compute a single token.
+
+## Make it permanent
+    model.generate(**inputs, use_cache=True)          # transformers
+    logits, cache = model(ids[:, -1:], cache=cache)   # a model of your own: keep keys and values
+
+## Sources
+- Hugging Face, Caching: https://huggingface.co/docs/transformers/cache_explanation
+"""
+
+from typing import Any
+
+from torchdoctor.facts.lookup import place, training_models
+from torchdoctor.words import FixSpec, Location, ModelFacts, Recording, Settings, process
+
+_LEAST = 0.5  # of the calls that were looked at
+_LOOKED_AT = 128
+_COMPARED = 3  # calls in which both ways are computed
+
+
+def _growing(recording: Recording) -> list[ModelFacts]:
+    models = training_models(recording)
+    return [m for m in models if m.grown_calls > _LEAST * min(m.forwards, _LOOKED_AT)]
+
+
+def refuses(recording: Recording) -> str | None:
+    if not recording.infers:
+        return "It is for programs that infer."
+    if not _growing(recording):
+        return "No sequence of tokens grew by one at each call."
+    return None
+
+
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    class Cached(torch.overrides.TorchFunctionMode):
+        """Gives attention the keys and values of `past` tokens, and keeps those of all."""
+
+        def __init__(self, kept: Any, past: int) -> None:
+            super().__init__()
+            self.kept, self.past, self.calls = kept, past, 0
+
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if function is attention:
+                return self.attend(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if function is torch.arange and self.past and len(result) == 1:
+                return result + self.past
+            return result
+
+        def attend(self, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            number, self.calls = self.calls, self.calls + 1
+            if not self.past:
+                self.kept[number:] = [(key, value)]
+                return attention(query, key, value, *args, **kwargs)
+            if args or kwargs.get("attn_mask") is not None:
+                program.refuse("The model masks its attention by a tensor of its own.")
+            keys, values = self.kept[number]
+            key, value = torch.cat([keys, key], -2), torch.cat([values, value], -2)
+            self.kept[number] = key, value
+            kwargs.pop("is_causal", None)  # the last token sees all
+            return attention(query, key, value, **kwargs)
+
+    class Sequence:
+        """The tokens of the call before, its output, and keys and values of each attention."""
+
+        def __init__(self) -> None:
+            self.tokens: Any = None
+            self.output: Any = None
+            self.kept: list[Any] = []
+            self.compared = 0
+
+    sequences: dict[int, Sequence] = {}
+
+    def grew(before: Any, tokens: Any) -> bool:
+        if before is None or len(before) != len(tokens):
+            return False
+        length = before.shape[1]
+        return bool(tokens.shape[1] == length + 1 and (tokens[:, :-1] == before).all())
+
+    def is_whole(output: Any, tokens: Any) -> bool:
+        return bool(output.dim() == 3 and output.shape[1] == tokens.shape[1])
+
+    def answer(module: Any, args: Any, kwargs: Any) -> Any:
+        tokens = args[0] if len(args) == 1 and not kwargs else None
+        plain = isinstance(tokens, torch.Tensor) and tokens.dtype == torch.int64
+        if not plain or tokens.dim() != 2 or (torch.is_grad_enabled() and module.training):
+            return None
+        own = sequences.setdefault(id(module), Sequence())
+        if grew(own.tokens, tokens) and own.kept:
+            output = next_token(own, module, tokens)
+        else:
+            own.kept = []
+            with Cached(own.kept, 0):
+                output = module._call_impl(tokens)
+        if not isinstance(output, torch.Tensor):
+            program.refuse("The model gives more than one tensor.")
+        own.tokens, own.output = tokens, output
+        return (output,)
+
+    def next_token(own: Sequence, module: Any, tokens: Any) -> Any:
+        past, before = own.tokens.shape[1], own.output
+        with Cached(own.kept, past):
+            output = module._call_impl(tokens[:, -1:])
+        if is_whole(before, own.tokens):
+            output = torch.cat([before, output], 1)
+        if own.compared < _COMPARED:
+            own.compared += 1
+            whole = module._call_impl(tokens)
+            scale = float(whole.float().abs().max())
+            close = output.shape == whole.shape and torch.allclose(
+                output.float(), whole.float(), rtol=1e-3, atol=1e-4 * scale
+            )
+            if not close:
+                program.refuse("The model computes something else of a single token.")
+        program.applied()
+        return output
+
+    program.set_reason("No sequence grew by one token.")
+    program.around_model(answer, lambda *_: None)
+
+
+def instruction(settings: Settings, recording: Recording) -> str:
+    lines = []
+    for model in _growing(recording):
+        where = place(recording, model.call.location if model.call else None, "where it decodes")
+        name = model.call.name if model.call else "model"
+        lines.append(
+            f"{where}  give {name} the last token alone, with the keys and values of earlier ones"
+        )
+    return "\n".join([*lines, FIX.permanent_form])
+
+
+def location(recording: Recording) -> Location | None:
+    return next((m.call.location for m in _growing(recording) if m.call), None)
+
+
+_STEPS = {"boundary": {"kind": "forward", "learned_by": "forward"}}
+FIX: FixSpec = FixSpec(
+    name="key-value cache",
+    treats=("decoding-without-cache",),
+    keeps_results="within rounding",
+    when="launch",
+    phases=("forward_s",),
+    p_helps=0.7,  # the repeated tokens are seen; the model may hide its attention
+    needs_finding=True,
+    refuses=refuses,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    refusals=[
+        ({}, "infer"),
+        ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "grew"),
+    ],
+)
