@@ -22,6 +22,7 @@ from typing import Any
 
 from torchdoctor.edits import Edit, StatementEdit
 from torchdoctor.facts.lookup import training_models
+from torchdoctor.fixes import eval_mode
 from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, process
 
 _STATEMENT = "torch.set_grad_enabled(False)"
@@ -33,6 +34,11 @@ def refuses(recording: Recording) -> str | None:
     if not any(model.forwards_with_grad for model in training_models(recording)):
         return "Its models are called without gradients already."
     return None
+
+
+def together(settings: Settings, recording: Recording) -> dict[str, Settings]:
+    """Return evaluation mode, where it is missing: the results are wrong without it."""
+    return {"eval-mode": {}} if eval_mode.refuses(recording) is None else {}
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -67,6 +73,7 @@ FIX = FixSpec(
     p_helps=0.5,  # the graph is seen to be built
     needs_finding=True,
     refuses=refuses,
+    together=together,
     apply=apply,
     location=location,
     instruction=lambda settings, recording: _STATEMENT,

@@ -12,7 +12,10 @@ import numpy as np
 from torchdoctor.trials.samples import Preparation, SampleComparison, compare_samples
 from torchdoctor.words import LaunchTiming, Recording
 
-CLASSES = ("identical", "within-rounding", "within-seed-noise", "not-comparable", "changed")
+CLASSES = (
+    *("identical", "within-rounding", "within-seed-noise", "corrected"),
+    *("not-comparable", "changed"),
+)
 
 FEWEST_LOSSES = 8
 EARLY = 8  # first losses, in which a difference must look like rounding
@@ -48,6 +51,7 @@ class Untouched:
     backwards_per_step: float = 1.0  # backwards of an iteration; block means cover whole iterations
     low_precision: bool = False  # the program itself computes in bfloat16, float16 or TF32
     infers: bool = False  # its "losses" are figures of its outputs
+    corrects: bool = False  # the candidate is to change outputs that are wrong
 
 
 def trains_in_low_precision(recording: Recording) -> bool:
@@ -236,6 +240,8 @@ def compare_outputs(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Nu
     own = float(_run_to_run(baselines).max())
     allowed = max(OUTPUTS_LOW_PRECISION if low else OUTPUTS_ROUNDING, 3.0 * own)
     differ = f"{len(ours)} outputs differ by at most {apart.max():.0e} (relative)"
+    if float(apart.max()) > allowed and untouched.corrects:
+        return Numerics("corrected", f"The outputs were wrong, and change: {differ}.")
     if float(apart.max()) > allowed:
         return Numerics("changed", f"The outputs change: {differ}.")
     makes = "lower precision" if low else "rounding"

@@ -24,7 +24,10 @@ Sentence = Callable[[Recording], str | None]  # None: there is nothing to say
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 _HEADING = re.compile(r"^## (.+)$", re.M)
 PLATFORMS = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "Intel's XPU"}
-RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
+RISKS = {
+    **{"exactly": 0, "within rounding": 1, "corrects results": 1},
+    **{"lower precision": 2, "changes training": 3},
+}
 
 
 @cache
@@ -180,7 +183,9 @@ class FixSpec(SwitchSpec):
 
     name: str  # of a few words, for tables: "cache decoded samples"
     treats: tuple[str, ...] = ()  # ids of checks
-    keeps_results: Literal["exactly", "within rounding", "lower precision", "changes training"]
+    keeps_results: Literal[
+        "exactly", "within rounding", "corrects results", "lower precision", "changes training"
+    ]
     keeps_but: str = ""  # what that class does not say of this fix
     when: Literal["launch", "between steps"] = "launch"
     untried: str = ""  # why no run applies it, a sentence: it is offered as code, to apply by hand

@@ -74,7 +74,9 @@ class Inference:
         with torch.no_grad():
             for leaf in leaves[:_MOST_LEAVES]:
                 values = leaf.detach().reshape(-1)
-                values = values[:: max(-(-len(values) // _MOST_ELEMENTS), 1)].float()
+                values = values[:: max(-(-len(values) // _MOST_ELEMENTS), 1)]
+                # In single precision the sum would hide what rounding changed.
+                values = values.to(torch.float32 if leaf.device.type == "mps" else torch.float64)
                 part = torch.dot(values, self._weights_of(values))
                 total = part if total is None else total + part.to(total.device)
         return total
@@ -83,7 +85,7 @@ class Inference:
         """Return numbers that make each element count differently, near 1."""
         torch, known = self._session.torch, self._weights
         if known is None or len(known) < len(values) or known.device != values.device:
-            numbers = torch.arange(len(values), device=values.device, dtype=torch.float32)
+            numbers = torch.arange(len(values), device=values.device, dtype=values.dtype)
             known = self._weights = 1.0 + 0.5 * torch.cos(numbers * 1.7)
         return known[: len(values)]
 
