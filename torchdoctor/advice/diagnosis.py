@@ -24,6 +24,7 @@ from torchdoctor.words import (
 )
 from torchdoctor.words.figures import counted, percent, ratio, says_something, speedup
 
+_WASTES = 0.5  # of a step, from which on waste is told beside the bottleneck
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
 _UNMEASURED_SHARE = 0.25
@@ -31,6 +32,7 @@ _OTHER_THRESHOLD = 0.30
 
 _VERDICTS = {
     "data_loader": "Training waits for data {value} of each step",
+    "data_loader_inferring": "The model waits for data {value} of each step",
     "memcpy": "Memory copies hold up {value} of each step",
     "communication": "Communication between devices takes {value} of each step",
     "gpu": "The GPU computes {value} of each step: it is the limit",
@@ -76,6 +78,9 @@ def diagnose(
             if checks[f.check].asks("gpu"):
                 findings[number] = replace(f, fixes=[x for x in f.fixes if x in cause.fixes])
     sentence, location = _told(bottleneck, value, cause, findings, checks, on_gpu, recording)
+    sentence = _with_told_besides(sentence, findings, checks)
+    wrong = [f for f in findings if checks[f.check].told == "first" and f.severity == "high"]
+    location = wrong[0].location if wrong else location
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,
@@ -216,6 +221,7 @@ def _told(
     kind = bottleneck
     if bottleneck == "cpu" and not on_gpu:
         kind = "cpu_beside" if larger else "cpu_only"
+    kind = f"{kind}_inferring" if kind == "data_loader" and recording.infers else kind
     kind = "gpu_partly" if kind == "gpu" and value < 2 / 3 else kind
     text = _VERDICTS[kind].format(value=f"{value:.0%}") + _parts(kind, value, recording.shares)
     if cause is None or checks[cause.check].question is not None or not cause.evidence:
@@ -226,6 +232,21 @@ def _told(
         return " ".join(cause.evidence), cause.location
     evidence = cause.evidence[-1 if quoted == "last" else 0]
     return " ".join([*larger, f"{text}.", evidence]), location
+
+
+def _with_told_besides(
+    sentence: str, findings: Sequence[Finding], checks: Mapping[str, CheckSpec]
+) -> str:
+    """Return a verdict with what is told before it, and behind it, whatever the bottleneck."""
+
+    def evidence(told: str) -> list[str]:
+        chosen = [f for f in findings if checks[f.check].told == told and f.severity == "high"]
+        if told == "also":
+            chosen = [f for f in chosen if (f.share_of_step or 1.0) >= _WASTES]
+        texts = [" ".join(finding.evidence) for finding in chosen]
+        return [text for text in texts if text not in sentence]
+
+    return " ".join([*evidence("first"), sentence, *evidence("also")])
 
 
 def _parts(kind: str, value: float, shares: Shares) -> str:

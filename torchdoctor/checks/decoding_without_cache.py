@@ -38,6 +38,7 @@ CHECK = CheckSpec(
     unit="of the calls repeat the sequence of the call before",
     source="Hugging Face documentation, Caching",
     examine=_examine,
+    told="also",
     fires=[{"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 99, "grown_calls": 90}])}],
     quiet=[{"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 99}])}],
 )

@@ -36,6 +36,7 @@ CHECK = CheckSpec(
     unit="model in float16 on a CPU",
     source="PyTorch documentation, Automatic Mixed Precision (CPU: bfloat16)",
     examine=_examine,
+    told="also",
     fires=[process(models=[{**_MODEL, "dtypes": ["float16"]}])],
     quiet=[
         process(models=[{**_MODEL, "dtypes": ["float32"]}]),

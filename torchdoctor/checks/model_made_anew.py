@@ -40,6 +40,7 @@ CHECK = CheckSpec(
     unit="models of one class, made one after another",
     source="torchdoctor: made once is what a model is for",
     examine=_examine,
+    told="also",
     fires=[{**_INFERS, **process(models=[{"ident": 0, "forwards": 9, "made_anew": 8}])}],
     quiet=[{**_INFERS, **process(models=[{"ident": 0, "forwards": 9}])}],
 )

@@ -40,6 +40,7 @@ CHECK = CheckSpec(
     unit="of the tokens are padding",
     source="Hugging Face documentation, Padding and truncation",
     examine=_examine,
+    told="also",
     fires=[{"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.9}])}],
     quiet=[{"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.05}])}],
 )

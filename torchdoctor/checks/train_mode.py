@@ -39,6 +39,7 @@ CHECK = CheckSpec(
     unit="of a model's calls in training mode",
     source="PyTorch documentation, Module.eval",
     examine=_examine,
+    told="first",
     fires=[{**_INFERS, **process(models=[_MODEL])}],
     quiet=[
         {**_INFERS, **process(models=[{**_MODEL, "eval_forwards": 20}])},

@@ -115,6 +115,8 @@ class CheckSpec(CatalogueEntry):
     share_field: str | None = None  # field of Shares that its share cannot exceed
     share_prefix: str = ""  # words before its share where that is not of what the id names
     verdict: Literal["first", "last", "all"] = "first"  # evidence to quote; "all": nothing else
+    # Told "first" whatever the bottleneck (wrong results), or "also" where it wastes half a step.
+    told: Literal["as cause", "first", "also"] = "as cause"
     opens_verdict: bool = False  # its evidence goes first where its share exceeds the bottleneck's
 
     def findings(self, recording: Recording) -> list[Finding]:
