@@ -46,7 +46,7 @@ def refuses(recording: Recording) -> str | None:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     attention = torch.nn.functional.scaled_dot_product_attention
 
-    class Cached(torch.overrides.TorchFunctionMode):
+    class Cached(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         """Gives attention the keys and values of `past` tokens, and keeps those of all."""
 
         def __init__(self, kept: Any, past: int) -> None:
@@ -98,7 +98,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         return bool(output.dim() == 3 and output.shape[1] == tokens.shape[1])
 
     def answer(module: Any, args: Any, kwargs: Any) -> Any:
-        tokens = args[0] if len(args) == 1 and not kwargs else None
+        tokens: Any = args[0] if len(args) == 1 and not kwargs else None
         plain = isinstance(tokens, torch.Tensor) and tokens.dtype == torch.int64
         if not plain or tokens.dim() != 2 or (torch.is_grad_enabled() and module.training):
             return None

@@ -25,8 +25,11 @@ _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", r
 _HEADING = re.compile(r"^## (.+)$", re.M)
 PLATFORMS = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "Intel's XPU"}
 RISKS = {
-    **{"exactly": 0, "within rounding": 1, "corrects results": 1},
-    **{"lower precision": 2, "changes training": 3},
+    "exactly": 0,
+    "within rounding": 1,
+    "corrects results": 1,
+    "lower precision": 2,
+    "changes training": 3,
 }
 
 

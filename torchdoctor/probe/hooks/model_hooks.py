@@ -328,6 +328,8 @@ class _Calls:
             models.depth += 1
             try:
                 if answer is not None:
+                    if inference.looks:
+                        infers(answer[0])
                     return answer[0]
                 output = old(module, *args, **kwargs)
                 if session.programs:
