@@ -19,12 +19,12 @@ def _examine(recording: Recording) -> Symptoms:
     if not recording.infers:
         return
     for model in training_models(recording):
-        seen = min(model.forwards, _LOOKED_AT)
-        if not seen or model.grown_calls < CHECK.threshold * seen:
+        calls = min(model.forwards, _LOOKED_AT)
+        if not calls or model.grown_calls < CHECK.threshold * calls:
             continue
         yield Symptom(
             share=phase_share(recording, "forward_s"),
-            evidence=f"{model.grown_calls} of {seen} calls got the tokens of the call before and "
+            evidence=f"{model.grown_calls} of {calls} calls got the tokens of the call before and "
             "one more: all of them are computed anew for each token.",
             location=model.call.location if model.call else model.location,
         )

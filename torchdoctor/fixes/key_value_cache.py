@@ -43,11 +43,30 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def apply(torch: Any, settings: Settings, program: Any) -> None:
+class _Sequence:
+    """The tokens of the call before, its output, and keys and values of each attention."""
+
+    def __init__(self) -> None:
+        self.tokens: Any = None
+        self.output: Any = None
+        self.kept: list[Any] = []
+        self.compared = 0
+
+    def grew_to(self, tokens: Any) -> bool:
+        """Return whether these are its tokens and one more."""
+        before = self.tokens
+        if not self.kept or len(before) != len(tokens):
+            return False
+        longer = tokens.shape[1] == before.shape[1] + 1
+        return bool(longer and (tokens[:, :-1] == before).all())
+
+
+def _caching(torch: Any, program: Any) -> Any:
+    """Return the mode in which attention gets the keys and values of earlier tokens."""
     attention = torch.nn.functional.scaled_dot_product_attention
 
-    class Cached(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        """Gives attention the keys and values of `past` tokens, and keeps those of all."""
+    class Caching(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        """Keeps keys and values in `kept`; `past`: tokens that are there already."""
 
         def __init__(self, kept: Any, past: int) -> None:
             super().__init__()
@@ -77,60 +96,48 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             kwargs.pop("is_causal", None)  # the last token sees all
             return attention(query, key, value, **kwargs)
 
-    class Sequence:
-        """The tokens of the call before, its output, and keys and values of each attention."""
+    return Caching
 
-        def __init__(self) -> None:
-            self.tokens: Any = None
-            self.output: Any = None
-            self.kept: list[Any] = []
-            self.compared = 0
 
-    sequences: dict[int, Sequence] = {}
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    caching = _caching(torch, program)
+    sequences: dict[int, _Sequence] = {}
 
-    def grew(before: Any, tokens: Any) -> bool:
-        if before is None or len(before) != len(tokens):
-            return False
-        length = before.shape[1]
-        return bool(tokens.shape[1] == length + 1 and (tokens[:, :-1] == before).all())
+    def is_close(output: Any, whole: Any) -> bool:
+        scale = float(whole.float().abs().max())
+        return output.shape == whole.shape and torch.allclose(
+            output.float(), whole.float(), rtol=1e-3, atol=1e-4 * scale
+        )
 
-    def is_whole(output: Any, tokens: Any) -> bool:
-        return bool(output.dim() == 3 and output.shape[1] == tokens.shape[1])
+    def next_token(own: _Sequence, module: Any, tokens: Any) -> Any:
+        past, before = own.tokens.shape[1], own.output
+        with caching(own.kept, past):
+            output = module._call_impl(tokens[:, -1:])
+        if before.dim() == 3 and before.shape[1] == past:  # it answers for each token
+            output = torch.cat([before, output], 1)
+        if own.compared < _COMPARED:
+            own.compared += 1
+            if not is_close(output, module._call_impl(tokens)):
+                program.refuse("The model computes something else of a single token.")
+        program.applied()
+        return output
 
     def answer(module: Any, args: Any, kwargs: Any) -> Any:
         tokens: Any = args[0] if len(args) == 1 and not kwargs else None
         plain = isinstance(tokens, torch.Tensor) and tokens.dtype == torch.int64
         if not plain or tokens.dim() != 2 or (torch.is_grad_enabled() and module.training):
             return None
-        own = sequences.setdefault(id(module), Sequence())
-        if grew(own.tokens, tokens) and own.kept:
+        own = sequences.setdefault(id(module), _Sequence())
+        if own.grew_to(tokens):
             output = next_token(own, module, tokens)
         else:
             own.kept = []
-            with Cached(own.kept, 0):
+            with caching(own.kept, 0):
                 output = module._call_impl(tokens)
         if not isinstance(output, torch.Tensor):
             program.refuse("The model gives more than one tensor.")
         own.tokens, own.output = tokens, output
         return (output,)
-
-    def next_token(own: Sequence, module: Any, tokens: Any) -> Any:
-        past, before = own.tokens.shape[1], own.output
-        with Cached(own.kept, past):
-            output = module._call_impl(tokens[:, -1:])
-        if is_whole(before, own.tokens):
-            output = torch.cat([before, output], 1)
-        if own.compared < _COMPARED:
-            own.compared += 1
-            whole = module._call_impl(tokens)
-            scale = float(whole.float().abs().max())
-            close = output.shape == whole.shape and torch.allclose(
-                output.float(), whole.float(), rtol=1e-3, atol=1e-4 * scale
-            )
-            if not close:
-                program.refuse("The model computes something else of a single token.")
-        program.applied()
-        return output
 
     program.set_reason("No sequence grew by one token.")
     program.around_model(answer, lambda *_: None)

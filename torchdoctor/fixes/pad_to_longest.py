@@ -74,8 +74,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return torch.utils._pytree.tree_map(shorter, (args, kwargs))
 
-    def same(one: Any, other: Any) -> bool:
-        ours, theirs = map(torch.utils._pytree.tree_leaves, (one, other))
+    def same(cut_output: Any, other: Any) -> bool:
+        ours, theirs = map(torch.utils._pytree.tree_leaves, (cut_output, other))
         if len(ours) != len(theirs):
             return False
         for x, y in zip(ours, theirs, strict=True):
@@ -94,10 +94,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return None
         done = compared.get(id(module), 0)
         if done < _COMPARED:
-            if module.training and done == 0 and any(m.training for m in module.modules()):
-                modules = [m for m in module.modules() if getattr(m, "p", 0)]
-                if modules:
-                    program.refuse("The model draws random numbers in training mode.")
+            if module.training and any(getattr(m, "p", 0) for m in module.modules()):
+                program.refuse("The model draws random numbers in training mode.")
             compared[id(module)] = done + 1
             with torch.no_grad():
                 whole = module._call_impl(*args, **kwargs)
@@ -112,15 +110,15 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    found: list[Edit] = []
+    inputs: list[Edit] = []
     for model in _padded(recording):
         if model.call is None:
             return []
         place = model.call.location
-        found.append(
+        inputs.append(
             InputEdit(file=place.file, line=place.line, callee=model.call.name, method=_CUT)
         )
-    return found
+    return inputs
 
 
 def location(recording: Recording) -> Location | None:

@@ -70,11 +70,11 @@ def mode_dependent(modules, torch):
     """Return classes of layers that compute something else in training mode."""
     norms = torch.nn.modules.batchnorm._NormBase
     dropout = torch.nn.modules.dropout._DropoutNd
-    found = (
+    names = (
         type(x).__name__
         for x in modules
         if (isinstance(x, norms) and getattr(x, "track_running_stats", False))
         or (isinstance(x, dropout) and x.p > 0)
         or (isinstance(x, torch.nn.MultiheadAttention) and x.dropout > 0)
     )
-    return sorted(set(found))
+    return sorted(set(names))
