@@ -29,6 +29,7 @@ from torchdoctor.words import (
 )
 from torchdoctor.words.figures import ratio, says_something, speedup
 
+_WASTES = 0.5  # of a step, from which on waste is told beside the bottleneck
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
 _UNMEASURED_SHARE = 0.25
@@ -195,9 +196,12 @@ def _verdict(
     """Return the verdict, whose place is that of what is said first."""
     unused = [f for f in findings if checks[f.check].opens_verdict and f.share_of_step is None]
     unused = [f for f in unused if f.severity != "advice"]
-    opening = [_quote(f) for f in unused]
+    opening = _quotes(unused)
+    wasted = [f for f in findings if checks[f.check].closes_verdict and f.severity == "high"]
+    wasted = [f for f in wasted if f.share_of_step is None or f.share_of_step >= _WASTES]
+    closing = _quotes([f for f in wasted if f != cause])
     if bottleneck == "none" or value is None:
-        return Verdict(kind="none", opening=opening)
+        return Verdict(kind="none", opening=opening, closing=closing)
     # What a later branch of the tree holds may be the larger part: then it is said first.
     later = [(f, checks[f.check]) for f in findings if (f.share_of_step or 0.0) > value]
     aside = [f for f, check in later if check.opens_verdict and check.branch != bottleneck]
@@ -217,6 +221,7 @@ def _verdict(
         place=place,
         opening=opening,
         beside=[_quote(f) for f in aside],
+        closing=closing,
     )
     if cause is None or checks[cause.check].question is not None or not cause.evidence:
         traced = recording.trace if kind == "cpu" else None
@@ -226,8 +231,8 @@ def _verdict(
     proof = _quote(cause)
     match checks[cause.check].verdict:
         case "all":
-            where = cause.location
-            return Verdict(kind="finding", share=value, place=where, opening=opening, proof=proof)
+            finding = replace(verdict, kind="finding", parts=[], place=cause.location, beside=[])
+            return replace(finding, proof=proof)
         case "last":
             return replace(verdict, proof=replace(proof, facts=proof.facts[-1:]))
     return replace(verdict, proof=replace(proof, facts=proof.facts[:1]))
@@ -235,6 +240,11 @@ def _verdict(
 
 def _quote(finding: Finding) -> Quote:
     return Quote(check=finding.check, facts=[evidence.fact for evidence in finding.evidence])
+
+
+def _quotes(findings: Sequence[Finding]) -> list[Quote]:
+    """Return a quote for each check, of its first finding."""
+    return list({finding.check: _quote(finding) for finding in reversed(findings)}.values())[::-1]
 
 
 def _parts(kind: str, value: float, shares: Shares) -> list[VerdictPart]:

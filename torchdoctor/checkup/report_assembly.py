@@ -89,6 +89,7 @@ def assemble(run: RunResults) -> Report:
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()
     report = Report(
+        kind="inference" if recording.infers else "training",
         torchdoctor_version=__version__,
         created=run.created,
         elapsed_s=run.elapsed_s,

@@ -103,7 +103,10 @@ class ScaledStepEdit(LineEdit, frozen=True, kw_only=True):
 
 
 class InputEdit(LineEdit, frozen=True, kw_only=True):
-    """Chain a method to the first argument of the call of `callee` at `line`."""
+    """Chain a method to the first argument of the call of `callee` at `line`.
+
+    With "{argument}" in `method`, that stands in place of an argument that is a name.
+    """
 
     callee: str
     method: str  # ".to(memory_format=torch.channels_last)"

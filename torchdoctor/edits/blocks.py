@@ -271,7 +271,16 @@ def with_input(program: Program, edit: InputEdit) -> Changes | None:
         return []
     if given.star or given.keyword is not None or not isinstance(given.value, WHOLE):
         return None
+    if "{argument}" in edit.method:
+        return _in_place_of(program, given.value, edit.method)
     return [Around(*program.span_with_brackets(given.value), "", edit.method)]
+
+
+def _in_place_of(program: Program, given: cst.BaseExpression, code: str) -> Changes | None:
+    """Put code in the place of a name that it holds as "{argument}"."""
+    if not isinstance(given, cst.Name):
+        return None
+    return [Replaced(*program.span_with_brackets(given), code.format(argument=given.value))]
 
 
 def without_statement(program: Program, edit: RemoveEdit) -> Changes | None:

@@ -76,8 +76,18 @@ def allows_second_loader(recording: Recording) -> bool:
 
 
 def training_models(recording: Recording) -> list[ModelFacts]:
-    """Return the root modules that were called in training mode."""
+    """Return the root modules that were called in training mode, or all that infer."""
+    if recording.infers:
+        return [m for m in recording.main.models if m.forwards]
     return [m for m in recording.main.models if m.forwards > m.eval_forwards]
+
+
+def in_training_mode(recording: Recording) -> list[ModelFacts]:
+    """Return models that infer in training mode, and compute something else in it."""
+    if not recording.infers:
+        return []
+    models = training_models(recording)
+    return [m for m in models if m.mode_dependent and m.forwards > m.eval_forwards]
 
 
 def data_wait_share(recording: Recording) -> float | None:

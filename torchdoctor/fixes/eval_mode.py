@@ -1,10 +1,12 @@
-"""Put a model that only infers into evaluation mode.
+"""Infer in evaluation mode: a correction of the results.
 
 ## What it does
-It gives the lines to write: dropout ends, and batch norm uses the statistics that it learned.
+Calls `model.eval()`. Dropout then keeps all values, and batch norm uses the statistics that it
+learned in place of those of the batch at hand.
 
 ## Why it helps
-The results are right, and the random masks and statistics of each batch cost nothing any more.
+The results become those of the trained model, the same for the same input. The random masks and
+statistics of each batch cost nothing any more.
 
 ## Risks
 A program that draws with dropout on purpose (Monte Carlo dropout) needs training mode.
@@ -18,23 +20,86 @@ A program that draws with dropout on purpose (Monte Carlo dropout) needs trainin
 - PyTorch, Module.eval: https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
-from torchdoctor.words import FixSpec, Recording, trace
+from typing import Any
+
+from torchdoctor.edits import Edit
+from torchdoctor.edits.training import before_training
+from torchdoctor.facts.lookup import in_training_mode
+from torchdoctor.facts.touched import phases
+from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, process, trace
 
 
 def refuses(recording: Recording) -> str | None:
-    if recording.trace is None or recording.trace.trains or recording.processes:
+    traced = recording.trace
+    if recording.infers:
+        changes = in_training_mode(recording)
+        unchanged = "Evaluation mode changes nothing: no layer depends on it, or it is on."
+        return None if changes else unchanged
+    if traced is None or traced.trains or recording.processes:
         return "The program trains."
     return None
 
 
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    were_training: dict[int, list[Any]] = {}
+
+    def evaluate(module: Any) -> None:
+        were_training[id(module)] = [x for x in module.modules() if x.training]
+        module.eval()
+        program.applied()
+
+    def undo(module: Any) -> None:
+        for part in were_training.pop(id(module), ()):
+            part.training = True
+
+    program.set_reason("No model was seen.")
+    program.on_model(evaluate, undo)
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    return before_training(recording, "{model}.eval()")
+
+
+def location(recording: Recording) -> Location | None:
+    return next((m.call.location for m in in_training_mode(recording) if m.call), None)
+
+
+def instruction(settings: Settings, recording: Recording) -> str:
+    # Whether a run's calls build graphs is known, and a finding of its own.
+    form = FIX.permanent_form
+    return form.split("\n")[0] if recording.infers else form
+
+
+_INFERS = {"steps": {"boundary": {"kind": "forward", "learned_by": "forward"}}}
+_MODEL = {"ident": 0, "forwards": 9, "mode_dependent": ["Dropout"]}
 FIX: FixSpec = FixSpec(
     name="evaluation mode",
     treats=("training-mode-left-on",),
-    keeps_results="changes training",
-    untried="it changes what the model computes, which is for its author to decide.",
+    keeps_results="corrects results",
+    when="between steps",
+    touches=lambda recording: phases(recording, "forward_s"),
+    phases=("forward_s",),
+    p_helps=0.5,  # what it takes away is seen to run
+    needs_finding=True,
     refuses=refuses,
+    location=location,
     suits=lambda trace: not trace.trains,
-    instruction=lambda settings, recording: FIX.permanent_form,
+    instruction=instruction,
+    apply=apply,
+    edits=edits,
     offers=[({"processes": [], **trace(trains=False, active_dropouts=3)}, "model.eval()")],
-    refusals=[({}, "trains")],
+    refusals=[
+        ({}, "trains"),
+        ({**_INFERS, **process(models=[{**_MODEL, "eval_forwards": 9}])}, "changes nothing"),
+    ],
+    example=Example(
+        code="""
+model = torch.nn.Dropout(0.5)
+net = torch.nn.Sequential(torch.nn.Linear(4, 1), model)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 4)), batch_size=4)
+print("training mode:", [net(x) is not None and net.training for (x,) in data])
+""",
+        without="training mode: [True, True]",
+        with_fix="training mode: [False, False]",
+    ),
 )

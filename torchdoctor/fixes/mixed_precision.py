@@ -84,6 +84,8 @@ def refuses(recording: Recording) -> str | None:
 
 def _unscalable(recording: Recording) -> str | None:
     """Return why float16, which needs a gradient scaler, cannot apply."""
+    if recording.infers:
+        return None
     main, models = recording.main, recording.main.models
     if main.flags.grad_scaler:
         return "The program scales gradients itself (GradScaler)."
@@ -115,10 +117,12 @@ def touches(recording: Recording) -> Touches:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     dtype = getattr(torch, settings.get("dtype", "bfloat16"))
-    scaling = program.gradient_scaling() if dtype is torch.float16 else None
+    scales = dtype is torch.float16 and not program.infers
+    scaling = program.gradient_scaling() if scales else None
 
     def autocast(module: Any) -> Any:
-        if not module.training or not torch.is_grad_enabled() or not program.usable:
+        trains = module.training and torch.is_grad_enabled()
+        if not (trains or program.infers) or not program.usable:
             return None
         parameter = next(iter(module.parameters()), None)
         device = "cpu" if parameter is None else parameter.device.type

@@ -43,6 +43,8 @@ def with_backwards(rows: np.ndarray) -> tuple[np.ndarray, str]:
         rows[own & (code == step_log.GRADIENT_END), :2] = step_log.BACKWARD_END, 0
     elif (code == step_log.LEARNED).any() and not has_backwards and not steps:
         return _batches_trained_on(rows), "batch"
+    elif not has_backwards and not steps and (code == step_log.FORWARD_END).any():
+        return rows, "forward"
     return rows[rows[:, 0] != step_log.LEARNED], learned_by
 
 
@@ -258,7 +260,12 @@ class Units:
 
 
 def learning_rows(events: Events) -> np.ndarray:
-    """Return the rows of backwards and optimizer steps, or their ends; else of learned batches."""
+    """Return the rows of backwards and optimizer steps, or their ends; else of learned batches.
+
+    Where nothing is learned, the ends of forwards stand for them.
+    """
+    if events.learned_by == "forward":
+        return events.at(step_log.FORWARD_END)
     begins = events.at(step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.LEARNED)
     return begins if len(begins) else events.at(step_log.BACKWARD_END, step_log.OPTIMIZER_END)
 
@@ -313,6 +320,8 @@ def evaluation_mask(events: Events) -> np.ndarray:
     eval-mode forward of the model that also trains: no frozen teacher, no batch fetched ahead.
     """
     mask, units = np.zeros(len(events), dtype=bool), cut_units(events)
+    if events.learned_by == "forward":
+        return mask
     chosen = evaluation_units(units)
     only_evaluates = np.setdiff1d(units.loader[chosen], units.loader[units.learns])
     ends_or_starts = np.isin(units.loader, only_evaluates) & ~chosen

@@ -30,6 +30,8 @@ def unobserved_phases(
     events: Events, boundaries: np.ndarray, edges: np.ndarray
 ) -> list[UnobservedPhase]:
     """Return the phases that came, but not between `edges`; `boundaries`: rows of all steps."""
+    if events.learned_by == "forward":
+        return []
     phases = _phases(events)
     measured_s = float(events.t_ns[edges[-1]] - events.t_ns[edges[0]]) / 1e9
     unobserved = []

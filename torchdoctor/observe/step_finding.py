@@ -20,6 +20,7 @@ _BEGINS = {
     "loader": step_log.FETCH_BEGIN,
     "optimizer": step_log.OPTIMIZER_END,
     "backward": step_log.BACKWARD_BEGIN,
+    "forward": step_log.FORWARD_BEGIN,
     "explicit": step_log.EXPLICIT_STEP,
 }
 _EVENTS = {  # of the rule
@@ -31,6 +32,13 @@ _EVENTS = {  # of the rule
     step_log.EXPLICIT_STEP: evidence.STEP,
     step_log.LEARNED: evidence.BATCH,
 }
+_INFERRING = {  # where a model's call is all that happens; a batch that it gets counts
+    step_log.FETCH_BEGIN: evidence.FETCH,
+    step_log.FORWARD_END: evidence.BATCH,
+    step_log.EXPLICIT_STEP: evidence.STEP,
+}
+_CALLS = {step_log.FORWARD_BEGIN: evidence.FORWARD}
+_FEWEST_CALLS, _LEAST_S = 5, 3.0  # of a program that infers: no training begins any more
 STEP_KINDS = evidence.NAMED_KINDS
 _MORE_STEPS = "Give it more data or steps, or call torchdoctor.step() at the end of each iteration."
 _GRADIENT_CALLS = ("call of torch.autograd.grad", "calls of torch.autograd.grad")
@@ -40,6 +48,7 @@ _COMPUTED = {
     "torch.func": ("gradient by torch.func", "gradients by torch.func"),
     "create_graph": _GRADIENT_CALLS,
     "batch": ("batch", "batches"),
+    "forward": ("backward pass", "backward passes"),
 }
 # Why steps cannot be told by what the user named.
 _ABSENCE = {
@@ -80,7 +89,7 @@ def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
     if boundary.kind == "loader":
         rows = rows[events.loader[rows] == boundary.ident]
         rows = rows[np.diff(np.searchsorted(learning_rows(events), rows), prepend=0) > 0]
-    elif boundary.kind == "optimizer":
+    elif boundary.kind in ("optimizer", "forward"):
         rows = rows[events.ident[rows] == boundary.ident]
     elif boundary.kind == "backward":
         rows = rows[_passes_open(events)[rows] == 1]  # without those within, as of checkpointing
@@ -129,7 +138,9 @@ def find_boundary(
         boundary=boundary,
         how_found=how + ".",
         trainers=trainers,
-        is_decided=_is_final(decision, facts),
+        is_decided=_is_final(decision, facts)
+        if not boundary.infers
+        else _infers_for_sure(events, facts),
     )
 
 
@@ -137,6 +148,9 @@ def training_processes(
     events_by_pid: Mapping[int, Events], facts: Mapping[int, ProcessFacts], main: int | None = None
 ) -> list[int]:
     """Return the pids of the processes that train, the main one first: that of rank `main`."""
+    infers = {pid for pid, events in events_by_pid.items() if events.learned_by == "forward"}
+    if any(len(learning_rows(events_by_pid[pid])) for pid in events_by_pid.keys() - infers):
+        events_by_pid = {pid: x for pid, x in events_by_pid.items() if pid not in infers}
     marks = {
         pid: len(learning_rows(events)) + len(events.at(step_log.EXPLICIT_STEP))
         for pid, events in events_by_pid.items()
@@ -161,16 +175,30 @@ def _is_final(decision: Decision | None, facts: ProcessFacts) -> bool:
     return decision.is_final or (by_hand and decision.is_sure)
 
 
+def _infers_for_sure(events: Events, facts: ProcessFacts) -> bool:
+    """Return whether models were called for long enough, and no optimizer waits for its turn."""
+    called = events.at(step_log.FORWARD_END)
+    if len(called) < _FEWEST_CALLS or facts.optimizers:
+        return False
+    return float(events.t_ns[called[-1]] - events.t_ns[called[0]]) / 1e9 >= _LEAST_S
+
+
 @lru_cache(4)
 def _decide(events: Events, wanted: str | None) -> Decision | None:
     """Return what the rule says of a log, or would say of it so far."""
+    if events.learned_by != "forward":
+        return _by_rule(events, wanted, _EVENTS)
+    return _by_rule(events, wanted, _INFERRING) or _by_rule(events, wanted, _CALLS)
+
+
+def _by_rule(events: Events, wanted: str | None, kinds: Mapping[int, int]) -> Decision | None:
     rule = StepRule(wanted)
-    rows = events.at(*_EVENTS)
+    rows = events.at(*kinds)
     codes = events.code[rows]
     sources = np.where(codes == step_log.FETCH_BEGIN, events.loader[rows], events.ident[rows])
     columns = (codes, sources, events.t_ns[rows], _threads(events)[rows])
     for code, source, now, thread in zip(*(column.tolist() for column in columns), strict=True):
-        rule.add(_EVENTS[code], source, thread, now)
+        rule.add(kinds[code], source, thread, now)
     return rule.leaning()
 
 
@@ -184,6 +212,7 @@ def _threads(events: Events) -> np.ndarray:
     for code, latest in (
         (step_log.FETCH_BEGIN, fetches),
         (step_log.LEARNED, fetches),
+        (step_log.FORWARD_END, fetches),
         (step_log.BACKWARD_END, passes),
         (step_log.OPTIMIZER_END, updates),
     ):
@@ -219,12 +248,18 @@ def _words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
         feeding = sum(loader.batches > 0 for loader in facts.loaders)
         why = "no DataLoader feeds each step" if feeding else "there is no DataLoader"
         iteration = f"{why}, so one iteration is one step of {name}"
+    elif boundary.kind == "forward":
+        model = next((x.cls for x in facts.models if x.ident == boundary.ident), "")
+        name = model.rsplit(".", 1)[-1] or "the model"
+        iteration = f"no DataLoader feeds the model, so one iteration is one call of {name}"
     elif boundary.kind == "backward":
         iteration = f"one iteration is one {_COMPUTED[events.learned_by][0]}"
     else:
         iteration = "one iteration is one call of torchdoctor.step()"
     if place is not None:
         iteration += f" at {place.file}:{place.line}"
+    if events.learned_by == "forward":
+        iteration += ", and no gradient is computed"
     if events.learned_by == "batch":
         iteration += ", though no backward pass and no optimizer step was seen"
     return f"{iteration} ({tally(events)})"

@@ -36,6 +36,7 @@ def attach(torch, watch):
         ("optimizers", lambda: optimizer_hooks.install(session)),
         ("backward", lambda: backward_hooks.install(session)),
         ("graphs", session.graphs.install),
+        ("inference", session.inference.install),
         ("copies", lambda: copy_hooks.install(session)),
         ("double", lambda: double_calls.install(session)),
         ("gc", lambda: copy_hooks.install_pauses(session)),

@@ -11,6 +11,7 @@ from .fixkit.program import load_fix
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
 from .hooks.backward_hooks import Passes
 from .hooks.captured_graphs import CapturedGraphs
+from .hooks.inference_hooks import Inference
 from .hooks.scaled_losses import ScaledLosses
 from .measure import facts
 from .window import Window
@@ -57,6 +58,7 @@ class Session:
         self.log = stacks.MarkedLog(*where, self) if sampled else step_log.EventLog(*where)
         self.started_unix_s = _STARTED_UNIX_S
         self.window = Window(self)
+        self.inference = Inference(self)
         self.models = model_hooks.Models(self)
         self.loaders = loader_hooks.Loaders(self)
         self.optimizers = optimizer_hooks.Optimizers(self)
@@ -135,6 +137,14 @@ class Session:
     def learning(self, now_ns):
         """Note that a backward or optimizer step has ended; now and then a good moment to flush."""
         self.learned += 1
+        if self.inference.looks:
+            self.inference.trains()
+        if now_ns > self.facts_due_ns:
+            self.learning_due()
+
+    def inferred(self, now_ns):
+        """Note that a model was called in a program that infers: a step of it does that."""
+        self.learned += 1
         if now_ns > self.facts_due_ns:
             self.learning_due()
 
@@ -197,10 +207,13 @@ class Session:
 
     def at_exit(self):
         """Write what is left: a program that ends by itself loses nothing."""
-        if os.getpid() == self.pid and self.on and (self.learned or self.batches):
+        if os.getpid() == self.pid and self.on and self._has_seen_any():
             closing = [program.close for program in self.all_programs()]
             for function in (self.window.at_exit, *closing, self.device_rests, self.flush):
                 self.guarded(function)()
+
+    def _has_seen_any(self):
+        return bool(self.learned or self.batches or self.models.seen_forward)
 
     def watch_hard_exits(self):
         """Flush before os._exit, which skips every exit handler and by which some programs end."""

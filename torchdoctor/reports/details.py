@@ -15,6 +15,7 @@ from torchdoctor.reports import (
 )
 from torchdoctor.reports.trial_rows import (
     candidate_rows,
+    compared,
     measured,
     not_measured,
     training,
@@ -164,7 +165,7 @@ def lines_about(report: Report, ident: str) -> list[str]:
         if ident in trial.fixes and trial.speedup is not None:
             name = fixes_with_settings(trial.fixes)
             gain = f"{verdict_of(trial)}, {speedup(trial.speedup, trial.pairs)}"
-            lines.append(f"{name}: {gain}, training {training(trial.numerics)}")
+            lines.append(f"{name}: {gain}, {compared(report)} {training(trial.numerics)}")
     return [f"- {line}" for line in lines if line]
 
 

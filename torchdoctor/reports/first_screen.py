@@ -27,12 +27,14 @@ from torchdoctor.reports.document import (
 from torchdoctor.reports.time_parts import time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import (
     LOOKS_FASTER,
+    compared,
     figures_of,
     may_gain_more,
     not_tried,
     training,
     verdict_of,
 )
+from torchdoctor.reports.vocabulary import step_of
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
@@ -209,7 +211,7 @@ def _recommended_title(report: Report) -> tuple[str, str]:
         return _LOOKS_FASTER, f"{speedup(interval)} in {counted(pairs, 'pair')} of launches{busy}"
     by_hand = not recommended.patch or handed_out.rejected_patches(report)
     title = _BY_HAND if by_hand and recommended.handed_out != "patch" else _RECOMMENDED
-    return title, f"{_faster(interval, recommended.numerics)}{busy}"
+    return title, f"{_faster(report, interval, recommended.numerics)}{busy}"
 
 
 def _to_apply(report: Report, folder: str) -> list[Block]:
@@ -220,7 +222,7 @@ def _to_apply(report: Report, folder: str) -> list[Block]:
     run = handed_out.patch_run(report, set_of(edited))
     if recommended.patch and (commands or not report.run_folder):
         left_out = [fix for fix in recommended.fixes if fix not in edited]
-        how = handed_out.ran(run) if run is not None else ""
+        how = handed_out.ran(report, run) if run is not None else ""
         if run is not None and run.proven and run.speedup == recommended.speedup:
             launches = f"{counted(run.pairs, 'pair')} of launches"
             how = f"This patch was applied to a copy and ran: the figure is its own, of {launches}."
@@ -301,10 +303,10 @@ def _longer(report: Report, more_s: float | None) -> str:
     return f": the same command with --budget {math.ceil(needed_s / 60)}m"
 
 
-def _faster(interval: Interval | None, numerics: str | None) -> str:
+def _faster(report: Report, interval: Interval | None, numerics: str | None) -> str:
     estimate, _, bounds = speedup(interval).partition(" ")
     stays = training(numerics)
-    return f"{estimate} faster {bounds}, training {_TRAINING.get(stays, stays)}"
+    return f"{estimate} faster {bounds}, {compared(report)} {_TRAINING.get(stays, stays)}"
 
 
 def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
@@ -313,7 +315,7 @@ def _proven_alone(report: Report, best: Trial, folder: str) -> list[Block]:
     unknown = several or best.numerics == "not-comparable"
     title = "Faster, but not recommended" if unknown else "FASTER, measured by itself"
     return [
-        KeyFigures(title, _faster(best.speedup, best.numerics), [(_name(best.fixes), "")]),
+        KeyFigures(title, _faster(report, best.speedup, best.numerics), [(_name(best.fixes), "")]),
         *sentences(
             "Which of its fixes gain is not known yet." * several, wording.beyond_its_part(best)
         ),
@@ -435,7 +437,7 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
         return [KeyFigures(f"{_UNPROVEN}.", figure), *_next(report)]
     if not measured:
         return [KeyFigures(f"No fix {'was worth measuring' if untried else 'could be measured'}.")]
-    but = " without changing training" * any(verdict_of(x) == "faster" for x in measured)
+    but = f" without changing {compared(report)}" * any(verdict_of(x) == "faster" for x in measured)
     return [KeyFigures("Nothing to change.", f"No fix that was tried is faster{but}.")]
 
 
@@ -482,19 +484,20 @@ def _tried(report: Report, most: int) -> list[Block]:
     members = [fix.as_set for fix in recommended.fixes]
     ranked = [(x.fixes in members, x) for x in shown]
     for first, trial in sorted(ranked, key=lambda row: (row[0], value_of(row[1])), reverse=True):
-        rows.append(_trial_row(trial, first, _ends_without_gain(report)))
+        rows.append(_trial_row(trial, first, report))
     counts = sentences(_counts(report, max(len(rows) - most, 0)), tone="soft")
-    columns = ["tried", "speed-up (95 %)", "training", "pairs", "result"]
+    columns = ["tried", "speed-up (95 %)", compared(report), "pairs", "result"]
     return [*table(columns, rows[:most]), *counts]
 
 
-def _trial_row(trial: Trial, recommended: bool, bounds: bool) -> Row:
+def _trial_row(trial: Trial, recommended: bool, report: Report) -> Row:
     verdict = "recommended" if recommended else verdict_of(trial)
     interval = trial.speedup if trial.speedup and says_something(trial.speedup) else None
-    if bounds and trial.upper_bound and interval is not None and verdict != "slower":
-        verdict += f", {ratio(max(trial.upper_bound, interval.high))}x at most"
+    bounds = _ends_without_gain(report) and trial.upper_bound
+    if bounds and interval is not None and verdict != "slower":
+        verdict += f", {ratio(max(bounds, interval.high))}x at most"
     if trial.numerics == "changed" and verdict in ("faster", LOOKS_FASTER):
-        verdict = "changes training"
+        verdict = f"changes {compared(report)}"
     known = trial.numerics != "not-comparable" or verdict == "faster"
     cells = [_name(trial.fixes), figures_of(trial), training(trial.numerics) if known else ""]
     cells += [str(trial.pairs or "-"), verdict]
@@ -521,7 +524,8 @@ def _step(report: Report) -> list[Block]:
         return []
     time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
     trace, path = report.trace, report.trace.path if report.trace else ""
-    title = "".join(["one step", *(f" of rank {x.rank}" for x in report.ranks if x.path == path)])
+    ranks = (f" of rank {x.rank}" for x in report.ranks if x.path == path)
+    title = "".join([f"one {step_of(report)}", *ranks])
     if trace is not None and trace.of_traces > 1 and not report.ranks:
         title += f" of {Path(path).name}"
     if report.steps is None and trace is not None and trace.step_s:  # its shares are of the mean

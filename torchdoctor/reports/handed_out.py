@@ -7,7 +7,7 @@ from typing import Any
 
 from torchdoctor.facts.outcomes import is_proven
 from torchdoctor.reports import wording
-from torchdoctor.reports.trial_rows import not_tried, training, verdict_of
+from torchdoctor.reports.trial_rows import compared, not_tried, training, verdict_of
 from torchdoctor.words import (
     FixSet,
     Interval,
@@ -33,11 +33,11 @@ Settings = Mapping[str, Mapping[str, Any]]  # of each fix of a set, by its id
 _LONGEST_DETAIL = 200  # characters of an error
 _NO_TIME = "the budget left no time for more"  # older reports: the patch was not launched
 _TRAINING = {
-    "identical": "training the same",
-    "rounding": "training the same but for rounding",
-    "seed noise": "training within seed noise",
-    "changed": "training changed",
-    "not known": "whether training stays the same is not known",
+    "identical": "{compared} the same",
+    "rounding": "{compared} the same but for rounding",
+    "seed noise": "{compared} within seed noise",
+    "changed": "{compared} changed",
+    "not known": "whether {compared} {stay} the same is not known",
 }
 _APPLY_IN = "Apply it in {}: git apply, or patch -p1."
 _GIT = 'A "git apply" behind this pipe ends with "No valid patches in input": that is all it means.'
@@ -182,16 +182,18 @@ def gain(interval: Interval | None, pairs: int) -> str:
     return f"{figures}, which looks faster and is not proven" if looks_faster else figures
 
 
-def training_words(numerics: str | None) -> str:
-    """Return whether training stayed the same, within a sentence."""
+def training_words(report: Report, numerics: str | None) -> str:
+    """Return whether training, or outputs, stayed the same, within a sentence."""
     words = training(numerics)
-    return _TRAINING.get(words, f"training {words}")
+    stay = "stay" if report.kind == "inference" else "stays"
+    text = _TRAINING.get(words, f"{{compared}} {words}")
+    return text.format(compared=compared(report), stay=stay)
 
 
-def ran(run: PatchRun) -> str:
+def ran(report: Report, run: PatchRun) -> str:
     """Return how a patch ran, as a sentence."""
     parts = [gain(run.speedup, run.pairs), f"{counted(run.pairs, 'pair')} of launches"]
-    parts.append(training_words(run.numerics))
+    parts.append(training_words(report, run.numerics))
     return f"This patch was applied to a copy and ran: {', '.join(parts)}."
 
 
@@ -202,7 +204,7 @@ def proof(report: Report, fixes: Sequence[RecommendedFix]) -> list[str]:
     if problem is not None:
         return [rejected_sentence(problem)]
     if run is not None:
-        return [ran(run)]
+        return [ran(report, run)]
     trial, why = report.recommendation.patch_trial, ""
     if wanted == _patched_set(report) and trial is not None and trial.reason:
         why = f": {clean(trial.reason).rstrip('.')}"
@@ -236,7 +238,7 @@ def together(report: Report) -> list[str]:
     if recommended.pairs:
         beside = " side by side" * (report.baseline.measured == "side by side")
         parts.append(f"{counted(recommended.pairs, 'pair')} of launches{beside}")
-    parts.append(f"training: {training(recommended.numerics)}")
+    parts.append(f"{compared(report)}: {training(recommended.numerics)}")
     if recommended.peak_memory_bytes is not None:
         before = report.baseline.peak_memory_bytes
         change = f" (was {memory(before)})" if before is not None else ""

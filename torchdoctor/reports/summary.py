@@ -13,6 +13,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.facts.outcomes import is_proven
 from torchdoctor.reports import handed_out, wording
 from torchdoctor.reports.document import prose
+from torchdoctor.reports.verdict import statements
 from torchdoctor.words import Location, RecommendedFix, Report, set_of
 from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.figures import clean, counted, fixes_with_settings, place, speedup
@@ -33,6 +34,8 @@ def summarized(report: Report) -> Report:
 def of_report(report: Report) -> Summary:
     """Return the answer of a run, or of traces."""
     told, fixes = report.diagnosis, report.recommendation.fixes
+    first = next(iter(statements(report)), None)
+    where = first.place if first is not None and told.verdict.opening else None
     recommended = _recommended(report) if fixes else None
     shown = fixes or _offered(report)
     commands = handed_out.patch_commands(report, shown)
@@ -40,7 +43,7 @@ def of_report(report: Report) -> Summary:
         Summary(
             bottleneck=told.bottleneck,
             sentence=prose(wording.first_sentence(clean(told.sentence.strip()))),
-            location=_place(told.verdict.place, report),
+            location=_place(where or told.verdict.place, report),
             cause=_cause(report),
             cure=_cure(shown, bool(fixes)),
             recommendation=recommended,
@@ -94,7 +97,7 @@ def _recommended(report: Report) -> SummarizedFixes:
     beside = " side by side" * (report.baseline.measured == "side by side")
     edited = chosen.handed_out == "patch"
     how = "as a patch applied to a copy" if edited else "switched on at run time"
-    parts = [f"measured {how}, {pairs}{beside}", handed_out.training_words(chosen.numerics)]
+    parts = [f"measured {how}, {pairs}{beside}", handed_out.training_words(report, chosen.numerics)]
     if not is_proven(chosen.speedup, chosen.pairs):
         parts.append("not proven")
     names = fixes_with_settings(set_of(chosen.fixes))

@@ -24,6 +24,11 @@ _SETUP_WORTH_SAYING_S = 2.0  # below, start-up differs by as much from launch to
 _MOST_PLACES = 3
 
 
+def compared(report: Report) -> str:
+    """Return what is compared of a program: its training, or its outputs."""
+    return "outputs" if report.kind == "inference" else "training"
+
+
 def training(numerics: str | None) -> str:
     """Return whether training stayed the same: `Trial.numerics` in words."""
     if numerics in (None, "not-comparable"):

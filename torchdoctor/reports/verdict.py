@@ -153,6 +153,7 @@ def _statements(report: Report) -> list[Statement]:
     verdict = diagnosis.verdict
     facts = [_statement(evidence) for evidence in verdict.facts]
     told = [*_beside(diagnosis), *_main(verdict, of_verdict(report)), *_proof(diagnosis), *facts]
+    closing = _of_quotes(diagnosis, verdict.closing)
     if verdict.latest is not None and told:
         of_rank = f"On rank {verdict.latest.rank}: {told[0].sentence}"
         told[0] = replace(told[0], sentence=of_rank)
@@ -161,6 +162,7 @@ def _statements(report: Report) -> list[Statement]:
         *_before(verdict, words),
         *_limit(verdict, words),
         *told,
+        *closing,
         *_removal(verdict.experiment),
         *_replayed(verdict.replay, words),
     ]
@@ -170,7 +172,7 @@ def quoted(diagnosis: Diagnosis) -> list[Evidence]:
     """Return the facts of findings that the verdict repeats."""
     verdict = diagnosis.verdict
     proof = [verdict.proof] if verdict.proof is not None else []
-    quotes = [*verdict.opening, *verdict.beside, *proof]
+    quotes = [*verdict.opening, *verdict.beside, *proof, *verdict.closing]
     return [fact for quote in quotes for fact in _quoted(diagnosis, quote)[1]]
 
 
@@ -203,8 +205,18 @@ def _opening(diagnosis: Diagnosis, words: dict[str, str]) -> list[Statement]:
     """Return what must be known first of all: that it is a hint, and findings without a share."""
     few = diagnosis.verdict.few_events
     hint = Statement(sentence=_plain(_FEW_EVENTS, words, few_events=few))
-    facts = [x for quote in diagnosis.verdict.opening for x in _quoted(diagnosis, quote)[1]]
-    return [*([hint] if few is not None else []), *map(_statement, facts)]
+    findings = _of_quotes(diagnosis, diagnosis.verdict.opening)
+    return [*([hint] if few is not None else []), *findings]
+
+
+def _of_quotes(diagnosis: Diagnosis, quotes: Sequence[Quote]) -> list[Statement]:
+    """Return the facts of findings, the first of each with the finding's place."""
+    told: list[Statement] = []
+    for quote in quotes:
+        finding, facts = _quoted(diagnosis, quote)
+        place = finding.location if finding is not None else None
+        told += [_statement(x, None if number else place) for number, x in enumerate(facts)]
+    return told
 
 
 def _before(verdict: Verdict, words: dict[str, str]) -> list[Statement]:

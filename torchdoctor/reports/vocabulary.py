@@ -4,17 +4,26 @@ from torchdoctor.words import Report
 
 _ACCELERATORS = ("mtia", "hpu")  # whose makers do not call them GPUs
 _WHOLE_TRACE = "the trace"
+_CALLED = {"loader": "batch", "forward": "call"}  # by the boundary of what infers
 _STEP = {
-    "each_step": "each step",
-    "the_step": "the step",
-    "profiled_step": "the profiled step",
-    "a_step": "a step",
+    "each_step": "each {step}",
+    "the_step": "the {step}",
+    "profiled_step": "the profiled {step}",
+    "a_step": "a {step}",
 }
+
+
+def step_of(report: Report) -> str:
+    """Return what a step of the program is called: a batch or a call, where it infers."""
+    if report.kind != "inference" or report.steps is None:
+        return "step"
+    return _CALLED.get(report.steps.boundary.kind, "step")
 
 
 def vocabulary(report: Report) -> dict[str, str]:
     """Return the words that templates may use; `Each_step` begins a sentence."""
-    words = dict(_STEP)
+    step = step_of(report)
+    words = {name: text.format(step=step) for name, text in _STEP.items()}
     if report.diagnosis.verdict.rest is not None:
         words = _of_all("the rest")
     elif report.steps is None and report.trace is not None and not report.trace.steps:
@@ -24,6 +33,8 @@ def vocabulary(report: Report) -> dict[str, str]:
     trains = not of_trace or (report.trace is not None and report.trace.trains is True)
     words["device"] = "accelerator" if platform in _ACCELERATORS else "GPU"
     words["program"] = "training" if trains else "the program"
+    if report.kind == "inference":
+        words["program"] = "the model"
     return {**words, **{name.capitalize(): _begun(text) for name, text in words.items()}}
 
 

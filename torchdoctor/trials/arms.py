@@ -51,6 +51,7 @@ class FixFacts:
     branches: frozenset[str] = frozenset()  # of the decision tree, whose costs it treats
     ladder: Ladder | None = None  # a setting of which more values may be tried
     how: Preparation = field(default_factory=Preparation)  # how it prepares samples
+    corrects: bool = False  # results were wrong, and are to change
     doubted: bool = False  # `doubt`: recommended only if it was measured to train the same
     p_helps: float = 0.35  # probability that it helps a program that it is made for
 
@@ -70,6 +71,7 @@ class FixFacts:
             ladder=known[0].ladder,
             branches=frozenset().union(*(each.branches for each in known)),
             how=Preparation.together(each.how for each in known),
+            corrects=any(each.corrects for each in known),
             doubted=any(each.doubted for each in known),
             p_helps=known[0].p_helps,
         )
@@ -90,6 +92,7 @@ def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
             elsewhere=fix.prepares_elsewhere,
             reorders=fix.reorders,
         ),
+        corrects=fix.keeps_results == "corrects results",
         doubted=fix.doubt(recording) is not None,
         p_helps=fix.p_helps,
     )

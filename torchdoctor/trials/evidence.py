@@ -97,6 +97,8 @@ class Evidence:
             warmup_steps=steps.warmup_steps if steps else 0,
             backwards_per_step=steps.backwards_per_step if steps else 1.0,
             low_precision=self._low_precision,
+            infers=steps is not None and steps.boundary.infers,
+            corrects=arm.facts.corrects,
         )
         facts = arm.facts
         return compare_training(arm.timings, untouched, facts.keeps_results, facts.how)

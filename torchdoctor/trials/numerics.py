@@ -12,12 +12,17 @@ import numpy as np
 from torchdoctor.trials.samples import Preparation, SampleComparison, compare_samples
 from torchdoctor.words import LaunchTiming, Recording
 
-CLASSES = ("identical", "within-rounding", "within-seed-noise", "not-comparable", "changed")
+CLASSES = (
+    *("identical", "within-rounding", "within-seed-noise", "corrected"),
+    *("not-comparable", "changed"),
+)
 
 FEWEST_LOSSES = 8
 EARLY = 8  # first losses, in which a difference must look like rounding
 ROUNDING = 1e-5  # relative difference of the first loss in float32
 LOW_PRECISION = 1e-2  # the same for bfloat16, float16 and TF32
+FEWEST_OUTPUTS = 3
+OUTPUTS_ROUNDING, OUTPUTS_LOW_PRECISION = 1e-4, 3e-2  # relative difference of an output's figure
 PARTED = 1e-4  # relative: the losses after the first update differ by more than rounding does
 BACKWARDS = 0.25  # relative difference of backwards per step
 DRIFT_SHARE = 0.05  # of the loss's own movement
@@ -45,6 +50,8 @@ class Untouched:
     warmup_steps: int = 0  # iterations before the measured window
     backwards_per_step: float = 1.0  # backwards of an iteration; block means cover whole iterations
     low_precision: bool = False  # the program itself computes in bfloat16, float16 or TF32
+    infers: bool = False  # its "losses" are figures of its outputs
+    corrects: bool = False  # the candidate is to change outputs that are wrong
 
 
 def trains_in_low_precision(recording: Recording) -> bool:
@@ -74,6 +81,8 @@ def compare_training(
 def _compare_launch(
     trial: LaunchTiming, untouched: Untouched, keeps: str, how: Preparation
 ) -> Numerics:
+    if untouched.infers:
+        return compare_outputs(trial, untouched, keeps)
     samples = compare_samples(
         trial.fingerprints,
         [b.fingerprints for b in untouched.baselines],
@@ -214,6 +223,29 @@ def _run_to_run(baselines: list[np.ndarray]) -> np.ndarray:
     for other in baselines[1:]:
         largest = np.maximum(largest, _relative(other, baselines[0]))
     return np.maximum.accumulate(largest)
+
+
+def compare_outputs(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Numerics:
+    """Compare what the models of a program that infers gave, by one figure of each output."""
+    baselines = [_column(b.losses) for b in untouched.baselines]
+    ours, baselines = _common(_column(trial.losses), [b for b in baselines if len(b)])
+    if not baselines or len(ours) < FEWEST_OUTPUTS:
+        count = len(ours) if baselines else "no"
+        needed = f"at least {FEWEST_OUTPUTS} are needed"
+        return Numerics("not-comparable", f"{count} outputs of both to compare, {needed}.")
+    if all(np.array_equal(ours, b) for b in baselines):
+        return Numerics("identical", f"All {len(ours)} outputs agree bit by bit.")
+    apart = min((_relative(ours, b) for b in baselines), key=lambda each: float(each.max()))
+    low = untouched.low_precision or keeps == "lower precision"
+    own = float(_run_to_run(baselines).max())
+    allowed = max(OUTPUTS_LOW_PRECISION if low else OUTPUTS_ROUNDING, 3.0 * own)
+    differ = f"{len(ours)} outputs differ by at most {apart.max():.0e} (relative)"
+    if float(apart.max()) > allowed and untouched.corrects:
+        return Numerics("corrected", f"The outputs were wrong, and change: {differ}.")
+    if float(apart.max()) > allowed:
+        return Numerics("changed", f"The outputs change: {differ}.")
+    makes = "lower precision" if low else "rounding"
+    return Numerics("within-rounding", f"The {differ}, as {makes} makes them.")
 
 
 def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:

@@ -31,7 +31,7 @@ from torchdoctor.words import (
 from torchdoctor.words.figures import counted, duration
 from torchdoctor.words.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 
-SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
+SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise", "corrected")
 _DEAR_S = 10.0  # of a first launch beyond the others: worth a word
 _NARROW = 0.1  # log: an interval that reaches further does not show "no difference"
 _SAME = 0.9  # probability that a difference counts as none

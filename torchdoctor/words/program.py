@@ -186,7 +186,14 @@ class ModelFacts:
     eval_sizes: int = 0  # distinct shapes of inputs of evaluation, at most 3
     eval_with_grad_location: Location | None = None
     autocast_forwards: int = 0
-    call: Binding | None = None  # the user's line of its first training forward
+    # Of a program that infers:
+    forwards_with_grad: int = 0
+    mode_dependent: list[str] = field(default_factory=list)  # layers that training mode changes
+    made_anew: int = 0  # times that another one of its class was called after it was gone
+    padding_share: float | None = None  # of its tokens; None: it gets none
+    common_padding_share: float | None = None  # at the end of all rows of a batch
+    grown_calls: int = 0  # that got the last call's tokens and one more
+    call: Binding | None = None  # the user's line of its first call, of those that train
     holder: Binding | None = None  # the outermost line above that has a name for it
     holder_depth: int | None = None  # the user's frames above the holder's; 0: none
 

@@ -44,15 +44,23 @@ class Boundary:
     """The event that separates two iterations, chosen from the observed event sequence.
 
     An iteration begins when a training batch is fetched (loader), an optimizer step ends
-    (optimizer), a backward pass begins (backward) or `torchdoctor.step()` is called (explicit).
+    (optimizer), a backward pass begins (backward) or `torchdoctor.step()` is called (explicit); in
+    a program that infers, when a batch is fetched (loader) or a model is called (forward).
     """
 
-    kind: Annotated[str, "loader", "optimizer", "backward", "explicit"]  #: The kind of event.
-    ident: int = 0  #: Which loader or optimizer, in order of construction.
+    kind: Annotated[  #: The kind of event.
+        str, "loader", "optimizer", "backward", "forward", "explicit"
+    ]
+    ident: int = 0  #: Which loader or optimizer, in order of construction; which model, of calls.
     every: int = 1  #: An iteration begins at every n-th such event.
     learned_by: Annotated[  #: What besides optimizer steps shows that something is learned.
-        str, "backward", "autograd.grad", "torch.func", "create_graph", "batch"
+        str, "backward", "autograd.grad", "torch.func", "create_graph", "batch", "forward"
     ] = "backward"
+
+    @property
+    def infers(self) -> bool:
+        """Return whether the program computes no gradients: its models are called, not trained."""
+        return self.learned_by == "forward"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +159,11 @@ class Recording:
         """Return major and minor number of the program's torch; None: not known."""
         match = _RELEASE.match(self.main.torch or self.environment.torch or "")
         return (int(match[1]), int(match[2])) if match else None
+
+    @property
+    def infers(self) -> bool:
+        """Return True if its steps are calls of models whose gradients nobody computes."""
+        return self.steps is not None and self.steps.boundary.infers
 
     @property
     def accelerator(self) -> str | None:

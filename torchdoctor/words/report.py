@@ -239,6 +239,7 @@ class Report:
     """All that a run says. Renderers read this and compute nothing."""
 
     summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
+    kind: Annotated[str, "training", "inference"] = "training"  #: What the program does.
     schema_version: str = SCHEMA_VERSION  #: Version of these names, "2.x"; x only adds fields.
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.

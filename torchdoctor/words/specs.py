@@ -27,7 +27,13 @@ Touches = Sequence[Touched] | None  # of one fix; None: the recording cannot say
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 _HEADING = re.compile(r"^## (.+)$", re.M)
 PLATFORMS = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "Intel's XPU"}
-RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
+RISKS = {
+    "exactly": 0,
+    "within rounding": 1,
+    "corrects results": 1,
+    "lower precision": 2,
+    "changes training": 3,
+}
 
 
 @cache
@@ -116,10 +122,12 @@ class CheckSpec(CatalogueEntry):
     share_field: str | None = None  # field of Shares that its share cannot exceed
     share_prefix: str = ""  # words before its share where that is not of what the id names
     verdict: Literal["first", "last", "all"] = "first"  # evidence to quote; "all": nothing else
+    of_own_code: bool = False  # its findings are functions of the program's own
     # Its evidence goes first where its share exceeds the bottleneck's; without a share always,
     # unless it is mere advice.
-    of_own_code: bool = False  # its findings are functions of the program's own
     opens_verdict: bool = False
+    # Its evidence goes last where it is severe, unless its share is below half of the step.
+    closes_verdict: bool = False
 
     def findings(self, recording: Recording) -> list[Finding]:
         """Return what the check finds in a recording."""
@@ -187,7 +195,9 @@ class FixSpec(SwitchSpec):
 
     name: str  # of a few words, for tables: "cache decoded samples"
     treats: tuple[str, ...] = ()  # ids of checks
-    keeps_results: Literal["exactly", "within rounding", "lower precision", "changes training"]
+    keeps_results: Literal[
+        "exactly", "within rounding", "corrects results", "lower precision", "changes training"
+    ]
     keeps_but: str = ""  # what that class does not say of this fix
     when: Literal["launch", "between steps"] = "launch"
     untried: str = ""  # why no run applies it, a sentence: it is offered as code, to apply by hand

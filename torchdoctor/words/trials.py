@@ -74,7 +74,13 @@ class Trial:
     on_busy_machine: bool = False
     patched: bool = False  #: Measured with the source edited, not with fixes applied at run time.
     numerics: Annotated[  #: Whether training stayed the same, by losses and samples.
-        str, "identical", "within-rounding", "within-seed-noise", "changed", "not-comparable"
+        str,
+        "identical",
+        "within-rounding",
+        "within-seed-noise",
+        "corrected",
+        "changed",
+        "not-comparable",
     ] = "not-comparable"
     numerics_reason: str | None = None  #: What that judgement rests on.
     risk: int = 0  #: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training.

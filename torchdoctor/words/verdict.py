@@ -104,6 +104,7 @@ class Verdict:
     few_events: int | None = None  #: It rests on so few that it is a hint; null: on enough.
     opening: list[Quote] = field(default_factory=list)  #: Findings to know first, without a share.
     beside: list[Quote] = field(default_factory=list)  #: Larger findings, which are said first.
+    closing: list[Quote] = field(default_factory=list)  #: Findings of waste, which are said last.
     proof: Quote | None = None  #: Facts of the finding that explains it; null: none is repeated.
     facts: list[Evidence] = field(default_factory=list)  #: Facts of no check that it rests on.
     why: Evidence | None = None  #: Why nothing is known: too_short, start_up, no_device; else null.

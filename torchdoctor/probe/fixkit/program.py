@@ -67,6 +67,11 @@ class Program:
     compiled_with_it = staticmethod(dynamo_frames.compiled_for_the_program)
 
     @property
+    def infers(self):
+        """Return whether no gradient is computed in this program."""
+        return (self.plan.get("boundary") or {}).get("learned_by") == "forward"
+
+    @property
     def accelerator(self):
         """Return the device beside the CPU, as `probe.accelerator` knows it."""
         return Accelerator(self.torch)

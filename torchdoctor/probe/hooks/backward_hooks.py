@@ -88,7 +88,7 @@ class BackwardPasses:
 
     def __init__(self, session):
         self._session = session
-        self._losses = Losses(session)
+        self._losses = session.losses = Losses(session)
         # False: not looked for yet
         session.backward_location = False if session.phases else None
         self._bounds = session.window.bounds("backward")

@@ -10,6 +10,7 @@ import sys
 import weakref
 
 from .. import dynamo_frames, places, step_log, wrapping
+from ..measure.inferred_inputs import InferredInputs, mode_dependent
 from ..measure.model_facts import describe
 from ..measure.nested import shapes
 
@@ -24,19 +25,21 @@ class Models:
 
     def __init__(self, session):
         self._session, self._calls = session, _Calls(session, self)
-        self._idents = {}  # id(module) -> ident
+        self._numbers = {}  # id(module) -> number in `known`
         self.known = []  # _Root
         self._wrapped = set()
         self._scans = self._later_scans = self._vain_scans = 0
         self._looked_early = not session.phases
-        self.depth = 0
+        self.depth = self._called = 0
         self.open_contexts = []
         self.seen_forward = False  # once settled: since the last backward
         self.settled = False  # no further scan, but for models that come later
+        self.unwrapped = contextlib.nullcontext()  # in which classes are as the program made them
 
     def discover(self):
         """Scan for root modules during the first batches; again until a forward was seen."""
-        unwanted = not self._session.phases and not self._session.programs
+        session = self._session
+        unwanted = not session.phases and not session.programs and not session.inference.wanted
         if unwanted or self._scans >= _SCANS or (self._scans and self.seen_forward):
             self.settled = True
             return
@@ -61,8 +64,25 @@ class Models:
         self._scan()
         self._vain_scans += len(self.known) == known
 
+    def scan(self):
+        """Scan for root modules now."""
+        self._scan()
+
+    def take(self, module):
+        """Take a module that is called by itself for a root."""
+        with self.unwrapped:
+            self._session.guarded(self._add)(module)
+
+    def wraps(self, cls):
+        """Return whether calls of a class are noted."""
+        return cls in self._wrapped
+
     @dynamo_frames.quietly
     def _scan(self):
+        with self.unwrapped:
+            self._scan_all()
+
+    def _scan_all(self):
         module_class = self._session.torch.nn.Module
         # Never isinstance(): it would wake up the lazy proxies of other libraries.
         modules = [x for x in gc.get_objects() if _is_module(type(x), module_class)]
@@ -87,13 +107,30 @@ class Models:
             return
         if next(iter(module.parameters()), None) is None:
             return
-        root, cls = _Root(module, len(self.known), not self._scans), type(module)
-        self._idents[id(module)] = root.ident
+        root, cls = _Root(module, not self._scans), type(module)
+        self._numbers[id(module)] = len(self.known)
         self.known.append(root)
         if cls not in self._wrapped:
             self._wrapped.add(cls)
             wrapping.wrap(cls, "__call__", self._calls.around)
         self._session.tell("model", module)
+
+    def number(self, root):
+        """Return a root's ident: in the order of first calls, which is the same in each launch."""
+        if root.ident is None:
+            root.ident, self._called = self._called, self._called + 1
+        return root.ident
+
+    def made_anew(self, module):
+        """Return the root that an unknown module of a known class is made in place of, or None."""
+        cls = type(module)
+        for root in self.known:
+            if root.ident is not None and root.cls is cls and root.module() is None:
+                root.module = weakref.ref(module)
+                self._numbers[id(module)] = self.known.index(root)
+                root.made_anew += 1
+                return root
+        return None
 
     def alive(self):
         """Return the root modules that still exist."""
@@ -101,8 +138,8 @@ class Models:
 
     def root_of(self, module):
         """Return the `_Root` of this very module, or None."""
-        ident = self._idents.get(id(module))
-        root = None if ident is None else self.known[ident]
+        number = self._numbers.get(id(module))
+        root = None if number is None else self.known[number]
         return None if root is None or root.module() is not module else root
 
     def enter(self, module):
@@ -124,34 +161,49 @@ class Models:
 
     def facts(self):
         """Return `models` of the process facts."""
-        roots = [root for root in self.known if root.forwards or not root.is_early]
-        return {"models": [root.facts() for root in roots]}
+        roots = [root for root in self.known if root.ident is not None or not root.is_early]
+        for root in roots:
+            self.number(root)
+        infers = self._session.inference.looks
+        return {"models": [root.facts(infers) for root in roots]}
 
 
 class _Root:
-    def __init__(self, module, ident, is_early):
-        self.ident, self.is_early = ident, is_early
-        self.module = weakref.ref(module)
+    def __init__(self, module, is_early):
+        self.ident, self.is_early = None, is_early  # in the order of first calls
+        self.module, self.cls, self.made_anew = weakref.ref(module), type(module), 0
         self.described = describe(module)
         self.input_shapes, self.eval_shapes = [], set()
         self.forwards = self.eval_forwards = self.eval_with_grad = self.autocast = 0
         self.eval_location = None
-        self.bindings = None
+        self.bindings = self.inferred_bindings = None  # of a call that trains, of any
+        self.with_grad, self.inferred_shapes, self.inputs = 0, [], None
 
-    def facts(self):
+    def facts(self, infers):
         if (module := self.module()) is not None:
             with contextlib.suppress(Exception):  # one that cannot be read now was told before
                 self.described = describe(module)
         return {
             **self.described,
             "ident": self.ident,
-            **{name: getattr(self, name) for name in ("input_shapes", "forwards", "eval_forwards")},
+            **{name: getattr(self, name) for name in ("forwards", "eval_forwards", "made_anew")},
+            **(self._inferred() if infers else {"input_shapes": self.input_shapes}),
             "eval_forwards_with_grad": self.eval_with_grad,
             "eval_sizes": len(self.eval_shapes),
             "eval_with_grad_location": self.eval_location,
             "autocast_forwards": self.autocast,
             **dict(zip(("call", "holder", "holder_depth"), self.bindings or ())),  # noqa: B905
         }
+
+    def _inferred(self):
+        """Return facts of a model of a program that may infer."""
+        module, facts = self.module(), {"input_shapes": self.inferred_shapes}
+        if module is not None:
+            torch = sys.modules["torch"]
+            facts["mode_dependent"] = mode_dependent(module.modules(), torch)
+        self.bindings = self.bindings or self.inferred_bindings
+        inputs = self.inputs.facts() if self.inputs is not None else {}
+        return {**facts, **inputs, "forwards_with_grad": self.with_grad}
 
 
 def _entered(make_context, module):
@@ -179,8 +231,23 @@ class _Calls:
         self._autocast_enabled = _autocast(session.torch)
         self._look = session.guarded(self._look)
 
+    def _look_closely(self, root, module, args, kwargs):
+        """Note what matters where the program infers: nothing was learned so far."""
+        if self._observing and root.inferred_bindings is None:
+            root.inferred_bindings = ()
+            root.inferred_bindings = places.names_of(module)
+        text = shapes([args, kwargs])
+        if text not in root.inferred_shapes and len(root.inferred_shapes) < _MOST_SHAPES:
+            root.inferred_shapes.append(text)
+        if self._observing:
+            if root.inputs is None:
+                root.inputs = InferredInputs(self._session.torch)
+            root.inputs.look(module, args, kwargs)
+
     def _look(self, root, module, args, kwargs, grad):
         """Note what is noted of the first forwards, and of those in evaluation mode."""
+        if self._session.inference.looks:
+            self._look_closely(root, module, args, kwargs)
         if not module.training:
             root.eval_forwards += 1
             root.eval_with_grad += grad
@@ -213,7 +280,8 @@ class _Calls:
             root.autocast += 1
             flags |= 4
         root.forwards += 1
-        if root.forwards <= 64 or not training or session.passes.on:
+        root.with_grad += grad
+        if root.forwards <= 128 or not training or session.passes.on:
             self._look(root, module, args, kwargs, grad)
         session.log.add(step_log.FORWARD_BEGIN, root.ident, flags)
         return flags
@@ -230,6 +298,8 @@ class _Calls:
         session, models, phases = self._session, self._models, self._session.phases
         compiling = session.torch.compiler.is_dynamo_compiling
         root_of, add = models.root_of, session.log.add
+        inference = session.inference
+        infers = session.guarded(inference.ended) if inference.looks else None
 
         def __call__(module, /, *args, **kwargs):
             # Where dynamo traces through here (a child of a root's class, inside a compiled
@@ -237,10 +307,16 @@ class _Calls:
             if compiling() or models.depth or not session.on:
                 return old(module, *args, **kwargs)
             root, contexts, flags, answer = root_of(module), (), 0, None
+            if root is None and inference.looks:
+                root = models.made_anew(module)
             if root is None:
                 return old(module, *args, **kwargs)
             try:
                 models.seen_forward = True
+                if root.ident is None:
+                    models.number(root)
+                if inference.wanted:
+                    inference.begins(root.ident)
                 if phases:
                     flags = self._begin(root, module, args, kwargs)
                 if session.programs:
@@ -252,10 +328,14 @@ class _Calls:
             models.depth += 1
             try:
                 if answer is not None:
+                    if inference.looks:
+                        infers(answer[0])
                     return answer[0]
                 output = old(module, *args, **kwargs)
                 if session.programs:
                     session.tell("forward ended", module, args, kwargs, output)
+                if inference.looks:
+                    infers(output)
                 return output
             except BaseException as error:
                 session.hide_frames(error)

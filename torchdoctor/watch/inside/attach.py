@@ -35,6 +35,7 @@ class Watch:
         self._failures, self._removed = 0, False
         self.accelerator = Accelerator(torch)
         self.passes = SimpleNamespace(on=False)
+        self.inference = SimpleNamespace(on=False, looks=False, wanted=False, ended=None)
         self.keeper = Keeper(self)
         self.loaders = hooks.Loaders(self)
         self.log = StepLog(

@@ -1,0 +1,176 @@
+"""Programs that infer, as real processes: their calls are steps, and what they waste is seen.
+
+A program that only calls models got no diagnosis at all, or one of a training that it is not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from observed_programs import observe, recorder_of, recording_of, timed
+
+from torchdoctor.advice import catalogue
+from torchdoctor.observe.window import Window
+
+pytestmark = pytest.mark.slow
+
+SETUP = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+data = torch.randn(64, 4)
+loader = DataLoader(TensorDataset(data), batch_size=4)
+"""
+TOKENS = """
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 8)
+    def forward(self, ids):
+        return self.embedding(ids).sum(1)
+model = Words().eval()
+"""
+
+# name -> (loop, kind of the boundary, iterations)
+PROGRAMS = {
+    "a plain loop": (
+        """
+model.eval()
+with torch.no_grad():
+    for _ in range(40): model(data)
+""",
+        ("forward", 39),
+    ),
+    "a plain loop that forgets both": ("for _ in range(40): model(data)", ("forward", 39)),
+    "batches of a loader": (
+        """
+for _ in range(3):
+    for (x,) in loader: model(x)
+""",
+        ("loader", 47),
+    ),
+    "an encoder and a head in turn": (
+        """
+encoder, head = nn.Linear(4, 4), nn.Linear(4, 2)
+with torch.inference_mode():
+    for _ in range(40): head(encoder(data))
+""",
+        ("forward", 39),
+    ),
+    "a module called by its part": (
+        """
+for _ in range(40): model[0](data)
+""",
+        ("forward", 34),
+    ),
+    "a model made for each request": (
+        """
+for _ in range(40):
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)).eval()
+    model(data)
+""",
+        ("forward", 38),
+    ),
+    "a scripted module": (
+        """
+scripted = torch.jit.script(model.eval())
+with torch.no_grad():
+    for _ in range(40): scripted(data)
+""",
+        ("forward", 39),
+    ),
+    "named steps": (
+        """
+import torchdoctor
+for _ in range(40):
+    model(data)
+    torchdoctor.step()
+""",
+        ("explicit", 39),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_calls_of_models_are_the_steps_of_a_program_that_infers(name: str, tmp_path: Path) -> None:
+    loop, (kind, iterations) = PROGRAMS[name]
+    recorder = recorder_of(SETUP + loop, tmp_path)
+    seen = observe(recorder)
+    assert seen.steps.boundary.infers
+    assert seen.steps.boundary.kind == kind
+    assert seen.steps.total_steps_seen >= iterations - 1
+    assert seen.steps.forward_s > 0
+    timing = timed(recorder, seen, Window(warmup_steps=4, measure_steps=20, max_window_s=60.0))
+    assert timing.ended == "measured" and len(timing.step_s) == 20
+    assert len([x for x in timing.losses if x is not None]) >= 20  # figures of outputs
+
+
+def test_a_training_that_begins_with_an_evaluation_stays_a_training(tmp_path: Path) -> None:
+    loop = """
+model.eval()
+with torch.no_grad():
+    for _ in range(200): model(data)
+model.train()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(3):
+    for (x,) in loader:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    seen = observe(recorder_of(SETUP + loop, tmp_path))
+    assert not seen.steps.boundary.infers
+    assert seen.steps.boundary.kind == "loader"
+    assert seen.steps.backwards_per_step == 1.0
+
+
+def findings_of(source: str, folder: Path) -> set[str]:
+    recording = recording_of(observe(recorder_of(SETUP + source, folder)))
+    checks = catalogue.checks()
+    asked = (
+        *("train-mode", "inference-with-gradients", "padded-tokens", "decoding-without-cache"),
+        *("model-made-anew", "half-on-cpu"),
+    )
+    return {name for name in asked if checks[name].findings(recording)}
+
+
+def test_training_mode_and_graphs_are_seen(tmp_path: Path) -> None:
+    found = findings_of("for _ in range(40): model(data)", tmp_path)
+    assert found == {"train-mode", "inference-with-gradients"}
+
+
+def test_padding_at_the_end_of_all_rows_is_seen(tmp_path: Path) -> None:
+    loop = """
+with torch.no_grad():
+    for i in range(40):
+        ids = torch.zeros(4, 64, dtype=torch.long)
+        ids[:, : 8 + i % 3] = 7
+        model(ids)
+"""
+    assert findings_of(TOKENS + loop, tmp_path) == {"padded-tokens"}
+
+
+def test_decoding_the_whole_sequence_again_is_seen(tmp_path: Path) -> None:
+    loop = """
+with torch.no_grad():
+    for _ in range(3):
+        ids = torch.randint(1, 50, (1, 8))
+        for _ in range(16):
+            word = model(ids).argmax(-1, keepdim=True).clamp(1)
+            ids = torch.cat([ids, word], 1)
+"""
+    assert findings_of(TOKENS + loop, tmp_path) == {"decoding-without-cache"}
+
+
+def test_a_model_made_for_each_request_is_seen(tmp_path: Path) -> None:
+    loop = """
+with torch.no_grad():
+    for _ in range(40):
+        model = nn.Linear(4, 1).eval()
+        model(data)
+"""
+    assert findings_of(loop, tmp_path) == {"model-made-anew"}

@@ -1,0 +1,47 @@
+"""The model is made again and again.
+
+## What it means
+A model that is made, loaded, moved or compiled for each request costs that each time. Made once,
+when the program starts, it costs it once.
+
+## What to do
+Make the model outside the loop, or keep it with `functools.cache`.
+
+## How it is measured
+The probe counts the models of one class that were called one after another, each when the one
+before was gone.
+
+## Not to be confused with
+An ensemble, whose models all stay.
+"""
+
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+
+
+def _examine(recording: Recording) -> Symptoms:
+    if not recording.infers:
+        return
+    for model in training_models(recording):
+        if model.made_anew < CHECK.threshold:
+            continue
+        name = model.cls.rpartition(".")[2] or "The model"
+        yield Symptom(
+            evidence=fact("made", name=name, times=model.made_anew + 1, calls=model.forwards),
+            location=model.call.location if model.call else model.location,
+            severity="high",
+        )
+
+
+_INFERS = {"steps": {"boundary": {"kind": "forward", "learned_by": "forward"}}}
+CHECK = CheckSpec(
+    branch="cpu",
+    threshold=3,
+    unit="models of one class, made one after another",
+    source="torchdoctor: made once is what a model is for",
+    sentences={"made": "{name} was made {times:counted time} for {calls:counted call}."},
+    examine=_examine,
+    closes_verdict=True,
+    fires=[{**_INFERS, **process(models=[{"ident": 0, "forwards": 9, "made_anew": 8}])}],
+    quiet=[{**_INFERS, **process(models=[{"ident": 0, "forwards": 9}])}],
+)

@@ -1,0 +1,49 @@
+"""Much of what a model gets is padding.
+
+## What it means
+Rows of tokens are filled up to one length, and the model computes the filling too. Padding that all
+rows of a batch share is there because the length is fixed; the rest, because long and short rows
+share a batch.
+
+## How it is measured
+The probe counts, in the first calls, the tokens behind the last one of each row that is no padding.
+
+## Not to be confused with
+Padding to a multiple of 8, which adds a few tokens and gains more.
+"""
+
+from torchdoctor.facts.lookup import phase_share, training_models
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+
+
+def _examine(recording: Recording) -> Symptoms:
+    if not recording.infers:
+        return
+    for model in training_models(recording):
+        padding, common = model.padding_share or 0.0, model.common_padding_share or None
+        if padding < CHECK.threshold:
+            continue
+        forward = phase_share(recording, "forward_s")
+        yield Symptom(
+            share=None if forward is None else forward * padding,
+            evidence=fact("padding", padding=padding, common=common),
+            location=model.call.location if model.call else model.location,
+        )
+
+
+_STEPS = {"boundary": {"kind": "forward", "learned_by": "forward"}, "forward_s": 0.01}
+_MODEL = {"ident": 0, "forwards": 9, "common_padding_share": 0.8}
+CHECK = CheckSpec(
+    branch="cpu",
+    threshold=0.1,
+    unit="of the tokens are padding",
+    source="Hugging Face documentation, Padding and truncation",
+    sentences={
+        "padding": "{padding:.0%} of the tokens that the model gets are padding"
+        "[, {common:.0%} at the end of all rows of a batch].",
+    },
+    examine=_examine,
+    closes_verdict=True,
+    fires=[{"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.9}])}],
+    quiet=[{"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.05}])}],
+)

@@ -1,0 +1,203 @@
+"""Keep keys and values of earlier tokens while decoding.
+
+## What it does
+Where a call gets the tokens of the call before and one more, the model computes that one alone:
+`scaled_dot_product_attention` gets the keys and values of earlier calls beside it, and
+`torch.arange` goes on counting. At first both ways are computed and compared; where they differ,
+the whole sequence is computed as before.
+
+## Why it helps
+Without a cache each new token costs as much as all tokens before it together.
+
+## Risks
+Memory for the keys and values. Rounding: other kernels compute a single token.
+
+## Make it permanent
+    model.generate(**inputs, use_cache=True)          # transformers
+    logits, cache = model(ids[:, -1:], cache=cache)   # a model of your own: keep keys and values
+
+## Sources
+- Hugging Face, Caching: https://huggingface.co/docs/transformers/cache_explanation
+"""
+
+from typing import Any
+
+from torchdoctor.facts.lookup import place, training_models
+from torchdoctor.facts.touched import phases
+from torchdoctor.words import Example, FixSpec, Location, ModelFacts, Recording, Settings, process
+
+_LEAST = 0.5  # of the calls that were looked at
+_LOOKED_AT = 128
+_COMPARED = 3  # calls in which both ways are computed
+
+
+def _growing(recording: Recording) -> list[ModelFacts]:
+    models = training_models(recording)
+    return [m for m in models if m.grown_calls > _LEAST * min(m.forwards, _LOOKED_AT)]
+
+
+def refuses(recording: Recording) -> str | None:
+    if not recording.infers:
+        return "It is for programs that infer."
+    if not _growing(recording):
+        return "No sequence of tokens grew by one at each call."
+    return None
+
+
+class _Sequence:
+    """The tokens of the call before, its output, and keys and values of each attention."""
+
+    def __init__(self) -> None:
+        self.tokens: Any = None
+        self.output: Any = None
+        self.kept: list[Any] = []
+        self.compared = 0
+
+    def grew_to(self, tokens: Any) -> bool:
+        """Return whether these are its tokens and one more."""
+        before = self.tokens
+        if not self.kept or len(before) != len(tokens):
+            return False
+        longer = tokens.shape[1] == before.shape[1] + 1
+        return bool(longer and (tokens[:, :-1] == before).all())
+
+
+def _caching(torch: Any, program: Any) -> Any:
+    """Return the mode in which attention gets the keys and values of earlier tokens."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    class Caching(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        """Keeps keys and values in `kept`; `past`: tokens that are there already."""
+
+        def __init__(self, kept: Any, past: int) -> None:
+            super().__init__()
+            self.kept, self.past, self.calls = kept, past, 0
+
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if function is attention:
+                return self.attend(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if function is torch.arange and self.past and len(result) == 1:
+                return result + self.past
+            return result
+
+        def attend(self, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            number, self.calls = self.calls, self.calls + 1
+            if not self.past:
+                self.kept[number:] = [(key, value)]
+                return attention(query, key, value, *args, **kwargs)
+            if args or kwargs.get("attn_mask") is not None:
+                program.refuse("The model masks its attention by a tensor of its own.")
+            keys, values = self.kept[number]
+            key, value = torch.cat([keys, key], -2), torch.cat([values, value], -2)
+            self.kept[number] = key, value
+            kwargs.pop("is_causal", None)  # the last token sees all
+            return attention(query, key, value, **kwargs)
+
+    return Caching
+
+
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    caching = _caching(torch, program)
+    sequences: dict[int, _Sequence] = {}
+
+    def is_close(output: Any, whole: Any) -> bool:
+        scale = float(whole.float().abs().max())
+        if output.shape != whole.shape:
+            return False
+        near: bool = torch.allclose(output.float(), whole.float(), rtol=1e-3, atol=1e-4 * scale)
+        return near
+
+    def next_token(own: _Sequence, module: Any, tokens: Any) -> Any:
+        past, before = own.tokens.shape[1], own.output
+        with caching(own.kept, past):
+            output = module._call_impl(tokens[:, -1:])
+        if before.dim() == 3 and before.shape[1] == past:  # it answers for each token
+            output = torch.cat([before, output], 1)
+        if own.compared < _COMPARED:
+            own.compared += 1
+            if not is_close(output, module._call_impl(tokens)):
+                program.refuse("The model computes something else of a single token.")
+        program.applied()
+        return output
+
+    def answer(module: Any, args: Any, kwargs: Any) -> Any:
+        tokens: Any = args[0] if len(args) == 1 and not kwargs else None
+        plain = isinstance(tokens, torch.Tensor) and tokens.dtype == torch.int64
+        if not plain or tokens.dim() != 2 or (torch.is_grad_enabled() and module.training):
+            return None
+        own = sequences.setdefault(id(module), _Sequence())
+        if own.grew_to(tokens):
+            output = next_token(own, module, tokens)
+        else:
+            own.kept = []
+            with caching(own.kept, 0):
+                output = module._call_impl(tokens)
+        if not isinstance(output, torch.Tensor):
+            program.refuse("The model gives more than one tensor.")
+        own.tokens, own.output = tokens, output
+        return (output,)
+
+    program.set_reason("No sequence grew by one token.")
+    program.around_model(answer, lambda *_: None)
+
+
+def instruction(settings: Settings, recording: Recording) -> str:
+    lines = []
+    for model in _growing(recording):
+        where = place(recording, model.call.location if model.call else None, "where it decodes")
+        name = model.call.name if model.call else "model"
+        lines.append(
+            f"{where}  give {name} the last token alone, with the keys and values of earlier ones"
+        )
+    return "\n".join([*lines, FIX.permanent_form])
+
+
+def location(recording: Recording) -> Location | None:
+    return next((m.call.location for m in _growing(recording) if m.call), None)
+
+
+_STEPS = {"boundary": {"kind": "forward", "learned_by": "forward"}}
+FIX: FixSpec = FixSpec(
+    name="key-value cache",
+    treats=("decoding-without-cache",),
+    keeps_results="within rounding",
+    when="launch",
+    touches=lambda recording: phases(recording, "forward_s"),
+    phases=("forward_s",),
+    p_helps=0.7,  # the repeated tokens are seen; the model may hide its attention
+    needs_finding=True,
+    refuses=refuses,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    refusals=[
+        ({}, "infer"),
+        ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "grew"),
+    ],
+    example=Example(
+        code="""
+class Words(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(9, 4)
+    def forward(self, ids):
+        lengths.append(ids.shape[1])
+        x = self.embedding(ids)[:, None]
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)[:, 0]
+
+lengths, model = [], Words().eval()
+ids = torch.tensor([[1, 2]])
+with torch.no_grad():
+    for token in (3, 4, 5, 6, 7):
+        whole = model(ids).shape[1] == ids.shape[1]
+        ids = torch.cat([ids, torch.tensor([[token]])], 1)
+print("computed:", lengths[-1], "answers for all:", whole)
+""",
+        without="computed: 6 answers for all: True",
+        with_fix="computed: 1 answers for all: True",
+    ),
+)

@@ -1,0 +1,181 @@
+"""Pad a batch of tokens to its own longest row.
+
+## What it does
+Cuts off the columns at the end of a batch that are padding in all of its rows, before the model is
+called. At first both are computed and compared: where the output depends on the padding, nothing
+is cut off.
+
+## Why it helps
+The model computes the padding too: linear layers in proportion to it, attention to its square.
+
+## Risks
+An output of another length than the fixed one, where the program counts on it.
+
+## Make it permanent
+    tokenizer(sentences, padding="longest", return_tensors="pt")   # not padding="max_length"
+
+## Sources
+- Hugging Face, Padding and truncation:
+  https://huggingface.co/docs/transformers/pad_truncation
+"""
+
+from typing import Any
+
+from torchdoctor.edits import Edit, InputEdit
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.touched import calls
+from torchdoctor.words import (
+    Example,
+    FixSpec,
+    Location,
+    ModelFacts,
+    Recording,
+    Settings,
+    Touches,
+    process,
+)
+
+_LEAST = 0.05  # of the tokens
+_COMPARED = 3  # calls in which both are computed
+_CUT = "{argument}[:, : int(({argument} != 0).any(0).sum())]"
+
+
+def refuses(recording: Recording) -> str | None:
+    if not recording.infers:
+        return "It is for programs that infer."
+    if not _padded(recording):
+        return "No batch of tokens ends with padding in all of its rows."
+    return None
+
+
+def _padded(recording: Recording) -> list[ModelFacts]:
+    models = training_models(recording)
+    return [m for m in models if (m.common_padding_share or 0.0) >= _LEAST]
+
+
+def touches(recording: Recording) -> Touches:
+    if recording.steps is None:
+        return None
+    share = max((m.padding_share or 0.0 for m in _padded(recording)), default=0.0)
+    return calls(recording, recording.steps.forward_s * share, "padding")
+
+
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    compared: dict[int, int] = {}
+
+    def padding_of(module: Any) -> int:
+        embeddings = (x for x in module.modules() if isinstance(x, torch.nn.Embedding))
+        return next((x.padding_idx for x in embeddings if x.padding_idx is not None), 0)
+
+    def is_tokens(value: Any) -> bool:
+        plain = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
+        return plain and value.dim() == 2 and value.numel() > 0
+
+    def cut(module: Any, args: Any, kwargs: Any) -> Any:
+        tokens = next((x for x in (*args, *kwargs.values()) if is_tokens(x)), None)
+        if tokens is None:
+            return None
+        used = (tokens != padding_of(module)).any(0).nonzero()
+        length = int(used[-1]) + 1 if len(used) else 1
+        if length == tokens.shape[1]:
+            return None
+
+        def shorter(value: Any) -> Any:
+            alike = isinstance(value, torch.Tensor) and value.shape == tokens.shape
+            return value[:, :length] if alike else value
+
+        return torch.utils._pytree.tree_map(shorter, (args, kwargs))
+
+    def same(cut_output: Any, other: Any) -> bool:
+        ours, theirs = map(torch.utils._pytree.tree_leaves, (cut_output, other))
+        if len(ours) != len(theirs):
+            return False
+        for x, y in zip(ours, theirs, strict=True):
+            if not isinstance(x, torch.Tensor):
+                continue
+            if x.shape != y.shape:
+                return False
+            scale = float(y.float().abs().max()) if y.numel() else 0.0
+            if not torch.allclose(x.float(), y.float(), rtol=1e-3, atol=1e-4 * scale):
+                return False
+        return True
+
+    def change(module: Any, args: Any, kwargs: Any) -> Any:
+        cut_off = cut(module, args, kwargs)
+        if cut_off is None:
+            return None
+        done = compared.get(id(module), 0)
+        if done < _COMPARED:
+            if module.training and any(getattr(m, "p", 0) for m in module.modules()):
+                program.refuse("The model draws random numbers in training mode.")
+            compared[id(module)] = done + 1
+            with torch.no_grad():
+                whole = module._call_impl(*args, **kwargs)
+                part = module._call_impl(*cut_off[0], **cut_off[1])
+            if not same(part, whole):
+                program.refuse("The model's output depends on the padding.")
+        program.applied()
+        return cut_off
+
+    program.set_reason("No batch of tokens ended with padding in all of its rows.")
+    program.at("arguments", change)
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    inputs: list[Edit] = []
+    for model in _padded(recording):
+        if model.call is None:
+            return []
+        place = model.call.location
+        inputs.append(
+            InputEdit(file=place.file, line=place.line, callee=model.call.name, method=_CUT)
+        )
+    return inputs
+
+
+def location(recording: Recording) -> Location | None:
+    return next((m.call.location for m in _padded(recording) if m.call), None)
+
+
+_STEPS = {"boundary": {"kind": "forward", "learned_by": "forward"}}
+FIX: FixSpec = FixSpec(
+    name="padding to the longest",
+    treats=("padded-tokens",),
+    keeps_results="within rounding",
+    when="between steps",
+    phases=("forward_s",),
+    touches=touches,
+    p_helps=0.8,  # the padding is seen
+    refuses=refuses,
+    apply=apply,
+    location=location,
+    instruction=lambda settings, recording: FIX.permanent_form,
+    edits=edits,
+    refusals=[
+        ({}, "infer"),
+        ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "padding"),
+    ],
+    example=Example(
+        code="""
+class Mean(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(9, 4, padding_idx=0)
+    def forward(self, ids):
+        seen.add(ids.shape[1])
+        return self.embedding(ids).sum(1) / (ids != 0).sum(1, keepdim=True)
+
+seen, model = set(), Mean().eval()
+ids = torch.tensor([[1, 2, 3, 0, 0, 0], [4, 5, 0, 0, 0, 0]])
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ids), batch_size=2)
+with torch.no_grad():
+    for _ in range(5):
+        for (x,) in data:
+            seen.clear()
+            model(x)
+print("lengths:", seen)
+""",
+        without="lengths: {6}",
+        with_fix="lengths: {3}",
+    ),
+)

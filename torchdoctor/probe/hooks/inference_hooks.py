@@ -1,0 +1,161 @@
+"""Programs that infer: outermost calls of models count, where no gradient is ever computed.
+
+No loader, optimizer or backward shows when the models are there to be found, so the first call of
+any module does: until then `nn.Module.__call__` is ours.
+"""
+
+import functools
+import time
+
+from .. import dynamo_frames
+
+_FEWEST_CALLS, _LEAST_NS = 5, 3_000_000_000  # without a gradient: the program infers
+_MOST_OUTPUTS = 256  # that are compared
+_MOST_ELEMENTS = 65_536  # of an output
+_MOST_LEAVES = 4
+_VAIN_CALLS = 4_096  # of modules that no scan found
+
+
+class Inference:
+    """Whether a process infers, and what its models give.
+
+    `wanted`: the plan says that it does; `looks`: it may turn out to; `on`: a call counts.
+    """
+
+    def __init__(self, session):
+        self._session = session
+        boundary = session.plan.get("boundary") or {}
+        self.wanted = self.on = boundary.get("learned_by") == "forward"
+        self.looks = self.wanted or session.plan.get("purpose") == "observe"
+        self._calls, self._began_ns, self._outputs = 0, None, 0
+        self._weights = None
+
+    def install(self):
+        """Look for the models at the first call of any module."""
+        if self.looks:
+            FirstCall(self._session).arm()
+
+    def trains(self):
+        """Note that something is learned: an evaluation was no inference."""
+        self.on = self.looks = self.wanted
+
+    def begins(self, ident):
+        """Note that the outermost call of a root module begins."""
+        window = self._session.window
+        if window.kind == "forward":
+            window.event("forward", ident)
+
+    def ended(self, output):
+        """Note that the outermost call of a root module has ended."""
+        session, now = self._session, time.perf_counter_ns()
+        if not self.on:
+            self._calls += 1
+            self._began_ns = self._began_ns or now
+            enough = self._calls >= _FEWEST_CALLS and now - self._began_ns >= _LEAST_NS
+            # An optimizer that has not stepped yet is that of a training to come.
+            if not enough or session.optimizers.alive():
+                return
+            self.on = True
+            session.models.scan()  # for those that were made since
+        if self.wanted:
+            self._keep(output)
+        session.inferred(now)
+
+    def _keep(self, output):
+        """Keep one number of an output, by which launches are compared."""
+        self._outputs += 1
+        digest = self._digest(output) if self._outputs <= _MOST_OUTPUTS else None
+        self._session.losses.keep(() if digest is None else (digest,))
+
+    def _digest(self, output):
+        torch = self._session.torch
+        leaves = [x for x in torch.utils._pytree.tree_leaves(output) if _is_plain(torch, x)]
+        total = None
+        with torch.no_grad():
+            for leaf in leaves[:_MOST_LEAVES]:
+                values = leaf.detach().reshape(-1)
+                values = values[:: max(-(-len(values) // _MOST_ELEMENTS), 1)]
+                # In single precision the sum would hide what rounding changed.
+                values = values.to(torch.float32 if leaf.device.type == "mps" else torch.float64)
+                part = torch.dot(values, self._weights_of(values))
+                total = part if total is None else total + part.to(total.device)
+        return total
+
+    def _weights_of(self, values):
+        """Return numbers that make each element count differently, near 1."""
+        torch, known = self._session.torch, self._weights
+        if known is None or len(known) < len(values) or known.device != values.device:
+            numbers = torch.arange(len(values), device=values.device, dtype=values.dtype)
+            known = self._weights = 1.0 + 0.5 * torch.cos(numbers * 1.7)
+        return known[: len(values)]
+
+
+def _is_plain(torch, value):
+    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return plain and value.numel() > 0 and not value.is_complex() and not value.is_quantized
+
+
+class FirstCall:
+    """Stands for `nn.Module.__call__` until a call of a root module was seen."""
+
+    def __init__(self, session):
+        self._session, self._models = session, session.models
+        self._class = session.torch.nn.Module
+        self._old = self._new = None
+        self._calls, self._open = 0, False
+
+    def arm(self):
+        """Take the place of `nn.Module.__call__`."""
+        self._old = self._class.__call__
+        self._new = functools.wraps(self._old)(dynamo_frames.pass_through(self._around(self._old)))
+        self._class.__call__ = self._new
+        self._models.unwrapped = self
+
+    def __enter__(self):
+        """Give the place back while classes are wrapped, whose wrappers keep what they find."""
+        self._disarm()
+
+    def __exit__(self, *_):
+        if not self._is_over():
+            self._class.__call__ = self._new
+
+    def _disarm(self):
+        if self._class.__dict__.get("__call__") is self._new:
+            self._class.__call__ = self._old
+
+    def _is_over(self):
+        over = self._models.seen_forward or self._calls > _VAIN_CALLS
+        return over or not self._session.inference.looks
+
+    def _look(self, module):
+        session, models = self._session, self._models
+        if self._is_over():
+            self._disarm()
+            return
+        self._calls += 1
+        if self._calls & (self._calls - 1) == 0:  # 1, 2, 4, 8 ...
+            models.scan()
+        if self._calls >= _FEWEST_CALLS and models.root_of(module) is None:
+            models.take(module)  # a part of another one, which is never called as a whole
+        if session.inference.wanted:
+            session.first_batch()
+
+    def _around(self, old):
+        session, models, look = self._session, self._models, self._session.guarded(self._look)
+        compiling = session.torch.compiler.is_dynamo_compiling
+
+        def __call__(module, /, *args, **kwargs):
+            if compiling() or self._open or not session.on:
+                return old(module, *args, **kwargs)
+            look(module)
+            call = type(module).__call__ if models.wraps(type(module)) else old
+            self._open = True
+            try:
+                return call(module, *args, **kwargs)
+            except BaseException as error:
+                session.hide_frames(error)
+                raise
+            finally:
+                self._open = False
+
+        return __call__

@@ -1,0 +1,80 @@
+"""What the inputs of a model that infers show: padding, and sequences that grow by one a call.
+
+Looked at in the first calls of the observing launch alone.
+"""
+
+_MOST_CALLS = 128
+
+
+class InferredInputs:
+    """The first matrix of whole numbers that each call of one root module gets: its tokens."""
+
+    def __init__(self, torch):
+        self._torch = torch
+        self._calls = self.grown = 0  # `grown`: calls with the last one's tokens and one more
+        self._last = None
+        self._tokens = self._padding = self._common = 0
+
+    def look(self, module, args, kwargs):
+        """Take in the inputs of a call."""
+        self._calls += 1
+        if self._calls > _MOST_CALLS:
+            self._last = None
+            return
+        values = (*args, *kwargs.values())
+        tokens = next((x for x in values if self._is_tokens(x)), None)
+        if tokens is None:
+            return
+        last, self._last = self._last, tokens
+        if last is not None and self._grew(last, tokens):
+            self.grown += 1
+        # A tensor that the program writes to later would no longer be what it was.
+        self._last = tokens.detach().clone()
+        self._count(tokens, padding_of(module, self._torch))
+
+    def _is_tokens(self, value):
+        torch = self._torch
+        plain = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
+        return plain and value.dim() == 2 and value.numel() > 0
+
+    def _grew(self, last, tokens):
+        alike = len(last) == len(tokens) and tokens.shape[1] == last.shape[1] + 1
+        return alike and last.dtype == tokens.dtype and bool((tokens[:, :-1] == last).all())
+
+    def _count(self, tokens, padding):
+        is_token = (tokens != padding).to("cpu")
+        rows, length = tokens.shape
+        places = self._torch.arange(1, length + 1)
+        ends = (is_token * places).amax(1)  # of each row, behind its last token
+        self._tokens += rows * length
+        self._padding += int((length - ends).sum())
+        self._common += rows * int(length - ends.max())
+
+    def facts(self):
+        """Return fields of `words.ModelFacts`."""
+        tokens = self._tokens
+        return {
+            "padding_share": self._padding / tokens if tokens else None,
+            "common_padding_share": self._common / tokens if tokens else None,
+            "grown_calls": self.grown,
+        }
+
+
+def padding_of(module, torch):
+    """Return the token that a model's embedding takes for padding; 0 where it says none."""
+    embeddings = (x for x in module.modules() if isinstance(x, torch.nn.Embedding))
+    return next((x.padding_idx for x in embeddings if x.padding_idx is not None), 0)
+
+
+def mode_dependent(modules, torch):
+    """Return classes of layers that compute something else in training mode."""
+    norms = torch.nn.modules.batchnorm._NormBase
+    dropout = torch.nn.modules.dropout._DropoutNd
+    names = (
+        type(x).__name__
+        for x in modules
+        if (isinstance(x, norms) and getattr(x, "track_running_stats", False))
+        or (isinstance(x, dropout) and x.p > 0)
+        or (isinstance(x, torch.nn.MultiheadAttention) and x.dropout > 0)
+    )
+    return sorted(set(names))
