@@ -36,7 +36,7 @@ CHECK = CheckSpec(
     branch="cpu",
     threshold=0.5,
     unit="of the calls repeat the sequence of the call before",
-    source="Hugging Face documentation, Caching",
+    source="torchdoctor: more than half of the calls decode",
     examine=_examine,
     told="also",
     fires=[{"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 99, "grown_calls": 90}])}],

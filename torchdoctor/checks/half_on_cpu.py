@@ -34,7 +34,7 @@ CHECK = CheckSpec(
     branch="cpu",
     threshold=1,
     unit="model in float16 on a CPU",
-    source="PyTorch documentation, Automatic Mixed Precision (CPU: bfloat16)",
+    source="torchdoctor: a single model suffices",
     examine=_examine,
     told="also",
     fires=[process(models=[{**_MODEL, "dtypes": ["float16"]}])],

@@ -36,7 +36,7 @@ CHECK = CheckSpec(
     branch="cpu",
     threshold=0.5,
     unit="of a model's calls with gradients enabled",
-    source="PyTorch documentation, Autograd mechanics",
+    source="torchdoctor: most calls, not a few that something else differentiates",
     examine=_examine,
     fires=[{**_INFERS, **process(models=[{"ident": 0, "forwards": 9, "forwards_with_grad": 9}])}],
     quiet=[

@@ -38,7 +38,7 @@ CHECK = CheckSpec(
     branch="cpu",
     threshold=0.1,
     unit="of the tokens are padding",
-    source="Hugging Face documentation, Padding and truncation",
+    source="torchdoctor: a gain that outlasts the noise of a pair",
     examine=_examine,
     told="also",
     fires=[{"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.9}])}],

@@ -37,7 +37,7 @@ CHECK = CheckSpec(
     branch="cpu",
     threshold=0.5,
     unit="of a model's calls in training mode",
-    source="PyTorch documentation, Module.eval",
+    source="torchdoctor: most calls, not a short warm-up",
     examine=_examine,
     told="first",
     fires=[{**_INFERS, **process(models=[_MODEL])}],

@@ -23,7 +23,7 @@ Memory for the keys and values. Rounding: other kernels compute a single token.
 from typing import Any
 
 from torchdoctor.facts.lookup import place, training_models
-from torchdoctor.words import FixSpec, Location, ModelFacts, Recording, Settings, process
+from torchdoctor.words import Example, FixSpec, Location, ModelFacts, Recording, Settings, process
 
 _LEAST = 0.5  # of the calls that were looked at
 _LOOKED_AT = 128
@@ -175,4 +175,29 @@ FIX: FixSpec = FixSpec(
         ({}, "infer"),
         ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "grew"),
     ],
+    example=Example(
+        code="""
+class Decoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token, self.head = torch.nn.Embedding(20, 8), torch.nn.Linear(8, 20)
+    def forward(self, ids):
+        x = self.token(ids).unsqueeze(1)
+        lengths.append(x.shape[2])
+        causal = x.shape[2] > 1
+        x = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=causal)
+        return self.head(x[:, 0, -1])
+
+torch.manual_seed(0)
+lengths, model = [], Decoder().eval()
+data = torch.utils.data.TensorDataset(torch.randint(0, 20, (2, 4)))
+with torch.no_grad():
+    for (ids,) in torch.utils.data.DataLoader(data):
+        for _ in range(8):
+            ids = torch.cat([ids, model(ids).argmax(-1, keepdim=True)], 1)
+        print(lengths[-2:], end=" ")
+""",
+        without="[10, 11] [10, 11] ",
+        with_fix="[1, 1] [1, 1] ",
+    ),
 )
