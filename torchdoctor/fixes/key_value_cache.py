@@ -197,7 +197,7 @@ with torch.no_grad():
             ids = torch.cat([ids, model(ids).argmax(-1, keepdim=True)], 1)
         print(lengths[-2:], end=" ")
 """,
-        without="[10, 11] [10, 11] ",
-        with_fix="[1, 1] [1, 1] ",
+        without="[10, 11] [10, 11]",
+        with_fix="[1, 1] [1, 1]",
     ),
 )
