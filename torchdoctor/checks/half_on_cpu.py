@@ -5,7 +5,8 @@ Most CPUs have no fast instructions for float16: many operations convert to floa
 matrix products are several times slower.
 
 ## What to do
-Leave out `.half()` on a CPU, or use bfloat16 where the CPU has instructions for it.
+Leave out `.half()` and `torch_dtype=torch.float16` on a CPU, or use bfloat16 where the CPU has
+instructions for it (amx_bf16, avx512_bf16).
 
 ## How it is measured
 The probe reads the device and the data types of each model's parameters.

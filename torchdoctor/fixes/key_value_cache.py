@@ -105,9 +105,10 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def is_close(output: Any, whole: Any) -> bool:
         scale = float(whole.float().abs().max())
-        return output.shape == whole.shape and torch.allclose(
-            output.float(), whole.float(), rtol=1e-3, atol=1e-4 * scale
-        )
+        ours, theirs = output.float(), whole.float()
+        if ours.shape != theirs.shape:
+            return False
+        return bool(torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * scale))
 
     def next_token(own: _Sequence, module: Any, tokens: Any) -> Any:
         past, before = own.tokens.shape[1], own.output
