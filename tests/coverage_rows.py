@@ -26,6 +26,7 @@ _SCALING = "tests/recording/test_scaling.py"
 _PROBED = "tests/probe/test_analysis.py"
 _COMPILED = "tests/fixes/test_compiling.py"
 _ADVICE = "tests/test_training_advice.py"
+_INFERRING = "tests/probe/test_inference.py"
 _COMPILING = "tests/probe/test_compile_facts.py"
 _FLOAT16 = "tests/fixes/test_float16.py"
 _PADDED = "tests/probe/test_padded_products.py"
@@ -307,7 +308,31 @@ _ROWS_OF_FIXES = (
         asked="evaluation mode (model.eval)",
         fixes=("eval-mode",),
         checks=("training-mode-left-on",),
-        tests=(f"{_WINDOWS}::test_dropout_without_a_backward_pass_is_training_mode",),
+        tests=(
+            f"{_WINDOWS}::test_dropout_without_a_backward_pass_is_training_mode",
+            f"{_INFERRING}::test_training_mode_and_graphs_are_seen",
+        ),
+    ),
+    Row(
+        asked="inference: gradients recorded (no_grad, inference_mode)",
+        fixes=("inference-mode",),
+        checks=("inference-with-gradients",),
+        tests=(f"{_INFERRING}::test_training_mode_and_graphs_are_seen",),
+    ),
+    Row(
+        asked="inference: padding, decoding without a cache of keys and values",
+        fixes=("pad-to-longest", "key-value-cache"),
+        checks=("padded-tokens", "decoding-without-cache"),
+        tests=(
+            f"{_INFERRING}::test_padding_at_the_end_of_all_rows_is_seen",
+            f"{_INFERRING}::test_decoding_the_whole_sequence_again_is_seen",
+        ),
+    ),
+    Row(
+        asked="inference: a model made for each request, float16 on a CPU",
+        checks=("model-made-anew", "half-on-cpu"),
+        tests=(f"{_INFERRING}::test_a_model_made_for_each_request_is_seen",),
+        lacking="Both are told and not cured: where a model is made stands in the source.",
     ),
     Row(
         asked="calls of the program's own: the same again, built anew, only reporting, growing",

@@ -26,6 +26,7 @@ _FIXES = """
 
 - 0, exactly: the same results, bit by bit, where the program is deterministic.
 - 1, within rounding: the same mathematics in another order or with other random numbers.
+- 1, corrects results: outputs that were wrong change; told as a correction.
 - 2, lower precision: numbers with fewer digits; losses are compared.
 - 3, changes training: another batch, optimizer or model; only with `--allow-training-changes`.
 

@@ -132,15 +132,15 @@ def findings_of(source: str, folder: Path) -> set[str]:
     recording = recording_of(observe(recorder_of(SETUP + source, folder)))
     checks = catalogue.checks()
     asked = (
-        *("train-mode", "inference-with-gradients", "padded-tokens", "decoding-without-cache"),
-        *("model-made-anew", "half-on-cpu"),
+        *("training-mode-left-on", "inference-with-gradients", "padded-tokens"),
+        *("decoding-without-cache", "model-made-anew", "half-on-cpu"),
     )
     return {name for name in asked if checks[name].findings(recording)}
 
 
 def test_training_mode_and_graphs_are_seen(tmp_path: Path) -> None:
     found = findings_of("for _ in range(40): model(data)", tmp_path)
-    assert found == {"train-mode", "inference-with-gradients"}
+    assert found == {"training-mode-left-on", "inference-with-gradients"}
 
 
 def test_padding_at_the_end_of_all_rows_is_seen(tmp_path: Path) -> None:

@@ -100,12 +100,14 @@ class Expected:
     """What a step is: its kind, of which loader or optimizer, and how many there are.
 
     `kind` None: no step of a training. `rule`: what the rule says where that is something else.
+    `inferring`: of what `run` makes steps where nothing is trained, and `watch` does not.
     """
 
     kind: str | None
     steps: int = 0
     ident: int | None = None
     rule: str | None = None
+    inferring: str | None = None
 
 
 Program = Callable[[Tape], None]
@@ -113,9 +115,16 @@ PROGRAMS: dict[str, tuple[Program, Expected]] = {}
 
 
 def _is(kind: str | None, steps: int = 0, ident: int | None = None, rule: str | None = None):
+    return _named(Expected(kind, steps, ident, rule))
+
+
+def _infers(kind: str, steps: int):
+    return _named(Expected(None, steps, 0, "forward", inferring=kind))
+
+
+def _named(expected: Expected):
     def named(program: Program) -> Program:
-        name = program.__name__.replace("_", " ")
-        PROGRAMS[name] = program, Expected(kind, steps, ident, rule)
+        PROGRAMS[program.__name__.replace("_", " ")] = program, expected
         return program
 
     return named
@@ -552,13 +561,13 @@ def batches_fetched_by_another_thread(tape: Tape) -> None:
         tape.learn()
 
 
-@_is(None, rule="forward")
+@_infers("forward", 200)
 def forward_only_loop(tape: Tape) -> None:
     for _ in range(200):
         tape.forward(EVALUATES)
 
 
-@_is(None, rule="forward")
+@_infers("loader", 200)
 def inference_over_a_loader(tape: Tape) -> None:
     tape.start()
     for _ in range(200):
@@ -567,14 +576,14 @@ def inference_over_a_loader(tape: Tape) -> None:
     tape.exhaust()
 
 
-@_is(None, rule="forward")
+@_infers("forward", 300)
 def tokens_generated(tape: Tape) -> None:
     for _ in range(10):
         for _ in range(30):
             tape.forward(EVALUATES)
 
 
-@_is(None, rule="forward")
+@_infers("forward", 100)
 def encoder_and_decoder_in_turns(tape: Tape) -> None:
     for _ in range(100):
         tape.forward(EVALUATES, model=0)

@@ -35,10 +35,10 @@ CHECK = CheckSpec(
     branch="cpu",
     threshold=0.5,
     unit="of the calls repeat the sequence of the call before",
-    source="Hugging Face documentation, Caching",
+    source="torchdoctor: more than half of the calls decode",
     sentences={
-        "grown": "{grown} of {calls:counted call} got the tokens of the call before and one more: "
-        "all of them are computed anew for each token.",
+        "grown": "{grown:,} of {calls:counted call} got the tokens of the call before and one "
+        "more: all of them are computed anew for each token.",
     },
     examine=_examine,
     closes_verdict=True,

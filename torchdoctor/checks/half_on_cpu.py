@@ -5,8 +5,8 @@ Most CPUs have no fast instructions for float16: many operations convert to floa
 matrix products are several times slower.
 
 ## What to do
-Leave out `.half()` on a CPU, so that the model stays in float32, or use bfloat16 where the CPU has
-instructions for it.
+Leave out `.half()` and `torch_dtype=torch.float16` on a CPU, or use bfloat16 where the CPU has
+instructions for it (amx_bf16, avx512_bf16).
 
 ## How it is measured
 The probe reads the device and the data types of each model's parameters.
@@ -35,7 +35,7 @@ CHECK = CheckSpec(
     branch="cpu",
     threshold=1,
     unit="model in float16 on a CPU",
-    source="PyTorch documentation, Automatic Mixed Precision (CPU: bfloat16)",
+    source="torchdoctor: a single model suffices",
     sentences={"float16": "The model's parameters are in float16, on a CPU."},
     examine=_examine,
     closes_verdict=True,

@@ -35,10 +35,10 @@ CHECK = CheckSpec(
     branch="cpu",
     threshold=0.5,
     unit="of a model's calls with gradients enabled",
-    source="PyTorch documentation, Autograd mechanics",
+    source="torchdoctor: most calls, not a few that something else differentiates",
     sentences={
-        "graphs": "{built} of {calls:counted call} of the model built a graph for a gradient that "
-        "nobody computes.",
+        "graphs": "{built:,} of {calls:counted call} of the model built a graph for a gradient "
+        "that nobody computes.",
     },
     examine=_examine,
     fires=[{**_INFERS, **process(models=[{"ident": 0, "forwards": 9, "forwards_with_grad": 9}])}],

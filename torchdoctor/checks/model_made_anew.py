@@ -5,7 +5,8 @@ A model that is made, loaded, moved or compiled for each request costs that each
 when the program starts, it costs it once.
 
 ## What to do
-Make the model outside the loop, or keep it with `functools.cache`.
+Make, load, move and compile the model once, outside the loop or the function that answers a
+request, or keep what makes it with `functools.cache`.
 
 ## How it is measured
 The probe counts the models of one class that were called one after another, each when the one

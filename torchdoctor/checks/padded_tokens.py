@@ -37,7 +37,7 @@ CHECK = CheckSpec(
     branch="cpu",
     threshold=0.1,
     unit="of the tokens are padding",
-    source="Hugging Face documentation, Padding and truncation",
+    source="torchdoctor: a gain that outlasts the noise of a pair",
     sentences={
         "padding": "{padding:.0%} of the tokens that the model gets are padding"
         "[, {common:.0%} at the end of all rows of a batch].",

@@ -75,8 +75,8 @@ CHECK = CheckSpec(
     unit="call in training mode without a backward pass",
     source="torchdoctor: one such call makes results wrong",
     sentences={
-        "calls": "{trains} of {calls:counted call} ran in training mode, which changes what "
-        "{layers:list| and } compute: the results are not those of the trained model.",
+        "calls": "{trains:,} of {calls:counted call} ran in training mode, which changes "
+        "{layers:list| and }: the results are not those of the trained model.",
         "dropout": f"{_NO_BACKWARD} {_DROPS}.",
         "batch-norm": f"{_NO_BACKWARD} {_NORMS}.",
         "dropout-and-batch-norm": f"{_NO_BACKWARD} {_DROPS} and {_NORMS}.",

@@ -64,6 +64,23 @@ class RunResults:
     profiled_within: bool = False  # the observing launch, whose last steps were profiled
 
 
+def known_so_far(recording: Recording, diagnosis: Diagnosis) -> Report:
+    """Return what a run knows before any fix was tried, in words."""
+    report = Report(
+        kind=_kind(recording),
+        workload=workload_record(recording.workload),
+        environment=recording.environment,
+        diagnosis=diagnosis,
+        steps=recording.steps,
+        trace=recording.trace,
+    )
+    return with_sentences(report)
+
+
+def _kind(recording: Recording) -> str:
+    return "inference" if recording.infers else "training"
+
+
 def assemble(run: RunResults) -> Report:
     """Return the report of a run."""
     recording, trials, fixes = run.recording, run.trials, run.settings.wanted()
@@ -89,7 +106,7 @@ def assemble(run: RunResults) -> Report:
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()
     report = Report(
-        kind="inference" if recording.infers else "training",
+        kind=_kind(recording),
         torchdoctor_version=__version__,
         created=run.created,
         elapsed_s=run.elapsed_s,

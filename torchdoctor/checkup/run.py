@@ -12,7 +12,7 @@ from pathlib import Path
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.advice.diagnosis import by_experiment, diagnose, too_short
-from torchdoctor.checkup.report_assembly import RunResults, assemble, workload_record
+from torchdoctor.checkup.report_assembly import RunResults, assemble, known_so_far
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.checkup.trace_verdict import with_waits
 from torchdoctor.facts.slow_reads import stays_cold
@@ -170,11 +170,7 @@ class _Checkup(RunResults):
 
     def _tell_diagnosis(self) -> None:
         """Say what slows the program as soon as it is known: fixes take minutes."""
-        known = Report(
-            workload=workload_record(self.recording.workload),
-            environment=self.recording.environment,
-            diagnosis=self.diagnosis,
-        )
+        known = known_so_far(self.recording, self.diagnosis)
         answer = self.status.diagnosed(without_secrets(known, self._secrets))
         place = f" ({answer.location})" if answer.location else ""
         self.told = f"{answer.sentence.rstrip('.')}{place}"
