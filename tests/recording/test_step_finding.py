@@ -361,9 +361,17 @@ def test_inference_is_said():
         script.fetch()
         script.forward(grad=False, train=False)
     answer = find_boundary({1: script.events()}, {})
+    assert isinstance(answer, StepsFound)
+    assert answer.boundary.infers and answer.boundary.kind == "loader"
+    assert "38 forward passes" in answer.how_found
+
+
+def test_a_single_call_is_too_few():
+    script = Script()
+    script.forward(grad=False, train=False)
+    answer = find_boundary({1: script.events()}, {})
     assert isinstance(answer, NoSteps)
-    assert "38 forward passes" in answer.reason
-    assert "looks like inference" in answer.reason
+    assert "1 forward pass seen" in answer.reason
 
 
 def test_nothing_at_all_is_said():
