@@ -102,7 +102,9 @@ def gate(
         )
         report = _measured(workload, against, baseline, settings, files, quiet)
         _hand_out(report, files, details, format)
-    raise typer.Exit(130 if report.interrupted else _EXIT[report.verdict])
+    if report.interrupted:
+        raise SystemExit(130)  # of typer's own it would mean that nothing was said of it
+    raise typer.Exit(_EXIT[report.verdict])
 
 
 def _measured(

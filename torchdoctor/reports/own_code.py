@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from torchdoctor.advice import catalogue
+from torchdoctor.facts.bounds import LARGEST_BOUND
 from torchdoctor.facts.known_shapes import known_shapes
 from torchdoctor.reports.document import Block, KeyFigures
 from torchdoctor.words import Evidence, Report
@@ -14,12 +15,13 @@ _MOST = 2
 _HALF = 0.5
 _LEAST = 0.05  # of the step, from where on a line is told
 _NO_CURE = "no cure is known for this line"
-_MOST_SHARE = 0.99  # keeps a bound finite
 
 
 def most_gain(share: float | None) -> str:
-    """Return the most that a part of the step can give, as "5.6x at most"; empty: not known."""
-    return f"{ratio(1 / (1 - min(share, _MOST_SHARE)))}x at most" if share else ""
+    """Return the most that a part of the step can give, as "5.6x at most"; "" of nearly all."""
+    if not share or share >= 1 - 1 / LARGEST_BOUND:
+        return ""
+    return f"{ratio(1 / (1 - share))}x at most"
 
 
 def most_gain_of_cause(report: Report) -> str:
@@ -44,7 +46,8 @@ def blocks(report: Report) -> list[Block]:
         shape = known_shapes().get(finding.shape or "")
         cost = f"{percent(finding.share_of_step or 0.0)} of the step"
         write = clean(shape.write) if shape is not None else _NO_CURE
-        about = f"{cost}, {most_gain(finding.share_of_step)}   {write}"
+        figures = ", ".join(filter(None, [cost, most_gain(finding.share_of_step)]))
+        about = f"{figures}   {write}"
         rows.setdefault(finding.shape or at, (at, about))
     shown = list(rows.values())[:_MOST]
     return [KeyFigures("IN YOUR CODE, not measured", "", shown)] if shown else []
