@@ -39,6 +39,7 @@ from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.reports.status import StatusFile
 from torchdoctor.reports.summary import summarized
+from torchdoctor.reports.verdict import with_sentences
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
@@ -175,7 +176,8 @@ class _Checkup(RunResults):
             environment=self.recording.environment,
             diagnosis=self.diagnosis,
         )
-        answer = self.status.diagnosed(without_secrets(known, self._secrets))
+        told = with_sentences(known)
+        answer = self.status.diagnosed(without_secrets(told, self._secrets))
         place = f" ({answer.location})" if answer.location else ""
         self.told = f"{answer.sentence.rstrip('.')}{place}"
         message = "The bottleneck is known, and fixes for it are looked for"

@@ -1,6 +1,6 @@
 """Lines of the user's own code: what they cost, the most that can be gained, what to write."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.bounds import LARGEST_BOUND
@@ -55,6 +55,7 @@ def blocks(report: Report) -> list[Block]:
 
 def _told(report: Report) -> Sequence[Finding]:
     recommended = {fix.location for fix in report.recommendation.fixes if fix.location}
+    cured = is_cured(report)
     tried = {name for trial in report.trials if trial.speedup for name in trial.fixes}
     findings = [
         finding
@@ -62,15 +63,17 @@ def _told(report: Report) -> Sequence[Finding]:
         if finding.location is not None
         and finding.location not in recommended
         and (finding.share_of_step or 0.0) >= _LEAST
-        and (finding.shape or (_is_uncured(finding) and not tried & set(finding.fixes)))
+        and (finding.shape or (not cured and _is_uncured(finding, tried)))
     ]
     return sorted(findings, key=lambda finding: -(finding.share_of_step or 0.0))
 
 
-def _is_uncured(finding: Finding) -> bool:
+def _is_uncured(finding: Finding, tried: Set[str]) -> bool:
+    """Return True for a function that holds half of the step, and of which no fix was tried."""
     check = catalogue.checks().get(finding.check)
     is_function = check is not None and check.of_own_code
-    return is_function and (finding.share_of_step or 0.0) >= _HALF
+    is_large = (finding.share_of_step or 0.0) >= _HALF
+    return is_function and is_large and tried.isdisjoint(finding.fixes)
 
 
 def large_findings(report: Report, told: Sequence[Evidence]) -> list[str]:
