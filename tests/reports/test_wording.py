@@ -15,7 +15,7 @@ from samples import (
     refused_heavy,
 )
 
-from torchdoctor.reports import terminal, wording
+from torchdoctor.reports import own_code, terminal, wording
 from torchdoctor.reports.formats import document, rendered
 from torchdoctor.reports.wording import program_failed
 from torchdoctor.words import (
@@ -374,3 +374,14 @@ def test_one_pair_recommends_nothing_and_a_busy_machine_is_said_beside_the_figur
     assert "LOOKS FASTER, not proven" in shown and "RECOMMENDED" not in shown
     assert "in 1 pair of launches, on a busy machine" in shown
     assert "1 pairs" not in rendered(once, "terminal")
+
+
+def test_a_line_whose_cost_a_recommended_fix_ends_has_a_cure() -> None:
+    """ "No cure is known for this line" stood below the cure that had been measured."""
+    whole = loader_bound()
+    line = Location(file="train.py", line=43)
+    hot = Finding(check="hot-call", share_of_step=0.88, location=line, severity="moderate")
+    told = replace(whole.diagnosis, findings=[*whole.diagnosis.findings, hot])
+    cured = replace(whole, diagnosis=told)
+    assert own_code.blocks(cured) == []
+    assert own_code.blocks(replace(cured, recommendation=Recommendation())) != []

@@ -52,6 +52,7 @@ def _main(
     """Why is this PyTorch training slow, and what exactly should change?"""
 
 
+_INTERRUPTED = 130
 _HINT = re.compile(r"\. Did you mean (.*)\?$")
 # typer exports no name for the error of which this is one kind.
 UNUSABLE: type[Exception] = typer.BadParameter.__mro__[1]
@@ -117,7 +118,7 @@ def _by_ctrl_c(end: BaseException | None) -> bool:
 
 def _interrupted() -> int:
     _say("torchdoctor: interrupted.")
-    return 130
+    return _INTERRUPTED
 
 
 def _usage(error: Any) -> str:
@@ -160,6 +161,8 @@ def main() -> None:
         _check_command(sys.argv[1:])
         check_address_space()
         code = app(prog_name="torchdoctor", standalone_mode=False)
+        if code == _INTERRUPTED:  # typer makes it of Ctrl-C outside of what a command handles
+            sys.exit(_interrupted())
         if isinstance(code, int) and code:
             sys.exit(code)
     except UNUSABLE as error:

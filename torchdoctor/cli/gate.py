@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -102,7 +102,14 @@ def gate(
         )
         report = _measured(workload, against, baseline, settings, files, quiet)
         _hand_out(report, files, details, format)
-    raise typer.Exit(130 if report.interrupted else _EXIT[report.verdict])
+    _end(report)
+
+
+def _end(report: GateReport) -> NoReturn:
+    """End with the code of the verdict."""
+    if report.interrupted:
+        raise SystemExit(130)  # of typer's own it would mean that nothing was said of it
+    raise typer.Exit(_EXIT[report.verdict])
 
 
 def _measured(

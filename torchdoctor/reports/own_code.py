@@ -1,8 +1,9 @@
 """Lines of the user's own code: what they cost, the most that can be gained, what to write."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from torchdoctor.advice import catalogue
+from torchdoctor.facts.bounds import LARGEST_BOUND
 from torchdoctor.facts.known_shapes import known_shapes
 from torchdoctor.reports.document import Block, KeyFigures
 from torchdoctor.words import Evidence, Report
@@ -14,12 +15,13 @@ _MOST = 2
 _HALF = 0.5
 _LEAST = 0.05  # of the step, from where on a line is told
 _NO_CURE = "no cure is known for this line"
-_MOST_SHARE = 0.99  # keeps a bound finite
 
 
 def most_gain(share: float | None) -> str:
-    """Return the most that a part of the step can give, as "5.6x at most"; empty: not known."""
-    return f"{ratio(1 / (1 - min(share, _MOST_SHARE)))}x at most" if share else ""
+    """Return the most that a part of the step can give, as "5.6x at most"; "" of nearly all."""
+    if not share or share >= 1 - 1 / LARGEST_BOUND:
+        return ""
+    return f"{ratio(1 / (1 - share))}x at most"
 
 
 def most_gain_of_cause(report: Report) -> str:
@@ -44,7 +46,8 @@ def blocks(report: Report) -> list[Block]:
         shape = known_shapes().get(finding.shape or "")
         cost = f"{percent(finding.share_of_step or 0.0)} of the step"
         write = clean(shape.write) if shape is not None else _NO_CURE
-        about = f"{cost}, {most_gain(finding.share_of_step)}   {write}"
+        figures = ", ".join(filter(None, [cost, most_gain(finding.share_of_step)]))
+        about = f"{figures}   {write}"
         rows.setdefault(finding.shape or at, (at, about))
     shown = list(rows.values())[:_MOST]
     return [KeyFigures("IN YOUR CODE, not measured", "", shown)] if shown else []
@@ -52,6 +55,7 @@ def blocks(report: Report) -> list[Block]:
 
 def _told(report: Report) -> Sequence[Finding]:
     recommended = {fix.location for fix in report.recommendation.fixes if fix.location}
+    cured = is_cured(report)
     tried = {name for trial in report.trials if trial.speedup for name in trial.fixes}
     findings = [
         finding
@@ -59,15 +63,17 @@ def _told(report: Report) -> Sequence[Finding]:
         if finding.location is not None
         and finding.location not in recommended
         and (finding.share_of_step or 0.0) >= _LEAST
-        and (finding.shape or (_is_uncured(finding) and not tried & set(finding.fixes)))
+        and (finding.shape or (not cured and _is_uncured(finding, tried)))
     ]
     return sorted(findings, key=lambda finding: -(finding.share_of_step or 0.0))
 
 
-def _is_uncured(finding: Finding) -> bool:
+def _is_uncured(finding: Finding, tried: Set[str]) -> bool:
+    """Return True for a function that holds half of the step, and of which no fix was tried."""
     check = catalogue.checks().get(finding.check)
     is_function = check is not None and check.of_own_code
-    return is_function and (finding.share_of_step or 0.0) >= _HALF
+    is_large = (finding.share_of_step or 0.0) >= _HALF
+    return is_function and is_large and tried.isdisjoint(finding.fixes)
 
 
 def large_findings(report: Report, told: Sequence[Evidence]) -> list[str]:
