@@ -175,19 +175,25 @@ open("counts.json", "w").write(json.dumps(counts))
 """
 
 
-def test_a_program_on_the_second_gpu_is_waited_for_and_described_there(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SECOND_DEVICE)
+def timed_on_two(program: str, folder: Path) -> Probed:
+    """The launch of a trial, in blocks that take turns, with two devices."""
+    (folder / "train.py").write_text(program)
     settings = f"devices=2;kernel:mm={FAST_MS * 1000}"
     boundary = {"kind": "optimizer", "ident": 0, "every": 1}
-    (tmp_path / "channel").mkdir()
+    (folder / "channel").mkdir()
     for turn in range(6):
-        (tmp_path / "channel" / f"go-{turn}").touch()
+        (folder / "channel" / f"go-{turn}").touch()
     turns = {"warmup_steps": 3, "block_steps": 4, "discard_steps": 1, "block_most_s": 60.0}
     timed = run_probed(
-        ["train.py"], tmp_path, tmp_path, forked=True, purpose="time", phases=False,
+        ["train.py"], folder, folder, forked=True, purpose="time", phases=False,
         boundary=boundary, turns=turns, env={**devices.variables(), "SIMULATED_GPU": settings},
     )  # fmt: skip
     assert timed.said() == [] and timed.returncode == 0, timed.stderr
+    return timed
+
+
+def test_a_program_on_the_second_gpu_is_waited_for_and_described_there(tmp_path: Path) -> None:
+    timed = timed_on_two(SECOND_DEVICE, tmp_path)
     first, second = json.loads((tmp_path / "counts.json").read_text())
     assert first == 0 and second >= 2 * timed.count(step_log.BLOCK_BEGIN) > 2
     facts = timed.facts[timed.main_pid]
@@ -244,18 +250,7 @@ open("counts.json", "w").write(json.dumps(counts))
 def test_a_model_over_two_gpus_is_waited_for_on_both_and_its_memory_is_summed(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "train.py").write_text(PIPELINE)
-    settings = f"devices=2;kernel:mm={FAST_MS * 1000}"
-    boundary = {"kind": "optimizer", "ident": 0, "every": 1}
-    (tmp_path / "channel").mkdir()
-    for turn in range(6):
-        (tmp_path / "channel" / f"go-{turn}").touch()
-    turns = {"warmup_steps": 3, "block_steps": 4, "discard_steps": 1, "block_most_s": 60.0}
-    timed = run_probed(
-        ["train.py"], tmp_path, tmp_path, forked=True, purpose="time", phases=False,
-        boundary=boundary, turns=turns, env={**devices.variables(), "SIMULATED_GPU": settings},
-    )  # fmt: skip
-    assert timed.said() == [] and timed.returncode == 0, timed.stderr
+    timed = timed_on_two(PIPELINE, tmp_path)
     waits = json.loads((tmp_path / "counts.json").read_text())
     assert min(waits) >= 2 * timed.count(step_log.BLOCK_BEGIN) > 2
     facts = timed.facts[timed.main_pid]

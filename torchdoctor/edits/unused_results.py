@@ -1,6 +1,7 @@
 """Whether the training reads what a function returns, or only what is printed and logged does."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,9 +35,15 @@ def only_reported(files: list[str], function: str) -> bool:
 
 def _parsed(file: str) -> ast.Module | None:
     try:
-        return ast.parse(Path(file).read_text(encoding="utf-8"))
+        return _tree(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
         return None
+
+
+@functools.lru_cache(maxsize=8)
+def _tree(source: str) -> ast.Module:
+    """Return the syntax tree of a source, which is asked about for each of its functions."""
+    return ast.parse(source)
 
 
 def _statements(scope: ast.AST) -> Iterator[ast.stmt]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torchdoctor.facts import touched
+from torchdoctor.facts.stacks import by_function
 from torchdoctor.words import Location, Recording, StackSample, Touches
 
 LEAST_SHARE = 0.05  # of the step, from where on an experiment on a call may show something
@@ -57,14 +58,10 @@ def hot_calls(recording: Recording) -> list[HotCall]:
     loops = {_function(row) for row in stacks if row.phase in _LEARNING}
     if not loops or _count(stacks) < _FEWEST:
         return []  # without the loop's own samples any function may be the loop
-    groups: dict[tuple[str, str], list[StackSample]] = {}
-    for row in stacks:
-        if _function(row) not in loops:
-            groups.setdefault(_function(row), []).append(row)
-    calls = [
-        HotCall(share=sampled_share(recording, rows), rows=sorted(rows, key=lambda row: -row.count))
-        for rows in groups.values()
-    ]
+    calls = []
+    for place in by_function(row for row in stacks if _function(row) not in loops):
+        share = sampled_share(recording, place.rows)
+        calls.append(HotCall(share=share, rows=sorted(place.rows, key=lambda row: -row.count)))
     calls = [call for call in calls if call.is_called and call.share >= LEAST_SHARE]
     return sorted(calls, key=lambda call: -call.share)
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchdoctor.facts.analysed import calls_of
+from torchdoctor.facts.hot_calls import sampled_calls
 from torchdoctor.facts.loading import HANDED_OVER_S
 from torchdoctor.facts.lookup import changes_itself, data_wait_share, place
 from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 from torchdoctor.facts.touched import calls
-from torchdoctor.words import Location, Recording, Settings, TensorCall, Touches
+from torchdoctor.words import Location, Recording, Settings, StackSample, TensorCall, Touches
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 
@@ -51,6 +52,24 @@ def is_replicated(recording: Recording) -> bool:
 def with_own_command(code: str, recording: Recording) -> str:
     """Return a page's code with the command that starts this program on all GPUs."""
     return code.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledLines:
+    """A fix of certain lines of the program's own: those that the sampled stacks show."""
+
+    rows: Callable[[Recording], list[StackSample]]  # the line to name first
+    label: str  # of what they do
+    none: str  # why it is refused where there are none
+
+    def refuses(self, recording: Recording) -> str | None:
+        return None if self.rows(recording) else self.none
+
+    def touches(self, recording: Recording) -> Touches:
+        return sampled_calls(recording, self.rows(recording), self.label)
+
+    def location(self, recording: Recording) -> Location | None:
+        return next((row.location for row in self.rows(recording)), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,9 +24,10 @@ What is reported is up to nine calls old, unless the call is moved to where it i
 from typing import Any
 
 from torchdoctor.edits.unused_results import only_reported
-from torchdoctor.facts.hot_calls import HotCall, hot_calls, sampled_calls
+from torchdoctor.facts.hot_calls import HotCall, hot_calls
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, Touches
+from torchdoctor.fixes._parts import SampledLines
+from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
 
 _EVERY = 10
 
@@ -40,10 +41,15 @@ def _calls(recording: Recording) -> list[HotCall]:
     return calls
 
 
-def refuses(recording: Recording) -> str | None:
-    if not _calls(recording):
-        return "No function was seen that takes long and only reports."
-    return None
+def _rows(recording: Recording) -> list[StackSample]:
+    return [row for call in _calls(recording)[:1] for row in call.rows]
+
+
+_CALL = SampledLines(
+    rows=_rows,
+    label="the call that only reports",
+    none="No function was seen that takes long and only reports.",
+)
 
 
 def settings(recording: Recording) -> list[Settings]:
@@ -51,15 +57,6 @@ def settings(recording: Recording) -> list[Settings]:
         {"function": call.function, "every": _EVERY, "file": call.top.file}
         for call in _calls(recording)[:1]
     ]
-
-
-def touches(recording: Recording) -> Touches:
-    rows = [row for call in _calls(recording)[:1] for row in call.rows]
-    return sampled_calls(recording, rows, "the call that only reports")
-
-
-def location(recording: Recording) -> Location | None:
-    return next((call.top for call in _calls(recording)), None)
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -97,13 +94,13 @@ FIX: FixSpec = FixSpec(
     when="between steps",
     p_helps=0.8,
     needs_finding=True,
-    refuses=refuses,
+    refuses=_CALL.refuses,
     suits=lambda trace: False,
     settings=settings,
     says=lambda settings: f"call {settings.get('function', 'it')} every tenth time",
-    touches=touches,
+    touches=_CALL.touches,
     apply=apply,
-    location=location,
+    location=_CALL.location,
     instruction=instruction,
     example=Example(
         code="""

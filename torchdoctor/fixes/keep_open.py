@@ -29,8 +29,8 @@ import sys
 import zipfile
 from typing import Any
 
-from torchdoctor.facts.hot_calls import sampled_calls
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, StackSample, Touches
+from torchdoctor.fixes._parts import SampledLines
+from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
 
 _OPENERS = (("lmdb", "open"), ("sqlite3", "connect"))
 _OPENS = re.compile(r"\bZipFile\(|\blmdb\.open\(|\bsqlite3\.connect\(")
@@ -41,16 +41,9 @@ def _rows(recording: Recording) -> list[StackSample]:
     return [row for row in recording.main.stacks if _OPENS.search(row.text)]
 
 
-def refuses(recording: Recording) -> str | None:
-    return None if _rows(recording) else "No line was seen that opens a file or a connection."
-
-
-def touches(recording: Recording) -> Touches:
-    return sampled_calls(recording, _rows(recording), "opening files")
-
-
-def location(recording: Recording) -> Location | None:
-    return next((row.location for row in _rows(recording)), None)
+_LINES = SampledLines(
+    rows=_rows, label="opening files", none="No line was seen that opens a file or a connection."
+)
 
 
 class _Open:
@@ -151,11 +144,11 @@ FIX: FixSpec = FixSpec(
     p_helps=0.7,
     needs_finding=True,
     offered_untried=False,
-    refuses=refuses,
+    refuses=_LINES.refuses,
     suits=lambda trace: False,
-    touches=touches,
+    touches=_LINES.touches,
     apply=apply,
-    location=location,
+    location=_LINES.location,
     instruction=lambda settings, recording: FIX.permanent_form,
     example=Example(
         code="""

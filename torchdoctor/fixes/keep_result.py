@@ -25,9 +25,10 @@ result that is changed in place, or that carries gradients, is not kept.
 
 from typing import Any
 
-from torchdoctor.facts.hot_calls import HotCall, hot_calls, sampled_calls
+from torchdoctor.facts.hot_calls import HotCall, hot_calls
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, Touches
+from torchdoctor.fixes._parts import SampledLines
+from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
 
 _MOST_KEPT = 8  # results
 _MISSES = 12  # calls without any answer, after which there is none to expect
@@ -40,24 +41,20 @@ def _calls(recording: Recording) -> list[HotCall]:
     return [call for call in hot_calls(recording) if call.function not in _NEVER_SAME]
 
 
-def refuses(recording: Recording) -> str | None:
-    if not _calls(recording):
-        return "No function of the program's own holds a twentieth of the step."
-    return None
+def _rows(recording: Recording) -> list[StackSample]:
+    return [row for call in _calls(recording)[:1] for row in call.rows]
+
+
+_CALL = SampledLines(
+    rows=_rows,
+    label="the call whose result is kept",
+    none="No function of the program's own holds a twentieth of the step.",
+)
 
 
 def settings(recording: Recording) -> list[Settings]:
     calls = _calls(recording)[:_TRIED]
     return [{"function": call.function, "file": call.top.file} for call in calls]
-
-
-def touches(recording: Recording) -> Touches:
-    rows = [row for call in _calls(recording)[:1] for row in call.rows]
-    return sampled_calls(recording, rows, "the call whose result is kept")
-
-
-def location(recording: Recording) -> Location | None:
-    return next((call.top for call in _calls(recording)), None)
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -194,13 +191,13 @@ FIX: FixSpec = FixSpec(
     when="between steps",
     p_helps=0.4,
     needs_finding=True,
-    refuses=refuses,
+    refuses=_CALL.refuses,
     suits=lambda trace: False,
     settings=settings,
     says=lambda settings: f"keep what {settings.get('function', 'the function')} returns",
-    touches=touches,
+    touches=_CALL.touches,
     apply=apply,
-    location=location,
+    location=_CALL.location,
     instruction=instruction,
     example=Example(
         code="""

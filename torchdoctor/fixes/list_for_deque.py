@@ -28,9 +28,9 @@ import random
 from collections.abc import MutableSequence
 from typing import Any
 
-from torchdoctor.facts.hot_calls import sampled_calls
 from torchdoctor.facts.known_shapes import shape_of
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, StackSample, Touches
+from torchdoctor.fixes._parts import SampledLines
+from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
 
 _SHAPES = ("sample-of-a-deque", "deque-indexed")
 
@@ -43,16 +43,9 @@ def _rows(recording: Recording) -> list[StackSample]:
     return rows
 
 
-def refuses(recording: Recording) -> str | None:
-    return None if _rows(recording) else "No line was seen that samples from a deque."
-
-
-def touches(recording: Recording) -> Touches:
-    return sampled_calls(recording, _rows(recording), "reading the deque")
-
-
-def location(recording: Recording) -> Location | None:
-    return next((row.location for row in _rows(recording)), None)
+_LINES = SampledLines(
+    rows=_rows, label="reading the deque", none="No line was seen that samples from a deque."
+)
 
 
 class _Ring(MutableSequence):  # type: ignore[type-arg]
@@ -166,11 +159,11 @@ FIX: FixSpec = FixSpec(
     when="between steps",
     p_helps=0.8,
     needs_finding=True,
-    refuses=refuses,
+    refuses=_LINES.refuses,
     suits=lambda trace: False,
-    touches=touches,
+    touches=_LINES.touches,
     apply=apply,
-    location=location,
+    location=_LINES.location,
     instruction=lambda settings, recording: FIX.permanent_form,
     example=Example(
         code="""

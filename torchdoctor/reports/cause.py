@@ -7,11 +7,10 @@ from pathlib import Path
 from torchdoctor.reports import own_code
 from torchdoctor.reports.document import Block, sentences
 from torchdoctor.reports.verdict import Statement, quoted, statements
+from torchdoctor.reports.wording import LONGEST_PLACE
 from torchdoctor.words import Evidence, Report
 from torchdoctor.words.figures import clean, place
-from torchdoctor.words.report import Finding
 
-LONGEST_PLACE = 44  # characters of a path; its end says most
 _LONGEST_PROOF = 150  # characters: two lines of a narrow terminal
 _NOT_PROFILED = "No profiler window fitted into the budget: its operators are not known."
 
@@ -44,23 +43,15 @@ def _placed(statement: Statement, report: Report) -> str:
     return f"{sentence.removesuffix('.')} ({where})." if where else sentence
 
 
-def _finding(report: Report) -> Finding | None:
-    """Return the finding behind the verdict, or the first severe one."""
-    told = report.diagnosis
-    named = [finding for finding in told.findings if finding.check == told.detail]
-    severe = [finding for finding in told.findings if finding.severity == "high"]
-    return next(iter(named or severe), None)
-
-
 def _not_profiled(report: Report) -> str:
     """Return that no window was recorded, where nothing was found for that reason; or ""."""
     is_unprofiled = report.steps is not None and report.trace is None
-    return _NOT_PROFILED if is_unprofiled and _finding(report) is None else ""
+    return _NOT_PROFILED if is_unprofiled and report.diagnosis.explaining is None else ""
 
 
 def _proof(report: Report, verdict: Sequence[Statement]) -> Evidence | None:
     """Return a fact of the finding behind the verdict that the verdict has not said."""
-    finding = _finding(report)
+    finding = report.diagnosis.explaining
     if finding is None:
         return None
     repeated = quoted(report.diagnosis)

@@ -26,6 +26,7 @@ from torchdoctor.words import Finding, RecommendedFix, Report
 from torchdoctor.words.figures import (
     clean,
     fix_with_settings,
+    fixes_alone,
     fixes_with_settings,
     memory_change,
     percent,
@@ -173,7 +174,7 @@ def _trials(report: Report) -> list[document.Block]:
     rows = []
     for trial in measured(report):
         cells = [
-            " + ".join(map(clean, trial.fixes)),
+            fixes_alone(trial.fixes),
             settings_of_all(trial.fixes),
             speedup(trial.speedup, trial.pairs),
             verdict_of(trial),

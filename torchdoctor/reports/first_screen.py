@@ -10,7 +10,7 @@ from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
 from torchdoctor.reports import handed_out, network, other_load, own_code, unobserved, wording
 from torchdoctor.reports.bounds_shown import by_hand_at_most, worth_of
-from torchdoctor.reports.cause import LONGEST_PLACE, cause
+from torchdoctor.reports.cause import cause
 from torchdoctor.reports.document import (
     Bars,
     Block,
@@ -35,6 +35,7 @@ from torchdoctor.reports.trial_rows import (
     verdict_of,
 )
 from torchdoctor.reports.vocabulary import step_of
+from torchdoctor.reports.wording import LONGEST_PLACE
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
@@ -52,6 +53,7 @@ from torchdoctor.words.figures import (
     clean,
     counted,
     duration,
+    fixes_alone,
     fixes_with_settings,
     memory_change,
     percent,
@@ -566,5 +568,5 @@ def _name(fixes: FixSet, longest: int = _NAME) -> str:
     named = catalogue.named(fixes)
     name = fixes_with_settings(named)
     if len(name) > longest and len(named) > 1:
-        name = " + ".join(map(clean, named))  # which fixes they are says more than their settings
+        name = fixes_alone(named)  # which fixes they are says more than their settings
     return textwrap.shorten(name, longest, placeholder=" …")

@@ -22,6 +22,7 @@ from torchdoctor.words.figures import (
     clean,
     counted,
     fix_with_settings,
+    fixes_alone,
     fixes_with_settings,
     memory,
     relative,
@@ -149,7 +150,7 @@ def problem_of_patch(report: Report, wanted: FixSet) -> RejectedPatch | None:
 def rejected_sentence(rejected: RejectedPatch, with_settings: bool = True) -> str:
     """Return what was tried as a patch and how it came out, or why it was not tried."""
     fixes = rejected.fixes
-    names = fixes_with_settings(fixes) if with_settings else " + ".join(map(clean, fixes))
+    names = fixes_with_settings(fixes) if with_settings else fixes_alone(fixes)
     detail = _last_line(rejected.detail)
     if rejected.problem == "lacks-edit":
         lacking = f", because {detail} has no certain edit" if detail in rejected.fixes else ""

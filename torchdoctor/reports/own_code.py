@@ -6,11 +6,11 @@ from torchdoctor.advice import catalogue
 from torchdoctor.facts.bounds import LARGEST_BOUND
 from torchdoctor.facts.known_shapes import known_shapes
 from torchdoctor.reports.document import Block, KeyFigures
+from torchdoctor.reports.wording import LONGEST_PLACE
 from torchdoctor.words import Evidence, Report
 from torchdoctor.words.figures import clean, percent, place, ratio
 from torchdoctor.words.report import Finding
 
-_PLACE = 44  # characters of a path; its end says most
 _MOST = 2
 _HALF = 0.5
 _LEAST = 0.05  # of the step, from where on a line is told
@@ -42,7 +42,7 @@ def blocks(report: Report) -> list[Block]:
     """Return the lines with a known cure, and one of half of the step without any."""
     rows: dict[str, tuple[str, str]] = {}
     for finding in _told(report):
-        at = place(finding.location, report.workload.cwd, _PLACE)
+        at = place(finding.location, report.workload.cwd, LONGEST_PLACE)
         shape = known_shapes().get(finding.shape or "")
         cost = f"{percent(finding.share_of_step or 0.0)} of the step"
         write = clean(shape.write) if shape is not None else _NO_CURE
@@ -89,7 +89,7 @@ def large_findings(report: Report, told: Sequence[Evidence]) -> list[str]:
             continue
         first = finding.evidence[0]
         sentence = clean(first.sentence)
-        at = place(finding.location, report.workload.cwd, _PLACE)
+        at = place(finding.location, report.workload.cwd, LONGEST_PLACE)
         if at and first.location is None:
             sentence = f"{sentence.removesuffix('.')} ({at})."
         sentences.append(sentence)

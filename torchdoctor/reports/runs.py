@@ -7,8 +7,9 @@ from torchdoctor.advice import catalogue
 from torchdoctor.facts.outcomes import is_proven
 from torchdoctor.reports.document import Document, Row, sections, table
 from torchdoctor.reports.formats import program
+from torchdoctor.words import set_of
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import SHARE_LABELS, clean, counted, percent, speedup
+from torchdoctor.words.figures import SHARE_LABELS, counted, fixes_alone, percent, speedup
 from torchdoctor.words.record_files import read_report
 
 
@@ -36,9 +37,9 @@ def _row(file: Path) -> Row:
     cause = SHARE_LABELS.get(branch, "no part of the step")
     cause += f", {percent(share)}" if share is not None else ""
     faster = recommended.speedup is not None and recommended.speedup.low > 1
-    names = " + ".join(catalogue.name(fix.fix) for fix in recommended.fixes)
+    names = fixes_alone(catalogue.named(set_of(recommended.fixes)))
     open_yet = "" if is_proven(recommended.speedup, recommended.pairs) else ", not proven"
-    figures = f"{clean(names)}: {speedup(recommended.speedup)}{open_yet}"
+    figures = f"{names}: {speedup(recommended.speedup)}{open_yet}"
     gain = figures if faster else "nothing yet"
     command = program(report.workload.command, str(Path.cwd()))
     return Row([file.parent.name, command, cause, gain], "good" if faster and not open_yet else "")

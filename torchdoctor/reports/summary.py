@@ -110,14 +110,10 @@ def _place(location: Location | None, report: Report) -> str | None:
 
 
 def _cause(report: Report) -> str | None:
-    told = report.diagnosis
-    named = [x for x in told.findings if x.check == told.detail]
-    finding = next(iter(named or [x for x in told.findings if x.severity == "high"]), None)
-    return (
-        _of_check(finding.check, [x.sentence for x in finding.evidence])
-        if finding is not None
-        else told.detail
-    )
+    finding = report.diagnosis.explaining
+    if finding is None:
+        return report.diagnosis.detail
+    return _of_check(finding.check, [x.sentence for x in finding.evidence])
 
 
 def _of_check(check: str, evidence: Sequence[str]) -> str:

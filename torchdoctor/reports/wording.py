@@ -21,6 +21,7 @@ from torchdoctor.words.figures import (
     seconds,
 )
 
+LONGEST_PLACE = 44  # characters of a path; its end says most
 _MEAN_APART = 0.03  # of the median, from where on both are said
 _LONGEST_LINE, _LAST_LINES = 200, 40  # of a program's output that is looked at
 _PLACES = re.compile(r'File "([^"<>]+)", line (\d+)')

@@ -150,6 +150,11 @@ def fixes_with_settings(fixes: FixSet) -> str:
     return " + ".join(fix_with_settings(fix, values) for fix, values in fixes.items())
 
 
+def fixes_alone(fixes: FixSet) -> str:
+    """Return a set without its settings, as "loader-workers + set-to-none"."""
+    return " + ".join(map(clean, fixes))
+
+
 def settings_of_all(fixes: FixSet) -> str:
     """Return the settings of all fixes of a set in a row: "num_workers=4, threads=2"."""
     return ", ".join(text for values in fixes.values() if (text := settings(values)))

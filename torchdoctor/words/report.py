@@ -77,6 +77,13 @@ class Diagnosis:
     #: Highest severity first, then the largest share (none: 0.25). Shares overlap.
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def explaining(self) -> Finding | None:
+        """Return the finding that explains the bottleneck, else the first severe one."""
+        named = [finding for finding in self.findings if finding.check == self.detail]
+        severe = [finding for finding in self.findings if finding.severity == "high"]
+        return next(iter(named or severe), None)
+
 
 def quantile(ordered: Sequence[float], share: float) -> float:
     """Return a quantile of ascending figures (at least one), as numpy gives it."""

@@ -5,19 +5,15 @@ the line that the stacks showed. It is answered from memory only where something
 the last answer, and with gradients, so that an evaluation that uses it gets batches of its own.
 """
 
-import functools
 import itertools
 import os
 import sys
-import types
-from pathlib import Path
 from typing import Any
 
 from torchdoctor.facts.stacks import inline_preparation
 from torchdoctor.words import CeilingSpec, Recording, Settings
 
 _LEAST_SHARE = 0.05  # as for a DataLoader
-_YIELDS = 0x20 | 0x80 | 0x200  # flags of generators, coroutines and asynchronous generators
 _OF_TORCH = f"{os.sep}torch{os.sep}"
 
 
@@ -52,7 +48,10 @@ class _BatchFunction:
 
     def __init__(self, torch: Any, settings: Settings, program: Any) -> None:
         self.torch, self.settings, self.program = torch, settings, program
-        self.replaced: list[tuple[Any, str, Any]] = []  # (module or class, name, value)
+        self.held = program.held_functions(
+            "A generator prepares the batches: no call returns one.",
+            "The function that prepares batches is held by no module or class.",
+        )
         self.callers: list[Any] = []  # codes above the line that prepares, innermost first
         self.code: Any = None  # of the function that is answered; known once for all
         self.forget()
@@ -65,48 +64,21 @@ class _BatchFunction:
         """Answer the function, or watch the one of the line until it is known which to answer."""
         self.forget()
         if self.code is not None:
-            self.put(lambda code: code is self.code, self.answering)
+            self.held.put(lambda code: code is self.code, self.answering)
             return
-        file, name = Path(self.settings["file"]).absolute(), self.settings["function"]
-        self.put(
-            lambda code: code.co_name == name and Path(code.co_filename).absolute() == file,
-            self.watching,
-        )
+        is_of_line = self.program.is_at(self.settings["file"], self.settings["function"])
+        self.held.put(is_of_line, self.watching)
 
     def stop(self) -> None:
         """Put the functions back as they were."""
-        while self.replaced:
-            owner, name, value = self.replaced.pop()
-            setattr(owner, name, value)
+        self.held.take_back()
         self.forget()
-
-    def put(self, suits: Any, make: Any) -> None:
-        """Put another function wherever a module or a class holds one whose code is meant."""
-        modules = [m for m in list(sys.modules.values()) if type(m) is types.ModuleType]
-        classes = [c for m in modules for c in list(vars(m).values()) if issubclass(type(c), type)]
-        made: dict[int, Any] = {}
-        for owner in {id(owner): owner for owner in [*modules, *classes]}.values():
-            for name, value in list(vars(owner).items()):
-                plain = value.__func__ if type(value) in (staticmethod, classmethod) else value
-                inner = _undecorated(plain)
-                if inner is None or not suits(inner.__code__):
-                    continue
-                if any(plain is new for new in made.values()):
-                    continue
-                if inner.__code__.co_flags & _YIELDS:
-                    self.program.refuse("A generator prepares the batches: no call returns one.")
-                new = made.setdefault(id(plain), make(plain))
-                self.replaced.append((owner, name, value))
-                setattr(owner, name, new if plain is value else type(value)(new))
-        if not self.replaced:
-            self.program.refuse("The function that prepares batches is held by no module or class.")
 
     def watching(self, old: Any) -> Any:
         """Note the callers of the function."""
 
-        @functools.wraps(old)
         def function(*args: Any, **kwargs: Any) -> Any:
-            self.callers = [_undecorated(old).__code__, *_codes(sys._getframe(1))]
+            self.callers = [self.program.undecorated(old).__code__, *_codes(sys._getframe(1))]
             return old(*args, **kwargs)
 
         return function
@@ -114,7 +86,6 @@ class _BatchFunction:
     def answering(self, old: Any) -> Any:
         """Return the last result, where something was learned since the last answer."""
 
-        @functools.wraps(old)
         def function(*args: Any, **kwargs: Any) -> Any:
             # Which split is asked for matters; a number of the step does not.
             key = tuple(x for x in (*args, *kwargs.values()) if isinstance(x, (str, bool)))
@@ -161,15 +132,6 @@ class _BatchFunction:
         self.code = called[-1]
         self.stop()
         self.start()
-
-
-def _undecorated(value: Any) -> Any:
-    """Return the function below its decorators; None if it is no function."""
-    while type(value) is types.FunctionType:
-        if "__wrapped__" not in vars(value):
-            return value
-        value = vars(value)["__wrapped__"]
-    return None
 
 
 def _codes(frame: Any) -> list[Any]:

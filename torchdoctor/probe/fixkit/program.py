@@ -18,9 +18,8 @@ from ..hooks import file_reads
 from ..hooks.compile_log import CompileLog
 from ..measure import nested
 from ..wrapping import around_steps, stand_in, temporary_count
-from . import answered_calls, read_redirect, second_loader, training_state
+from . import answered_calls, held_functions, read_redirect, second_loader, training_state
 from .gradient_scaling import GradientScaling
-from .held_functions import HeldFunction
 from .replayed import Replayed
 from .sample_cache import SampleCache
 
@@ -61,9 +60,12 @@ class Program:
         self.compile_log, self.replayed = partial(CompileLog, torch), partial(Replayed, torch)
         self.gradient_scaling = partial(GradientScaling, torch, self)
         self.sample_cache = partial(SampleCache, torch)
+        self.held_functions = partial(held_functions.HeldFunctions, self)
 
     is_array = staticmethod(nested.is_array)
     temporary_count = staticmethod(temporary_count)
+    is_at = staticmethod(held_functions.is_at)
+    undecorated = staticmethod(held_functions.undecorated)
     compiled_with_it = staticmethod(dynamo_frames.compiled_for_the_program)
 
     @property
@@ -224,8 +226,12 @@ class Program:
 
     def replace_function(self, file, name, make):
         """Call make(old) in place of a function of the program's own, from the first batch on."""
-        held = HeldFunction(self, file, name, make)
-        self.at_first_batch(held.start, held.stop)
+        held = self.held_functions(
+            "%s is a generator: no call returns its result." % name,
+            "The function %s is held by no module or class." % name,
+        )
+        suits = held_functions.is_at(file, name)
+        self.at_first_batch(lambda: held.put(suits, make), held.take_back)
 
     def _only_from_the_start(self):
         # "failed", not "refused": from its start the program may well be run with it.

@@ -30,7 +30,7 @@ from torchdoctor.reports.run_columns import Measured, read_measured, trace_files
 from torchdoctor.reports.trial_rows import training
 from torchdoctor.words import Interval, Report
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import MISSING, clean, settings_of_all
+from torchdoctor.words.figures import MISSING, clean, fixes_alone, settings_of_all
 
 _MOST_POINTS = 5000  # of one curve; TensorBoard itself shows a thousand
 
@@ -202,7 +202,7 @@ def _write_trials(report: Report, folder: Path) -> None:
     rows: list[tuple[tuple[str, str, str, str], Interval | None, int | None]] = []
     for trial in report.trials:
         if trial.speedup is not None or trial.verdict == "failed":
-            fixes = " + ".join(map(clean, trial.fixes))
+            fixes = fixes_alone(trial.fixes)
             values, numerics = settings_of_all(trial.fixes), training(trial.numerics)
             cells = fixes, values, trial.verdict, numerics
             rows.append((cells, trial.speedup, trial.peak_memory_bytes))
