@@ -102,29 +102,38 @@ class FirstCall:
         self._session, self._models = session, session.models
         self._class = session.torch.nn.Module
         self._old = self._new = None
-        self._calls, self._open = 0, False
+        self._calls, self._open, self._over = 0, False, False
 
     def arm(self):
         """Take the place of `nn.Module.__call__`."""
         self._old = self._class.__call__
         self._new = functools.wraps(self._old)(dynamo_frames.pass_through(self._around(self._old)))
         self._class.__call__ = self._new
-        self._models.unwrapped = self
+        self._models.first_call = self
 
     def __enter__(self):
         """Give the place back while classes are wrapped, whose wrappers keep what they find."""
         self._disarm()
 
     def __exit__(self, *_):
-        if not self._is_over():
+        if not self._open:
+            self._rearm()
+
+    def _rearm(self):
+        if not self._is_over() and self._class.__dict__.get("__call__") is self._old:
             self._class.__call__ = self._new
+
+    def end(self):
+        """Give the place back for good: a root module is called."""
+        self._over = True
+        self._disarm()
 
     def _disarm(self):
         if self._class.__dict__.get("__call__") is self._new:
             self._class.__call__ = self._old
 
     def _is_over(self):
-        over = self._models.seen_forward or self._calls > _VAIN_CALLS
+        over = self._over or self._calls > _VAIN_CALLS
         return over or not self._session.inference.looks
 
     def _look(self, module):
@@ -143,13 +152,16 @@ class FirstCall:
     def _around(self, old):
         session, models, look = self._session, self._models, self._session.guarded(self._look)
         compiling = session.torch.compiler.is_dynamo_compiling
+        tracing = session.torch.jit.is_tracing  # it compares the classes of two passes
 
         def __call__(module, /, *args, **kwargs):
-            if compiling() or self._open or not session.on:
+            if compiling() or tracing() or self._open or not session.on:
                 return old(module, *args, **kwargs)
             look(module)
             call = type(module).__call__ if models.wraps(type(module)) else old
             self._open = True
+            # What is compiled during the call would guard on this function, and be compiled again.
+            self._disarm()
             try:
                 return call(module, *args, **kwargs)
             except BaseException as error:
@@ -157,5 +169,6 @@ class FirstCall:
                 raise
             finally:
                 self._open = False
+                self._rearm()
 
         return __call__

@@ -34,7 +34,7 @@ class Models:
         self.open_contexts = []
         self.seen_forward = False  # once settled: since the last backward
         self.settled = False  # no further scan, but for models that come later
-        self.unwrapped = contextlib.nullcontext()  # in which classes are as the program made them
+        self.first_call = None  # what stands for `nn.Module.__call__` until a forward
 
     def discover(self):
         """Scan for root modules during the first batches; again until a forward was seen."""
@@ -51,6 +51,7 @@ class Models:
 
         Models may still be wrapped then: the scans of `discover` are made all the same.
         """
+        self._stop_awaiting()  # a program that makes an optimizer trains
         if not self._looked_early:
             self._looked_early = True
             self._scan()
@@ -70,8 +71,19 @@ class Models:
 
     def take(self, module):
         """Take a module that is called by itself for a root."""
-        with self.unwrapped:
+        with self._unwrapped():
             self._session.guarded(self._add)(module)
+
+    def forward_begins(self):
+        """Note a forward of a root module."""
+        self.seen_forward = True
+        self._stop_awaiting()
+
+    def _stop_awaiting(self):
+        """Look no more for the first call of any module: what is compiled guards on its class."""
+        if self.first_call is not None:
+            self.first_call.end()
+            self.first_call = None
 
     def wraps(self, cls):
         """Return whether calls of a class are noted."""
@@ -79,8 +91,12 @@ class Models:
 
     @dynamo_frames.quietly
     def _scan(self):
-        with self.unwrapped:
+        with self._unwrapped():
             self._scan_all()
+
+    def _unwrapped(self):
+        """Return a context in which classes are as the program made them."""
+        return self.first_call or contextlib.nullcontext()
 
     def _scan_all(self):
         module_class = self._session.torch.nn.Module
@@ -312,7 +328,8 @@ class _Calls:
             if root is None:
                 return old(module, *args, **kwargs)
             try:
-                models.seen_forward = True
+                if not models.seen_forward:
+                    models.forward_begins()
                 if root.ident is None:
                     models.number(root)
                 if inference.wanted:
