@@ -424,3 +424,15 @@ def dense_gradients(recording: Recording) -> Touches:
     made = [Touched(label=label, seconds=min(made_s, trace.step_s), of_s=trace.step_s)]
     applied = host_and_device(recording, "optimizer", label, 0.0)
     return several(made if made_s else [], applied, zeroing(recording))
+
+
+def random_numbers(recording: Recording) -> Touches:
+    """Return the drawing of random numbers on the host of a device, and copies to the device."""
+    trace = traced(recording)
+    if trace is None or not trace.has_device:
+        return None
+    drawn = part(recording, "random numbers", "random numbers drawn on the host", "cpu")
+    if not drawn:
+        return drawn
+    copied = part(recording, "copies to the device", "copies to the device", "memcpy")
+    return several(drawn, copied)
