@@ -283,3 +283,37 @@ def test_each_fix_has_a_recording_in_which_it_must_not_appear(fix: str) -> None:
     if fix in NOTHING_FOR:
         assert touched_there == []
     assert not touched_there
+
+
+def of_operators(**trace: Any) -> Recording:
+    """A program of steps of 10 ms on a CPU with eight cores, and the trace of four of them."""
+    given = {"path": "t", "steps": 4, "step_s": 0.01, **trace}
+    return partial_recordings.recording(
+        {
+            "steps": {"forward_s": 0.009, "optimizer_s": 0.001},
+            "processes": [{"pid": 1, "flags": {"num_threads": 1}}],
+            "trace": given,
+        }
+    )
+
+
+def test_threads_gain_nothing_where_a_step_sleeps_or_waits() -> None:
+    """A step that slept in its forward pass was expected to gain 1.13x from other threads."""
+    asleep = of_operators(compute_s=0.0004, small_operator_s=0.0001, outside_s=0.0095)
+    assert gain_of("cpu-threads", asleep) < 1.06
+    assert catalogue.fixes()["cpu-threads"].touches(of_operators(compute_s=0.0)) == []
+    computing = of_operators(compute_s=0.008, small_operator_s=0.0)
+    assert gain_of("cpu-threads", computing) == pytest.approx(1 / (1 - 0.8 * 7 / 8))
+
+
+def test_a_graph_of_launches_leaves_what_the_device_does() -> None:
+    launches = TracedPart(seconds=0.07, beside_s=0.06)
+    assert gain_of("cuda-graphs", of_trace(launches=launches)) == pytest.approx(1 / 0.6)
+
+
+def test_tensors_drawn_on_the_host_cost_their_drawing_and_their_copies() -> None:
+    drawn = TracedPart(seconds=0.03)
+    copied = TracedPart(seconds=0.01, device_s=0.01)
+    seen = of_trace(random_numbers=drawn, copies_to_the_device=copied)
+    assert gain_of("tensor-on-device", seen) == pytest.approx(1 / 0.6)
+    assert catalogue.fixes()["tensor-on-device"].touches(of_trace()) is None, "made by other means"

@@ -153,8 +153,10 @@ def _on_host(work: _Work) -> dict[str, TracedPart]:
     products = _outermost(trace, table, _PRODUCT)
     optimizer = _marks(trace, OPTIMIZER[:1])
     zeros = _outermost(trace, table, _ZEROED)
-    fused = _fusible_on_host(work)
-    called = join(products.spans(), random.spans())
+    # An operator around a collective waits for other ranks there.
+    exchange = work.timeline.branches["communication"]
+    fused = subtract(_fusible_on_host(work), exchange)
+    called = join(products.spans(), random.spans(), exchange)
     return {
         "convolutions": work.part(None, subtract(convolutions.spans(), flat.spans())),
         "flat convolutions": work.part(None, flat.spans()),
