@@ -40,13 +40,13 @@ def remedies(
     """Return the fixes that treat or work in the largest phase; `phases_s`: of all the steps."""
     phase = FIELDS.get(largest, f"{largest}_s")
     treating = {ident for ident, check in catalogue.checks().items() if phase in check.phases}
-    seen = recording(start, process, phases_s, steps)
+    watched = recording(start, process, phases_s, steps)
     fixes: list[str] = []
     bounds: list[Bound | None] = []
     for ident, fix in catalogue.fixes().items():
         if fix.risk >= 3 or not (phase in fix.phases or treating.intersection(fix.treats)):
             continue
-        touched = fix.touches(seen)
+        touched = fix.touches(watched)
         if touched is not None and share_saved(touched) < LEAST_SHARE:
             continue
         fixes.append(ident)

@@ -148,10 +148,10 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     largest = _largest(phases, ranks)
     cause = ranks.sentence if largest == "rank" else _cause(largest, phases, log.process.location)
     cause = _changed(about["alerts"], table, training_s) or cause  # type: ignore[arg-type]
-    may_help = remedies(start, log.process, phases, result["steps"], largest)  # type: ignore[arg-type]
+    may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
-    result |= {"trying": trying, "at_most": may_help.most if trying else None}
-    return Summary(status=status, ending=ending, cause=cause, **about, **result)  # type: ignore[arg-type]
+    known = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
+    return Summary(status=status, ending=ending, **known, **about, **result)  # type: ignore[arg-type]
 
 
 def standing(run: WatchedRun, now_s: float) -> tuple[str, str, float]:
