@@ -231,6 +231,9 @@ def gains(trace: Recorded) -> dict[str, float]:
             if not any(p.match(e["name"]) for p in (PRODUCT, RANDOM, STAYS))
         ]
         stays = merged([span(e) for p in (PRODUCT, RANDOM) for e in outermost(trace.operators, p)])
+        result["use-the-gpu"] = result["cpu-threads"] = trace.gain(
+            [], [span(e) for e in trace.operators]
+        )
         spent = merged([*map(span, fused), *handed_out(trace)])
         result["torch-compile"] = trace.gain([], without(spent, stays))
         return result
@@ -247,7 +250,24 @@ def gains(trace: Recorded) -> dict[str, float]:
     rest = [e for e in kernels if id(e) not in chosen]
     torch_own = Ranges([e for e in trace.operators if re.match("aten::|torch::", e["name"])])
     rest = trace.launched_in(torch_own, rest)
-    drawn = Ranges(outermost(trace.operators, RANDOM)).all()
+    draws = outermost(trace.operators, RANDOM)
+    drawn = Ranges(draws).all()
+    launches = [e for e in of["runtime"] if "Launch" in e["name"] and "Graph" not in e["name"]]
+    called = merged([*handed_out(trace), *without(merged(map(span, launches)), optimizer.all())])
+    result["cuda-graphs"] = trace.gain([], called)
+    result["nccl-backend"] = trace.gain(of["communication"])
+    starting = defaultdict(list)
+    for event in launches:
+        starting[event.get("tid")].append(float(event["ts"]))
+    on_host = [e for e in draws if not _holds(sorted(starting[e.get("tid")]), span(e))]
+    to_device = [e for e in of["memcpy"] if re.search(r"HtoD|HostToDevice", e["name"])]
+    if on_host:
+        given = [trace.calls.get(e.get("args", {}).get("correlation")) for e in to_device]
+        held_by = [*map(span, on_host), *(span(c) for c in given if c)]
+        result["tensor-on-device"] = trace.gain(to_device, held_by)
+    biases = re.compile(r"elementwise|reduce_kernel|bias", re.I)
+    convolved = trace.launched_in(Ranges(convolving), kernels)
+    result["conv-bias-off"] = trace.gain([e for e in convolved if biases.search(e["name"])])
     handed = without(handed_out(trace), drawn)
     result["torch-compile"] = trace.gain(rest, handed, longest_of_runs(trace, rest))
     ratio = next((x for name, x in TENSOR.items() if name in trace.gpu), 16.0)
@@ -273,6 +293,10 @@ def gains(trace: Recorded) -> dict[str, float]:
     given = [span(e) for e in of["runtime"] if ALLOCATES.match(e["name"])]
     result["remove-sync"] = trace.gain([], [*without(merged(waits), busy), *given])
     return result
+
+
+def _holds(times: list[float], wanted: Span) -> bool:
+    return bisect_right(times, wanted[1]) > bisect_right(times, wanted[0])
 
 
 def _innermost(trace: Recorded, wanted: re.Pattern[str], kernels: list[dict]) -> list[dict]:

@@ -13,6 +13,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.facts import touched
 from torchdoctor.facts.bounds import bound_of
 from torchdoctor.words import Gpu, Interval, Recording, Touched, TraceStatistics, TriedCeiling
+from torchdoctor.words.specs import FixSpec
 from torchdoctor.words.traced import BranchReplay, TracedPart, WhatIf
 
 STEP_S = 0.1
@@ -232,3 +233,87 @@ NOT_OFFERED = {
 def test_what_touches_nothing_of_a_recorded_trace_is_not_offered(name: str) -> None:
     offered = {fix.fix for fix in recorded_traces.report(name).recommendation.also_offered}
     assert not offered & NOT_OFFERED[name]
+
+
+@pytest.mark.parametrize("fix", catalogue.fixes())
+def test_each_fix_tells_what_it_touches_or_why_no_bound_can_be_told(fix: str) -> None:
+    spec = catalogue.fixes()[fix]
+    tells = spec.touches is not FixSpec.__dataclass_fields__["touches"].default
+    assert tells != bool(spec.unbounded)
+    assert not spec.unbounded or spec.unbounded.endswith(".")
+    if spec.unbounded:
+        assert bound_of(spec.touches(of_trace()), None) is None
+
+
+ON_CPU: dict[str, Any] = {"environment": {"cpu_features": ["avx2"]}, "processes": [{"pid": 1}]}
+IDLE_CPU = {**ON_CPU, "trace": {"path": "t", "steps": 4, "step_s": 0.01, "compute_s": 0.0}}
+NOT_A_PRODUCT = {
+    **ON_CPU,
+    "trace": {"path": "t", "steps": 4, "step_s": 0.01, "parts": {"x": {"seconds": 0.001}}},
+}
+LAUNCHES_NOTHING = {
+    "steps": None,
+    "trace": {
+        "path": "t",
+        "steps": 4,
+        "step_s": 0.01,
+        "has_device": True,
+        "platform": "cuda",
+        "communication_s": 0.0,
+        "parts": {"loader": {"seconds": 1e-6}},
+    },
+}
+# A recording that has nothing for the fix to work on, or that it refuses: it must not appear there.
+NOTHING_FOR: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(ON_A_DEVICE, LAUNCHES_NOTHING),
+    **dict.fromkeys(
+        ("conv-bias-off", "cuda-graphs", "nccl-backend", "sparse-embedding"), LAUNCHES_NOTHING
+    ),
+    **dict.fromkeys(("cpu-simd", "cpu-threads", "use-the-gpu"), IDLE_CPU),
+    **dict.fromkeys(("cpu-bfloat16-products", "numa-binding"), NOT_A_PRODUCT),
+}
+
+
+@pytest.mark.parametrize("fix", catalogue.fixes())
+def test_each_fix_has_a_recording_in_which_it_must_not_appear(fix: str) -> None:
+    spec = catalogue.fixes()[fix]
+    seen = partial_recordings.recording(NOTHING_FOR.get(fix, {}))
+    touched_there = spec.touches(seen)
+    assert spec.refusal(seen) is not None or (touched_there is not None and not touched_there)
+    if fix in NOTHING_FOR:
+        assert touched_there == []
+    assert not touched_there
+
+
+def of_operators(**trace: Any) -> Recording:
+    """A program of steps of 10 ms on a CPU with eight cores, and the trace of four of them."""
+    given = {"path": "t", "steps": 4, "step_s": 0.01, **trace}
+    return partial_recordings.recording(
+        {
+            "steps": {"forward_s": 0.009, "optimizer_s": 0.001},
+            "processes": [{"pid": 1, "flags": {"num_threads": 1}}],
+            "trace": given,
+        }
+    )
+
+
+def test_threads_gain_nothing_where_a_step_sleeps_or_waits() -> None:
+    """A step that slept in its forward pass was expected to gain 1.13x from other threads."""
+    asleep = of_operators(compute_s=0.0004, small_operator_s=0.0001, outside_s=0.0095)
+    assert gain_of("cpu-threads", asleep) < 1.06
+    assert catalogue.fixes()["cpu-threads"].touches(of_operators(compute_s=0.0)) == []
+    computing = of_operators(compute_s=0.008, small_operator_s=0.0)
+    assert gain_of("cpu-threads", computing) == pytest.approx(1 / (1 - 0.8 * 7 / 8))
+
+
+def test_a_graph_of_launches_leaves_what_the_device_does() -> None:
+    launches = TracedPart(seconds=0.07, beside_s=0.06)
+    assert gain_of("cuda-graphs", of_trace(launches=launches)) == pytest.approx(1 / 0.6)
+
+
+def test_tensors_drawn_on_the_host_cost_their_drawing_and_their_copies() -> None:
+    drawn = TracedPart(seconds=0.03)
+    copied = TracedPart(seconds=0.01, device_s=0.01)
+    seen = of_trace(random_numbers=drawn, copies_to_the_device=copied)
+    assert gain_of("tensor-on-device", seen) == pytest.approx(1 / 0.6)
+    assert catalogue.fixes()["tensor-on-device"].touches(of_trace()) is None, "made by other means"

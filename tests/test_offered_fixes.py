@@ -54,7 +54,8 @@ def recording(folder: Path) -> Recording:
     seen = recorded_program(folder)
     assert seen.steps is not None
     mean_s = seen.steps.mean_s
-    steps = replace(seen.steps, data_wait_s=0.4 * mean_s, gc_s=0.1 * mean_s)
+    phases = {"data_wait_s": 0.4 * mean_s, "forward_s": 0.6 * mean_s, "gc_s": 0.1 * mean_s}
+    steps = replace(seen.steps, **phases)
     return replace(seen, steps=steps)
 
 

@@ -103,3 +103,36 @@ def test_random_numbers_of_the_host_stay_where_they_are_made(tmp_path: Path) -> 
     parts = step.parts(tmp_path)
     assert parts["random numbers"].seconds == us(400)
     assert parts["model"].seconds < 700e-6
+
+
+def test_launches_are_the_hosts_own_and_leave_all_kernels(tmp_path: Path) -> None:
+    """Graphs save the host's time, and of it no more than the device leaves."""
+    step = Step().launch("aten::add", (0, 40), FUSED, (100, 900))
+    launches = step.parts(tmp_path)["launches"]
+    assert launches.device_s == 0 and launches.beside_s == us(800)
+    assert launches.seconds >= 40e-6 * 0.999
+
+
+def test_biases_are_the_kernels_by_element_within_convolutions(tmp_path: Path) -> None:
+    step = Step()
+    step.launch(
+        "aten::conv2d",
+        (0, 10),
+        "implicit_convolve_sgemm",
+        (10, 110),
+        dims=[[8, 3, 32, 32], [16, 3, 3, 3]],
+    )
+    step.launch("aten::conv2d", (20, 30), FUSED, (110, 150), dims=[[8, 3, 32, 32], [16, 3, 3, 3]])
+    step.launch("aten::add", (40, 50), FUSED, (150, 200))
+    assert step.parts(tmp_path)["biases of convolutions"].device_s == us(40)
+
+
+def test_a_wait_for_ranks_within_an_operator_hands_nothing_out(tmp_path: Path) -> None:
+    """Compiling was said to end the waits of a sharded model's backward for other ranks."""
+    step = Step()
+    step.trace.operator("RegisterPostBackwardFunctionBackward", 0, 400)
+    step.trace.operator("aten::view", 10, 20)
+    step.trace.operator("aten::view", 390, 395)
+    step.trace.slice("user_annotation", "gloo:all_reduce", 100, 400, tid=77)
+    step.trace.operator("aten::addmm", 450, 1000)
+    assert step.parts(tmp_path)["model"].seconds < 200e-6

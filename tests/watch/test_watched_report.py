@@ -18,6 +18,7 @@ from torchdoctor.cli.front import app
 from torchdoctor.watch import end_report
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Process, Start, read_run
+from torchdoctor.watch.remedies import Remedies, remedies
 from torchdoctor.watch.summary import summary_of
 from torchdoctor.watch.top import frame
 from torchdoctor.words.errors import UsageError
@@ -253,3 +254,33 @@ def test_the_live_view_in_a_terminal_follows_its_size_and_leaves_by_q(tmp_path: 
         assert "q leaves" not in shown("left with 0")
     finally:
         tmux("kill-session", "-t", session)
+
+
+def shares(**seconds: float) -> dict[str, float]:
+    """A run of a hundred steps whose phases took so long in all."""
+    return {name: seconds.get(name, 0.0) for name in layout.PHASES}
+
+
+def may_help(phases: dict[str, float], largest: str, **process: object) -> Remedies:
+    given = {"host": "node", "pid": 1, "step_kind": "loader", "num_workers": 0, **process}
+    return remedies(START, Process(**given), phases, 100, largest)  # type: ignore[arg-type]
+
+
+def test_what_may_help_is_bounded_by_the_time_of_what_it_works_on() -> None:
+    found = may_help(shares(wait=1.0, forward=1.0, backward=2.0), "wait", device="cuda:0")
+    assert "loader-workers" in found.fixes
+    assert found.most is not None and 1.3 < found.most.speedup < 1.5
+
+
+def test_what_works_on_nothing_that_was_watched_is_not_named() -> None:
+    """A collector that never ran was to be frozen, and loaders that nobody waits for changed."""
+    idle = may_help(shares(forward=1.0, backward=2.0, optimizer=1.0), "gc")
+    assert "gc-freeze" not in idle.fixes
+    paused = may_help(shares(forward=1.0, backward=2.0, gc=1.0), "gc")
+    assert "gc-freeze" in paused.fixes
+    none = may_help(shares(forward=1.0, backward=2.0), "wait", device="cuda:0")
+    assert not {"loader-workers", "prefetch-factor", "decoded-cache"} & set(none.fixes)
+
+
+def test_of_copies_whose_kind_is_not_known_no_figure_is_told() -> None:
+    assert may_help(shares(copy=2.0, forward=1.0), "copy", device="cuda:0").most is None

@@ -150,6 +150,7 @@ def _fix_page(fix: FixSpec) -> str:
         "Applied": f"{fix.applied} ({_APPLIED[fix.applied]})",
         "Tried": _TRIED_APART.format(fix.training.trial) if fix.training else "",
         "Not tried in a run": fix.untried,
+        "No bound is told": fix.unbounded,
         "Also known as": ", ".join(fix.also_known_as),
     }
     return _page(f"{fix.ident} (fix): {fix.text}", facts)

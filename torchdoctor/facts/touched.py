@@ -344,3 +344,95 @@ def calls(recording: Recording, seconds: float, label: str) -> Touches:
     if steps is None or steps.mean_s <= 0:
         return None
     return [Touched(label=label, seconds=min(seconds, steps.mean_s), of_s=steps.mean_s)]
+
+
+def operators_on_cpu(recording: Recording, left: float = 0.0) -> Touches:
+    """Return what operators compute on the CPU, of which this part is left.
+
+    No sleep, wait or Python of the program's own; beside a GPU it is what the GPU waits for.
+    """
+    trace, steps, label = traced(recording), recording.steps, "operators on the CPU"
+    if recording.has_gpu and (trace is None or trace.has_device):
+        share = recording.shares.cpu
+        whole_s = trace.step_s if trace is not None else None
+        if share is None or not whole_s:
+            return None
+        seconds, of_s = share * whole_s, whole_s
+    elif trace is not None and trace.step_s and not unlike_profiled(steps, trace):
+        if trace.compute_s is None:
+            return None
+        of_s = trace.step_s
+        seconds = min(trace.compute_s + (trace.small_operator_s or 0.0), of_s)
+    else:
+        touched = phases(
+            recording, "forward_s", "backward_s", "optimizer_s", "other_s", label=label
+        )
+        return touched and [replace(x, remains_s=left * x.seconds) for x in touched]
+    if seconds <= 0:
+        return []
+    return [Touched(label=label, seconds=seconds, of_s=of_s, remains_s=left * seconds)]
+
+
+def busy_workers_wait(recording: Recording) -> Touches:
+    """Return the waits for workers as far as these compute: they do it sooner on free cores."""
+    loaders, steps = training_loaders(recording), recording.steps
+    if steps is None or not loaders or not loaders[0].num_workers:
+        return []
+    busy = loader_cpu_share(recording)
+    seconds = (1.0 if busy is None else busy) * steps.data_wait_s
+    return calls(recording, seconds, "waiting for busy workers") if seconds > 0 else []
+
+
+def launches(recording: Recording) -> Touches:
+    """Return the host's work of handing kernels out one by one; the kernels all remain."""
+    return part(recording, "launches", "launches from the host", "cpu")
+
+
+def convolution_biases(recording: Recording) -> Touches:
+    """Return what adds biases to convolutions, and sums up their gradients.
+
+    None on a CPU, where a convolution does it itself.
+    """
+    trace = traced(recording)
+    if trace is None or not trace.has_device:
+        return None
+    return part(recording, "biases of convolutions", "biases of convolutions", "gpu")
+
+
+def collectives(recording: Recording) -> Touches:
+    """Return the collectives that nothing hides, those that the host computes included."""
+    trace = traced(recording)
+    if trace is None or not trace.step_s or trace.communication_s is None:
+        return None
+    exposed_s = (trace.communication_exposed_s or 0.0) + (trace.host_collective_s or 0.0)
+    seconds = min(exposed_s, trace.step_s)
+    touched = Touched(
+        label="collectives", seconds=seconds, of_s=trace.step_s, branch="communication"
+    )
+    return [touched] if seconds else []
+
+
+def dense_gradients(recording: Recording) -> Touches:
+    """Return where gradients of whole tables are made, cleared and applied."""
+    label = "gradients of whole tables"
+    if not recording.has_gpu:
+        return phases(recording, "backward_s", "optimizer_s", "other_s", label=label)
+    trace = traced(recording)
+    if trace is None or not trace.step_s:
+        return None
+    made_s = sum(spent_s(x) for x in trace.operators if "embedding_dense_back" in x.name)
+    made = [Touched(label=label, seconds=min(made_s, trace.step_s), of_s=trace.step_s)]
+    applied = host_and_device(recording, "optimizer", label, 0.0)
+    return several(made if made_s else [], applied, zeroing(recording))
+
+
+def random_numbers(recording: Recording) -> Touches:
+    """Return the drawing of random numbers on the host of a device, and copies to the device."""
+    trace = traced(recording)
+    if trace is None or not trace.has_device:
+        return None
+    drawn = part(recording, "random numbers", "random numbers drawn on the host", "cpu")
+    if not drawn:
+        return drawn
+    copied = part(recording, "copies to the device", "copies to the device", "memcpy")
+    return several(drawn, copied)

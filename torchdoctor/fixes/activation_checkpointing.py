@@ -80,6 +80,7 @@ FIX = FixSpec(
     keeps_results="exactly",
     p_helps=0.1,  # it trades time for memory
     needs_finding=True,  # it trades time for memory: only where memory is short
+    no_bound="It saves memory, and a step takes longer with it.",
     refuses=refuses,
     settings=lambda recording: [{"block": m.repeated_block} for m in _repeating(recording)],
     apply=apply,

@@ -42,6 +42,7 @@ FIX = FixSpec(
     treats=("python-overhead", "many-small-kernels", "launches-outside-graphs"),
     keeps_results="within rounding",
     untried="only the program knows which inputs wait.",
+    no_bound="How many inputs wait, and what each adds to a call, was not recorded.",
     refuses=refuses,
     suits=lambda trace: trace.trains is False,
     advice=advice,

@@ -79,6 +79,7 @@ FIX = FixSpec(
     treats=("compute",),
     keeps_results="within rounding",
     untried="it needs the other GPU.",
+    no_bound="It is about a GPU that was not recorded.",
     refuses=refuses,
     suits=lambda trace: False,
     instruction=instruction,

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torchdoctor.facts.lookup import convolves, place, training_models
+from torchdoctor.facts.touched import convolution_biases
 from torchdoctor.words import Example, FixSpec, Recording, Settings
 
 
@@ -149,6 +150,7 @@ FIX = FixSpec(
     treats=("conv-bias-before-norm",),
     keeps_results="within rounding",
     p_helps=0.2,
+    touches=convolution_biases,
     refuses=refuses,
     suits=convolves,
     apply=apply,

@@ -21,7 +21,10 @@ import os
 from typing import Any
 
 from torchdoctor.facts.hardware import capped_simd
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.facts.touched import operators_on_cpu
+from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
+
+_LANES = 8.0  # times: AVX-512 with fused products over SSE2
 
 
 def refuses(recording: Recording) -> str | None:
@@ -30,6 +33,11 @@ def refuses(recording: Recording) -> str | None:
     if not capped_simd(recording):
         return "No variable holds the CPU's vector instructions down."
     return None
+
+
+def touches(recording: Recording) -> Touches:
+    tiles = any(feature.startswith("amx") for feature in recording.environment.cpu_features)
+    return operators_on_cpu(recording, 0.0 if tiles else 1.0 / _LANES)
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -44,6 +52,7 @@ FIX = FixSpec(
     treats=("simd-capped",),
     keeps_results="within rounding",
     p_helps=0.6,  # the cap is seen
+    touches=touches,
     refuses=refuses,
     settings=lambda recording: [{"unset": sorted(capped_simd(recording))}],
     environment=lambda settings: dict.fromkeys(settings["unset"]),

@@ -28,7 +28,8 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits, on_top
 from torchdoctor.facts.hardware import much_load
 from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.facts.touched import busy_workers_wait, operators_on_cpu, several
+from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
 
 _CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot matter
 
@@ -49,6 +50,14 @@ def settings(recording: Recording) -> list[Settings]:
     free = round(cores - (much_load(recording.sensors.other_load_cpus, cores) or 0))
     numbers = [max(free, 1), cores, max(cores - workers, 1), max(cores // 2, 1), 1]
     return [{"num_threads": n} for n in dict.fromkeys(numbers) if n != today]
+
+
+def touches(recording: Recording) -> Touches:
+    """Return the operators, which more cores divide among them, and waits for busy workers."""
+    today = recording.main.flags.num_threads
+    # Fewer threads may end waits of any length, and of one thread none can be taken away.
+    left = 1.0 / _cores(recording) if today == 1 else 0.0
+    return several(operators_on_cpu(recording, left), busy_workers_wait(recording))
 
 
 def ladder(recording: Recording) -> dict[str, Any]:
@@ -116,6 +125,7 @@ FIX = FixSpec(
     p_helps=0.2,  # gained in 4 of 17 programs of benchmarks/logs
     settles_s=0.3,  # threads that begin, or wake after seconds asleep, are first placed on cores
     untried_needs=("too-many-threads", "other-load"),
+    touches=touches,
     refuses=refuses,
     settings=settings,
     ladder=ladder,

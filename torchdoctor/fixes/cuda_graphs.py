@@ -22,6 +22,7 @@ the start. What is written outside of its inputs in between is not seen by it.
 - TensorRT-LLM: https://nvidia.github.io/TensorRT-LLM/llm-api/reference/DecodeCudaGraphConfig.html
 """
 
+from torchdoctor.facts.touched import launches
 from torchdoctor.words import FixSpec, Recording, trace
 
 _VLLM = """\
@@ -63,6 +64,7 @@ FIX: FixSpec = FixSpec(
     treats=("launches-outside-graphs",),
     keeps_results="exactly",
     untried="which sizes are worth a graph, and where its model is compiled, the program knows.",
+    touches=launches,
     refuses=refuses,
     suits=lambda trace: trace.compiled or trace.has_engine,
     platforms=("cuda", "rocm"),

@@ -70,6 +70,7 @@ FIX = FixSpec(
     treats=("data-parallel", "gpu-left-idle"),
     keeps_results="changes training",
     untried="a process for each GPU divides the data, which only the script can do.",
+    no_bound="The other GPUs, and the exchange between them, were not recorded.",
     refuses=refuses,
     suits=lambda trace: not trace.idle_gpus,
     instruction=instruction,

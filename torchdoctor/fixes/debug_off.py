@@ -127,6 +127,7 @@ FIX = FixSpec(
     treats=("debug-left-on",),
     keeps_results="exactly",
     p_helps=0.7,  # the switch is seen on
+    no_bound="Such an aid makes all of a step longer, and how much was not recorded.",
     refuses=refuses,
     settings=lambda recording: [{"off": _left_on(recording)}],
     apply=apply,

@@ -87,6 +87,7 @@ FIX = FixSpec(
     keeps_results="changes training",
     untried="it needs a process for each GPU, and the script to say how the model is divided.",
     least_torch=(2, 6),
+    no_bound="It saves memory, and the exchange that it needs was not recorded.",
     refuses=refuses,
     instruction=instruction,
     offers=[

@@ -62,6 +62,7 @@ FIX = FixSpec(
     treats=("memory-near-limit",),
     keeps_results="changes training",
     untried="it splits the training loop's own batch, which only its source can.",
+    no_bound="It saves memory, and divides a step into several.",
     refuses=refuses,
     instruction=instruction,
     offers=[(_FULL, "batch_size=32")],

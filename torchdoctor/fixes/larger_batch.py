@@ -157,6 +157,7 @@ FIX = FixSpec(
     treats=("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share"),
     keeps_results="changes training",
     p_helps=0.6,  # per sample, up to the memory limit
+    no_bound="What of a step stays as it is with more samples, one size does not show.",
     refuses=refuses,
     settings=settings,
     suits=lambda trace: trace.trains is True,

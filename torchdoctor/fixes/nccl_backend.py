@@ -23,6 +23,7 @@ order, so losses differ by rounding. There is no NCCL on Windows.
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.hardware import backend_by_host
 from torchdoctor.facts.lookup import place
+from torchdoctor.facts.touched import collectives
 from torchdoctor.words import FixSpec, Recording, Settings, process
 
 _BACKEND = {"backend": "cpu:gloo,cuda:nccl"}
@@ -55,6 +56,7 @@ FIX = FixSpec(
     treats=("backend-not-nccl",),
     keeps_results="within rounding",
     untried="NCCL needs a GPU of its own for each process, which only the script can give it.",
+    touches=collectives,
     refuses=refuses,
     platforms=("cuda", "rocm"),
     instruction=instruction,

@@ -57,7 +57,7 @@ def touches(recording: Recording) -> Touches:
     if recording.steps is None:
         return None
     share = max((m.padding_share or 0.0 for m in _padded(recording)), default=0.0)
-    return calls(recording, recording.steps.forward_s * share, "padding")
+    return calls(recording, recording.steps.forward_s * share, "padding") if share else []
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:

@@ -76,6 +76,7 @@ FIX = FixSpec(
     keeps_results="within rounding",
     untried="it needs a process for each GPU, and a model that is a chain of layers.",
     least_torch=(2, 6),
+    no_bound="It saves memory, and the exchange that it needs was not recorded.",
     refuses=refuses,
     instruction=instruction,
     offers=[({**_FULL, **_SHARDED}, "# torchrun --standalone --nproc-per-node 2 train.py")],

@@ -88,6 +88,7 @@ FIX = FixSpec(
     treats=("kept-graphs",),
     keeps_results="exactly",
     p_helps=0.5,  # the graph is seen to be kept
+    no_bound="What a kept graph costs grows from step to step: no usual step shows it.",
     refuses=refuses,
     settings=settings,
     by_hand=lambda recording: not settings(recording),

@@ -68,6 +68,7 @@ FIX = FixSpec(
     treats=("compute",),
     keeps_results="changes training",
     untried="it needs the other machines.",
+    no_bound="The other machines, and the network between them, were not recorded.",
     refuses=refuses,
     suits=lambda trace: False,
     instruction=instruction,

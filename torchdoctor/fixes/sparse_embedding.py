@@ -25,6 +25,7 @@ from typing import Any
 
 from torchdoctor.edits import KeywordEdit
 from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.touched import dense_gradients
 from torchdoctor.words import Example, FixSpec, Location, Recording, Settings
 
 _ROWS = 20_000
@@ -77,6 +78,7 @@ FIX: FixSpec = FixSpec(
     when="between steps",
     p_helps=0.7,
     needs_finding=True,
+    touches=dense_gradients,
     refuses=refuses,
     suits=lambda trace: False,
     apply=apply,

@@ -26,8 +26,9 @@ from typing import Any
 
 from torchdoctor.edits import Edit, OnDeviceEdit
 from torchdoctor.facts.analysed import TO_DEVICE
+from torchdoctor.facts.touched import random_numbers
 from torchdoctor.fixes._parts import Lines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall
+from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall, Touches
 
 # Attributes of a tensor: the line that made it, and the copy that a line made of it.
 _MADE, _COPY = "_torchdoctor_made_at", "_torchdoctor_copy"
@@ -117,12 +118,18 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     return [OnDeviceEdit(file=x.location.file, line=x.location.line, maker=x.name) for x in calls]
 
 
+def touches(recording: Recording) -> Touches:
+    """Return the noted calls; of a trace alone random numbers of the host, and their copies."""
+    drawn = random_numbers(recording)
+    return _MOVED.touches(recording) or (drawn or None)
+
+
 FIX = FixSpec(
     name="make tensors on the device",
     treats=("host-made-tensors", "random-numbers-on-host"),
     keeps_results="within rounding",
     p_helps=0.6,  # the copy is seen in the loop
-    touches=_MOVED.touches,
+    touches=touches,
     refuses=_MOVED.refuses,
     settings=settings,
     by_hand=_MOVED.by_hand,

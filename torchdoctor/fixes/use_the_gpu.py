@@ -22,6 +22,7 @@ on the CPU, because each operator costs a kernel launch.
 """
 
 from torchdoctor.facts.lookup import place, training_models
+from torchdoctor.facts.touched import operators_on_cpu
 from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
 
 
@@ -53,6 +54,7 @@ FIX = FixSpec(
     treats=("gpu-left-idle",),
     keeps_results="within rounding",
     untried="every tensor that meets the model has to move with it, which only the script knows.",
+    touches=operators_on_cpu,
     refuses=refuses,
     instruction=instruction,
     offers=[

@@ -66,6 +66,7 @@ FIX = FixSpec(
     treats=("index-loops",),
     keeps_results="within rounding",
     untried="what a loop computes stands in the source.",
+    no_bound="The calls of a loop are timed, and not the turns around them.",
     refuses=refuses,
     suits=lambda trace: False,
     location=lambda recording: next((x.location for x in element_loops(recording)), None),

@@ -138,6 +138,8 @@ def _on_device(work: _Work) -> dict[str, TracedPart]:
             work.launched_in(zeroing) | work.launched_in(zeros) | memset,
             join(zeroing.spans(), zeros.spans()),
         ),
+        "launches": work.part(None, _launches(work)),
+        "biases of convolutions": work.part(kernels & _biases(work, in_images | in_flat)),
         "allocation": work.part(None, trace.runtime.spans(allocates(trace))),
         "random numbers": work.part(None, random),
         **_copies(work),
@@ -151,8 +153,10 @@ def _on_host(work: _Work) -> dict[str, TracedPart]:
     products = _outermost(trace, table, _PRODUCT)
     optimizer = _marks(trace, OPTIMIZER[:1])
     zeros = _outermost(trace, table, _ZEROED)
-    fused = _fusible_on_host(work)
-    called = join(products.spans(), random.spans())
+    # An operator around a collective waits for other ranks there.
+    exchange = work.timeline.branches["communication"]
+    fused = subtract(_fusible_on_host(work), exchange)
+    called = join(products.spans(), random.spans(), exchange)
     return {
         "convolutions": work.part(None, subtract(convolutions.spans(), flat.spans())),
         "flat convolutions": work.part(None, flat.spans()),
@@ -273,6 +277,21 @@ def _dispatch(work: _Work) -> Intervals:
         loading,
     )
     return subtract(handing, elsewhere)
+
+
+def _launches(work: _Work) -> Intervals:
+    """Return when the host hands work out, or is in a call that launches a kernel by itself."""
+    trace, device = work.trace, work.trace.device
+    kernels = work.inside & (work.call >= 0) & (device["kind"] == kinds.KERNEL)
+    called, kernels_of = np.unique(work.call[kernels], return_counts=True)
+    single = trace.runtime.spans(called[kernels_of == 1])  # a call of many launched a graph
+    return join(_dispatch(work), subtract(single, _marks(trace, OPTIMIZER).spans()))
+
+
+def _biases(work: _Work, convolving: Mask) -> Mask:
+    """Return the kernels of convolutions that add a bias, or sum up its gradient."""
+    name = re.compile(r"elementwise|reduce_kernel|bias", re.I)
+    return convolving & named(work.trace, work.trace.device, lambda x: bool(name.search(x)))
 
 
 def _random_on_host(work: _Work) -> Intervals:

@@ -15,7 +15,7 @@ from torchdoctor.observe.steps import settled_after
 from torchdoctor.watch.means import comparable
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
-from torchdoctor.watch.summary import FIELDS
+from torchdoctor.watch.remedies import FIELDS
 from torchdoctor.words import StepStatistics, Workload, secret_values
 from torchdoctor.words.figures import seconds
 from torchdoctor.words.report import TWO_MODES

@@ -120,7 +120,10 @@ def _answer(summary: Summary) -> list[Block]:
         rows.append(("last quarter", f"{ratio(summary.drift)}x a step of the first quarter{why}"))
     blocks.append(KeyFigures(title, figure, rows))
     if summary.trying:
-        blocks += [doc.Sentence("Try remedies:"), doc.Code(summary.trying, "shell")]
+        told, most = "", summary.at_most
+        if most is not None:
+            told = f" (what works on {most.works_on} gains {ratio(most.speedup)}x at most)"
+        blocks += [doc.Sentence(f"Try remedies{told}:"), doc.Code(summary.trying, "shell")]
     return blocks
 
 

@@ -3,6 +3,7 @@
 import math
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -10,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor import __version__
-from torchdoctor.advice import catalogue
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import PHASE_NAMES, Change, cause_of
 from torchdoctor.watch.changes import MEAN_S
@@ -18,7 +18,8 @@ from torchdoctor.watch.followed import Alert, read_alerts
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.ranks import Ranks, ranks_of, trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
-from torchdoctor.words import Interval, Location, RankTime
+from torchdoctor.watch.remedies import remedies
+from torchdoctor.words import Bound, Interval, Location, RankTime
 from torchdoctor.words.figures import relative, seconds
 from torchdoctor.words.students_t import binomial_quantile
 
@@ -30,8 +31,6 @@ _OWN = 0.25  # of the model's work could be gained, where as much of the rest co
 _NOTABLE = 0.03  # of the training, that a change must have cost
 _FEWEST = 6  # blocks without hooks: below, no interval of a median reaches 95 %
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
-# Fields of StepStatistics by the log's name, where that differs.
-FIELDS = {"wait": "data_wait_s", "copy": "h2d_copy_s"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +91,7 @@ class Summary:
     cause: str = ""  # the cause in a sentence
     own_cost: Interval | None = None  # a step with torchdoctor's hooks, over one without
     trying: str = ""  # the command that would try remedies
+    at_most: Bound | None = None  # of the fix with the largest bound; None: none is known
 
 
 def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
@@ -148,8 +148,10 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     largest = _largest(phases, ranks)
     cause = ranks.sentence if largest == "rank" else _cause(largest, phases, log.process.location)
     cause = _changed(about["alerts"], table, training_s) or cause  # type: ignore[arg-type]
-    trying = _command(start, largest, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
-    return Summary(status=status, ending=ending, cause=cause, trying=trying, **about, **result)  # type: ignore[arg-type]
+    may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
+    trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
+    known = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
+    return Summary(status=status, ending=ending, **known, **about, **result)  # type: ignore[arg-type]
 
 
 def standing(run: WatchedRun, now_s: float) -> tuple[str, str, float]:
@@ -281,18 +283,11 @@ def _cause(largest: str, phases: dict[str, float], place: Location | None) -> st
     return f"{first} {name}{line}: {share:.0f} % of the time."
 
 
-def _command(start: Start, largest: str, folder: str) -> str:
-    """Return the command that tries what may help; `folder`: of the run, where it can be used."""
+def _command(start: Start, fixes: Sequence[str], folder: str) -> str:
+    """Return the command that tries these fixes; `folder`: of the run, where it can be used."""
     command = start.command
     if not command:
         return ""
-    phase = FIELDS.get(largest, f"{largest}_s")
-    treating = {ident for ident, check in catalogue.checks().items() if phase in check.phases}
-    fixes = [
-        ident
-        for ident, fix in catalogue.fixes().items()
-        if fix.risk < 3 and (phase in fix.phases or treating.intersection(fix.treats))
-    ]
     chosen = f" --fixes {','.join(fixes)}" if fixes and len(fixes) <= 6 else ""
     chosen += f" --from {shlex.quote(relative(folder, start.cwd))}" if folder else ""
     python, script = PurePath(command[0]).name.startswith("python"), "".join(command[1:2])

@@ -211,6 +211,7 @@ class FixSpec(SwitchSpec):
     by_hand: Callable[[Recording], bool] = lambda _: False  # here it is code alone
     # What of the recorded step it works on and what is left: nothing else bounds its gain.
     touches: Callable[[Recording], Touches] = lambda _: None
+    no_bound: str = ""  # in place of that: why nothing recorded bounds it, a sentence
     phases: tuple[str, ...] = ()  # fields of StepStatistics in which it works: fixes compete there
     includes: Callable[[Recording], tuple[str, ...]] = lambda _: ()  # ids of fixes within it
     together: Callable[[Settings, Recording], dict[str, Settings]] = lambda *_: {}
@@ -251,6 +252,12 @@ class FixSpec(SwitchSpec):
         """The code of the page's "Make it permanent", which fits any program."""
         match = _PERMANENT.search(self.text)
         return textwrap.dedent(match[1]).strip("\n") if match else ""
+
+    @property
+    def unbounded(self) -> str:
+        """Why no figure says what it gains at most, a sentence; empty: what it touches does."""
+        learning = "It changes what a step learns, not how long it takes."
+        return self.no_bound or (learning if self.training is not None else "")
 
     @property
     def risk(self) -> int:
