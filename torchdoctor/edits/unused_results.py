@@ -33,6 +33,13 @@ def only_reported(files: list[str], function: str) -> bool:
     return calls > 0 and len(defined) == 1 and not _changes_something(defined[0])
 
 
+def has_call(file: str, function: str) -> bool:
+    """Return True if a file calls a function of this name."""
+    tree = _parsed(file)
+    calls = (x for x in ast.walk(tree) if isinstance(x, ast.Call)) if tree is not None else ()
+    return any(_name(call.func) == function for call in calls)
+
+
 def _parsed(file: str) -> ast.Module | None:
     try:
         return _tree(Path(file).read_text(encoding="utf-8"))

@@ -23,7 +23,8 @@ What is reported is up to nine calls old, unless the call is moved to where it i
 
 from typing import Any
 
-from torchdoctor.edits.unused_results import only_reported
+from torchdoctor.edits import Edit, RareCallEdit
+from torchdoctor.edits.unused_results import has_call, only_reported
 from torchdoctor.facts.hot_calls import HotCall, hot_calls
 from torchdoctor.facts.lookup import place
 from torchdoctor.fixes._parts import SampledLines
@@ -65,6 +66,16 @@ def instruction(settings: Settings, recording: Recording) -> str:
     return f"# {settings['function']} ({where})\n{FIX.permanent_form}"
 
 
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    name, every = settings["function"], settings["every"]
+    files = sorted({settings["file"], recording.workload.script or settings["file"]})
+    return [
+        RareCallEdit(file=file, function=name, every=every)
+        for file in files
+        if has_call(file, name)
+    ]
+
+
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     every: int = settings["every"]
     counts: dict[int | None, tuple[int, Any]] = {}
@@ -102,6 +113,7 @@ FIX: FixSpec = FixSpec(
     apply=apply,
     location=_CALL.location,
     instruction=instruction,
+    edits=edits,
     example=Example(
         code="""
 calls = []

@@ -29,6 +29,7 @@ import sys
 import zipfile
 from typing import Any
 
+from torchdoctor.edits import Edit, OpenedOnceEdit
 from torchdoctor.fixes._parts import SampledLines
 from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
 
@@ -44,6 +45,11 @@ def _rows(recording: Recording) -> list[StackSample]:
 _LINES = SampledLines(
     rows=_rows, label="opening files", none="No line was seen that opens a file or a connection."
 )
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    lines = dict.fromkeys((x.location.file, x.location.line) for x in _rows(recording))
+    return [OpenedOnceEdit(file=file, line=line) for file, line in lines]
 
 
 class _Open:
@@ -149,6 +155,7 @@ FIX: FixSpec = FixSpec(
     touches=_LINES.touches,
     apply=apply,
     location=_LINES.location,
+    edits=edits,
     instruction=lambda settings, recording: FIX.permanent_form,
     example=Example(
         code="""
