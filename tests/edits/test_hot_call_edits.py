@@ -378,3 +378,14 @@ def test_they_go_together_with_others_in_any_order() -> None:
     assert "memory_oldest = 0" in whole
     for order in itertools.islice(itertools.permutations(wanted), 0, 720, 60):
         assert program.with_edits(order) == whole
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if done % 100 == 0:", "if done % 100 == 0 and get_rank() == 0:"),
+        ("def main", "import torch.distributed as dist\n\ndef main"),
+    ],
+)
+def test_what_every_rank_may_have_to_call_is_not_moved(old: str, new: str) -> None:
+    assert edited(METRIC.replace(old, new, 1), METRIC_RARELY) is None

@@ -1,5 +1,6 @@
 """Calls that only report, moved to where their result is read, or made in every so many steps."""
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
@@ -15,6 +16,9 @@ from torchdoctor.edits.syntax import (
     last_name,
     source_of,
 )
+
+_SEVERAL = re.compile(r"torch\.distributed|torch\.nn\.parallel|accelerate|deepspeed|horovod")
+_OF_ONE_RANK = re.compile(r"rank|main|master|primary|is_zero")
 
 
 def called_rarely(program: Program, edit: RareCallEdit) -> Changes | None:
@@ -66,6 +70,8 @@ def _moved(program: Program, block: Block, number: int) -> Changes | None:
     inside = Syntax(reader.body).of(cst.Name)
     if reader.orelse is not None or any(x not in inside for x in readers):
         return None
+    if _differs_by_rank(program, reader.test):
+        return None  # what is called there may need every rank
     between = block.body[number + 1 : found[0]]
     learns = any(Syntax(x).calls("step", "backward") for x in between)
     if learns or set(_names(assign.value)) & _changed(between):
@@ -73,6 +79,11 @@ def _moved(program: Program, block: Block, number: int) -> Changes | None:
     code = source_of(statement)
     made = statement.with_changes(leading_lines=())
     return [Removed(block, number), Inserted(reader.body, 0, code, statement=made)]
+
+
+def _differs_by_rank(program: Program, test: cst.BaseExpression) -> bool:
+    several = any(_SEVERAL.match(name) for name in program.imported.values())
+    return several or _OF_ONE_RANK.search(source_of(test)) is not None
 
 
 def _function(program: Program, block: Block) -> cst.CSTNode:
