@@ -81,8 +81,8 @@ def _prefix(program: Program, call: cst.Call, own: str) -> tuple[str, Changes | 
         return "", []
     names = ", ".join(missing)
     for line in program.of(cst.ImportFrom):
-        owner = source_of(line.module) if line.module is not None else ""
-        if owner == "torch.utils.data" and not isinstance(line.names, cst.ImportStar):
+        package = source_of(line.module) if line.module is not None else ""
+        if package == "torch.utils.data" and not isinstance(line.names, cst.ImportStar):
             end = program.span(line.names[-1])[1]
             return "", [Replaced(end, end, f", {names}")]
     return "", None

@@ -31,30 +31,19 @@ update varies, the last one must exchange all the same.
 from typing import Any
 
 from torchdoctor.facts.lookup import place
+from torchdoctor.facts.ranks import batches_of_update
 from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, process
 
-_DDP = "DistributedDataParallel"
-_FEWEST = 2  # batches an update
-
-
-def _batches(recording: Recording) -> int:
-    """Return how many backward passes there are to an optimizer step."""
-    steps = recording.steps
-    if steps is None or steps.optimizer_steps_per_step <= 0:
-        return 1
-    return round(steps.backwards_per_step / steps.optimizer_steps_per_step)
+_FEWEST = 1.5  # batches an update
 
 
 def refuses(recording: Recording) -> str | None:
-    if not any(model.data_parallel == _DDP for model in recording.main.models):
+    batches = batches_of_update(recording)
+    if batches is None:
         return "No DistributedDataParallel exchanges gradients."
-    if _batches(recording) < _FEWEST:
+    if batches < _FEWEST:
         return "The gradients of each backward pass are used at once: they have to be exchanged."
     return None
-
-
-def settings(recording: Recording) -> list[Settings]:
-    return [{"batches": _batches(recording)}]
 
 
 def location(recording: Recording) -> Location | None:
@@ -64,21 +53,21 @@ def location(recording: Recording) -> Location | None:
 def instruction(settings: Settings, recording: Recording) -> str:
     where = place(recording, location(recording), "the backward pass")
     return (
-        f"{where}  # one of {settings['batches']} of an update; the forward pass too, within it\n"
-        "with contextlib.nullcontext() if it_is_the_last else model.no_sync():"
+        f"{where}  # the forward and the backward pass, within it:\n"
+        "with contextlib.nullcontext() if last_of_the_update else model.no_sync():"
     )
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    batches: int = settings["batches"]
-    state = {"begun": not program.switched, "passes": 0, "exchanged": True}
     kind = torch.nn.parallel.DistributedDataParallel
+    # The batches of an update are those of the first one that was seen as a whole.
+    state = {"begun": not program.switched, "batches": 0, "passes": 0, "exchanged": True}
 
     def before_forward(module: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(module, kind) and state["begun"]:
+        if isinstance(module, kind) and state["batches"]:
             if not module.require_backward_grad_sync and state["exchanged"]:
                 program.refuse("The program leaves exchanges out itself.")
-            state["exchanged"] = state["passes"] >= batches - 1
+            state["exchanged"] = state["passes"] >= state["batches"] - 1
             module.require_backward_grad_sync = state["exchanged"]
             if not state["exchanged"]:
                 program.applied()
@@ -90,32 +79,34 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def before_step() -> None:
         if not state["exchanged"]:
             program.refuse("An update came after fewer batches than those before it.")
+        if state["begun"] and not state["batches"]:
+            state["batches"] = state["passes"]
         state["begun"], state["passes"] = True, 0
 
     def exchange_again(module: Any) -> None:
         if isinstance(module, kind):
             module.require_backward_grad_sync = True
-        state.update(begun=False, passes=0, exchanged=True)
+        state.update(begun=False, batches=0, passes=0, exchanged=True)
 
-    program.set_reason("No DistributedDataParallel was called.")
+    program.set_reason("No whole update of a DistributedDataParallel was seen.")
     program.at("arguments", before_forward)
     program.at("backward", before_backward)
     program.at("step", before_step)
     program.on_model(lambda module: None, exchange_again)
 
 
-_TRAINS: dict[str, Any] = process(models=[{"ident": 0, "cls": "Net", "data_parallel": _DDP}])
+_MODEL = {"ident": 0, "cls": "Net", "data_parallel": "DistributedDataParallel"}
+_TRAINS: dict[str, Any] = process(models=[_MODEL])
 _ACCUMULATES = {"steps": {"backwards_per_step": 1.0, "optimizer_steps_per_step": 0.125}}
 
 FIX: FixSpec = FixSpec(
     name="one exchange an update",
-    treats=("communication-share",),
+    treats=("accumulated-exchange", "communication-share"),
     keeps_results="within rounding",
     when="between steps",
     p_helps=0.8,
     needs_finding=True,
     refuses=refuses,
-    settings=settings,
     suits=lambda trace: False,
     apply=apply,
     location=location,
@@ -146,8 +137,7 @@ for number in range(12):
 print("exchanges:", len(exchanged), "bias: %.3f" % model.module.bias.item())
 dist.destroy_process_group()
 """,
-        settings={"batches": 4},
         without="exchanges: 12 bias: -1.782",
-        with_fix="exchanges: 3 bias: -1.782",
+        with_fix="exchanges: 6 bias: -1.782",
     ),
 )
