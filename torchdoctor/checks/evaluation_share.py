@@ -52,8 +52,8 @@ def _small_batches(recording: Recording) -> Evidence | None:
     training = training_loaders(recording)
     sizes = [x.batch_size for x in training if x.batch_size]
     own = {x.ident for x in training}
-    others = [x for x in recording.main.loaders if x.ident not in own and x.batches]
-    evaluated = [x.batch_size for x in others if x.batch_size]
+    unlearned = [x for x in recording.main.loaders if x.ident not in own and x.batches]
+    evaluated = [x.batch_size for x in unlearned if x.batch_size]
     if not sizes or not evaluated or min(evaluated) * _SMALLER > max(sizes):
         return None
     return fact("small-batches", evaluated=min(evaluated), trained=max(sizes))

@@ -61,10 +61,10 @@ def _moved(program: Program, block: Block, number: int) -> Changes | None:
     name, scope = names[0], _function(program, block)
     readers = [x for x in Syntax(scope).of(cst.Name) if x.value == name]
     readers = [x for x in readers if x is not assign.targets[0].target]
-    found = [n for n, x in enumerate(block.body) if set(Syntax(x).of(cst.Name)) & set(readers)]
-    if len(found) != 1 or found[0] < number:
+    places = [n for n, x in enumerate(block.body) if set(Syntax(x).of(cst.Name)) & set(readers)]
+    if len(places) != 1 or places[0] < number:
         return None
-    reader = block.body[found[0]]
+    reader = block.body[places[0]]
     if not isinstance(reader, cst.If) or not isinstance(reader.body, cst.IndentedBlock):
         return None
     inside = Syntax(reader.body).of(cst.Name)
@@ -72,7 +72,7 @@ def _moved(program: Program, block: Block, number: int) -> Changes | None:
         return None
     if _differs_by_rank(program, reader.test):
         return None  # what is called there may need every rank
-    between = block.body[number + 1 : found[0]]
+    between = block.body[number + 1 : places[0]]
     learns = any(Syntax(x).calls("step", "backward") for x in between)
     if learns or set(_names(assign.value)) & _changed(between):
         return None

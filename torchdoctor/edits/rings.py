@@ -17,12 +17,12 @@ def with_ring(program: Program, edit: RingEdit) -> Changes | None:
     fields = {x for x in program.of(cst.Attribute) if program.covers(x, edit.line)}
     names = {x.attr.value for x in fields if source_of(x.value) == "self"}
     deques = {name: _made(program, name) for name in names}
-    found = [(name, made) for name, made in deques.items() if made is not None]
-    if not found and re.search(r"self\.\w+_oldest = 0\b", program.code):
+    fitting = [(name, made) for name, made in deques.items() if made is not None]
+    if not fitting and re.search(r"self\.\w+_oldest = 0\b", program.code):
         return []
-    if len(found) != 1:
+    if len(fitting) != 1:
         return None
-    name, (statement, call) = found[0]
+    name, (statement, call) = fitting[0]
     bound = argument(call, "maxlen", 1)
     if bound is None or source_of(bound) == "None":
         return None
@@ -49,14 +49,14 @@ def with_ring(program: Program, edit: RingEdit) -> Changes | None:
 
 def _made(program: Program, name: str) -> tuple[cst.Assign, cst.Call] | None:
     """Return the one statement of an `__init__` that makes a field a deque, and its call."""
-    found = []
+    assigns = []
     for assign in program.of(cst.Assign):
         targets = [source_of(x.target) for x in assign.targets]
         if f"self.{name}" in targets:
-            found.append(assign)
-    if len(found) != 1 or len(found[0].targets) != 1:
+            assigns.append(assign)
+    if len(assigns) != 1 or len(assigns[0].targets) != 1:
         return None
-    assign, value = found[0], found[0].value
+    assign, value = assigns[0], assigns[0].value
     if not isinstance(value, cst.Call) or program.full_name(value.func) != _DEQUE:
         return None
     line, around = program.parents[assign], list(program.around(assign))

@@ -38,9 +38,9 @@ def reporter(files: list[str], function: str) -> tuple[str, str] | None:
 
     A metric's inner loop is read by the metric alone. None where nothing of this is clear.
     """
-    seen: set[str] = set()
-    while function not in seen:
-        seen.add(function)
+    visited: set[str] = set()
+    while function not in visited:
+        visited.add(function)
         if only_reported(files, function):
             return next(((file, function) for file in files if _defines(file, function)), None)
         callers = {name for file in files for name in _callers(file, function)}

@@ -38,8 +38,8 @@ def _calls(recording: Recording) -> list[tuple[HotCall, tuple[str, str]]]:
     script, calls = recording.workload.script, []
     for call in hot_calls(recording):
         files = {call.top.file, *([script] if script is not None else [])}
-        found = reporter(sorted(files), call.function) if "loader" not in call.phases else None
-        calls += [(call, found)] if found is not None else []
+        reported = reporter(sorted(files), call.function) if "loader" not in call.phases else None
+        calls += [(call, reported)] if reported is not None else []
     return calls
 
 
