@@ -389,3 +389,26 @@ def test_they_go_together_with_others_in_any_order() -> None:
 )
 def test_what_every_rank_may_have_to_call_is_not_moved(old: str, new: str) -> None:
     assert edited(METRIC.replace(old, new, 1), METRIC_RARELY) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        (
+            "torch.load(os.path.join(self.folder, f'{index}.pt'))",
+            "_open_once(os.getpid(), os.path.join(self.folder, f'{index}.pt'))",
+        ),
+        ("torch.load(self.path, weights_only=True)", "_open_once(os.getpid(), self.path)"),
+        ("torch.load(self.path, map_location=device)", None),
+        ("torch.load(self.files[index].open())", None),
+    ],
+)
+def test_a_shard_is_loaded_once_in_each_process(line: str, after: str | None) -> None:
+    head = "import os\nimport torch\n\nclass Shards:\n    def __getitem__(self, index):\n"
+    source = f"{head}        shard = {line}\n"
+    code = edited(source, OpenedOnceEdit(file="", line=6))
+    if after is None:
+        assert code is None
+        return
+    assert code is not None
+    assert f"shard = {after}\n" in code

@@ -9,7 +9,9 @@ from torchdoctor.edits.statements import last_import, with_statement
 from torchdoctor.edits.syntax import Program, Syntax, argument, last_name, source_of
 
 _NAME = "_open_once"
-_MOST_OPEN = 16  # of which the one not used for the longest time is closed
+_MOST_OPEN = 64  # of which the one not used for the longest time is closed
+_LOADS = ("torch.load", "numpy.load")
+_PATHS = ("os.path.join", "join", "str", "Path")  # what makes a path of hashable parts
 _READS = ("'r'", '"r"')
 
 
@@ -23,7 +25,8 @@ def opened_once(program: Program, edit: OpenedOnceEdit) -> Changes | None:
     if call is None or function is None or _NAME in program.code:
         return None
     path, head = source_of(call.args[0].value), last_import(program.module.body)
-    if head is None or "(" in path:
+    made = [program.full_name(x.func) for x in Syntax(call.args[0].value).calls()]
+    if head is None or not all(name in _PATHS for name in made):
         return None
     taken = _in_place(program, call, function, f"{_NAME}(os.getpid(), {path})")
     if taken is None:
@@ -57,6 +60,9 @@ def _opens(program: Program, call: cst.Call) -> bool:
         only_read = argument(call, "readonly")
         known = plain and set(names) <= {"True", "False", "None"}
         return known and only_read is not None and source_of(only_read) == "True"
+    if name in _LOADS:
+        options = [x.keyword.value for x in rest if x.keyword is not None]
+        return set(options) <= {"weights_only"} and len(options) == len(rest)
     mode = argument(call, "mode", 1)
     given = len(rest) == (mode is not None)
     return name == "zipfile.ZipFile" and given and (mode is None or source_of(mode) in _READS)

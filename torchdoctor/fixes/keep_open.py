@@ -3,15 +3,16 @@
 ## What it does
 Answers `zipfile.ZipFile(path)`, `lmdb.open(path)` and `sqlite3.connect(path)` with what the first
 call with the same arguments gave in the same process, while the file is the same. Only for reading;
-closing it closes nothing.
+closing it closes nothing. `torch.load(path)` and `np.load(path)` too, of 1 GB of files at most.
 
 ## Why it helps
 Opening an archive reads and parses its whole directory, and a connection has a set-up of its own.
-In `__getitem__` that is paid for each sample.
+In `__getitem__` that is paid for each sample. A shard is read as a whole for each of its samples.
 
 ## Risks
 What is open must be opened by each worker for itself, not before they are started. A file that is
-replaced meanwhile is opened again here; in the source that is for you to do.
+replaced meanwhile is opened again here; in the source that is for you to do. What is loaded stays
+in memory, and code that writes to it would find its changes again.
 
 ## Make it permanent
     def __getitem__(self, index):
@@ -33,8 +34,11 @@ from torchdoctor.edits import Edit, OpenedOnceEdit
 from torchdoctor.fixes._parts import SampledLines
 from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
 
-_OPENERS = (("lmdb", "open"), ("sqlite3", "connect"))
-_OPENS = re.compile(r"\bZipFile\(|\blmdb\.open\(|\bsqlite3\.connect\(")
+_OPENERS = (("lmdb", "open"), ("sqlite3", "connect"), ("torch", "load"), ("numpy", "load"))
+_OPENS = re.compile(
+    r"\bZipFile\(|\blmdb\.open\(|\bsqlite3\.connect\(|\b(torch|np|numpy)\.load\((?!.*mmap)"
+)
+_MOST_LOADED = 2**30  # bytes of files
 _READS = (None, "r", "rb")
 
 
@@ -85,12 +89,16 @@ class _Open:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     kept: dict[Any, Any] = {}
+    loaded_bytes = [0]
 
     def key_of(opener: str, args: Any, kwargs: Any) -> Any:
         """Return what tells a file in its state now from others; None: it is not to be kept."""
         if not args or not isinstance(args[0], (str, os.PathLike)):
             return None
-        mode = args[1] if len(args) > 1 and opener != "connect" else kwargs.get("mode")
+        if opener == "load" and (len(args) > 1 or kwargs.get("mmap") or kwargs.get("mmap_mode")):
+            return None
+        named = opener in ("ZipFile", "open")
+        mode = args[1] if len(args) > 1 and named else kwargs.get("mode")
         if mode not in _READS:
             return None
         try:
@@ -125,7 +133,19 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
                     kept[key] = _Open(old(*args, **kwargs))
                 return old(*args, **kwargs) if key is None else kept[key]
 
-            return opened
+            def loaded(*args: Any, **kwargs: Any) -> Any:
+                key = key_of(name, args, kwargs)
+                if key in kept:
+                    program.applied()
+                    return kept[key]
+                result = old(*args, **kwargs)
+                closes = hasattr(result, "close")  # an archive of arrays, which its user closes
+                if key is not None and not closes and loaded_bytes[0] + key[-1] <= _MOST_LOADED:
+                    loaded_bytes[0] += key[-1]
+                    kept[key] = result
+                return result
+
+            return loaded if name == "load" else opened
 
         return make
 
