@@ -37,8 +37,7 @@ CHECK = CheckSpec(
     branch="communication",
     threshold=1.5,
     unit="backward passes to an optimizer step",
-    source="PyTorch documentation: gradients accumulate without exchange under no_sync, "
-    "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+    source="PyTorch documentation (DistributedDataParallel): no_sync accumulates without exchange",
     sentences={
         "accumulated": "Gradients are exchanged in each of about {batches:.0f} backward passes to "
         "an optimizer step; model.no_sync() exchanges them once[ and saves {share:.0%} of "
