@@ -336,7 +336,13 @@ _ROWS_OF_FIXES = (
     ),
     Row(
         asked="calls of the program's own: the same again, built anew, only reporting, growing",
-        fixes=("keep-result", "keep-open", "every-tenth-call", "list-for-deque"),
+        fixes=(
+            "keep-result",
+            "keep-open",
+            "every-tenth-call",
+            "list-for-deque",
+            "keep-activations",
+        ),
         checks=("hot-call",),
         tests=(
             "tests/test_known_shapes.py::test_the_cure_is_of_the_line_that_is_named",
@@ -345,6 +351,13 @@ _ROWS_OF_FIXES = (
         ),
         lacking="What grows with the step, loops over elements and copies are told by their line "
         "alone, and not tried.",
+    ),
+    Row(
+        asked="gradients exchanged in each backward pass that only accumulates",
+        fixes=("no-sync",),
+        checks=("accumulated-exchange",),
+        tests=("tests/fixes/test_fix_examples.py::test_with_the_fix",),
+        lacking="No patch: which batch of an update is the last stands in the loop's own words.",
     ),
     Row(
         asked="samples fetched one by one; gradients of whole embedding tables",

@@ -73,3 +73,29 @@ def test_a_calls_share_is_its_part_of_the_time_that_the_clock_gives_its_phase():
 
 def test_without_the_loops_own_samples_no_function_is_blamed():
     assert not hot_calls(recording(process(stacks=[row(12, "x = f(y)", 90)])))
+
+
+def test_a_loop_whose_head_is_sampled_stands_for_the_lines_in_it(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "def __getitem__(self, index):\n"
+        "    while len(chosen) < 8:\n"
+        "        other = draw()\n"
+        "        if other not in self.seen[user]:\n"
+        "            chosen.append(other)\n"
+        "    return torch.tensor([item, *chosen])\n"
+    )
+
+    def sampled(line, text, count):
+        location = {"file": str(script), "line": line, "function": "__getitem__"}
+        return {"location": location, "phase": "loader", "count": count, "text": text}
+
+    rows = [
+        sampled(2, "    while len(chosen) < 8:", 60),
+        sampled(6, "    return torch.tensor([item, *chosen])", 40),
+    ]
+    seen = recording(process(stacks=rows))
+    head = Location(file=str(script), line=2, function="__getitem__")
+    assert shape_at(seen, head).id == "looked-up-in-a-list"
+    script.unlink()
+    assert shape_at(seen, head).id == "tensor-of-a-list-of-arrays"

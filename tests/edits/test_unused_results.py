@@ -2,7 +2,7 @@ import textwrap
 
 import pytest
 
-from torchdoctor.edits.unused_results import only_reported
+from torchdoctor.edits.unused_results import only_reported, reporter
 
 METRIC = """
 class Metric:
@@ -40,3 +40,19 @@ def test_a_function_that_changes_something_is_never_skipped(tmp_path, body):
     text = f"class Metric:\n    def compute(self):\n        {body}\n\nmetric.compute()\n"
     script.write_text(textwrap.dedent(text))
     assert not only_reported([str(script)], "compute")
+
+
+@pytest.mark.parametrize(
+    ("loop", "found"),
+    [
+        ("print(rate_of(x))", "rate_of"),
+        ("loss = loss * rate_of(x)", None),
+        ("print(rate_of(x), distance(x))", None),
+    ],
+)
+def test_what_a_report_calls_is_reported_through_it(tmp_path, loop, found):
+    script = tmp_path / "train.py"
+    functions = "def distance(x):\n    return x\n\ndef rate_of(x):\n    return 2 * distance(x)\n"
+    script.write_text(f"{functions}\nfor x in range(9):\n    {loop}\n")
+    expected = None if found is None else (str(script), found)
+    assert reporter([str(script)], "distance") == expected

@@ -17,11 +17,12 @@ that nothing is learned from. It needs two of them, as one does not show how oft
 Evaluation that builds a graph for gradients (evaluation-with-gradients): it is faster without.
 """
 
-from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
+from torchdoctor.facts.lookup import phase_share, training_loaders
+from torchdoctor.words import CheckSpec, Evidence, Recording, Symptom, Symptoms, fact
 
 _FEWEST = 2
 _WORTH_SAYING = 0.05
+_SMALLER = 4  # times, than the batches of training
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -34,6 +35,8 @@ def _examine(recording: Recording) -> Symptoms:
         fact(regular, share=share, times=steps.evaluations, steps=steps.steps, every=every),
         fact("half-as-often", then=share / (2 - share)),
     ]
+    if (small := _small_batches(recording)) is not None:
+        evidence.append(small)
     waits = phase_share(recording, "evaluation_wait_s") or 0.0
     if waits >= _WORTH_SAYING:
         evidence.append(fact("own-loader", share=waits))
@@ -42,6 +45,18 @@ def _examine(recording: Recording) -> Symptoms:
         evidence=evidence,
         severity="moderate",
     )
+
+
+def _small_batches(recording: Recording) -> Evidence | None:
+    """Return how much smaller the batches of a loader that nothing is learned from are."""
+    training = training_loaders(recording)
+    sizes = [x.batch_size for x in training if x.batch_size]
+    own = {x.ident for x in training}
+    unlearned = [x for x in recording.main.loaders if x.ident not in own and x.batches]
+    evaluated = [x.batch_size for x in unlearned if x.batch_size]
+    if not sizes or not evaluated or min(evaluated) * _SMALLER > max(sizes):
+        return None
+    return fact("small-batches", evaluated=min(evaluated), trained=max(sizes))
 
 
 _TAKES = (
@@ -59,6 +74,8 @@ CHECK = CheckSpec(
         "share-every": _TAKES + ", every {every}.",
         "half-as-often": "Half as often it would take {then:.0%}; that changes what you see of "
         "training, not what is learned.",
+        "small-batches": "It takes batches of {evaluated}, training those of {trained}: larger "
+        "ones share the cost of each call and need no memory for gradients.",
         "own-loader": "Of the training time, {share:.0%} is its wait for its own data loader.",
     },
     examine=_examine,

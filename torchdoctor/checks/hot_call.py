@@ -11,7 +11,8 @@ whether it goes through a history or through elements one by one.
 
 ## How it is measured
 Sampled stacks of the main thread: the samples in the function's own lines, and in the libraries
-that these call, among all samples of the steps. Forward passes and the loop itself do not count.
+that these call, among all samples of the steps. The loop itself does not count, and of a forward
+pass only a line whose cure is known (`known_shapes.toml`).
 
 ## Not to be confused with
 Work outside the model (work-outside-model), of which such a function may be a part.
@@ -19,14 +20,25 @@ Work outside the model (work-outside-model), of which such a function may be a p
 
 from typing import Any
 
-from torchdoctor.facts.hot_calls import hot_calls
+from torchdoctor.facts.hot_calls import HotCall, hot_calls, lines_of_passes
+from torchdoctor.facts.known_shapes import shape_of
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _NAMED = 3
 _SHOWN = 60  # characters of a line
 
 
+def _has_shape(call: HotCall) -> bool:
+    top = call.rows[0]
+    return shape_of(top.text, call.function, top.leaf) is not None
+
+
 def _examine(recording: Recording) -> Symptoms:
+    passes = [call for call in lines_of_passes(recording) if _has_shape(call)]
+    for call in passes[:1]:
+        text = call.rows[0].text[:_SHOWN].strip()
+        evidence = fact("line", share=call.share, location=call.top, text=text)
+        yield Symptom(share=call.share, evidence=evidence, location=call.top, severity="moderate")
     for call in hot_calls(recording)[:_NAMED]:
         if call.share < CHECK.threshold:
             continue
@@ -52,18 +64,24 @@ _LOOP = {
     "phase": "backward",
     "count": 70,
 }
+_CELL = {
+    **_ROW,
+    "location": {**_ROW["location"], "function": "forward"},
+    "text": "h, c = self.cell(x[:, t], (h, c))",
+}
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.10,
     unit="% of the step",
     source="torchdoctor: a tenth of the step is worth a look",
     sentences={
+        "line": "{location:place} takes {share:.0%} of {each_step} in the forward pass ({text}).",
         "function": "{function} takes {share:.0%} of {each_step}, most often at {location:place}"
         "[ ({text})].",
     },
     of_own_code=True,
     examine=_examine,
-    fires=[process(stacks=[_ROW, _LOOP])],
+    fires=[process(stacks=[_ROW, _LOOP]), process(stacks=[_CELL, _LOOP])],
     quiet=[
         process(stacks=[{**_ROW, "count": 3}, _LOOP]),
         process(stacks=[{**_LOOP, "phase": "forward", "count": 70}, _LOOP]),

@@ -164,3 +164,35 @@ class KeptSamplesEdit(LineEdit, frozen=True, kw_only=True):
     """The method at `line` makes each sample once; none if the class reads what is `changed`."""
 
     changed: tuple[str, ...]
+
+
+class OpenedOnceEdit(LineEdit, frozen=True, kw_only=True):
+    """`with zipfile.ZipFile(path) as archive:` at `line` gets what each process opens once.
+
+    Only for reading, and where nothing in that function closes it.
+    """
+
+
+class KeptResultEdit(LineEdit, frozen=True, kw_only=True):
+    """The function around `line` keeps its last results, where they come of its arguments alone."""
+
+    function: str
+    kept: int  # results
+
+
+class RareCallEdit(Edit, frozen=True, kw_only=True):
+    """Statements that call `function` for a report alone run where that is read.
+
+    That is in the `if` which reads the result; or, where nothing does, in every `every`-th step.
+    """
+
+    function: str
+    every: int
+
+
+class RingEdit(LineEdit, frozen=True, kw_only=True):
+    """The deque that is read at `line` becomes a list, overwritten in a ring, of the same order."""
+
+
+class BatchSamplerEdit(LineEdit, frozen=True, kw_only=True):
+    """`DataLoader(table, batch_size=n)` at `line` takes whole batches of a TensorDataset."""

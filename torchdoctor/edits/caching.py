@@ -1,11 +1,12 @@
-"""A class that makes each sample once, where an index alone decides which it is."""
+"""Samples and results that are made once, where an index or the arguments alone decide them."""
 
 import re
 
 import libcst as cst
 
-from torchdoctor.edits import KeptSamplesEdit
+from torchdoctor.edits import KeptResultEdit, KeptSamplesEdit, StatementEdit
 from torchdoctor.edits.changes import Changes, Reshaped
+from torchdoctor.edits.statements import with_statement
 from torchdoctor.edits.syntax import Program, Syntax, last_name, source_of
 
 _OWN = re.compile(r"\b(_samples|_make_sample|__slots__)\b")
@@ -60,3 +61,53 @@ def _changes_later(program: Program, owner: cst.ClassDef, changed: tuple[str, ..
     own = [x for x in owner.body.body if x not in begin]
     read = {x for each in own for x in Syntax(each).of(cst.Attribute)} - later
     return bool({*changed, *(x.attr.value for x in later)} & {x.attr.value for x in read})
+
+
+_UNLIKE = re.compile(r"rand|seed|shuffle|dropout|perm|uniform|normal_|time|open|read|grad|numpy")
+
+
+def with_kept_results(program: Program, edit: KeptResultEdit) -> Changes | None:
+    """Let a function keep its results; None if they may come of more than its arguments."""
+    function = program.innermost(program.of(cst.FunctionDef), edit.line)
+    if function is None or function.name.value != edit.function:
+        return None
+    decorator = f"functools.lru_cache(maxsize={edit.kept})"
+    if any("cache" in source_of(x.decorator) for x in function.decorators):
+        return []
+    if function.decorators or function not in program.module.body or function.asynchronous:
+        return None
+    params = function.params
+    starred = params.star_kwarg is not None or isinstance(params.star_arg, cst.Param)
+    if starred or not params.params or _depends_on_more(program, function):
+        return None
+
+    def kept(made: cst.CSTNode) -> list[cst.CSTNode]:
+        own = cst.ensure_type(made, cst.FunctionDef)
+        added = cst.Decorator(decorator=cst.parse_expression(decorator))
+        return [own.with_changes(decorators=[added])]
+
+    imported = with_statement(program, StatementEdit(file="", statement="import functools"))
+    if imported is None:
+        return None
+    return [*imported, Reshaped(*program.place_of(function), f"@{decorator}", kept)]
+
+
+def _depends_on_more(program: Program, function: cst.FunctionDef) -> bool:
+    """Return True if a function reads, draws or changes what is not its own or its arguments'."""
+    syntax = Syntax(function.body)
+    called = [program.full_name(x.func) for x in syntax.calls()]
+    if any(_UNLIKE.search(name) for name in called):
+        return True  # NumPy's arrays cannot be the arguments of what is kept
+    given = {x.name.value for x in Syntax(function.params).of(cst.Param)}
+    own = given | {source_of(x) for x in syntax.targets}
+    attributes = {x.attr for x in syntax.of(cst.Attribute)}
+    keywords = {x.keyword for x in syntax.of(cst.Arg) if x.keyword is not None}
+    read = {x.value for x in syntax.of(cst.Name) if x not in attributes and x not in keywords}
+    changed = [x for x in program.targets if x not in syntax.targets]
+    outside = {source_of(x).split(".")[0].split("[")[0] for x in changed}
+    constants = {name for name in read - own if name.isupper()}
+    stored = [x for x in syntax.targets if not isinstance(x, cst.Name)]
+    written = {source_of(x).split(".")[0].split("[")[0] for x in stored}
+    kinds: tuple[type[cst.CSTNode], ...] = (cst.Global, cst.Nonlocal, cst.Yield)
+    declared = any(syntax.of(kind) for kind in kinds)
+    return bool(declared or written & given or (read - own - constants) & outside)

@@ -5,12 +5,16 @@ from typing import Any
 
 from torchdoctor import edits
 from torchdoctor.edits import (
+    batching,
     blocks,
     caching,
     decorators,
     keywords,
+    opening,
     placing,
     precision,
+    rare_calls,
+    rings,
     statements,
     tensors,
 )
@@ -33,6 +37,11 @@ _BY_KIND: dict[type[edits.Edit], Callable[[Program, Any], Changes | None]] = {
     edits.SinglePrecisionEdit: precision.single_precision,
     edits.BatchCastEdit: precision.cast_batch,
     edits.KeptSamplesEdit: caching.with_kept_samples,
+    edits.KeptResultEdit: caching.with_kept_results,
+    edits.OpenedOnceEdit: opening.opened_once,
+    edits.RareCallEdit: rare_calls.called_rarely,
+    edits.RingEdit: rings.with_ring,
+    edits.BatchSamplerEdit: batching.with_batch_sampler,
 }
 # What they do depends on what other edits do to an argument of the same call.
 _ARGUMENTS: dict[type[edits.Edit], Callable[[Program, Any, Sequence[Change]], Changes | None]] = {

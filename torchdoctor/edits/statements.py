@@ -38,7 +38,7 @@ def with_statement(program: Program, edit: StatementEdit) -> Changes | None:
     name = "" if _imports_only(added) else owner
     if not name and program.imports(edit.statement.removeprefix("import ")):
         return []
-    after = _head(body, name)
+    after = last_import(body, name)
     if after is None:
         return None
     if own:
@@ -55,7 +55,7 @@ def with_statement(program: Program, edit: StatementEdit) -> Changes | None:
     return [inserted]
 
 
-def _head(body: Sequence[cst.CSTNode], name: str) -> int | None:
+def last_import(body: Sequence[cst.CSTNode], name: str = "") -> int | None:
     """Return the index of the last import among those with `import name` (any), above any loop."""
     head = None
     for number, line in enumerate(body):

@@ -66,6 +66,20 @@ def hot_calls(recording: Recording) -> list[HotCall]:
     return sorted(calls, key=lambda call: -call.share)
 
 
+def lines_of_passes(recording: Recording) -> list[HotCall]:
+    """Return the lines of forward passes that hold a twentieth of the step, the largest first."""
+    lines: dict[tuple[str, int], list[StackSample]] = {}
+    for row in recording.main.stacks:
+        if row.phase == "forward" and row.location.function in _WHOLE_PASS:
+            lines.setdefault((row.location.file, row.location.line), []).append(row)
+    calls = [
+        HotCall(share=sampled_share(recording, rows), rows=sorted(rows, key=lambda x: -x.count))
+        for rows in lines.values()
+    ]
+    large = [call for call in calls if call.share >= LEAST_SHARE]
+    return sorted(large, key=lambda call: -call.share)
+
+
 def sampled_share(recording: Recording, rows: Iterable[StackSample]) -> float:
     """Return the share of the step that samples stand for: their part of each phase's time.
 

@@ -1,5 +1,6 @@
 """Shapes of calls whose cure is known, and which of them stands at the line of a finding."""
 
+import ast
 import functools
 import re
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from pathlib import Path
 from torchdoctor.words import Location, Recording, StackSample
 from torchdoctor.words.record_files import parsed_toml
 
+_LOOP_HEAD = re.compile(r"\s*(for|while)\b.*:\s*(#.*)?$")
 _PART = 0.2  # of the samples in a function, from where on a line stands for its cost
 
 
@@ -60,9 +62,34 @@ def shape_at(recording: Recording, location: Location | None) -> Shape | None:
     function = [row for row in rows if row.location.function == location.function]
     total = sum(row.count for row in function)
     large = [row for row in function if row.count >= _PART * total]
-    return _first([*own, *sorted(large, key=lambda row: -row.count)])
+    inside = [text for row in own for text in _repeated(row)]
+    within = (shape_of(text, location.function or "") for text in inside)
+    there = _first(own) or next((shape for shape in within if shape is not None), None)
+    return there or _first(sorted(large, key=lambda row: -row.count))
 
 
 def _first(rows: Iterable[StackSample]) -> Shape | None:
     shapes = (shape_of(row.text, row.location.function or "", row.leaf) for row in rows)
     return next((shape for shape in shapes if shape is not None), None)
+
+
+def _repeated(row: StackSample) -> list[str]:
+    """Return the lines of a loop whose head is sampled: Python looks for a sample's turn there."""
+    if not _LOOP_HEAD.match(row.text):
+        return []
+    try:
+        source = Path(row.location.file).read_text(encoding="utf-8")
+        return _loops(source).get(row.location.line, [])
+    except (OSError, ValueError, SyntaxError):
+        return []
+
+
+@functools.lru_cache(maxsize=8)
+def _loops(source: str) -> dict[int, list[str]]:
+    """Return the lines inside of each loop of a source, by the line of its head."""
+    lines = source.splitlines()
+    return {
+        node.lineno: lines[node.body[0].lineno - 1 : node.end_lineno]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.For, ast.While))
+    }

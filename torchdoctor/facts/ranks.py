@@ -60,3 +60,13 @@ def links(recording: Recording) -> list[Evidence]:
     if best.best_bytes_per_s < _SLOW * sheet.links[0]:
         evidence.append(fact("below-links"))
     return evidence
+
+
+def batches_of_update(recording: Recording) -> float | None:
+    """Return the backward passes to an optimizer step; None without DistributedDataParallel."""
+    steps, models = recording.steps, recording.main.models
+    if not any(model.data_parallel == "DistributedDataParallel" for model in models):
+        return None
+    if steps is None or steps.optimizer_steps_per_step <= 0:
+        return None
+    return steps.backwards_per_step / steps.optimizer_steps_per_step

@@ -22,11 +22,13 @@ None is known. A sampler or transform of one's own works as before.
 
 from typing import Any
 
+from torchdoctor.edits import BatchSamplerEdit, Edit
 from torchdoctor.facts.lookup import training_loaders
 from torchdoctor.facts.touched import waits
 from torchdoctor.words import Example, FixSpec, LoaderFacts, Location, Recording, Settings
 
 _LEAST_BATCH = 8
+_PLAIN = "torch.utils.data.dataset.TensorDataset"
 
 
 def _loader(recording: Recording) -> LoaderFacts | None:
@@ -46,6 +48,16 @@ def refuses(recording: Recording) -> str | None:
 def location(recording: Recording) -> Location | None:
     loader = _loader(recording)
     return loader.location if loader is not None else None
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    line = location(recording)
+    made = [x for x in recording.main.loaders if line is not None and x.location == line]
+    if line is None or line.through is not None:
+        return []
+    if any(x.dataset_cls != _PLAIN or x.batch_size != made[0].batch_size for x in made):
+        return []  # the line makes another loader besides
+    return [BatchSamplerEdit(file=line.file, line=line.line)]
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -86,6 +98,7 @@ FIX: FixSpec = FixSpec(
     suits=lambda trace: False,
     apply=apply,
     location=location,
+    edits=edits,
     instruction=lambda settings, recording: FIX.permanent_form,
     example=Example(
         code="""

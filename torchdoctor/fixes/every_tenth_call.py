@@ -23,7 +23,8 @@ What is reported is up to nine calls old, unless the call is moved to where it i
 
 from typing import Any
 
-from torchdoctor.edits.unused_results import only_reported
+from torchdoctor.edits import Edit, RareCallEdit
+from torchdoctor.edits.unused_results import has_call, reporter
 from torchdoctor.facts.hot_calls import HotCall, hot_calls
 from torchdoctor.facts.lookup import place
 from torchdoctor.fixes._parts import SampledLines
@@ -32,17 +33,18 @@ from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
 _EVERY = 10
 
 
-def _calls(recording: Recording) -> list[HotCall]:
+def _calls(recording: Recording) -> list[tuple[HotCall, tuple[str, str]]]:
+    """Return the calls, each with file and name of the function that is to be called rarely."""
     script, calls = recording.workload.script, []
     for call in hot_calls(recording):
         files = {call.top.file, *([script] if script is not None else [])}
-        if "loader" not in call.phases and only_reported(sorted(files), call.function):
-            calls.append(call)
+        reported = reporter(sorted(files), call.function) if "loader" not in call.phases else None
+        calls += [(call, reported)] if reported is not None else []
     return calls
 
 
 def _rows(recording: Recording) -> list[StackSample]:
-    return [row for call in _calls(recording)[:1] for row in call.rows]
+    return [row for call, _ in _calls(recording)[:1] for row in call.rows]
 
 
 _CALL = SampledLines(
@@ -54,15 +56,25 @@ _CALL = SampledLines(
 
 def settings(recording: Recording) -> list[Settings]:
     return [
-        {"function": call.function, "every": _EVERY, "file": call.top.file}
-        for call in _calls(recording)[:1]
+        {"function": name, "every": _EVERY, "file": file}
+        for _, (file, name) in _calls(recording)[:1]
     ]
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    calls = [place(recording, x.top) for x in _calls(recording)]
+    calls = [place(recording, call.top) for call, _ in _calls(recording)]
     where = next(filter(None, calls), settings["file"])
     return f"# {settings['function']} ({where})\n{FIX.permanent_form}"
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    name, every = settings["function"], settings["every"]
+    files = sorted({settings["file"], recording.workload.script or settings["file"]})
+    return [
+        RareCallEdit(file=file, function=name, every=every)
+        for file in files
+        if has_call(file, name)
+    ]
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -102,6 +114,7 @@ FIX: FixSpec = FixSpec(
     apply=apply,
     location=_CALL.location,
     instruction=instruction,
+    edits=edits,
     example=Example(
         code="""
 calls = []

@@ -3,15 +3,16 @@
 ## What it does
 Answers `zipfile.ZipFile(path)`, `lmdb.open(path)` and `sqlite3.connect(path)` with what the first
 call with the same arguments gave in the same process, while the file is the same. Only for reading;
-closing it closes nothing.
+closing it closes nothing. `torch.load(path)` and `np.load(path)` too, of 1 GB of files at most.
 
 ## Why it helps
 Opening an archive reads and parses its whole directory, and a connection has a set-up of its own.
-In `__getitem__` that is paid for each sample.
+In `__getitem__` that is paid for each sample. A shard is read as a whole for each of its samples.
 
 ## Risks
 What is open must be opened by each worker for itself, not before they are started. A file that is
-replaced meanwhile is opened again here; in the source that is for you to do.
+replaced meanwhile is opened again here; in the source that is for you to do. What is loaded stays
+in memory, and code that writes to it would find its changes again.
 
 ## Make it permanent
     def __getitem__(self, index):
@@ -29,11 +30,15 @@ import sys
 import zipfile
 from typing import Any
 
+from torchdoctor.edits import Edit, OpenedOnceEdit
 from torchdoctor.fixes._parts import SampledLines
 from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
 
-_OPENERS = (("lmdb", "open"), ("sqlite3", "connect"))
-_OPENS = re.compile(r"\bZipFile\(|\blmdb\.open\(|\bsqlite3\.connect\(")
+_OPENERS = (("lmdb", "open"), ("sqlite3", "connect"), ("torch", "load"), ("numpy", "load"))
+_OPENS = re.compile(
+    r"\bZipFile\(|\blmdb\.open\(|\bsqlite3\.connect\(|\b(torch|np|numpy)\.load\((?!.*mmap)"
+)
+_MOST_LOADED = 2**30  # bytes of files
 _READS = (None, "r", "rb")
 
 
@@ -44,6 +49,11 @@ def _rows(recording: Recording) -> list[StackSample]:
 _LINES = SampledLines(
     rows=_rows, label="opening files", none="No line was seen that opens a file or a connection."
 )
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    lines = dict.fromkeys((x.location.file, x.location.line) for x in _rows(recording))
+    return [OpenedOnceEdit(file=file, line=line) for file, line in lines]
 
 
 class _Open:
@@ -77,15 +87,22 @@ class _Open:
         return len(self._opened)
 
 
-def apply(torch: Any, settings: Settings, program: Any) -> None:
-    kept: dict[Any, Any] = {}
+class _Kept:
+    """What was opened or loaded, by its file as it was then."""
 
-    def key_of(opener: str, args: Any, kwargs: Any) -> Any:
+    def __init__(self, program: Any) -> None:
+        self.program = program
+        self.known: dict[Any, Any] = {}
+        self.loaded_bytes = 0
+
+    def key_of(self, opener: str, args: Any, kwargs: Any) -> Any:
         """Return what tells a file in its state now from others; None: it is not to be kept."""
         if not args or not isinstance(args[0], (str, os.PathLike)):
             return None
-        mode = args[1] if len(args) > 1 and opener != "connect" else kwargs.get("mode")
-        if mode not in _READS:
+        if opener == "load" and (len(args) > 1 or kwargs.get("mmap") or kwargs.get("mmap_mode")):
+            return None
+        has_mode = len(args) > 1 and opener in ("ZipFile", "open")
+        if (args[1] if has_mode else kwargs.get("mode")) not in _READS:
             return None
         try:
             state = os.stat(args[0])
@@ -95,43 +112,60 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return None
         return (*key, state.st_ino, state.st_mtime_ns, state.st_size)
 
-    def make_init(old: Any) -> Any:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            key = key_of("ZipFile", args, kwargs)
-            if key in kept:
-                vars(self).update(kept[key])
-                program.applied()
+    def make_init(self, old: Any) -> Any:
+        def init(archive: Any, *args: Any, **kwargs: Any) -> None:
+            key = self.key_of("ZipFile", args, kwargs)
+            if key in self.known:
+                vars(archive).update(self.known[key])
+                self.program.applied()
                 return
-            old(self, *args, **kwargs)
+            old(archive, *args, **kwargs)
             if key is not None:
-                self._fileRefCnt += 1  # so that closing it closes no file
-                kept[key] = dict(vars(self))
+                archive._fileRefCnt += 1  # so that closing it closes no file
+                self.known[key] = dict(vars(archive))
 
         return init
 
-    def making(name: str) -> Any:
+    def making(self, name: str) -> Any:
+        keep = self.keep_loaded if name == "load" else self.keep_open
+
         def make(old: Any) -> Any:
             def opened(*args: Any, **kwargs: Any) -> Any:
-                key = key_of(name, args, kwargs)
-                if key in kept:
-                    program.applied()
-                elif key is not None:
-                    kept[key] = _Open(old(*args, **kwargs))
-                return old(*args, **kwargs) if key is None else kept[key]
+                key = self.key_of(name, args, kwargs)
+                if key in self.known:
+                    self.program.applied()
+                    return self.known[key]
+                result = old(*args, **kwargs)
+                return result if key is None else keep(key, result)
 
             return opened
 
         return make
 
+    def keep_open(self, key: Any, result: Any) -> Any:
+        self.known[key] = _Open(result)
+        return self.known[key]
+
+    def keep_loaded(self, key: Any, result: Any) -> Any:
+        closes = hasattr(result, "close")  # an archive of arrays, which its user closes
+        if not closes and self.loaded_bytes + key[-1] <= _MOST_LOADED:
+            self.loaded_bytes += key[-1]
+            self.known[key] = result
+        return result
+
+
+def apply(torch: Any, settings: Settings, program: Any) -> None:
+    kept = _Kept(program)
+
     def replace() -> None:
         for module, name in _OPENERS:
             if module in sys.modules and module not in replaced:
                 replaced.add(module)
-                program.replace(sys.modules[module], name, making(name))
+                program.replace(sys.modules[module], name, kept.making(name))
 
     replaced: set[str] = set()
     program.set_reason("No file was opened again with the same arguments.")
-    program.replace(zipfile.ZipFile, "__init__", make_init)
+    program.replace(zipfile.ZipFile, "__init__", kept.make_init)
     replace()
     program.at_first_batch(replace, lambda: None)  # what was imported since
 
@@ -149,6 +183,7 @@ FIX: FixSpec = FixSpec(
     touches=_LINES.touches,
     apply=apply,
     location=_LINES.location,
+    edits=edits,
     instruction=lambda settings, recording: FIX.permanent_form,
     example=Example(
         code="""

@@ -17,7 +17,7 @@ result that is changed in place, or that carries gradients, is not kept.
     if self.kept is None:                 # in a field, or as a buffer of the module
         self.kept = function(arguments)
     result = self.kept
-    # or, where all arguments can be hashed: @functools.cache above the function
+    # or, of arguments that are the same objects, unchanged: @functools.lru_cache above the function
 
 ## Sources
 - Python documentation, functools.cache: https://docs.python.org/3/library/functools.html
@@ -25,6 +25,7 @@ result that is changed in place, or that carries gradients, is not kept.
 
 from typing import Any
 
+from torchdoctor.edits import Edit, KeptResultEdit
 from torchdoctor.facts.hot_calls import HotCall, hot_calls
 from torchdoctor.facts.lookup import place
 from torchdoctor.fixes._parts import SampledLines
@@ -63,6 +64,14 @@ def instruction(settings: Settings, recording: Recording) -> str:
         None,
     )
     return f"# {settings['function']} ({where or settings['file']})\n{FIX.permanent_form}"
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    lines = [x.top for x in _calls(recording) if x.function == settings["function"]]
+    return [
+        KeptResultEdit(file=at.file, line=at.line, function=settings["function"], kept=_MOST_KEPT)
+        for at in lines[:1]
+    ]
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -199,6 +208,7 @@ FIX: FixSpec = FixSpec(
     apply=apply,
     location=_CALL.location,
     instruction=instruction,
+    edits=edits,
     example=Example(
         code="""
 calls = []

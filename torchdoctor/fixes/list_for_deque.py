@@ -28,6 +28,7 @@ import random
 from collections.abc import MutableSequence
 from typing import Any
 
+from torchdoctor.edits import RingEdit
 from torchdoctor.facts.known_shapes import shape_of
 from torchdoctor.fixes._parts import SampledLines
 from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
@@ -165,6 +166,9 @@ FIX: FixSpec = FixSpec(
     apply=apply,
     location=_LINES.location,
     instruction=lambda settings, recording: FIX.permanent_form,
+    edits=lambda settings, recording: [
+        RingEdit(file=row.location.file, line=row.location.line) for row in _rows(recording)[:1]
+    ],
     example=Example(
         code="""
 import collections, random

@@ -46,7 +46,10 @@ def blocks(report: Report) -> list[Block]:
         shape = known_shapes().get(finding.shape or "")
         cost = f"{percent(finding.share_of_step or 0.0)} of the step"
         write = clean(shape.write) if shape is not None else _NO_CURE
-        figures = ", ".join(filter(None, [cost, most_gain(finding.share_of_step)]))
+        # What a forward pass spares, its backward pass spares as well: its share is no bound.
+        inside = finding.location is not None and finding.location.function == "forward"
+        most = "" if inside else most_gain(finding.share_of_step)
+        figures = ", ".join(filter(None, [cost, most]))
         about = f"{figures}   {write}"
         rows.setdefault(finding.shape or at, (at, about))
     shown = list(rows.values())[:_MOST]

@@ -1,0 +1,109 @@
+"""What a function opens anew in each call, opened once in each process instead."""
+
+import libcst as cst
+from libcst import matchers
+
+from torchdoctor.edits import OpenedOnceEdit, StatementEdit
+from torchdoctor.edits.changes import Changes, Inserted, Replaced, Reshaped
+from torchdoctor.edits.statements import last_import, with_statement
+from torchdoctor.edits.syntax import Program, Syntax, argument, last_name, source_of
+
+_NAME = "_open_once"
+_MOST_OPEN = 64  # of which the one not used for the longest time is closed
+_LOADS = ("torch.load", "numpy.load")
+_PATHS = ("os.path.join", "join", "str", "Path")  # what makes a path of hashable parts
+_READS = ("'r'", '"r"')
+
+
+def opened_once(program: Program, edit: OpenedOnceEdit) -> Changes | None:
+    """Replace the call that opens a file at the line; None if it may be written to or closed."""
+    if f"{_NAME} = " in program.code:
+        return []
+    calls = [x for x in program.calls() if _opens(program, x)]
+    call = program.only_call(calls, edit.line)
+    function = program.innermost(program.of(cst.FunctionDef), edit.line)
+    if call is None or function is None or _NAME in program.code:
+        return None
+    path, head = source_of(call.args[0].value), last_import(program.module.body)
+    made = [program.full_name(x.func) for x in Syntax(call.args[0].value).calls()]
+    if head is None or not all(name in _PATHS for name in made):
+        return None
+    taken = _in_place(program, call, function, f"{_NAME}(os.getpid(), {path})")
+    if taken is None:
+        return None
+    options = [x for x in call.args[1:] if x.keyword is not None]
+    given = ", ".join(["path", *(source_of(x).rstrip(", ") for x in options)])
+    opener = f"lambda process, path: {source_of(call.func)}({given})"
+    code = f"{_NAME} = functools.lru_cache(maxsize={_MOST_OPEN})({opener})"
+    statement = cst.parse_statement(code)
+    changes: Changes = [
+        Inserted(program.module, head, code, after=True, blank_above=True, statement=statement)
+    ]
+    for module in ("functools", "os"):
+        if not program.imports(module):
+            own = with_statement(program, StatementEdit(file="", statement=f"import {module}"))
+            if own is None:
+                return None
+            changes += own
+    return [*changes, *taken]
+
+
+def _opens(program: Program, call: cst.Call) -> bool:
+    """Return True if a call opens a file to read it, given by its path and constants."""
+    name, rest = program.full_name(call.func), call.args[1:]
+    if not call.args or call.args[0].star or call.args[0].keyword is not None:
+        return False
+    if name == "lmdb.open":
+        constant = (cst.Name, cst.Integer, cst.SimpleString)
+        plain = all(x.keyword is not None and isinstance(x.value, constant) for x in rest)
+        names = [x.value.value for x in rest if isinstance(x.value, cst.Name)]
+        only_read = argument(call, "readonly")
+        known = plain and set(names) <= {"True", "False", "None"}
+        return known and only_read is not None and source_of(only_read) == "True"
+    if name in _LOADS:
+        options = [x.keyword.value for x in rest if x.keyword is not None]
+        return set(options) <= {"weights_only"} and len(options) == len(rest)
+    mode = argument(call, "mode", 1)
+    given = len(rest) == (mode is not None)
+    return name == "zipfile.ZipFile" and given and (mode is None or source_of(mode) in _READS)
+
+
+def _in_place(
+    program: Program, call: cst.Call, function: cst.FunctionDef, code: str
+) -> Changes | None:
+    """Return what puts other code in place of the call, without what closes its result."""
+    item, assign = program.parents[call], program.parents[call]
+    if isinstance(item, cst.WithItem):
+        statement = program.parents[item]
+        name = item.asname.name if item.asname is not None else None
+        if not isinstance(statement, cst.With) or len(statement.items) != 1:
+            return None
+        if not isinstance(name, cst.Name) or statement.asynchronous is not None:
+            return None
+        if not isinstance(statement.body, cst.IndentedBlock) or _closes(function, name.value):
+            return None
+        line = f"{name.value} = {code}"
+        return [Reshaped(*program.place_of(statement), line, lambda made: _without(made, line))]
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return None
+    target = assign.targets[0].target
+    if not isinstance(target, cst.Name) or _closes(function, target.value):
+        return None
+    return [Replaced(*program.span_with_brackets(call), code)]
+
+
+def _closes(function: cst.FunctionDef, name: str) -> bool:
+    syntax = Syntax(function)
+    managed = matchers.findall(function, matchers.WithItem(item=matchers.Name(name)))
+    closes = [x for x in syntax.calls("close", "__exit__") if source_of(x.func).startswith(name)]
+    yields = syntax.of(cst.Yield)
+    writes = [x for x in syntax.calls() if last_name(x.func) in ("write", "writestr", "put")]
+    return bool(managed or closes or yields or writes)
+
+
+def _without(made: cst.CSTNode, line: str) -> list[cst.CSTNode]:
+    """Return what was inside of a `with`, below the assignment that stands in its place."""
+    own = cst.ensure_type(made, cst.With)
+    first = cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine)
+    body = cst.ensure_type(own.body, cst.IndentedBlock)
+    return [first.with_changes(leading_lines=own.leading_lines), *body.body]
