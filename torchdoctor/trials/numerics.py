@@ -22,7 +22,9 @@ EARLY = 8  # first losses, in which a difference must look like rounding
 ROUNDING = 1e-5  # relative difference of the first loss in float32
 LOW_PRECISION = 1e-2  # the same for bfloat16, float16 and TF32
 FEWEST_OUTPUTS = 3
+_EXAMPLES = 3  # of decisions that are other ones
 OUTPUTS_ROUNDING, OUTPUTS_LOW_PRECISION = 1e-4, 3e-2  # relative difference of an output's figure
+DECISIONS = 1e-3  # of them may be other ones, after a change of precision alone
 PARTED = 1e-4  # relative: the losses after the first update differ by more than rounding does
 BACKWARDS = 0.25  # relative difference of backwards per step
 DRIFT_SHARE = 0.05  # of the loss's own movement
@@ -245,7 +247,32 @@ def compare_outputs(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Nu
     if float(apart.max()) > allowed:
         return Numerics("changed", f"The outputs change: {differ}.")
     makes = "lower precision" if low else "rounding"
-    return Numerics("within-rounding", f"The {differ}, as {makes} makes them.")
+    others, decided, examples = _other_decisions(trial, untouched)
+    # A program in low precision has rounded its own decisions: those with more digits are no worse.
+    is_rounder = keeps == "lower precision" or not untouched.low_precision
+    if others > DECISIONS * decided and is_rounder:
+        return Numerics(
+            "changed", f"{others:,} of {decided:,} decisions are other ones ({examples})."
+        )
+    agree = f"; {decided - others:,} of {decided:,} decisions are the same" if decided else ""
+    return Numerics("within-rounding", f"The {differ}, as {makes} makes them{agree}.")
+
+
+def _other_decisions(trial: LaunchTiming, untouched: Untouched) -> tuple[int, int, str]:
+    """Return how many decisions are other ones than each baseline's, of how many, and examples."""
+    best: tuple[int, int, str] | None = None
+    for baseline in untouched.baselines:
+        others, decided, examples = 0, 0, list[str]()
+        for number, (ours, theirs) in enumerate(
+            zip(trial.decisions, baseline.decisions, strict=False), 1
+        ):
+            decided += max(len(ours), len(theirs))
+            apart = [(x, y) for x, y in zip(ours, theirs, strict=False) if x != y]
+            others += len(apart) + abs(len(ours) - len(theirs))
+            examples += [f"output {number}: {x} in place of {y}" for x, y in apart]
+        if best is None or others * best[1] < best[0] * decided:
+            best = others, decided, ", ".join(examples[:_EXAMPLES])
+    return best or (0, 0, "")
 
 
 def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:
