@@ -48,3 +48,9 @@ def test_more_digits_than_the_program_has_may_decide_otherwise() -> None:
 def test_decisions_that_nobody_kept_decide_nothing() -> None:
     trial = LaunchTiming(ended="measured", losses=[1.00001 + n for n in range(40)])
     assert compared(trial, "within rounding").classification == "within-rounding"
+
+
+def test_what_two_untouched_runs_decide_otherwise_is_no_change() -> None:
+    untouched = Untouched(baselines=[launch(), launch(20, apart=1e-6)], infers=True)
+    found = compare_training([launch(18, apart=1e-5)], untouched, "within rounding")
+    assert found.classification == "within-rounding"

@@ -4,6 +4,7 @@ By small training loops (tests/trials/training_runs.py), another order of summat
 differences of 1e-7 that grow slowly, bfloat16 1e-5 to 1e-3 that stay, another rate 4e-4 and more.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -259,20 +260,28 @@ def compare_outputs(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Nu
 
 
 def _other_decisions(trial: LaunchTiming, untouched: Untouched) -> tuple[int, int, str]:
-    """Return how many decisions are other ones than each baseline's, of how many, and examples."""
-    best: tuple[int, int, str] | None = None
-    for baseline in untouched.baselines:
-        others, decided, examples = 0, 0, list[str]()
-        for number, (ours, theirs) in enumerate(
-            zip(trial.decisions, baseline.decisions, strict=False), 1
-        ):
-            decided += max(len(ours), len(theirs))
-            apart = [(x, y) for x, y in zip(ours, theirs, strict=False) if x != y]
-            others += len(apart) + abs(len(ours) - len(theirs))
-            examples += [f"output {number}: {x} in place of {y}" for x, y in apart]
-        if best is None or others * best[1] < best[0] * decided:
-            best = others, decided, ", ".join(examples[:_EXAMPLES])
-    return best or (0, 0, "")
+    """Return how many decisions are other ones than the nearest baseline's, of how many; examples.
+
+    Those are left out in which two runs of the untouched program differ.
+    """
+    runs = [each.decisions for each in untouched.baselines if each.decisions]
+    if not runs or not trial.decisions:
+        return 0, 0, ""
+    found = [_apart(trial.decisions, run) for run in runs]
+    apart, decided = min(found, key=lambda each: len(each[0]) / max(each[1], 1))
+    own = max((len(_apart(run, runs[0])[0]) for run in runs[1:]), default=0)
+    return max(len(apart) - own, 0), decided, ", ".join(apart[:_EXAMPLES])
+
+
+def _apart(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> tuple[list[str], int]:
+    """Return the decisions that differ, in words, and how many both made."""
+    apart, decided = list[str](), 0
+    for number, both in enumerate(zip(ours, theirs, strict=False), 1):
+        for x, y in itertools.zip_longest(*both):
+            decided += 1
+            if x != y:
+                apart.append(f"output {number}: {x} in place of {y}")
+    return apart, decided
 
 
 def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:
