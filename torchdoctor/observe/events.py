@@ -231,6 +231,15 @@ def read_losses(path: Path) -> np.ndarray:
     return _whole_numbers(path, "<f8", 8).astype(np.float64)
 
 
+def read_decisions(path: Path) -> list[list[int]]:
+    """Read one `decisions-<number>.bin`: of each output in order, what it decided."""
+    packed = _whole_numbers(path, "<i8", 16).reshape(-1, 2)
+    outputs: dict[int, list[int]] = {}
+    for number, choice in packed.tolist():
+        outputs.setdefault(number, []).append(choice)
+    return [outputs[number] for number in sorted(outputs)]
+
+
 def _whole_numbers(path: Path, dtype: str, row_bytes: int) -> np.ndarray:
     packed = path.read_bytes() if path.exists() else b""
     return np.frombuffer(packed[: len(packed) // row_bytes * row_bytes], dtype=dtype)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from torchdoctor.launch.launch import LaunchResult, with_ending
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.observe.events import Events, read_channel, read_losses
+from torchdoctor.observe.events import Events, read_channel, read_decisions, read_losses
 from torchdoctor.observe.steps import count_samples
 from torchdoctor.probe import step_log
 from torchdoctor.words import Block, Boundary, LaunchTiming, ProcessFacts
@@ -71,6 +71,7 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
         blocks=blocks,
         iterations=len(marks) if blocks else len(marks) - 1,
         losses=_losses(channel, main),
+        decisions=read_decisions(channel / f"decisions-{main}.bin"),
         fingerprints=_fingerprints(fact, boundary),
         peak_memory_bytes=gpu if gpu is not None else fact.peak_memory_bytes,
         gpu_memory=gpu is not None,

@@ -4,6 +4,7 @@ By small training loops (tests/trials/training_runs.py), another order of summat
 differences of 1e-7 that grow slowly, bfloat16 1e-5 to 1e-3 that stay, another rate 4e-4 and more.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +23,9 @@ EARLY = 8  # first losses, in which a difference must look like rounding
 ROUNDING = 1e-5  # relative difference of the first loss in float32
 LOW_PRECISION = 1e-2  # the same for bfloat16, float16 and TF32
 FEWEST_OUTPUTS = 3
+_EXAMPLES = 3  # of decisions that are other ones
 OUTPUTS_ROUNDING, OUTPUTS_LOW_PRECISION = 1e-4, 3e-2  # relative difference of an output's figure
+DECISIONS = 1e-3  # of them may be other ones, after a change of precision alone
 PARTED = 1e-4  # relative: the losses after the first update differ by more than rounding does
 BACKWARDS = 0.25  # relative difference of backwards per step
 DRIFT_SHARE = 0.05  # of the loss's own movement
@@ -245,7 +248,40 @@ def compare_outputs(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Nu
     if float(apart.max()) > allowed:
         return Numerics("changed", f"The outputs change: {differ}.")
     makes = "lower precision" if low else "rounding"
-    return Numerics("within-rounding", f"The {differ}, as {makes} makes them.")
+    others, decided, examples = _other_decisions(trial, untouched)
+    # A program in low precision has rounded its own decisions: those with more digits are no worse.
+    is_rounder = keeps == "lower precision" or not untouched.low_precision
+    if others > DECISIONS * decided and is_rounder:
+        return Numerics(
+            "changed", f"{others:,} of {decided:,} decisions are other ones ({examples})."
+        )
+    agree = f"; {decided - others:,} of {decided:,} decisions are the same" if decided else ""
+    return Numerics("within-rounding", f"The {differ}, as {makes} makes them{agree}.")
+
+
+def _other_decisions(trial: LaunchTiming, untouched: Untouched) -> tuple[int, int, str]:
+    """Return how many decisions are other ones than the nearest baseline's, of how many; examples.
+
+    Those are left out in which two runs of the untouched program differ.
+    """
+    runs = [each.decisions for each in untouched.baselines if each.decisions]
+    if not runs or not trial.decisions:
+        return 0, 0, ""
+    found = [_apart(trial.decisions, run) for run in runs]
+    apart, decided = min(found, key=lambda each: len(each[0]) / max(each[1], 1))
+    own = max((len(_apart(run, runs[0])[0]) for run in runs[1:]), default=0)
+    return max(len(apart) - own, 0), decided, ", ".join(apart[:_EXAMPLES])
+
+
+def _apart(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> tuple[list[str], int]:
+    """Return the decisions that differ, in words, and how many both made."""
+    apart, decided = list[str](), 0
+    for number, both in enumerate(zip(ours, theirs, strict=False), 1):
+        for x, y in itertools.zip_longest(*both):
+            decided += 1
+            if x != y:
+                apart.append(f"output {number}: {x} in place of {y}")
+    return apart, decided
 
 
 def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:

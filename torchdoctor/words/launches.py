@@ -43,6 +43,7 @@ class LaunchTiming:
     window_s: float = 0.0  # sum of step_s, ended by a device synchronisation
     blocks: list[Block] = field(default_factory=list)  # where it was measured in blocks, in order
     losses: list[float | None] = field(default_factory=list)  # at every backward since the start
+    decisions: list[list[int]] = field(default_factory=list)  # of the first outputs, by row
     fingerprints: list[str] = field(default_factory=list)  # per sample of the first batches
     peak_memory_bytes: int | None = None  # process tree; GPU peak where it trained on one
     gpu_memory: bool = False  # peak_memory_bytes is of the GPU

@@ -8,6 +8,7 @@ import functools
 import time
 
 from .. import dynamo_frames
+from ..measure.decisions import Decisions
 
 _FEWEST_CALLS, _LEAST_NS = 5, 3_000_000_000  # without a gradient: the program infers
 _MOST_OUTPUTS = 256  # that are compared
@@ -29,6 +30,7 @@ class Inference:
         self.looks = self.wanted or session.plan.get("purpose") == "observe"
         self._calls, self._began_ns, self._outputs = 0, None, 0
         self._weights = None
+        self._decisions = Decisions(session) if self.wanted else None
 
     def install(self):
         """Look for the models at the first call of any module."""
@@ -66,6 +68,10 @@ class Inference:
         self._outputs += 1
         digest = self._digest(output) if self._outputs <= _MOST_OUTPUTS else None
         self._session.losses.keep(() if digest is None else (digest,))
+        if digest is not None:
+            leaves = self._session.torch.utils._pytree.tree_leaves(output)
+            first = next(x for x in leaves if _is_plain(self._session.torch, x))
+            self._decisions.keep(self._outputs, first)
 
     def _digest(self, output):
         torch = self._session.torch

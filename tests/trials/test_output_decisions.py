@@ -1,0 +1,56 @@
+"""A fix that changes what a model decides is never taken for one that rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
+from torchdoctor.words import LaunchTiming
+
+
+def launch(others: int = 0, apart: float = 0.0) -> LaunchTiming:
+    decisions = [[0] * 50 for _ in range(40)]
+    for number in range(others):
+        decisions[number][7] = 3
+    return LaunchTiming(
+        ended="measured", losses=[1.0 + apart + n for n in range(40)], decisions=decisions
+    )
+
+
+def compared(trial: LaunchTiming, keeps: str, low_precision: bool = False) -> Numerics:
+    untouched = Untouched(baselines=[launch()], infers=True, low_precision=low_precision)
+    return compare_training([trial], untouched, keeps)
+
+
+@pytest.mark.parametrize(
+    ("others", "classification"), [(0, "within-rounding"), (2, "within-rounding"), (3, "changed")]
+)
+@pytest.mark.parametrize("keeps", ["lower precision", "within rounding"])
+def test_more_than_one_decision_in_a_thousand_is_a_change(
+    keeps: str, others: int, classification: str
+) -> None:
+    found = compared(launch(others, apart=1e-5), keeps)
+    assert found.classification == classification
+    assert f"{others if others > 2 else 2000 - others:,} of 2,000 decisions" in found.reason
+
+
+def test_a_change_is_told_with_examples() -> None:
+    found = compared(launch(9, apart=1e-5), "lower precision")
+    assert "output 1: 3 in place of 0" in found.reason
+
+
+def test_more_digits_than_the_program_has_may_decide_otherwise() -> None:
+    found = compared(launch(9, apart=1e-5), "within rounding", low_precision=True)
+    assert found.classification == "within-rounding"
+    assert compared(launch(9, 1e-5), "lower precision", True).classification == "changed"
+
+
+def test_decisions_that_nobody_kept_decide_nothing() -> None:
+    trial = LaunchTiming(ended="measured", losses=[1.00001 + n for n in range(40)])
+    assert compared(trial, "within rounding").classification == "within-rounding"
+
+
+def test_what_two_untouched_runs_decide_otherwise_is_no_change() -> None:
+    untouched = Untouched(baselines=[launch(), launch(20, apart=1e-6)], infers=True)
+    found = compare_training([launch(18, apart=1e-5)], untouched, "within rounding")
+    assert found.classification == "within-rounding"
