@@ -1,4 +1,4 @@
-"""The pages of the checks and fixes, and that for coding agents: `python tools/catalogue_pages.py docs` writes them."""
+"""The pages of checks and fixes, and that for agents: `catalogue_pages.py docs` writes them."""
 
 import sys
 from pathlib import Path

@@ -22,7 +22,7 @@ _OURS = "torchdoctor: "  # begins what the command line says of an error
 _LONGEST = 600  # characters of an error
 
 
-class Failed(Exception):
+class CommandError(Exception):
     """A command answered with an error: its sentence."""
 
 
@@ -53,7 +53,7 @@ class Commands:
             self._guard.stdin.flush()
 
     async def answer(self, words: Sequence[str], folder: str) -> dict[str, Any]:
-        """Return the JSON of a command that takes seconds; raise Failed where it has none."""
+        """Return the JSON of a command that takes seconds; raise CommandError where it has none."""
         command = self.start([*words, "--format", "json"], folder)
         try:
             await command.wait(None)
@@ -67,7 +67,8 @@ class Command:
     """One process, and what it prints; no pipe can stop it where nobody reads."""
 
     def __init__(self, command: Sequence[str], folder: str) -> None:
-        self._stdout, self._stderr = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        # Closed with this object: a gate that goes on prints after its call was answered.
+        self._stdout, self._stderr = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115
         self.process = subprocess.Popen(
             command,
             cwd=folder,
@@ -92,19 +93,19 @@ class Command:
             self.process.send_signal(signal.SIGTERM)
 
     def answer(self) -> dict[str, Any]:
-        """Return what it printed as JSON; raise Failed, with its own sentence, where it did not."""
+        """Return what it printed as JSON; raise CommandError with its own sentence."""
         with contextlib.suppress(msgspec.DecodeError):
             printed = msgspec.json.decode(_text(self._stdout))
             if isinstance(printed, dict) and "summary" in printed:
                 return printed
-        raise Failed(self._error())
+        raise CommandError(self._error())
 
     def _error(self) -> str:
         lines = _text(self._stderr).decode(errors="replace").splitlines()
         told = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
         last = [line for line in lines if line.strip()][-1:]
-        text = (told or last or [f"It ended with exit code {self.process.returncode}."])[-1]
-        return clean(text)[:_LONGEST]
+        unsaid = [f"It ended with exit code {self.process.returncode}."]
+        return clean((told or last or unsaid)[-1])[:_LONGEST]
 
 
 def _text(file: Any) -> bytes:

@@ -41,8 +41,8 @@ def _call(words: Sequence[str], folder: str) -> tuple[str, dict[str, Any]] | Non
             arguments = {"run_folder": run_folder, "fixes": idents.split(","), "folder": folder}
             return "patch", arguments
         case ["run", *options_and_program]:
-            arguments = _of_run(options_and_program)
-            return None if arguments is None else ("run_trials", {**arguments, "folder": folder})
+            asked = _of_run(options_and_program)
+            return None if asked is None else ("run_trials", {**asked, "folder": folder})
     return None
 
 

@@ -14,7 +14,7 @@ from mcp.server.stdio import stdio_server
 
 from torchdoctor import __version__
 from torchdoctor.cli.agent_guide import IN_SHORT
-from torchdoctor.cli.mcp.commands import Commands, Failed
+from torchdoctor.cli.mcp.commands import CommandError, Commands
 from torchdoctor.cli.mcp.tools import ARGUMENTS, Tools, answered
 from torchdoctor.words.errors import TorchdoctorError
 
@@ -38,13 +38,13 @@ async def _serve() -> None:
     async def call_tool(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         try:
             answer = await answered(tools, asked.name, asked.arguments or {})
-        except (TorchdoctorError, Failed) as error:
+        except (TorchdoctorError, CommandError) as error:
             return _result(str(error).partition("\n")[0], is_error=True)
         except Exception as error:
             traceback.print_exc()  # into the client's log
             told = f"This is a defect of torchdoctor ({type(error).__name__}: {error})."
             return _result(told.partition("\n")[0], is_error=True)
-        return _result(msgspec.json.encode(answer).decode())
+        return _result(msgspec.json.encode(_rounded(answer)).decode())
 
     server: Server[Any] = Server(
         "torchdoctor",
@@ -73,6 +73,15 @@ def _schema(arguments: type) -> dict[str, Any]:
     (_,), components = msgspec.json.schema_components([arguments])
     schema = components[arguments.__name__]
     return {x: value for x, value in schema.items() if x not in ("title", "description")}
+
+
+def _rounded(value: Any) -> Any:
+    """Return it with three digits of each figure: more say nothing, and cost tokens."""
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.3g}") if isinstance(value, float) else value
 
 
 def _result(text: str, is_error: bool = False) -> types.CallToolResult:

@@ -5,6 +5,7 @@ nothing is left to do.
 """
 
 import itertools
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +14,8 @@ import msgspec
 
 from torchdoctor.cli.mcp.commands import (
     Command,
+    CommandError,
     Commands,
-    Failed,
     checked_folder,
     wait_for_run,
 )
@@ -23,7 +24,7 @@ from torchdoctor.reports.status import STATUS_NAME
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import REPORT_NAME
 
-_LONGEST_WAIT_S = 50  # many clients give up after a minute
+_LONGEST_WAIT_S = 40  # many clients give up after a minute, and processes start and end in it
 
 
 def _told(text: str, **more: Any) -> Any:
@@ -45,7 +46,9 @@ Budget = Annotated[str, _told("Time for everything: 90s, 5m, 1h.")]
 Network = Annotated[str, _told('"on", or "off": the program is cut off from the network.')]
 WaitS = Annotated[
     float,
-    _told("Seconds to wait for the end before answering where it stands.", ge=0, le=_LONGEST_WAIT_S),
+    _told(
+        "Seconds to wait for the end before answering where it stands.", ge=0, le=_LONGEST_WAIT_S
+    ),
 ]
 RunFolder = Annotated[str | None, _told("The folder that an earlier answer named.")]
 
@@ -64,7 +67,7 @@ class DiagnoseScript(_Arguments):
     budget: Budget = "5m"
     python: Python = None
     network: Network = "on"
-    wait_s: WaitS = 45
+    wait_s: WaitS = 35
 
 
 class RunTrials(_Arguments):
@@ -121,7 +124,7 @@ class Gate(_Arguments):
     tolerance: Annotated[str | None, _told("Such as step_time=5%,peak_memory=10%.")] = None
     budget: Budget = "10m"
     python: Python = None
-    wait_s: WaitS = 45
+    wait_s: WaitS = 35
 
 
 class Compare(_Arguments):
@@ -138,6 +141,7 @@ class Tools:
         self._commands = commands
         self._jobs: dict[str, tuple[Command, str]] = {}  # gates that go on, with their folders
         self._numbers = itertools.count(1)
+        self._folders: dict[str, str] = {}  # where each run's program was started
 
     async def diagnose_script(self, asked: DiagnoseScript) -> dict[str, Any]:
         """Start a run without fixes, and wait a while for its end."""
@@ -148,14 +152,14 @@ class Tools:
         if (asked.program is None) == (asked.run_folder is None):
             raise UsageError("Give program to start a run, or run_folder to ask where one stands.")
         if asked.run_folder is not None:
-            folder = checked_folder(asked.folder)
+            folder = checked_folder(asked.folder or self._folders.get(asked.run_folder))
             return await self._standing(Path(folder, asked.run_folder), folder, asked.wait_s)
         options = ["--fixes", ",".join(asked.fixes)] if asked.fixes else []
         options += ["--allow-training-changes"] * asked.allow_training_changes
         return await self._started(asked, options)
 
     async def _started(self, asked: DiagnoseScript | RunTrials, own: list[str]) -> dict[str, Any]:
-        folder = checked_folder(asked.folder)
+        began_s, folder = time.monotonic(), checked_folder(asked.folder)
         options = ["--detach", *own, "--budget", asked.budget, "--network", asked.network]
         options += ["--python", asked.python] if asked.python else []
         words = ["run", *options, "--format", "json", "--", *(asked.program or [])]
@@ -163,18 +167,24 @@ class Tools:
         await command.wait(None)
         begun = command.answer()
         self._commands.guarded(begun["pid"])
-        return await self._standing(Path(begun["run_folder"]), folder, asked.wait_s)
+        self._folders[begun["run_folder"]] = folder
+        left_s = asked.wait_s - (time.monotonic() - began_s)
+        return await self._standing(Path(begun["run_folder"]), folder, left_s)
 
     async def _standing(self, run: Path, folder: str, wait_s: float) -> dict[str, Any]:
         await wait_for_run(run / STATUS_NAME, wait_s)
         status = await self._commands.answer(["report", "--status", str(run)], folder)
         if status["state"] in ("failed", "gone"):
-            raise Failed(status["summary"]["sentence"])
+            raise CommandError(status["summary"]["sentence"])
         names = ("state", "message", "best", "elapsed_s", "budget_s")
         known = {name: status[name] for name in names if status.get(name) is not None}
-        if status["state"] != "running":
+        answer = _answer(status, folder)
+        if status["state"] == "running":
+            again = {"run_folder": status["run_folder"], "folder": folder}
+            answer["next"] = call("run_trials", again, "It is not decided yet: ask again.")
+        else:
             known.pop("message", None)
-        return {**known, "run_folder": status["run_folder"], **_answer(status, folder)}
+        return {**known, "run_folder": status["run_folder"], **answer}
 
     async def diagnose_trace(self, asked: DiagnoseTrace) -> dict[str, Any]:
         """Diagnose traces."""
@@ -261,7 +271,7 @@ ARGUMENTS: dict[str, type[_Arguments]] = {
 
 
 async def answered(tools: Tools, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call a tool; raise UsageError or Failed, each with one sentence."""
+    """Call a tool; raise UsageError or CommandError, each with one sentence."""
     if name not in ARGUMENTS:
         raise UsageError(f"There is no tool {name}: there are {', '.join(ARGUMENTS)}.")
     try:
