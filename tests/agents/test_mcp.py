@@ -35,7 +35,7 @@ class Slow(Dataset):
 
     def __getitem__(self, index):
         time.sleep(0.002)
-        return torch.randn(8)
+        return torch.full((8,), index % 7 / 7)
 
 
 print('{"jsonrpc": "2.0", "id": 1, "result": {}}', flush=True)
@@ -110,7 +110,8 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
         page = await call("explain", id="loader-workers", folder=str(tmp_path))
         assert "num_workers" in page["page"]
 
-        fixes = {"fixes": ["loader-workers"], "run_folder": ended["run_folder"]}
+        # A short run on a busy machine need not prove it: the diagnosis offers it all the same.
+        fixes = {"fixes": ["loader-workers"], "run_folder": diagnosed["run_folder"]}
         patch = await call("patch", **fixes, folder=str(tmp_path))
         assert "+" in patch["diff"] and "num_workers" in patch["diff"]
         assert script.read_text() == SCRIPT, "a patch changes nothing by itself"
