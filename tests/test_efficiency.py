@@ -169,32 +169,38 @@ def test_a_processor_s_counter_that_begins_again_goes_on(tmp_path: Path) -> None
     assert np.isnan(rapl.read_j())
 
 
+def columns(**counters: Any) -> SensorColumns:
+    """Return five seconds of a machine with two GPUs, the first of which is the program's."""
+    of_gpus = {
+        f"gpu_{name}": np.full((5, 2), np.nan)
+        for name in ("utilization", "memory_bytes", "power_w", "sm_clock_mhz", "throttle")
+    }
+    return SensorColumns(
+        t_ns=np.arange(5) * 1_000_000_000,
+        core_busy_s=np.zeros((5, 1)),
+        iowait_s=np.zeros(5),
+        gpu_others=np.zeros((0, 2)),
+        gpu_ours=np.array([1.0, 0.0]),
+        **of_gpus,
+        **counters,
+    )
+
+
 def test_a_machine_without_counters_measures_no_energy(tmp_path: Path) -> None:
     assert np.isnan(Rapl(tmp_path).read_j())
-    times = np.arange(5) * 1_000_000_000
-    columns = SensorColumns(t_ns=times, cpu_energy_j=np.full(5, np.nan))
-    seen = columns.statistics(0, 4_000_000_000)
+    seen = columns(cpu_energy_j=np.full(5, np.nan)).statistics(0, 4_000_000_000)
     assert (seen.cpu_energy_j, seen.gpu_energy_j) == (None, None)
 
 
 def test_the_energy_of_a_window_is_that_of_the_program_s_own_devices() -> None:
-    times = np.arange(5) * 1_000_000_000
-    columns = SensorColumns(
-        t_ns=times,
-        core_busy_s=np.zeros((5, 1)),
-        iowait_s=np.zeros(5),
+    two = columns(
         cpu_energy_j=np.arange(5) * 40.0,
         gpu_energy_j=np.stack([1e6 + np.arange(5) * 300.0, np.arange(5) * 50.0], axis=1),
-        **{
-            f"gpu_{name}": np.full((5, 2), np.nan)
-            for name in ("utilization", "memory_bytes", "power_w", "sm_clock_mhz", "throttle")
-        },
-        gpu_ours=np.array([1.0, 0.0]),
     )
-    seen = columns.statistics(0, 2_000_000_000)
+    seen = two.statistics(0, 2_000_000_000)
     assert seen.gpu_energy_j == pytest.approx(600)
     assert seen.cpu_energy_j == pytest.approx(80)
-    nobody = replace(columns, gpu_ours=np.zeros(2)).statistics(0, 2_000_000_000)
+    nobody = replace(two, gpu_ours=np.zeros(2)).statistics(0, 2_000_000_000)
     assert nobody.gpu_energy_j is None
 
 

@@ -200,11 +200,12 @@ def _report(folder: Path) -> str:
         ("patch /runs/1 --apply", "patch", {"run_folder": "/runs/1"}),
         ("patch /runs/1 --fix a,b", "patch", {"run_folder": "/runs/1", "fixes": ["a", "b"]}),
         (
-            "run --budget 9m --fixes a,b -- python 'my train.py' --lr 1",
+            "run --budget 9m --fixes a,b --steps-total 9 -- python 'my train.py' --lr 1",
             "run_trials",
             {
                 "program": ["python", "my train.py", "--lr", "1"],
                 "budget": "9m",
+                "steps_total": 9,
                 "fixes": ["a", "b"],
             },
         ),

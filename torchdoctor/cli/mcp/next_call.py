@@ -1,14 +1,17 @@
 """The command that is worth running next, as a call of a tool."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-_ITS_VALUE = {
-    "--budget": "budget",
-    "--python": "python",
-    "--fixes": "fixes",
-    "--network": "network",
+# What each option of `run` is called as an argument, and what its value is made of.
+_ITS_VALUE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "--budget": ("budget", str),
+    "--python": ("python", str),
+    "--fixes": ("fixes", lambda text: text.split(",")),
+    "--network": ("network", str),
+    "--steps-total": ("steps_total", int),
+    "--cost-per-hour": ("cost_per_hour", float),
 }
 
 
@@ -57,7 +60,8 @@ def _of_run(words: list[str]) -> dict[str, Any] | None:
             arguments["allow_training_changes"] = True
         elif option in _ITS_VALUE and words:
             value, *words = words
-            arguments[_ITS_VALUE[option]] = value.split(",") if option == "--fixes" else value
+            name, made = _ITS_VALUE[option]
+            arguments[name] = made(value)
         else:
             return None
     return {"program": words, **arguments} if words else None

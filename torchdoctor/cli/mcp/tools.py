@@ -82,6 +82,12 @@ class RunTrials(_Arguments):
     budget: Budget = "5m"
     fixes: Annotated[list[str], _told("Try only these fixes, by id (default: all).")] = []
     allow_training_changes: Annotated[bool, _told("Also try a larger batch and the like.")] = False
+    steps_total: Annotated[
+        int | None, _told("Steps of the whole training, to tell the hours that are saved.", ge=1)
+    ] = None
+    cost_per_hour: Annotated[
+        float | None, _told("What an hour costs, to tell what is saved; with steps_total.", ge=0)
+    ] = None
     python: Python = None
     network: Network = "on"
     wait_s: WaitS = 20
@@ -156,6 +162,11 @@ class Tools:
             return await self._standing(Path(folder, asked.run_folder), folder, asked.wait_s)
         options = ["--fixes", ",".join(asked.fixes)] if asked.fixes else []
         options += ["--allow-training-changes"] * asked.allow_training_changes
+        for name, value in (
+            ("--steps-total", asked.steps_total),
+            ("--cost-per-hour", asked.cost_per_hour),
+        ):
+            options += [name, str(value)] if value is not None else []
         return await self._started(asked, options)
 
     async def _started(self, asked: DiagnoseScript | RunTrials, own: list[str]) -> dict[str, Any]:
