@@ -19,6 +19,8 @@ from left_behind import left_in
 from mcp import Client, StdioServerParameters
 
 from torchdoctor.cli.mcp.next_call import as_call
+from torchdoctor.cli.mcp.server import described
+from torchdoctor.cli.mcp.tools import ARGUMENTS
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = sys.executable
@@ -190,6 +192,15 @@ def _report(folder: Path) -> str:
     report = folder / "before.json"
     report.write_bytes((ROOT / "docs" / "report.example.json").read_bytes())
     return str(report)
+
+
+def test_every_tool_says_what_it_takes() -> None:
+    for name in ARGUMENTS:
+        tool = described(name)
+        assert tool.description
+        for argument in tool.input_schema["properties"].values():
+            kinds = [argument, *argument.get("anyOf", [])]
+            assert any("description" in kind for kind in kinds), (name, argument)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ async def _serve() -> None:
     tools = Tools(Commands())
 
     async def list_tools(context: Any, asked: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(name) for name in ARGUMENTS])
+        return types.ListToolsResult(tools=[described(name) for name in ARGUMENTS])
 
     async def call_tool(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         try:

@@ -50,6 +50,12 @@ WaitS = Annotated[
         "Seconds to wait for the end before answering where it stands.", ge=0, le=_LONGEST_WAIT_S
     ),
 ]
+StepsTotal = Annotated[
+    int, _told("Steps of the whole training, to tell the hours that are saved.", ge=1)
+]
+CostPerHour = Annotated[
+    float, _told("What an hour costs, to tell what is saved; with steps_total.", ge=0)
+]
 RunFolder = Annotated[str | None, _told("The folder that an earlier answer named.")]
 
 
@@ -82,12 +88,8 @@ class RunTrials(_Arguments):
     budget: Budget = "5m"
     fixes: Annotated[list[str], _told("Try only these fixes, by id (default: all).")] = []
     allow_training_changes: Annotated[bool, _told("Also try a larger batch and the like.")] = False
-    steps_total: Annotated[
-        int | None, _told("Steps of the whole training, to tell the hours that are saved.", ge=1)
-    ] = None
-    cost_per_hour: Annotated[
-        float | None, _told("What an hour costs, to tell what is saved; with steps_total.", ge=0)
-    ] = None
+    steps_total: StepsTotal | None = None
+    cost_per_hour: CostPerHour | None = None
     python: Python = None
     network: Network = "on"
     wait_s: WaitS = 20
