@@ -57,7 +57,8 @@ async def _serve() -> None:
         await server.run(reader, writer, server.create_initialization_options())
 
 
-def _described(name: str) -> types.Tool:
+def described(name: str) -> types.Tool:
+    """Return a tool as it is listed."""
     arguments = ARGUMENTS[name]
     reads = types.ToolAnnotations(read_only_hint=name in _READS, destructive_hint=False)
     return types.Tool(
