@@ -140,7 +140,7 @@ def test_bad_input_is_one_sentence_and_the_server_goes_on(tmp_path: Path) -> Non
             ("diagnose_script", {"program": ["none.py"], "folder": str(tmp_path)}, "none.py"),
             ("diagnose_script", {}, "program"),
             ("diagnose_script", {"program": "train.py"}, "program"),
-            ("diagnose_script", {"program": [], "folder": str(tmp_path)}, "script"),
+            ("diagnose_script", {"program": [], "folder": str(tmp_path)}, "program"),
             ("run_trials", {}, "run_folder"),
             ("run_trials", {"run_folder": "/nowhere"}, "/nowhere"),
             ("run_trials", {"program": ["a.py"], "unknown": 1}, "unknown"),

@@ -21,7 +21,7 @@ from torchdoctor.cli.mcp.commands import (
 )
 from torchdoctor.cli.mcp.next_call import as_call, call
 from torchdoctor.reports.status import STATUS_NAME
-from torchdoctor.words.errors import UsageError
+from torchdoctor.words.errors import Inconclusive, UsageError
 from torchdoctor.words.record_files import REPORT_NAME
 
 _LONGEST_WAIT_S = 40  # many clients give up after a minute, and processes start and end in it
@@ -38,7 +38,8 @@ Program = Annotated[
     list[str],
     _told(
         'The script with its own arguments, such as ["train.py", "--lr", "0.1"], or any command, '
-        'such as ["torchrun", "--nproc-per-node", "2", "train.py"].'
+        'such as ["torchrun", "--nproc-per-node", "2", "train.py"].',
+        min_length=1,
     ),
 ]
 Python = Annotated[str | None, _told("The interpreter that has torch (default: looked for).")]
@@ -245,7 +246,13 @@ class Tools:
             again = call("gate", {"job": name}, "It is still measured: ask again.")
             return {"state": "running", "job": name, "next": again}
         del self._jobs[name]
-        result = command.answer()
+        try:
+            result = command.answer()
+        except CommandError as error:
+            if command.process.returncode != Inconclusive.exit_code:
+                raise
+            told = {"verdict": "inconclusive", "sentence": str(error)}
+            return {"state": "ended", **told, "next": None}
         return {"state": "ended", "verdict": result["verdict"], **_answer(result, folder)}
 
     def _gate_begun(self, asked: Gate) -> str:
