@@ -1,9 +1,10 @@
-"""The pages of the checks and fixes: `python tools/catalogue_pages.py docs` writes them."""
+"""The pages of checks and fixes, and that for agents: `catalogue_pages.py docs` writes them."""
 
 import sys
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
+from torchdoctor.cli import agent_guide
 
 _WITHOUT_GPU = catalogue.WITHOUT_GPU
 _CHECKS = f"""\
@@ -38,7 +39,8 @@ def pages() -> dict[str, str]:
     """Return every generated page by its path below docs/."""
     texts = {f"checks/{ident}.md": _markdown(ident) for ident in catalogue.checks()}
     texts |= {f"fixes/{ident}.md": _markdown(ident) for ident in catalogue.fixes()}
-    return {**texts, "catalogue.md": _index()}
+    guide = agent_guide.page()
+    return {**texts, "catalogue.md": _index(), "agents.md": guide, "llms.txt": guide}
 
 
 def _markdown(ident: str) -> str:

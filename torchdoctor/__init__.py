@@ -52,6 +52,13 @@ def report(path: str | Path | None = None) -> PythonReport:
     return python.report(path)
 
 
+def load_ipython_extension(shell: object) -> None:
+    """Give IPython the magic `%%torchdoctor`: `%load_ext torchdoctor` calls this."""
+    from torchdoctor.cli import magic
+
+    magic.register(shell)
+
+
 def step(samples: int | None = None) -> None:
     """Mark the end of one training iteration in the program being measured.
 

@@ -3,12 +3,13 @@
 import contextlib
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchdoctor import __version__
 from torchdoctor.checkup import busy_machine
+from torchdoctor.checkup.efficiency import efficiency
 from torchdoctor.checkup.notes import fix_notes, report_notes
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.checkup.run_settings import RunSettings
@@ -84,11 +85,7 @@ def _kind(recording: Recording) -> str:
 def assemble(run: RunResults) -> Report:
     """Return the report of a run."""
     recording, trials, fixes = run.recording, run.trials, run.settings.wanted()
-    rows = list(trials.trials) if trials else []
-    for refused in run.refused:
-        risk = max((fixes[fix].risk for fix in refused.fixes if fix in fixes), default=0)
-        row = Trial(fixes=refused.fixes, verdict="refused", reason=refused.reason, risk=risk)
-        rows.append(row)
+    rows = [*(trials.trials if trials else []), *_refused_rows(run, fixes)]
     rows = busy_machine.judged(_noted(rows, recording, fixes), fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
     offered = offered_fixes(run.diagnosis, rows, chosen, recording, fixes)
@@ -102,9 +99,9 @@ def assemble(run: RunResults) -> Report:
     notes = [Note(severity="beware", sentence=sentence) for sentence in run.warnings]
     notes += fix_notes(told, shown, recording, fixes)
     notes += report_notes(recording, trials, run.other_load)
-    replayed = recording.trace.what_if if recording.trace else None
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()
+    baseline = _baseline(recording, trials)
     report = Report(
         kind=_kind(recording),
         torchdoctor_version=__version__,
@@ -113,9 +110,12 @@ def assemble(run: RunResults) -> Report:
         workload=workload_record(recording.workload),
         environment=recording.environment,
         settings=settings_of(recording),
-        baseline=_baseline(recording, trials),
+        baseline=baseline,
+        efficiency=efficiency(recording, baseline, recommendation, run.settings),
         diagnosis=run.diagnosis,
-        ceilings=with_measured(replay_ceilings(replayed), ceilings),
+        ceilings=with_measured(
+            replay_ceilings(recording.trace.what_if if recording.trace else None), ceilings
+        ),
         ceiling_trials=ceilings,
         trials=rows,
         training_trials=list(run.training),
@@ -140,6 +140,12 @@ def assemble(run: RunResults) -> Report:
         recommendation=replace(recommendation, also_offered=offered),
     )
     return with_sentences(report)
+
+
+def _refused_rows(run: RunResults, fixes: Mapping[str, FixSpec]) -> Iterator[Trial]:
+    for refused in run.refused:
+        risk = max((fixes[fix].risk for fix in refused.fixes if fix in fixes), default=0)
+        yield Trial(fixes=refused.fixes, verdict="refused", reason=refused.reason, risk=risk)
 
 
 def _bounded(

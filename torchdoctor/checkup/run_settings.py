@@ -40,6 +40,8 @@ class RunSettings:
     network: bool = True  # whether launches may use it
     side_by_side: bool = True
     cold: bool = False
+    steps_total: int | None = None  # of the whole training, and what an hour of it costs
+    cost_per_hour: float | None = None
     remarks: Sequence[str] = ()  # of the job that it runs in
     cluster: "Cluster | None" = None  # whose nodes measure pairs
 
@@ -53,6 +55,8 @@ class RunSettings:
             ("--warmup", self.warmup),
             ("--step-on", self.step_on),
             ("--seed", self.seed or None),
+            ("--steps-total", self.steps_total),
+            ("--cost-per-hour", self.cost_per_hour),
         ):
             if value not in (None, ""):
                 words += [name, str(value)]
@@ -81,5 +85,7 @@ class RunSettings:
                 raise UsageError(
                     f"'{ident}' is not a fix: torchdoctor explain --all lists all fixes.{meant}"
                 )
+        if self.cost_per_hour is not None and self.steps_total is None:
+            raise UsageError("--cost-per-hour needs --steps-total, the training's length.")
         if self.step_on is not None and self.step_on not in STEP_KINDS:
             raise UsageError(f"--step-on takes one of {', '.join(STEP_KINDS)}.")

@@ -11,6 +11,7 @@ from torchdoctor import __version__
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import LEAST_SHARE
 from torchdoctor.advice.wording import wording_for_trace
+from torchdoctor.checkup.efficiency import of_trace
 from torchdoctor.checkup.trace_verdict import diagnosed
 from torchdoctor.checkup.windows import mostly_start_up
 from torchdoctor.facts.bounds import bound_of, share_saved
@@ -95,6 +96,7 @@ def trace_checkup(
         workload=WorkloadRecord(command=command, cwd=cwd),
         environment=recording.environment,
         baseline=Baseline(step_time_s=step_time, shares=trace.shares),
+        efficiency=of_trace(trace),
         diagnosis=diagnosis,
         ceilings=replay_ceilings(trace.what_if),
         no_trials_reason=NOT_MEASURED + (MEASURE if trace.trains is not False else ""),

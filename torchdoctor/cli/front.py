@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from torchdoctor import __version__
-from torchdoctor.cli import compare, diagnose, gate, run, stored, top, watch
+from torchdoctor.cli import agent_guide, compare, diagnose, gate, mcp, run, stored, top, watch
 from torchdoctor.cli.limits import check_address_space, limit_reached
 from torchdoctor.cli.outputs import discard_output
 from torchdoctor.words import secret_values
@@ -67,6 +67,8 @@ app.command(name="report")(stored.report)
 app.command(name="patch", help=stored.PATCH_HELP)(stored.patch)
 app.command(name="explain")(stored.explain)
 app.command(name="env")(stored.env)
+app.command(name="mcp", help=mcp.HELP)(mcp.mcp)
+app.command(name="agent-guide")(agent_guide.agent_guide)
 
 
 def _end_of(error: BaseException) -> int:

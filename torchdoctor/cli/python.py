@@ -23,10 +23,14 @@ def run(command: str | Iterable[str | Path], options: Mapping[str, object]) -> P
         )
     except (TypeError, ValueError) as error:
         raise UsageError(f"Give the command as a line or as a list of words ({error}).") from error
+    return run_words([*_words(options), "--", *words])
+
+
+def run_words(words: list[str]) -> PythonReport:
+    """Return the report of `torchdoctor run` with these words behind it."""
     parser = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
     reports: list[Report] = []
     try:
-        words = [*_words(options), "--", *words]
         parser.invoke(parser.make_context("run", words, obj=reports.append))
     except UNUSABLE as error:
         raise UsageError(error.format_message()) from error  # type: ignore[attr-defined]

@@ -38,6 +38,14 @@ _Detach = Annotated[
 _Cold = Annotated[
     bool, typer.Option("--cold", help="Start an interpreter for each launch; fork none.")
 ]
+_StepsTotal = Annotated[
+    int | None,
+    typer.Option(min=1, help="Steps of the whole training, to tell the hours that are saved."),
+]
+_Cost = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="What an hour of the machine costs, to tell what is saved."),
+]
 _TrainingChanges = Annotated[
     bool,
     typer.Option(
@@ -70,6 +78,8 @@ def run(
     network: arguments.Network = "on",
     in_turns: arguments.InTurns = False,
     cold: _Cold = False,
+    steps_total: _StepsTotal = None,
+    cost_per_hour: _Cost = None,
     on: arguments.On = None,
     nodes: arguments.Nodes = 0,
     gpus_per_pair: arguments.Gpus = 0,
@@ -110,6 +120,8 @@ def run(
         **arguments.isolation(no_sandbox, network),
         side_by_side=not in_turns,
         cold=cold,
+        steps_total=steps_total,
+        cost_per_hour=cost_per_hour,
     )
     check_written(files := {"report": json, "HTML page": html}, tensorboard=tensorboard)
     with Progress(quiet=quiet) as progress:

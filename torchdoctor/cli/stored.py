@@ -378,7 +378,8 @@ def _print_explained(id: str | None, tree: bool, format: str) -> None:
         page, here = catalogue.explain(id), _in_newest_run(id)
         sentence = page.strip().partition("\n")[0]
         if format == "json":
-            print_json(Summary(sentence=sentence), id=id, page=page, newest_run=here[2:])
+            answer = Summary(sentence=sentence, next=_after_page(id))
+            print_json(answer, id=id, page=page, newest_run=here[2:])
         else:
             print_text("\n".join([page.rstrip(), *here]) + "\n")
         return
@@ -391,6 +392,34 @@ def _print_explained(id: str | None, tree: bool, format: str) -> None:
         known = {"checks": catalogue.checks().values(), "fixes": catalogue.fixes().values()}
         titles = {kind: {x.ident: x.title for x in specs} for kind, specs in known.items()}
         print_json(Summary(sentence="All checks and fixes, by id."), **titles)
+
+
+def _after_page(id: str) -> NextCommand | None:
+    """Return what to do once a page is read; None: the newest run has decided it, or there is none.
+
+    A fix is measured on the program of the newest run, unless that run offers it or tried it.
+    """
+    from torchdoctor.advice import catalogue
+    from torchdoctor.words.record_files import read_report
+
+    treating = catalogue.treating(id) if id in catalogue.checks() else []
+    if treating:
+        return NextCommand(command=f"torchdoctor explain {treating[0]}", why="It treats this.")
+    try:
+        folder = report_file(None).parent
+        report = read_report(folder)
+    except UsageError:
+        return None
+    shown = [*report.recommendation.fixes, *report.recommendation.also_offered]
+    if any(fix.fix == id and fix.edit for fix in shown):
+        command = f"torchdoctor patch {shlex.quote(str(folder.absolute()))} --fix {id}"
+        return NextCommand(command=command, why="It prints this edit of the newest run's program.")
+    tried = any(id in trial.fixes for trial in report.trials if trial.pairs)
+    refused = any(id in trial.fixes for trial in report.trials if trial.verdict == "refused")
+    if id not in catalogue.fixes() or tried or refused or not report.workload.command:
+        return None
+    command = f"torchdoctor run --fixes {id} -- {shlex.join(report.workload.command)}"
+    return NextCommand(command=command, why="It measures this fix on the newest run's program.")
 
 
 def _print(lines: list[str], hangs: int) -> None:

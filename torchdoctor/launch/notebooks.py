@@ -79,16 +79,26 @@ def converted(path: Path, cwd: str) -> Converted:
     Raise UsageError, with what to do, where it is none that can be launched.
     """
     cells = _cells_of_notebook(path) if path.suffix == SUFFIX else _cells_of_export(path)
+    return _launchable(cells, path.name, path.stem, path.absolute().parent, cwd)
+
+
+def converted_cell(source: str, number: int, cwd: str) -> Converted:
+    """Return the script of one cell of a notebook that is open; imports are looked for in `cwd`."""
+    name = f"In[{number}]"
+    cell = _Cell(name=str(Path(cwd, name)), number=number, source=source)
+    return _launchable([cell], name, "cell", Path(cwd), cwd)
+
+
+def _launchable(cells: Sequence[_Cell], name: str, stem: str, folder: Path, cwd: str) -> Converted:
     left_out: list[str] = []
-    kept = [(cell.name, _without_magics(cell, path.name, left_out)) for cell in cells]
+    kept = [(cell.name, _without_magics(cell, name, left_out)) for cell in cells]
     if not any(source.strip() for _, source in kept):
-        raise UsageError(f"'{path.name}' holds no code: its code cells are empty.")
-    folder = str(path.absolute().parent)
-    text = _SCRIPT.format(name=path.name.replace("\n", " "), folder=folder, cells=kept)
+        raise UsageError(f"'{name}' holds no code: its code cells are empty.")
+    text = _SCRIPT.format(name=name.replace("\n", " "), folder=str(folder), cells=kept)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
-    script = Path(cwd) / RUNS / _FOLDER / f"{path.stem}-{digest}.py"
+    script = Path(cwd) / RUNS / _FOLDER / f"{stem}-{digest}.py"
     write_text(text, script)
-    return Converted(script=str(script.absolute()), remark=_remark(path.name, left_out))
+    return Converted(script=str(script.absolute()), remark=_remark(name, left_out))
 
 
 def _remark(name: str, left_out: Sequence[str]) -> str | None:

@@ -20,11 +20,13 @@ THROTTLE_REASONS = {
     0x80: "power brake",
 }
 
-# Share of the last period in which a kernel ran; memory in use, by everybody; W; clock; bits.
+# Share of the last period in which a kernel ran; memory in use, by everybody; W; J since the driver
+# was loaded; clock; bits.
 READINGS: dict[str, Callable[[Any], float]] = {
     "utilization": lambda device: pynvml.nvmlDeviceGetUtilizationRates(device).gpu / 100.0,
     "memory_bytes": lambda device: pynvml.nvmlDeviceGetMemoryInfo(device).used,
     "power_w": lambda device: pynvml.nvmlDeviceGetPowerUsage(device) / 1000.0,
+    "energy_j": lambda device: pynvml.nvmlDeviceGetTotalEnergyConsumption(device) / 1000.0,
     "sm_clock_mhz": lambda device: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM),
     "throttle": lambda device: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(device),
 }

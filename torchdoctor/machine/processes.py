@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -79,6 +80,17 @@ class Tree:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             time.sleep(0.02)
+
+
+def end_gently(processes: Sequence[psutil.Process], within_s: float) -> None:
+    """Ask processes to end, and kill those with all below them that have not after that time."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, left = psutil.wait_procs(processes, timeout=within_s)
+    for process in [below for root in left for below in tree(root.pid)]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def is_alive(pid: int) -> bool:

@@ -1,6 +1,6 @@
 """The sensors' measurements as columns, their summary for a stretch of time, and their curves."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ Columns = NDArray[np.float64]
 Times = NDArray[np.int64]
 
 _OF_A_GPU = (
-    *("gpu_utilization", "gpu_memory_bytes", "gpu_power_w", "gpu_sm_clock_mhz", "gpu_throttle"),
-    "gpu_others",
+    *("gpu_utilization", "gpu_memory_bytes", "gpu_power_w", "gpu_energy_j", "gpu_sm_clock_mhz"),
+    *("gpu_throttle", "gpu_others"),
 )
 _STEADY = 0.25  # of the mean rise: what grows with each step rises by as much in each quarter
 _RATE_INTERVAL_NS = 500_000_000  # the system counts CPU time in hundredths of a second
@@ -40,9 +40,11 @@ class SensorColumns:
     t_ns: Times = field(default_factory=_times)  # (n,)
     core_busy_s: Columns = field(default_factory=_table)  # (n, cores)
     iowait_s: Columns = field(default_factory=_column)  # (n,)
+    cpu_energy_j: Columns = field(default_factory=_column)  # of all packages, since the start
     gpu_utilization: Columns = field(default_factory=_table)  # (n, devices), as all gpu_*
     gpu_memory_bytes: Columns = field(default_factory=_table)
     gpu_power_w: Columns = field(default_factory=_table)
+    gpu_energy_j: Columns = field(default_factory=_table)  # since the driver was loaded
     gpu_sm_clock_mhz: Columns = field(default_factory=_table)
     gpu_throttle: Columns = field(default_factory=_table)  # bits of THROTTLE_REASONS
     gpu_ours: Columns = field(default_factory=_column)  # (devices,), 1: the program's
@@ -152,6 +154,7 @@ class _Window:
             swap_used_bytes=_most(c.swap_bytes[self.processes]),
             threads=_most(c.threads[self.processes]),
             read_bytes_per_s=self._process_rate(c.read_bytes),
+            cpu_energy_j=self._energy_j([c.cpu_energy_j]),
             **self._gpu(),
         )
 
@@ -170,9 +173,18 @@ class _Window:
             "gpu_utilization": _of_valid(used, np.mean),
             "gpu_memory_peak_bytes": _most(of_ours(c.gpu_memory_bytes, np.nanmax)),
             "gpu_power_w": _of_valid(of_ours(c.gpu_power_w), np.mean),
+            # Of nobody's device the energy is not the program's.
+            "gpu_energy_j": self._energy_j(c.gpu_energy_j.T[ours]) if c.gpu_energy_j.size else None,
             "gpu_sm_clock_mhz": _of_valid(of_ours(c.gpu_sm_clock_mhz), np.mean),
             "gpu_throttle": _throttle(c.gpu_throttle[self.inside][:, chosen]),
         }
+
+    def _energy_j(self, counters: Iterable[Columns]) -> float | None:
+        """Return the energy of the window by these counters; None: one of them was not read."""
+        watts = [self._rate(self.columns.t_ns, x) if len(x) else None for x in counters]
+        known = [watt for watt in watts if watt is not None]
+        whole = bool(known) and len(known) == len(watts)
+        return sum(known) * (self.end - self.begin) / 1e9 if whole else None
 
     def _rate(self, t_ns: Times, cumulative: Columns) -> float | None:
         """Return the increase per second in the window, or between the outermost samples."""

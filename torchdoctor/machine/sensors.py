@@ -14,6 +14,7 @@ import psutil
 
 from torchdoctor.machine import nvml
 from torchdoctor.machine.processes import inner_pid
+from torchdoctor.machine.rapl import Rapl
 from torchdoctor.machine.sensor_columns import SensorColumns
 
 _COST_SHARE = 0.003  # of one CPU, that looking for new processes may take
@@ -153,6 +154,7 @@ class Sensors:
         self._before: list[set[int]] | None = None  # pids on each when the program began
         self._uuids: list[str] = []  # of the devices
         self._columns: SensorColumns | None = None
+        self._rapl = Rapl()
 
     def start(self, root_pid: int) -> None:
         """Begin to sample the machine and the process tree below this pid."""
@@ -197,6 +199,7 @@ class Sensors:
             "t_ns": time.monotonic_ns(),
             "core_busy_s": busy_s(),
             "iowait_s": getattr(psutil.cpu_times(), "iowait", 0.0),
+            "cpu_energy_j": self._rapl.read_j(),
         }
         for name in nvml.READINGS:
             row[f"gpu_{name}"] = [gpus.read(name, x) for x in gpus.devices] if gpus else []

@@ -8,7 +8,15 @@ from pathlib import Path
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.hardware import load_of
 from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
-from torchdoctor.reports import handed_out, network, other_load, own_code, unobserved, wording
+from torchdoctor.reports import (
+    efficiency,
+    handed_out,
+    network,
+    other_load,
+    own_code,
+    unobserved,
+    wording,
+)
 from torchdoctor.reports.bounds_shown import by_hand_at_most, worth_of
 from torchdoctor.reports.cause import cause
 from torchdoctor.reports.document import (
@@ -538,7 +546,8 @@ def _step(report: Report) -> list[Block]:
     title += f", {quantity(rate, 'samples/s')}" if rate else ""
     other = report.steps and time and not 2 / 3 < report.steps.mean_s / time.deciding < 1.5
     told = sentences(wording.shares_of(report) if other else "", upper_bounds(report), tone="soft")
-    return [Sentence(title, "soft"), Bars(bars), *told]
+    figures = sentences(efficiency.line(report), tone="soft")
+    return [Sentence(title, "soft"), *figures, Bars(bars), *told]
 
 
 def _of_trace(title: str, trace: TraceStatistics, step_s: float) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.outcomes import is_proven
-from torchdoctor.reports import handed_out, wording
+from torchdoctor.reports import efficiency, handed_out, wording
 from torchdoctor.reports.document import prose
 from torchdoctor.reports.verdict import statements
 from torchdoctor.words import Location, RecommendedFix, Report, set_of
@@ -47,6 +47,7 @@ def of_report(report: Report) -> Summary:
             cause=_cause(report),
             cure=_cure(shown, bool(fixes)),
             recommendation=recommended,
+            figures=efficiency.line(report, with_samples=True) or None,
             patch=commands[0].show if commands else None,
             next=_next(report, shown, commands),
         )
@@ -210,4 +211,5 @@ def _shortened(summary: Summary, longest: int) -> Summary:
         cause=cut(summary.cause),
         cure=cut(summary.cure),
         recommendation=chosen,
+        figures=cut(summary.figures),
     )

@@ -7,6 +7,7 @@ May import: probe.
 """
 # ruff: noqa: F403
 
+from torchdoctor.words.efficiency import *
 from torchdoctor.words.environment import *
 from torchdoctor.words.evidence import *
 from torchdoctor.words.fix_sets import *

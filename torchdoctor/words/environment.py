@@ -91,6 +91,10 @@ class SensorStatistics:
     gpu_utilization: float | None = None  #: Mean GPU utilization as the driver reports it.
     gpu_memory_peak_bytes: int | None = None  #: GPU memory at its highest.
     gpu_power_w: float | None = None  #: Mean power.
+    #: Of the program's GPUs over window_s, by the driver's counters (NVML).
+    gpu_energy_j: float | None = None
+    #: Of the machine's processors over window_s, others' load included, by RAPL's counters.
+    cpu_energy_j: float | None = None
     gpu_sm_clock_mhz: float | None = None  #: Mean clock of the GPU.
     gpu_throttle: list[str] = field(default_factory=list)  #: Why the GPU slowed itself down.
     gpu_other_processes: int | None = None  #: Other processes on any GPU of the machine.

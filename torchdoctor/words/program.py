@@ -170,6 +170,7 @@ class ModelFacts:
     conv_bias_before_norm: int = 0  # convolutions with a bias right before a batch norm
     conv_channels_last: bool = False
     linear: int = 0
+    embeddings: int = 0
     attention: int = 0
     recurrent: int = 0
     norms: int = 0  # normalization layers of any kind

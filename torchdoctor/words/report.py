@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from torchdoctor.words.efficiency import Efficiency
 from torchdoctor.words.environment import Environment, SensorStatistics
 from torchdoctor.words.evidence import Evidence
 from torchdoctor.words.launches import ProgramFailure
@@ -255,6 +256,7 @@ class Report:
     environment: Environment  #: The machine and the software it was measured on.
     settings: list[Setting] = field(default_factory=list)  #: Its author's choices; not of a trace.
     baseline: Baseline = field(default_factory=Baseline)  #: The untouched program's speed.
+    efficiency: Efficiency | None = None  #: Tokens, MFU, energy, savings; null: none is known.
     diagnosis: Diagnosis  #: What slows the step, and how that was found.
     #: The most that fixing a branch could give; null: neither tried nor replayed. Not advice.
     ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))

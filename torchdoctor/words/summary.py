@@ -34,5 +34,7 @@ class Summary:
     cause: str | None = None  #: The check that explains it, and what it saw.
     cure: str | None = None  #: What to change.
     recommendation: SummarizedFixes | None = None  #: null: nothing is recommended as measured.
+    #: Samples, tokens, MFU, energy and savings; null: none is known.
+    figures: str | None = None
     patch: str | None = None  #: The command that prints the change as a diff; null: there is none.
     next: NextCommand | None = None  #: null: nothing is left to do.

@@ -47,6 +47,7 @@ def describe(module):
         "odd_sizes": _told([], odd_sizes, module),
         "dense_embeddings": _told([], dense_embeddings, module),
         "linear": sum(_is_torchs(m, ("Linear",)) for m in modules),
+        "embeddings": sum(_is_torchs(m, ("Embedding",)) for m in modules),
         "attention": sum("Attention" in name for name in names),
         "recurrent": sum(name in _RECURRENT for name in names),
         "compiled": any(

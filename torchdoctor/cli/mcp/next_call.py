@@ -1,0 +1,67 @@
+"""The command that is worth running next, as a call of a tool."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+# What each option of `run` is called as an argument, and what its value is made of.
+_ITS_VALUE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "--budget": ("budget", str),
+    "--python": ("python", str),
+    "--fixes": ("fixes", lambda text: text.split(",")),
+    "--network": ("network", str),
+    "--steps-total": ("steps_total", int),
+    "--cost-per-hour": ("cost_per_hour", float),
+}
+
+
+def as_call(following: dict[str, Any] | None, folder: str) -> dict[str, Any] | None:
+    """Return what to do next; a command that no tool stands for is left as it is."""
+    if following is None:
+        return None
+    called = _call(shlex.split(following["command"])[1:], folder)
+    if called is None:
+        return following
+    tool, arguments = called
+    return call(tool, arguments, following["why"])
+
+
+def call(tool: str, arguments: dict[str, Any], why: str) -> dict[str, Any]:
+    """Return the call of a tool, and why that one."""
+    return {"tool": tool, "arguments": arguments, "why": why}
+
+
+def _call(words: Sequence[str], folder: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the tool that a command's words stand for, with its arguments."""
+    match list(words):
+        case ["report", "--status", run_folder]:
+            return "run_trials", {"run_folder": run_folder}
+        case ["explain", ident]:
+            return "explain", {"id": ident, "folder": folder}
+        case ["patch", run_folder, "--apply"] | ["patch", run_folder] if run_folder[0] != "-":
+            return "patch", {"run_folder": run_folder, "folder": folder}
+        case ["patch", run_folder, "--fix", idents] | ["patch", "--fix", idents, run_folder]:
+            arguments = {"run_folder": run_folder, "fixes": idents.split(","), "folder": folder}
+            return "patch", arguments
+        case ["run", *options_and_program]:
+            asked = _of_run(options_and_program)
+            return None if asked is None else ("run_trials", {**asked, "folder": folder})
+    return None
+
+
+def _of_run(words: list[str]) -> dict[str, Any] | None:
+    """Return the arguments of the tool; None: an option has no argument there."""
+    arguments: dict[str, Any] = {}
+    while words and words[0].startswith("--"):
+        option, *words = words
+        if option == "--":
+            break
+        if option == "--allow-training-changes":
+            arguments["allow_training_changes"] = True
+        elif option in _ITS_VALUE and words:
+            value, *words = words
+            name, made = _ITS_VALUE[option]
+            arguments[name] = made(value)
+        else:
+            return None
+    return {"program": words, **arguments} if words else None

@@ -1,0 +1,42 @@
+"""One line of what was measured by tokens, arithmetic and energy, and of what would be saved."""
+
+from torchdoctor.reports.vocabulary import step_of
+from torchdoctor.words import Interval, Report, Saving
+from torchdoctor.words.figures import percent, quantity
+
+
+def line(report: Report, with_samples: bool = False) -> str:
+    """Return the figures that are known, as a sentence; empty where none is."""
+    known = report.efficiency
+    if known is None:
+        return ""
+    a_step = f"J a {step_of(report)}"
+    parts = [
+        quantity(known.samples_per_s, "samples/s") if with_samples and known.samples_per_s else "",
+        quantity(known.tokens_per_s, "tokens/s") if known.tokens_per_s else "",
+        f"MFU {percent(known.mfu)}" if known.mfu is not None else "",
+        _energy(known.gpu_energy_j_per_step, f"{a_step} (GPU)"),
+        _energy(known.cpu_energy_j_per_step, f"{a_step} (all processors)"),
+        _saving(known.saving) if known.saving is not None else "",
+    ]
+    told = ", ".join(filter(None, parts))
+    return f"{told}." if told else ""
+
+
+def _energy(joules: float | None, unit: str) -> str:
+    return quantity(joules, unit) if joules is not None else ""
+
+
+def _saving(saving: Saving) -> str:
+    steps = f"{saving.steps_total:,} steps take {quantity(saving.hours, 'h')}"
+    steps += f" and cost {quantity(saving.cost, '')}" if saving.cost is not None else ""
+    if saving.hours_saved is None:
+        return steps
+    saved = f"{_figures(saving.hours_saved)} h"
+    saved += f" and {_figures(saving.cost_saved)}" if saving.cost_saved is not None else ""
+    return f"{steps}, of which the recommendation saves {saved}"
+
+
+def _figures(interval: Interval) -> str:
+    low, high = quantity(interval.low, ""), quantity(interval.high, "")
+    return f"{quantity(interval.estimate, '')} ({low}-{high})"
