@@ -16,6 +16,7 @@ import time
 from collections import Counter
 
 from . import places, step_log
+from .measure.grown_objects import GrownObjects
 
 _INTERVAL_S = 0.005  # between two samples
 _LOST_NS = 1_000_000_000
@@ -214,6 +215,6 @@ def _function(frames):
 def install(session):
     """Start sampling, where the plan wants it."""
     if session.plan.get("sample_stacks"):
-        session.registries.append(Stacks(session))
+        session.registries += [Stacks(session), GrownObjects(session)]
         session.when_device_rests.append(lambda: session.log.flush(wait=True))
         session.when_observed.append(session.log.end_device_times)

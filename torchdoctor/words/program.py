@@ -288,6 +288,18 @@ class KeptGraph:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GrownObject:
+    """A container, tensor or array of the training loop that was larger at each look."""
+
+    name: str  # in the function, "metric.scores"
+    kind: str  # its type, "list"
+    location: Location | None = None  # the function that it was seen in
+    first: int = 0  # elements at the first look
+    last: int = 0  # at the last one
+    per_step: float = 0.0  # elements that each step adds
+
+
+@dataclass(frozen=True, kw_only=True)
 class SampleCheck:
     """Whether a data set gave the same samples, byte by byte, when it was asked for them again."""
 
@@ -357,6 +369,7 @@ class ProcessFacts:
     passes: list[TrainingPass] = field(default_factory=list)  # distinct ones of the first steps
     flags: Flags = field(default_factory=Flags)
     stacks: list[StackSample] = field(default_factory=list)
+    grown_objects: list[GrownObject] = field(default_factory=list)  # at most 8, the fastest first
     double_calls: list[DoubleCall] = field(default_factory=list)  # at most 16
     analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for
     tensor_calls: list[TensorCall] = field(default_factory=list)
