@@ -65,7 +65,14 @@ def _told(report: Report) -> Sequence[Finding]:
         and (finding.share_of_step or 0.0) >= _LEAST
         and (finding.shape or (not cured and _is_uncured(finding, tried)))
     ]
-    return sorted(findings, key=lambda finding: -(finding.share_of_step or 0.0))
+    checks = catalogue.checks()
+
+    def rank(finding: Finding) -> tuple[bool, float]:
+        # Of two findings at one shape the one of a whole branch bounds more than the line costs.
+        check = checks.get(finding.check)
+        return check is not None and check.question is not None, -(finding.share_of_step or 0.0)
+
+    return sorted(findings, key=rank)
 
 
 def _is_uncured(finding: Finding, tried: Set[str]) -> bool:
