@@ -268,7 +268,7 @@ class TensorCall:
 
 @dataclass(frozen=True, kw_only=True)
 class DoubleCall:
-    """A line of the user's code that asks for float64, before the first backward pass has ended."""
+    """A line of the user's code that asks for float64 or float16 until the first backward ended."""
 
     kind: str  # "model" (`Module.double`, `.to`), "default" (`set_default_dtype`) or "data"
     name: str  # of the function: "double", "to", "from_numpy"
@@ -371,6 +371,7 @@ class ProcessFacts:
     stacks: list[StackSample] = field(default_factory=list)
     grown_objects: list[GrownObject] = field(default_factory=list)  # at most 8, the fastest first
     double_calls: list[DoubleCall] = field(default_factory=list)  # at most 16
+    half_calls: list[DoubleCall] = field(default_factory=list)  # the same for float16
     analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for
     tensor_calls: list[TensorCall] = field(default_factory=list)
     kept_graphs: list[KeptGraph] = field(default_factory=list)
