@@ -1,4 +1,4 @@
-"""Lines of the user's code on the first screen: their cost, their bound, and what to write there."""
+"""Lines of the user's code on the first screen: their cost, their bound, what to write there."""
 
 from __future__ import annotations
 
