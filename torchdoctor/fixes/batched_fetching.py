@@ -23,6 +23,7 @@ None is known. A sampler or transform of one's own works as before.
 from typing import Any
 
 from torchdoctor.facts.lookup import training_loaders
+from torchdoctor.facts.touched import waits
 from torchdoctor.words import Example, FixSpec, LoaderFacts, Location, Recording, Settings
 
 _LEAST_BATCH = 8
@@ -80,6 +81,7 @@ FIX: FixSpec = FixSpec(
     keeps_results="exactly",
     when="between steps",
     p_helps=0.8,
+    touches=lambda recording: waits(recording, "data_wait_s"),
     refuses=refuses,
     suits=lambda trace: False,
     apply=apply,

@@ -25,6 +25,7 @@ sees only what the observed steps do.
 """
 
 import copy
+import os
 import weakref
 from typing import Any
 
@@ -34,7 +35,6 @@ from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
 
 _ENOUGH = 3  # copies that were only read, and are gone
 _MOST = 40  # copies that are watched; by then enough of them were to be gone
-_CONTAINERS = (list, tuple, dict)
 
 
 def _code(recording: Recording) -> list[CopyingCode]:
@@ -74,7 +74,7 @@ class _Watched:
 
     def leaves(self, value: Any) -> list[Any]:
         """Return the tensors of a value; refuse where it holds anything else that may change."""
-        leaves, containers = self.torch.utils._pytree.tree_flatten(value)
+        leaves = self.torch.utils._pytree.tree_leaves(value)
         plain = (int, float, str, bytes, bool, type(None))
         tensors = [leaf for leaf in leaves if isinstance(leaf, self.torch.Tensor)]
         if not tensors or any(not isinstance(x, (self.torch.Tensor, *plain)) for x in leaves):
@@ -88,7 +88,7 @@ class _Watched:
             # Both share their version with what they were detached from.
             both = original.detach(), copied.detach()
             versions = [tensor._version for tensor in both]
-            weakref.finalize(copied, self.ended, both, versions)
+            weakref.finalize(copied, self.ended, both, versions).atexit = False
 
     def ended(self, both: Any, versions: list[int]) -> None:
         self.gone += 1
@@ -111,10 +111,12 @@ class _Watched:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     watched, lines = _Watched(torch, program), set(settings["lines"])
+    file = os.path.abspath(settings["file"])
 
     def is_meant() -> bool:
         frame = program.calling_frame()
-        return frame.f_lineno in lines and program.is_file(frame, settings["file"])
+        at_line = frame is not None and frame.f_lineno in lines
+        return at_line and os.path.abspath(frame.f_code.co_filename) == file
 
     def answered(value: Any) -> Any:
         """Return (the original,), or None where it is to be copied."""

@@ -17,6 +17,7 @@ from collections import Counter
 
 from . import places, step_log
 from .measure.grown_objects import GrownObjects
+from .measure.loops import loops_around
 
 _INTERVAL_S = 0.005  # between two samples
 _LOST_NS = 1_000_000_000
@@ -172,7 +173,7 @@ class Stacks:
             location = places.of_line(*where)
             rows.append({"location": location, "phase": phase, "count": count, "leaf": leaf})
             rows[-1].update(text=places.text_at(location), records_graph=records_graph)
-            rows[-1]["behind_forward"] = behind
+            rows[-1].update(behind_forward=behind, loops=loops_around(location))
         return {"stacks": rows}
 
 

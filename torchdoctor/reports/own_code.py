@@ -31,6 +31,29 @@ def most_gain_of_cause(report: Report) -> str:
     return most_gain(max(shares, default=None))
 
 
+def advising_check(report: Report) -> str | None:
+    """Return the check whose page says what to do about the cause: its own, or one that says more.
+
+    Of two findings at one line, the one that tells more of its time knows what to write there.
+    """
+    told, checks = report.diagnosis, catalogue.checks()
+    cause = told.explaining
+    if told.detail is None or cause is None or cause.location is None:
+        return told.detail
+
+    def tells_more(finding: Finding) -> bool:
+        check = checks.get(finding.check)
+        specific = check is not None and check.question is None
+        share = finding.share_of_step or 0.0
+        at_cause = finding.location == cause.location
+        return at_cause and specific and share > (cause.share_of_step or 0.0)
+
+    more = [finding for finding in told.findings if tells_more(finding)]
+    best = max(more, key=lambda finding: finding.share_of_step or 0.0, default=cause)
+    check = checks.get(best.check)
+    return best.check if check is not None and check.section("What to do") else told.detail
+
+
 def is_cured(report: Report) -> bool:
     """Return True if a recommended fix treats the cause: general advice would only mislead."""
     known = catalogue.fixes()  # a report may name a fix of another version

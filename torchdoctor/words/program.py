@@ -242,6 +242,7 @@ class StackSample:
     leaf: str = ""  # the innermost frame of all, e.g. "numpy/core/... fromfile"
     text: str = ""  # the source line at `location`
     records_graph: bool = False  # autograd recorded operations since the last event
+    loops: int = 0  # for and while loops and comprehensions around the line, in its function
     behind_forward: bool = False  # the line of the loop stands behind that of the model's call
 
 
