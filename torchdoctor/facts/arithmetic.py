@@ -41,9 +41,9 @@ def half_models(recording: Recording) -> list[ModelFacts]:
 
 def half_location(recording: Recording) -> Location | None:
     """Return where the model was made float16, or else where the largest one is called."""
-    makers = [x for x in recording.main.half_calls if x.kind in ("model", "default")]
-    calls = [model.call for model in half_models(recording) if model.call is not None]
-    return next((each.location for each in [*makers, *calls]), None)
+    calls = [x for x in recording.main.half_calls if x.kind in ("model", "default")]
+    models = [model.call for model in half_models(recording) if model.call is not None]
+    return next(iter([*(x.location for x in calls), *(x.location for x in models)]), None)
 
 
 def double_leaves(recording: Recording) -> tuple[bool, ...]:

@@ -27,11 +27,11 @@ def times_at_end(recording: Recording, growth: StepGrowth) -> tuple[float | None
 
     None: how many steps an epoch has is not known, or the measured ones were of several epochs.
     """
-    steps, seen = growth.anew_every or _epoch_steps(recording), recording.steps
-    if steps is None or seen is None:
+    steps, observed = growth.anew_every or _epoch_steps(recording), recording.steps
+    if steps is None or observed is None:
         return None, None
-    before = 0 if growth.anew_every is not None else seen.warmup_steps
-    if growth.anew_every is None and seen.total_steps_seen >= steps:
+    before = 0 if growth.anew_every is not None else observed.warmup_steps
+    if growth.anew_every is None and observed.total_steps_seen >= steps:
         return None, None
     # A line through the first steps may begin below what the rest of the step takes.
     first_s = max(growth.first_s - growth.slope_s * before, _LEAST_FIRST * growth.first_s)

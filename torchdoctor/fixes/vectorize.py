@@ -65,8 +65,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 def _location(recording: Recording) -> Location | None:
-    loops = [*element_loops(recording), *inner_loops(recording)]
-    return next((loop.location for loop in loops), None)
+    elements = [loop.location for loop in element_loops(recording)]
+    return next(iter([*elements, *(loop.location for loop in inner_loops(recording))]), None)
 
 
 def _advice(loop: TensorCall) -> str:

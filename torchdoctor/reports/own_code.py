@@ -58,7 +58,8 @@ def is_cured(report: Report) -> bool:
     """Return True if a recommended fix treats the cause: general advice would only mislead."""
     known = catalogue.fixes()  # a report may name a fix of another version
     specs = [known[fix.fix] for fix in report.recommendation.fixes if fix.fix in known]
-    return any(report.diagnosis.detail in spec.treats for spec in specs)
+    causes = {report.diagnosis.detail, advising_check(report)}
+    return any(not causes.isdisjoint(spec.treats) for spec in specs)
 
 
 def blocks(report: Report) -> list[Block]:
