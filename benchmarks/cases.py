@@ -92,9 +92,15 @@ CASES = {
 }
 
 
+def script_of(folder: Path, name: str) -> Path:
+    """Return the script of a case, whose name may have a number in front."""
+    plain = folder / f"{name}.py"
+    return plain if plain.exists() else next(folder.glob(f"[0-9]*_{name}.py"), plain)
+
+
 def score(folder: Path, name: str, screen: str, report: dict[str, Any] | None) -> dict[str, Any]:
     """Return what the first screen of a run told, and what the run measured of the cure."""
-    case, source = CASES[name], (folder / f"{name}.py").read_text(encoding="utf-8").splitlines()
+    case, source = CASES[name], script_of(folder, name).read_text(encoding="utf-8").splitlines()
     places = {int(line) for file, line in _PLACE.findall(screen) if file == name}
     told = [n for n in places if any(x in source[n - 1] for x in case.lines)]
     trials = report["trials"] if report else []
@@ -113,7 +119,7 @@ def run(cases: Path, name: str, budget: str, threads: int | None) -> dict[str, A
     """Run torchdoctor on a copy of one case; `threads`: of the program, on a busy machine."""
     with tempfile.TemporaryDirectory(prefix="torchdoctor-case-", dir="/var/tmp") as folder:
         script = Path(folder, f"{name}.py")
-        script.write_bytes((cases / script.name).read_bytes())
+        script.write_bytes(script_of(cases, name).read_bytes())
         command = [sys.executable, "-m", "torchdoctor", "run", "--budget", budget]
         command += ["--json", "report.json", "--timeout", "60s", script.name]
         environment = {"OMP_NUM_THREADS": str(threads)} if threads else {}
@@ -136,8 +142,8 @@ def true_gain(folder: Path, name: str, pairs: int) -> float:
     steps, ratios = str(CASES[name].steps), []
     for _ in range(pairs):
         seconds = []
-        for script in (f"{name}.py", f"{name}_cured.py"):
-            command = [sys.executable, str(folder / script), "--steps", steps]
+        for script in (name, f"{name}_cured"):
+            command = [sys.executable, str(script_of(folder, script)), "--steps", steps]
             ended = subprocess.run(command, capture_output=True, text=True, check=True)
             seconds.append(float(_SECONDS.findall(ended.stdout)[-1]))
         ratios.append(seconds[0] / seconds[1])

@@ -330,7 +330,7 @@ _ROWS_OF_FIXES = (
     ),
     Row(
         asked="inference: float16 on a CPU",
-        fixes=("float32-weights",),
+        fixes=("float32-on-cpu",),
         checks=("half-on-cpu",),
     ),
     Row(
@@ -342,20 +342,21 @@ _ROWS_OF_FIXES = (
     Row(
         asked="calls of the program's own: the same again, built anew, only reporting, growing",
         fixes=(
-            "keep-result",
-            "keep-open",
-            "every-tenth-call",
-            "list-for-deque",
-            "keep-activations",
+            *("keep-result", "keep-open", "every-tenth-call", "list-for-deque"),
+            *("keep-activations", "read-without-copy"),
         ),
-        checks=("hot-call",),
+        checks=("hot-call", "growing-step", "copied-objects", "inner-loop", "epoch-start"),
         tests=(
             "tests/test_known_shapes.py::test_the_cure_is_of_the_line_that_is_named",
             "tests/edits/test_unused_results.py::"
             "test_a_result_that_training_reads_is_not_only_reported",
+            "tests/recording/test_growth.py::test_a_phase_that_grows_is_told_with_its_slope",
+            "tests/fixes/test_shared_copies.py::test_a_copy_that_is_changed_stays_one",
+            "tests/checks/test_epoch_start.py::"
+            "test_the_beginning_has_its_share_and_line_and_samples_the_rest",
         ),
-        lacking="What grows with the step, loops over elements and copies are told by their line "
-        "alone, and not tried.",
+        lacking="Loops over small pieces are bounded by their line's share, and not tried; of "
+        "copies those of tensors alone are.",
     ),
     Row(
         asked="gradients exchanged in each backward pass that only accumulates",

@@ -431,3 +431,28 @@ def test_a_fix_of_one_platform_is_refused_on_another_with_the_reason():
     tuned = {"tf32": replace(CATALOGUE["fused"], platforms=("cuda", "rocm"), file="tf32.py")}
     _, (refused,) = candidates(there, DIAGNOSIS, tuned)
     assert refused.reason == "It is for CUDA and ROCm. The program trains on npu."
+
+
+@pytest.mark.parametrize(
+    ("share", "keeps", "kind"),
+    [
+        (0.47, "exactly", "measured"),
+        (0.1, "exactly", ""),
+        (0.47, "lower precision", ""),
+    ],
+)
+def test_the_cure_of_a_large_measured_part_is_owed_a_trial_whatever_the_branch(share, keeps, kind):
+    """Garbage collection of 47 % was "not worth its time" where the step waited for data."""
+    findings = [
+        Finding(check="data-wait", share_of_step=0.8),
+        Finding(check="gc-pauses", share_of_step=share, severity="moderate"),
+    ]
+    diagnosis = Diagnosis(bottleneck="data_loader", detail="data-wait", findings=findings)
+    known = {
+        "freeze": replace(fix(("gc-pauses",), keeps=keeps), file="freeze.py"),
+        "workers": CATALOGUE["workers"],
+    }
+    tried, _ = candidates(recording(), diagnosis, known)
+    named = {candidate.fixes.first: candidate.named for candidate in tried}
+    assert named["freeze"] == kind
+    assert named["workers"] == "cost"  # it treats the branch

@@ -33,6 +33,13 @@ def single(line: str, callee: str) -> str | None:
         ("f(x.double(), y.double())", "double", "f(x.float(), y.float())"),
         ("m.to(device, torch.float64)", "to", "m.to(device, torch.float32)"),
         ("m.to(dtype=torch.double)", "to", "m.to(dtype=torch.float32)"),
+        ("model = Net().half()", "half", "model = Net().float()"),
+        ("m.to(device, torch.float16)", "to", "m.to(device, torch.float32)"),
+        (
+            "torch.set_default_tensor_type('torch.HalfTensor')",
+            "set_default_tensor_type",
+            "torch.set_default_tensor_type('torch.FloatTensor')",
+        ),
         (
             "torch.set_default_dtype(torch.float64)",
             "set_default_dtype",

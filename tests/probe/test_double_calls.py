@@ -69,3 +69,27 @@ def test_a_default_of_float64_is_seen_and_what_follows_it_is_not(tmp_path: Path)
         ("data", "from_numpy"),
         ("data", "as_tensor"),
     }
+
+
+HALF = """
+import torch
+from torch import nn
+
+x = torch.ones(8, 3).half()
+y = torch.zeros(8, 1, dtype=torch.float16)
+model = nn.Linear(3, 1).to(torch.float16)
+single = torch.ones(3).to(torch.float32)
+for _ in range(3):
+    (model(x) - y).square().mean().backward()
+"""
+
+
+def test_the_lines_that_ask_for_float16_are_told_apart(tmp_path: Path) -> None:
+    facts = facts_of(HALF, tmp_path)
+    lines = HALF.splitlines()
+    told = {
+        (row["kind"], row["name"], lines[row["location"]["line"] - 1].split()[0], row["sure"])
+        for row in facts["half_calls"]
+    }
+    assert told == {("data", "half", "x", True), ("model", "to", "model", True)}
+    assert facts["double_calls"] == []

@@ -542,3 +542,24 @@ def test_a_set_that_is_three_times_faster_is_recommended_on_a_noisy_machine() ->
     prices = Prices(budget_s=60.0, left_s=4.0, launch_s=3.0)
     search = SearchPolicy(Beliefs([layout, precision, both], step, results, seed=1), prices)
     assert best(search).members == {"both"}
+
+
+GC = an_arm("gc-freeze", p_helps=0.4, ceiling=1.9, owed=True)
+
+
+def test_the_cure_of_a_large_measured_part_is_tried_though_a_set_with_it_was_slow() -> None:
+    """Collections took 47 %, and a pair beside persistent workers kept their cure untried."""
+    slow = Results(
+        pairs={a_set("workers"): logs(0.9, 0.88), a_set("gc-freeze", "workers"): logs(0.6, 0.62)}
+    )
+    assert policy([GC, WORKERS], slow).next() == Action(kind="pair", members=a_set("gc-freeze"))
+    known = replace(slow, pairs={**slow.pairs, a_set("gc-freeze"): logs(0.9, 0.9, 0.9)})
+    assert policy([GC, WORKERS], known).next().kind == "stop"
+    unasked = [replace(GC, owed=False, p_helps=0.05), WORKERS]
+    assert policy(unasked, slow).next().kind == "stop"
+
+
+def test_no_cure_is_owed_that_cannot_gain_more_than_what_is_claimed() -> None:
+    claimed = Results(pairs={a_set("cache"): logs(5.65, 5.4, 5.5)})
+    search = policy([replace(GC, p_helps=0.01), CACHE], claimed)
+    assert search.claims and search.next().members != {"gc-freeze"}

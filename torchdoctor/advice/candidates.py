@@ -16,6 +16,7 @@ from torchdoctor.words import (
     Candidate,
     CheckSpec,
     Diagnosis,
+    Finding,
     FixSet,
     FixSpec,
     Recording,
@@ -179,7 +180,21 @@ def _prospect(
     causes = (f.share_of_step or 1.0 for f in diagnosis.findings if f.check == diagnosis.detail)
     works_on_most = (most or 0.0) >= _MOST_OF_STEP and max(causes, default=0.0) < _MAIN_SHARE
     kind = "setting" if setting else "cost" if works_on_most or not tier else ""
+    if _is_cure_of_large_part(fix, treated, share):
+        kind = "measured"
     return _Prospect(tier=tier, share=share, reason=reason, named=kind)
+
+
+def _is_cure_of_large_part(fix: FixSpec, treated: Collection[Finding], share: float | None) -> bool:
+    """Return True if a fix is made for a cause that was measured as a good part of the step.
+
+    It is tried whatever the bottleneck is. What treats a whole branch is no such cure.
+    """
+    checks = [catalogue.checks().get(ident) for ident in fix.treats]
+    specific = all(check is not None and check.question is None for check in checks)
+    shares = [f.share_of_step or 0.0 for f in treated if f.check in fix.treats]
+    is_large = max(shares, default=0.0) >= _MAIN_SHARE and (share or 0.0) >= _MAIN_SHARE
+    return bool(checks) and specific and is_large and fix.risk <= 1
 
 
 def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:

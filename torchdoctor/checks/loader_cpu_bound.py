@@ -13,8 +13,9 @@ workers' queue for most of the wait, the workers are not the limit: see batch-tr
 A loader that waits for a disk or a network: there more workers than cores help.
 """
 
+from torchdoctor.facts.epoch_start import sample_wait_share
 from torchdoctor.facts.loading import SAMPLE_TIME, queued_share, sample_time, waiting_loader
-from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
+from torchdoctor.facts.lookup import loader_cpu_share
 from torchdoctor.facts.stacks import PREPARING_LINE, preparing_line
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
@@ -35,7 +36,7 @@ def _examine(recording: Recording) -> Symptoms:
     if (line := preparing_line(recording)) is not None:
         evidence += [line, fact("cheaper-first")]
     evidence += sample_time(loader)
-    share = data_wait_share(recording)
+    share = sample_wait_share(recording)
     yield Symptom(share=share, evidence=evidence, location=loader.location)
 
 

@@ -14,8 +14,9 @@ finding. Without workers, stacks name the line. If batches lie ready, see batch-
 A loader that computes: there the number of cores limits how many workers help.
 """
 
+from torchdoctor.facts.epoch_start import sample_wait_share
 from torchdoctor.facts.loading import SAMPLE_TIME, sample_time, untold_wait, waiting_loader
-from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
+from torchdoctor.facts.lookup import loader_cpu_share
 from torchdoctor.facts.slow_reads import HARDLY_READ, read_mounts_of
 from torchdoctor.facts.stacks import PREPARING_LINE, preparing_line
 from torchdoctor.words import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptoms, fact, process
@@ -37,7 +38,7 @@ def _examine(recording: Recording) -> Symptoms:
         evidence.append(line)
     if reads is not None:
         evidence.append(fact("hardly-reads" if unread else "reads", mb_per_s=reads / 1e6))
-    yield Symptom(share=data_wait_share(recording), evidence=evidence, location=loader.location)
+    yield Symptom(share=sample_wait_share(recording), evidence=evidence, location=loader.location)
 
 
 _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.08}

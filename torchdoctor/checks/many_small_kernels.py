@@ -14,10 +14,12 @@ Python work between operators, which a compiler removes only where it sees it.
 """
 
 from torchdoctor.facts.lookup import overhead_share, phase_share, updates_one_by_one
+from torchdoctor.facts.loops import inner_loops
 from torchdoctor.facts.stacks import forward_line
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, fact, trace
 
 _LAUNCHING = 0.3  # share of the step
+_MOSTLY = 0.5  # of them, that are made in one loop
 _MOST_BUSY = 0.5  # share of the step in which kernels run
 _FEWEST_KERNELS = 50  # of a step: what fewer cost is Python
 _MOST_MEDIAN_US, _FEWEST_CALLS = 50.0, 300  # operators of a step without a GPU
@@ -54,7 +56,9 @@ def _on_cpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
         overhead -= phase_share(recording, "optimizer_s") or 0.0
     if overhead >= CHECK.threshold and median <= _MOST_MEDIAN_US and calls >= _FEWEST_CALLS:
         evidence = fact("operators", share=overhead, operators=calls, median_us=median)
-        line = forward_line(recording)
+        # A loop of the program's own is where most of them are made, and what can be changed.
+        loops = [loop for loop in inner_loops(recording) if loop.share >= _MOSTLY * overhead]
+        line = loops[0].location if loops else forward_line(recording)
         yield Symptom(share=overhead, evidence=evidence, location=line, severity="high")
 
 

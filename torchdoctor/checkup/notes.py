@@ -78,6 +78,11 @@ def _on_steps(recording: Recording) -> Iterator[Note]:
             "Steps were still getting faster or slower while the program was observed; the shares "
             "of the step may shift later in training."
         )
+    if steps.growth is not None:
+        yield _beware(
+            "The step grows: fixes were compared at the same, early steps, and what treats the "
+            "growth gains more later."
+        )
     if steps.steps < _FEW_STEPS:
         yield _beware(
             f"Only {counted(steps.steps, 'step')} could be measured: the step time is an estimate."

@@ -149,7 +149,7 @@ class RemoveEdit(LineEdit, frozen=True, kw_only=True):
 
 
 class SinglePrecisionEdit(LineEdit, frozen=True, kw_only=True):
-    """The calls of `callee` at `line` (`.double()`, `from_numpy(x)`) give float32, not float64."""
+    """The calls of `callee` at `line` (`.double()`, `.half()`, `from_numpy(x)`) give float32."""
 
     callee: str
 

@@ -1,5 +1,6 @@
-"""Edits that make float32 of what a program computes in float64."""
+"""Edits that make float32 of what a program computes in float64, or in float16."""
 
+import re
 from itertools import takewhile
 
 import libcst as cst
@@ -10,6 +11,9 @@ from torchdoctor.edits.changes import Around, Changes, Inserted, Replaced
 from torchdoctor.edits.syntax import Program, last_name, same_statement, source_of
 
 _DOUBLE = ("torch.float64", "torch.double", "torch.DoubleTensor", "torch.cuda.DoubleTensor")
+_HALF = ("torch.float16", "torch.half", "torch.HalfTensor")
+_OLD_TYPE = re.compile(r"(Double|Half)Tensor")
+_METHODS = ("double", "half")
 _SINGLE = ("torch.float32", "torch.float", "torch.FloatTensor", "torch.cuda.FloatTensor")
 _MAKERS = ("from_numpy", "as_tensor", "tensor")
 _TYPES = ("float", "double", "to", "type", "half", "bfloat16", "long", "int")
@@ -21,7 +25,7 @@ def single_precision(program: Program, edit: SinglePrecisionEdit) -> Changes | N
     calls = [x for x in on_line if last_name(x.func) == edit.callee]
     chosen = [x for x in calls if program.line(x) == edit.line] or calls
     if not chosen:
-        done = edit.callee == "double" and any(last_name(x.func) == "float" for x in on_line)
+        done = edit.callee in _METHODS and any(last_name(x.func) == "float" for x in on_line)
         return [] if done else None
     changes: Changes = []
     for call in chosen:
@@ -34,14 +38,14 @@ def single_precision(program: Program, edit: SinglePrecisionEdit) -> Changes | N
 
 def _single(program: Program, call: cst.Call, callee: str) -> Changes | None:
     """Return what to change in one call; None if it is not sure."""
-    if callee == "double":
+    if callee in _METHODS:
         if call.args or not isinstance(call.func, cst.Attribute):
             return None
         return [Replaced(*program.span(call.func.attr), "float")]
     kinds = [source_of(given.value).strip("'\"") for given in call.args]
     for given, kind in zip(call.args, kinds, strict=True):
-        if kind in _DOUBLE:
-            single = source_of(given.value).replace("DoubleTensor", "FloatTensor")
+        if kind in (*_DOUBLE, *_HALF):
+            single = _OLD_TYPE.sub("FloatTensor", source_of(given.value))
             text = single if "Tensor" in kind else "torch.float32"
             return [Replaced(*program.span(given.value), text)]
     if set(kinds) & set(_SINGLE):

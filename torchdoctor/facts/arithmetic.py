@@ -33,6 +33,19 @@ def double_location(recording: Recording) -> Location | None:
     return next((maker.location for maker in makers if maker is not None), None)
 
 
+def half_models(recording: Recording) -> list[ModelFacts]:
+    """Return models on a CPU with parameters in float16, the largest first."""
+    models = [m for m in training_models(recording) if m.device == "cpu" and "float16" in m.dtypes]
+    return sorted(models, key=lambda model: -model.elements)
+
+
+def half_location(recording: Recording) -> Location | None:
+    """Return where the model was made float16, or else where the largest one is called."""
+    calls = [x for x in recording.main.half_calls if x.kind in ("model", "default")]
+    models = [model.call for model in half_models(recording) if model.call is not None]
+    return next(iter([*(x.location for x in calls), *(x.location for x in models)]), None)
+
+
 def double_leaves(recording: Recording) -> tuple[bool, ...]:
     """Return for each tensor of a training batch if it is float64; () where that is not known."""
     loaders = training_loaders(recording)

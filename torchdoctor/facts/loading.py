@@ -2,6 +2,7 @@
 
 import math
 
+from torchdoctor.facts.epoch_start import start_s
 from torchdoctor.facts.hardware import much_load
 from torchdoctor.facts.lookup import (
     data_wait_share,
@@ -29,7 +30,7 @@ _LEAST_HANDED_S, HANDED_OVER_S = 0.3e-3, 0.5e-3  # by a worker: 0.5 to 0.8 ms a 
 def waiting_loader(recording: Recording) -> LoaderFacts | None:
     """Return the training loader if the step waits for it or its workers; None otherwise.
 
-    The wait for workers that have just begun a pass is of their start, and says nothing of samples.
+    The wait where a pass begins is of its start, and says nothing of samples.
     """
     loaders, wait = training_loaders(recording), data_wait_share(recording)
     if not loaders or wait is None or wait < _LEAST_WAIT or workers_keep_up(recording):
@@ -38,14 +39,16 @@ def waiting_loader(recording: Recording) -> LoaderFacts | None:
 
 
 def _waits_for_starts(recording: Recording, loader: LoaderFacts) -> bool:
-    """Return True if the step waits for workers hardly but at the beginning of each pass.
+    """Return True if the step hardly waits but at the beginning of each pass.
 
-    Then they idle once they have made what a short pass needs: how busy they are tells nothing.
+    Workers then idle once they have made what a short pass needs: how busy they are tells nothing.
     """
     steps = recording.steps
-    if steps is None or not loader.num_workers:
+    if steps is None:
         return False
-    later_s = training_wait_s(steps) - steps.first_batch_s
+    later_s = training_wait_s(steps) - start_s(recording)
+    if loader.num_workers:
+        later_s = min(later_s, training_wait_s(steps) - steps.first_batch_s)
     return later_s < _LEAST_WAIT * steps.mean_s
 
 

@@ -6,6 +6,7 @@ None: the recording cannot say. Empty: it can, and there is nothing of the kind.
 import re
 from dataclasses import replace
 
+from torchdoctor.facts.epoch_start import start_s
 from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet
 from torchdoctor.facts.loading import least_step_s
 from torchdoctor.facts.lookup import (
@@ -116,12 +117,16 @@ def waits(recording: Recording, *names: str, elsewhere: bool = False) -> Touches
     """Return the waits for data, in these phases or `WAITS`, or what a trace shows of them.
 
     `elsewhere`: samples are prepared in other processes, for which the CPUs must have time. After
-    a wait that is most of the step the rest gets faster as well, where the CPU computes it.
+    a wait that is most of the step the rest gets faster as well, where the CPU computes it. What
+    the beginning of each epoch takes is no wait for samples, and stays.
     """
     steps = recording.steps
     if steps is None:
         return part(recording, "loader", "waiting for data", "data_loader")
     waited = phases(recording, *(names or WAITS))
+    if waited and (starts_s := start_s(recording)):
+        left_s = waited[0].seconds - starts_s
+        waited = [replace(waited[0], seconds=left_s)] if left_s > 0 else []
     if not waited or recording.has_gpu:
         return waited
     (wait,) = waited

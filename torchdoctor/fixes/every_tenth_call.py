@@ -100,7 +100,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 FIX: FixSpec = FixSpec(
     name="every tenth call",
-    treats=("hot-call", "work-outside-model"),
+    treats=("hot-call", "work-outside-model", "growing-step"),
     keeps_results="exactly",
     keeps_but="what is reported is up to nine calls old",
     when="between steps",

@@ -26,13 +26,24 @@ from typing import Any
 
 from torchdoctor.facts.analysed import element_loops
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import FixSpec, Recording, Settings, TensorCall, process, tensor_call
+from torchdoctor.facts.loops import inner_loops
+from torchdoctor.words import (
+    FixSpec,
+    Location,
+    Recording,
+    Settings,
+    TensorCall,
+    process,
+    tensor_call,
+)
 
 _NAMED = 3
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__")
 
 
 def refuses(recording: Recording) -> str | None:
+    if inner_loops(recording):
+        return None
     if recording.main.analysed_steps == 0:
         return "Which lines go through tensors element by element was not examined."
     if not element_loops(recording):
@@ -41,11 +52,21 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    lines = []
+    lines = [
+        f"{place(recording, x.location, 'the loop')}  {x.rows[0].text}\n"
+        f"# {x.share:.0%} of the step. "
+        "Use one operator over all pieces: broadcasting, torch.bmm, scatter_add, torch._foreach_*."
+        for x in inner_loops(recording)[:_NAMED]
+    ]
     for loop in element_loops(recording)[:_NAMED]:
         lines.append(f"{place(recording, loop.location, 'the loop')}  {loop.text}")
         lines.append(f"# {loop.calls_per_step:.0f} turns a step. {_advice(loop)}")
     return "\n".join(lines)
+
+
+def _location(recording: Recording) -> Location | None:
+    elements = [loop.location for loop in element_loops(recording)]
+    return next(iter([*elements, *(loop.location for loop in inner_loops(recording))]), None)
 
 
 def _advice(loop: TensorCall) -> str:
@@ -63,13 +84,13 @@ def _seen(name: str, text: str) -> dict[str, Any]:
 
 FIX = FixSpec(
     name="whole tensors, no Python loop",
-    treats=("index-loops",),
+    treats=("index-loops", "inner-loop"),
     keeps_results="within rounding",
     untried="what a loop computes stands in the source.",
     no_bound="The calls of a loop are timed, and not the turns around them.",
     refuses=refuses,
     suits=lambda trace: False,
-    location=lambda recording: next((x.location for x in element_loops(recording)), None),
+    location=_location,
     instruction=instruction,
     offers=[
         (_seen("__getitem__", "total += x[i]"), "train.py:12  total += x[i]"),

@@ -16,6 +16,7 @@ from torchdoctor.observe.events import (
     evaluation_units,
     learning_rows,
 )
+from torchdoctor.observe.growth import growth_of
 from torchdoctor.observe.phases import unobserved_phases
 from torchdoctor.observe.step_finding import StepsFound, boundary_rows
 from torchdoctor.probe import step_log
@@ -290,6 +291,7 @@ def step_statistics(
         ),
         settled_after=settled,
         unobserved=unobserved_phases(events, rows, edges),
+        growth=growth_of(phase_seconds(events, edges), PHASES, _since_epoch(events, epochs, edges)),
         still_warming=shows_slope(measured),
         device_clock=events.device_clock,
         program_ended=program_ended,
@@ -301,6 +303,17 @@ def step_statistics(
         device_busy_s=busy_seconds(events, edges),
         **counts,
     )
+
+
+def _since_epoch(events: Events, epochs: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
+    """Return the number of each measured step since an epoch ended; None: at most one did."""
+    ends = np.unique(step_numbers(events, edges)[epochs])
+    ends = ends[ends >= 0]
+    if len(ends) < 2:
+        return None
+    steps = np.arange(len(edges) - 1)
+    latest = np.searchsorted(ends, steps, side="right") - 1
+    return np.asarray(np.where(latest >= 0, steps - ends[latest], -1))
 
 
 def _percentile_99(values: np.ndarray) -> float | None:

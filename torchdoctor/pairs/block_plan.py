@@ -136,7 +136,7 @@ def choose_turns(
     blocks = min(blocks, max((most_s - setup_s) / (2 * block_s), 2))
     if steps is not None:
         blocks = max(math.ceil(steps / size), 2)
-    if slower.program_ended:
+    if ends := slower.program_ended:
         left = slower.total_steps_seen - window.warmup_steps - 1
         blocks = min(blocks, left // (size + discard))
     even = int(blocks) // 2 * 2  # whole ABBAs
@@ -148,7 +148,8 @@ def choose_turns(
         discard_steps=discard,
         blocks=even,
         step_s=step_s,
-        least_s=0.0 if steps is not None or slower.program_ended else BLOCK_S / 2,
+        # Of a step that grows, both versions make the same steps: later ones are longer.
+        least_s=0.0 if steps is not None or ends or slower.growth is not None else BLOCK_S / 2,
         setup_s=setup_s,
     )
 

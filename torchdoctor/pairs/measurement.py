@@ -43,6 +43,7 @@ class Pace:
     trainers: int = 1
     steps_in_all: int | None = None  # where the program ends by itself
     logs_phases: bool = False
+    grows: bool = False  # with its number: steps of the same numbers are compared
 
     @classmethod
     def of(cls, *observations: Observation) -> "Pace":
@@ -55,6 +56,7 @@ class Pace:
             trainers=slower.trainers,
             steps_in_all=slower.total_steps_seen if slower.program_ended else None,
             logs_phases=any(x.logs_phases for x in observations),
+            grows=any(x.steps.growth is not None for x in observations),
         )
 
     def launch_s(self, window: Window) -> float:
@@ -156,6 +158,7 @@ class ProgramLaunches:
         timeout_s = _timeout_s(turns.pair_s + self.pace.start_s, most_s)
         phases = {"phases": self.pace.logs_phases}
         warmups = [self.warmup_steps(arm, beside=True) for arm in arms]
+        warmups = [max(warmups)] * len(arms) if self.pace.grows else warmups
         plans = [replace(turns, warmup_steps=steps).plan | phases for steps in warmups]
 
         # Only the plan is read after the fork; files of its own give an arm an image of its own.

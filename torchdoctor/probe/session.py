@@ -48,6 +48,7 @@ class Session:
         self.forget = []  # called in a forked child
         self.when_learning = []  # called once the first backward or optimizer step has ended
         self.when_flushing = []
+        self.when_due = []  # called in the main thread a few times a second
         self.when_device_rests = []  # called where the device has been waited for anyway
         self.when_observed = []  # called before what only looks on is disturbed
         self.accelerator = Accelerator(torch)
@@ -172,6 +173,8 @@ class Session:
         if self._may_write():
             self.guarded(self.log.flush)()
             self.guarded(self.window.look_for_request)()
+            for function in self.when_due:
+                self.guarded(function)()
 
     def end_observing(self):
         """Keep what was observed so far as it is: a profiler window begins."""

@@ -16,6 +16,8 @@ import time
 from collections import Counter
 
 from . import places, step_log
+from .measure.grown_objects import GrownObjects
+from .measure.loops import loops_around
 
 _INTERVAL_S = 0.005  # between two samples
 _LOST_NS = 1_000_000_000
@@ -171,7 +173,7 @@ class Stacks:
             location = places.of_line(*where)
             rows.append({"location": location, "phase": phase, "count": count, "leaf": leaf})
             rows[-1].update(text=places.text_at(location), records_graph=records_graph)
-            rows[-1]["behind_forward"] = behind
+            rows[-1].update(behind_forward=behind, loops=loops_around(location))
         return {"stacks": rows}
 
 
@@ -214,6 +216,6 @@ def _function(frames):
 def install(session):
     """Start sampling, where the plan wants it."""
     if session.plan.get("sample_stacks"):
-        session.registries.append(Stacks(session))
+        session.registries += [Stacks(session), GrownObjects(session)]
         session.when_device_rests.append(lambda: session.log.flush(wait=True))
         session.when_observed.append(session.log.end_device_times)

@@ -142,7 +142,7 @@ def _answer(report: Report, folder: str) -> list[Block]:
 
 def _to_do(report: Report) -> str:
     """Return what only the user can change about the cause; empty where no page says it."""
-    check = catalogue.checks().get(report.diagnosis.detail or "")
+    check = catalogue.checks().get(own_code.advising_check(report) or "")
     first = check.section("What to do").partition(". ")[0].removesuffix(".") if check else ""
     return f"{first}. More: torchdoctor explain {check.ident}" if check and first else ""
 

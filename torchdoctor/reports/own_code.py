@@ -31,11 +31,35 @@ def most_gain_of_cause(report: Report) -> str:
     return most_gain(max(shares, default=None))
 
 
+def advising_check(report: Report) -> str | None:
+    """Return the check whose page says what to do about the cause: its own, or one that says more.
+
+    Of two findings at one line, the one that tells more of its time knows what to write there.
+    """
+    told, checks = report.diagnosis, catalogue.checks()
+    cause = told.explaining
+    if told.detail is None or cause is None or cause.location is None:
+        return told.detail
+
+    def tells_more(finding: Finding) -> bool:
+        check = checks.get(finding.check)
+        specific = check is not None and check.question is None
+        share = finding.share_of_step or 0.0
+        at_cause = finding.location == cause.location
+        return at_cause and specific and share > (cause.share_of_step or 0.0)
+
+    more = [finding for finding in told.findings if tells_more(finding)]
+    best = max(more, key=lambda finding: finding.share_of_step or 0.0, default=cause)
+    check = checks.get(best.check)
+    return best.check if check is not None and check.section("What to do") else told.detail
+
+
 def is_cured(report: Report) -> bool:
     """Return True if a recommended fix treats the cause: general advice would only mislead."""
     known = catalogue.fixes()  # a report may name a fix of another version
     specs = [known[fix.fix] for fix in report.recommendation.fixes if fix.fix in known]
-    return any(report.diagnosis.detail in spec.treats for spec in specs)
+    causes = {report.diagnosis.detail, advising_check(report)}
+    return any(not causes.isdisjoint(spec.treats) for spec in specs)
 
 
 def blocks(report: Report) -> list[Block]:
@@ -68,7 +92,14 @@ def _told(report: Report) -> Sequence[Finding]:
         and (finding.share_of_step or 0.0) >= _LEAST
         and (finding.shape or (not cured and _is_uncured(finding, tried)))
     ]
-    return sorted(findings, key=lambda finding: -(finding.share_of_step or 0.0))
+    checks = catalogue.checks()
+
+    def rank(finding: Finding) -> tuple[bool, float]:
+        # Of two findings at one shape the one of a whole branch bounds more than the line costs.
+        check = checks.get(finding.check)
+        return check is not None and check.question is not None, -(finding.share_of_step or 0.0)
+
+    return sorted(findings, key=rank)
 
 
 def _is_uncured(finding: Finding, tried: Set[str]) -> bool:

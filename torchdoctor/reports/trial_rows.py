@@ -177,6 +177,7 @@ def _places(rows: Sequence[Mapping[str, Any]]) -> str:
 def may_gain_more(report: Report) -> bool:
     """Return True if a trial that time may still decide can gain what is worth it.
 
+    Bounds are what was measured, and for what was not tried the part of the step that it treats.
     Where no bound is known, it may.
     """
     open_trials = [
@@ -185,5 +186,18 @@ def may_gain_more(report: Report) -> bool:
         if (not_tried(trial) and trial.because != NOT_WORTH_ITS_TIME)
         or (trial.speedup and verdict_of(trial) in ("not decided", LOOKS_FASTER))
     ]
-    bounds = [x.upper_bound or (x.speedup.high if x.speedup else None) for x in open_trials]
+    bounds = [_at_most(report, trial) for trial in open_trials]
     return not report.trials or any(bound is None or bound >= MATTERS for bound in bounds)
+
+
+def _at_most(report: Report, trial: Trial) -> float | None:
+    """Return the most that a trial may gain; None: not known."""
+    if trial.speedup is not None:
+        return trial.upper_bound or trial.speedup.high
+    treated = [x for x in report.diagnosis.findings if not trial.fixes.keys().isdisjoint(x.fixes)]
+    shares = [finding.share_of_step for finding in treated]
+    known = [share for share in shares if share is not None]
+    bounds = [trial.upper_bound] if trial.upper_bound is not None else []
+    if known and len(known) == len(shares):
+        bounds.append(1.0 / max(1.0 - max(known), 1e-3))
+    return min(bounds, default=None)

@@ -45,6 +45,7 @@ class Arm:
     p_helps: float = 0.35  # probability that it gains anything
     ceiling: float | None = None  # the speed-up at most, by the share of the step; None: not known
     risk: int = 0  # 0 same result, 1 rounding or order, 2 lower precision, 3 changes training
+    owed: bool = False  # it is made for what was measured as a good part of the step
     switches: bool = False  # it can be switched on and off in a running program
     once_s: float = 0.0  # one-time cost of its first launch (compiling) in seconds
     may_reseed: bool = False  # only other seeds are likely to tell whether training changes

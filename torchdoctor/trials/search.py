@@ -436,6 +436,7 @@ def _believed_arm(
         p_helps=p_helps * (_FURTHER_SETTING if arm.further else 1.0),
         ceiling=max(ceiling, 1.0),
         risk=facts.risk,
+        owed=candidate.named == "measured" and not arm.further,
         switches=switches,
         once_s=arm.spec.setup_s,
         may_reseed=facts.how.elsewhere and facts.how.draws_random is True and facts.risk < 3,

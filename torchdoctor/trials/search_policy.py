@@ -193,6 +193,8 @@ class SearchPolicy:
             return Action(kind="pair", members=members)
         if action := self._best_measurement():
             return action
+        if (members := self._owed()) is not None:
+            return Action(kind="pair", members=members)
         if (members := self._last_proof()) is not None:
             return Action(kind="pair", members=members)
         return Action(kind="stop", reason=self._why_stop())
@@ -315,6 +317,23 @@ class SearchPolicy:
         proof_s = self.pair_s(members, PROOF_PAIRS)
         part = min(proof_s / (LARGE_PART * max(self._left_s, proof_s)), 1.0)
         return max(FURTHER_GAIN * (1.0 + self._claimed) * part, LEAST_PROMISE)
+
+    def _owed(self) -> Members | None:
+        """Return a cure of a large measured part that was never measured, in no setting.
+
+        A pair beside other fixes may have lowered what is believed of it; it says little of it.
+        """
+        arms = self.beliefs.arms
+        measured = [arms[name] for name in arms if self.results.measured(name)]
+        known = {fix for arm in measured for fix in arm.fixes}
+        least = self._claimed + (FURTHER_GAIN if self.claims else WORTH)
+        owed = [name for name in self._alive if arms[name].owed and not arms[name].fixes & known]
+        worth = {name: math.log(arms[name].ceiling or 1.0) for name in owed}
+        for name in sorted(owed, key=lambda each: -worth[each]):
+            members = frozenset([name])
+            if worth[name] > least and self._may_run(members) and self._fits_in(members):
+                return members
+        return None
 
     def _last_proof(self) -> Members | None:
         """Return a set that looks faster, or the most promising one: a hint, if no more fits."""

@@ -243,6 +243,7 @@ class StackSample:
     leaf: str = ""  # the innermost frame of all, e.g. "numpy/core/... fromfile"
     text: str = ""  # the source line at `location`
     records_graph: bool = False  # autograd recorded operations since the last event
+    loops: int = 0  # for and while loops and comprehensions around the line, in its function
     behind_forward: bool = False  # the line of the loop stands behind that of the model's call
 
 
@@ -269,7 +270,7 @@ class TensorCall:
 
 @dataclass(frozen=True, kw_only=True)
 class DoubleCall:
-    """A line of the user's code that asks for float64, before the first backward pass has ended."""
+    """A line of the user's code that asks for float64 or float16 until the first backward ended."""
 
     kind: str  # "model" (`Module.double`, `.to`), "default" (`set_default_dtype`) or "data"
     name: str  # of the function: "double", "to", "from_numpy"
@@ -286,6 +287,18 @@ class KeptGraph:
     location: Location | None = None  # the line that keeps them
     text: str = ""
     nodes_per_step: float = 0.0  # nodes of the graph that stay
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrownObject:
+    """A container, tensor or array of the training loop that was larger at each look."""
+
+    name: str  # in the function, "metric.scores"
+    kind: str  # its type, "list"
+    location: Location | None = None  # the function that it was seen in
+    first: int = 0  # elements at the first look
+    last: int = 0  # at the last one
+    per_step: float = 0.0  # elements that each step adds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,7 +371,9 @@ class ProcessFacts:
     passes: list[TrainingPass] = field(default_factory=list)  # distinct ones of the first steps
     flags: Flags = field(default_factory=Flags)
     stacks: list[StackSample] = field(default_factory=list)
+    grown_objects: list[GrownObject] = field(default_factory=list)  # at most 8, the fastest first
     double_calls: list[DoubleCall] = field(default_factory=list)  # at most 16
+    half_calls: list[DoubleCall] = field(default_factory=list)  # the same for float16
     analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for
     tensor_calls: list[TensorCall] = field(default_factory=list)
     kept_graphs: list[KeptGraph] = field(default_factory=list)

@@ -75,6 +75,17 @@ class UnobservedPhase:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepGrowth:
+    """How a step becomes longer with its number, by a straight line through the measured steps."""
+
+    slope_s: float  #: Seconds that each step takes longer than the one before.
+    first_s: float  #: Time of a step by that line where the measured ones begin.
+    last_s: float  #: The same where they end.
+    phase: str  #: The phase that grows most, such as "other" or "backward".
+    anew_every: int | None = None  #: Steps after which it begins anew; null: it was not seen to.
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepStatistics:
     """Iterations of the measured window. Times are seconds; `*_s` phase fields are means per step.
 
@@ -126,6 +137,7 @@ class StepStatistics:
     unobserved: list[UnobservedPhase] = field(default_factory=list)  #: What no such step shows.
     device_clock: bool = False  #: Times are those at which the GPU came to each event.
     device_busy_s: float | None = None  #: Of a step, surely: it came to events behind the host.
+    growth: StepGrowth | None = None  #: How steps become longer; null: they do not, for certain.
     still_warming: bool = False  #: The last steps measured were still getting faster or slower.
     program_ended: bool = False  #: The program ended by itself within the launch.
     total_steps_seen: int = 0  #: Iterations seen in all, warm-up included.

@@ -31,7 +31,8 @@ class Candidate:
 
     fixes: the fix comes first; behind it those without which it may help nobody (loader workers,
     and fewer threads that would fight with them for the cores). named: it treats what was
-    diagnosed, a "cost", or a wrong "setting" that was seen; "": neither.
+    diagnosed, a "cost", or a wrong "setting" that was seen, or what was "measured" as a good
+    part of the step, of whatever branch; "": none of these.
     """
 
     fixes: FixSet

@@ -1,0 +1,58 @@
+"""What becomes larger in the training loop is named, and what only changes is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from probed import run_plain, run_probed
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import collections, time, torch
+
+class Metric:
+    def __init__(self):
+        self.scores = torch.empty(0)
+        self.bounded = collections.deque(maxlen=4)
+    def update(self, x):
+        self.scores = torch.cat([self.scores, x])
+        self.bounded.append(x)
+
+class Trainer:
+    def __init__(self):
+        self.metric, self.seen = Metric(), []
+
+def train(trainer, history):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(80):
+        x = torch.ones(8, 4)
+        model(x).sum().backward()
+        optimizer.step()
+        trainer.metric.update(torch.zeros(5))
+        history[number] = number
+        if number % 40 == 0:
+            trainer.seen.append(number)
+        time.sleep(0.03)
+
+train(Trainer(), {})
+print("trained")
+"""
+
+
+def test_what_grows_is_named_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    run = run_probed(
+        ["train.py"], tmp_path, tmp_path, forked=True, after="continue", sample_stacks=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.said() == []
+    assert run.stdout == run_plain(["train.py"], tmp_path, forked=True).stdout
+    grown = {row["name"]: row for row in run.main["grown_objects"]}
+    assert set(grown) == {"trainer.metric.scores", "history"}
+    scores = grown["trainer.metric.scores"]
+    assert scores["kind"] == "Tensor"
+    assert scores["per_step"] == pytest.approx(5, rel=0.2)
+    assert scores["location"]["function"] == "train"

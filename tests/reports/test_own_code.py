@@ -1,0 +1,181 @@
+"""Lines of the user's code on the first screen: their cost, their bound, what to write there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from samples import SAMPLES, between
+
+from torchdoctor.reports import own_code
+from torchdoctor.reports.document import KeyFigures
+from torchdoctor.reports.formats import rendered
+from torchdoctor.reports.trial_rows import may_gain_more
+from torchdoctor.words import (
+    NOT_WORTH_ITS_TIME,
+    OUT_OF_TIME,
+    Diagnosis,
+    Evidence,
+    Finding,
+    FixSet,
+    Location,
+    Recommendation,
+    RecommendedFix,
+    Report,
+    Trial,
+    Verdict,
+)
+
+FILE = "/home/ada/projects/flowers/train.py"
+ZIP, DEQUE = "zip-opened-for-each-sample", "sample-of-a-deque"
+
+
+def at(line: int) -> Location:
+    return Location(file=FILE, line=line, function=f"f{line}")
+
+
+def finding(check: str, share: float | None, line: int, **more: Any) -> Finding:
+    evidence = [Evidence(fact="told", sentence=f"{check} is told.")]
+    return Finding(
+        check=check, share_of_step=share, location=at(line), **{"evidence": evidence, **more}
+    )
+
+
+def report(*findings: Finding, detail: str | None = None, **more: Any) -> Report:
+    diagnosis = Diagnosis(
+        bottleneck="cpu",
+        detail=detail or (findings[0].check if findings else None),
+        verdict=Verdict(kind="cpu_only", share=0.8),
+        findings=list(findings),
+    )
+    base = {"diagnosis": diagnosis, "recommendation": Recommendation(), "trials": []}
+    return replace(SAMPLES["loader_bound"](), **{**base, **more})
+
+
+def rows(of: Report) -> list[tuple[str, str]]:
+    blocks = own_code.blocks(of)
+    assert len(blocks) <= 1
+    shown: list[tuple[str, str]] = []
+    for block in blocks:
+        assert isinstance(block, KeyFigures)
+        shown += block.rows
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.82, "5.56x at most"), (0.5, "2.00x at most"), (None, ""), (0.0, ""), (0.999, "")],
+)
+def test_the_most_that_a_part_can_give(share: float | None, told: str) -> None:
+    """Of nearly all of a step no figure is a bound."""
+    assert own_code.most_gain(share) == told
+
+
+def test_a_known_shape_is_told_with_its_cost_its_bound_and_what_to_write() -> None:
+    ((where, about),) = rows(report(finding("hot-call", 0.8, 12, shape=ZIP)))
+    assert where == "train.py:12"
+    assert "80 % of the step" in about and "5.00x at most" in about
+    assert "Open the archive once" in about
+
+
+def test_of_two_findings_at_one_shape_the_line_is_bounded_by_its_own() -> None:
+    """A wait of 71 % bounded a line that draws for 59 % of the step."""
+    told = rows(
+        report(
+            finding("data-wait", 0.71, 20, shape="weights-drawn-over-millions"),
+            finding("epoch-start", 0.59, 25, shape="weights-drawn-over-millions"),
+        )
+    )
+    assert len(told) == 1
+    assert told[0][0] == "train.py:25"
+    assert "59 % of the step" in told[0][1]
+
+
+def test_two_lines_at_most_the_dearest_first() -> None:
+    told = rows(
+        report(
+            finding("hot-call", 0.2, 12, shape=ZIP),
+            finding("hot-call", 0.3, 13, shape=DEQUE),
+            finding("hot-call", 0.1, 14, shape="histogram-logged"),
+        )
+    )
+    assert [where for where, _ in told] == ["train.py:13", "train.py:12"]
+
+
+def test_what_hardly_costs_anything_or_is_recommended_is_no_line_to_change() -> None:
+    assert rows(report(finding("hot-call", 0.04, 12, shape=ZIP))) == []
+    assert rows(report(finding("hot-call", None, 12, shape=ZIP))) == []
+    fix = RecommendedFix(fix="keep-open", location=at(12))
+    recommended = Recommendation(fixes=[fix])
+    assert rows(report(finding("hot-call", 0.8, 12, shape=ZIP), recommendation=recommended)) == []
+
+
+def test_a_function_of_half_a_step_without_a_cure_says_so_until_a_fix_of_it_was_tried() -> None:
+    large = finding("hot-call", 0.6, 12, fixes=["keep-result"])
+    ((_, about),) = rows(report(large))
+    assert "2.50x at most" in about and own_code._NO_CURE in about
+    assert rows(report(finding("hot-call", 0.4, 12))) == []
+    assert rows(report(finding("data-wait", 0.6, 12))) == []  # no function of the program's own
+    tried = Trial(fixes=FixSet.of("keep-result"), speedup=between(1.0, 0.9, 1.1))
+    assert rows(report(large, trials=[tried])) == []
+    refused = Trial(fixes=FixSet.of("keep-result"), verdict="refused")
+    assert rows(report(large, trials=[refused])) != []
+
+
+def test_the_bound_of_a_change_by_hand_is_that_of_the_cause_alone() -> None:
+    several = report(finding("hot-call", 0.5, 12), finding("data-wait", 0.9, 20))
+    assert own_code.most_gain_of_cause(several) == "2.00x at most"
+    assert own_code.most_gain_of_cause(report(finding("hot-call", None, 12))) == ""
+    assert own_code.most_gain_of_cause(report(detail="hot-call")) == ""
+
+
+def test_a_severe_half_of_the_step_is_told_whatever_its_branch_and_once() -> None:
+    """A memset of half a step, with its exact cure, was hidden because its branch was copies."""
+    half = finding("dense-embedding", 0.66, 10, severity="high")
+    (sentence,) = own_code.large_findings(report(half), [])
+    assert "train.py:10" in sentence
+    assert own_code.large_findings(report(half), half.evidence) == []
+    for other in (
+        replace(half, severity="moderate"),
+        replace(half, share_of_step=0.4),
+        replace(half, check="data-wait"),  # the answer to a question of the tree
+        replace(half, evidence=[]),
+        replace(half, check="of-another-version"),
+    ):
+        assert own_code.large_findings(report(other), []) == []
+
+
+def test_the_advice_beside_a_line_is_of_its_own_finding() -> None:
+    """Beside a replay buffer stood "compute metrics every so many steps"."""
+    trial = Trial(fixes=FixSet.of("cpu-threads"), speedup=between(1.0, 0.98, 1.02), pairs=3)
+    shaped = report(finding("hot-call", 0.8, 17, shape=DEQUE), trials=[trial])
+    screen = " ".join(rendered(shaped, "terminal", full=False, width=100).split())
+    assert "overwritten in a ring" in screen
+    assert "torchdoctor explain hot-call" not in screen
+    plain = report(finding("hot-call", 0.4, 17), trials=[trial])
+    screen = " ".join(rendered(plain, "terminal", full=False, width=100).split())
+    assert "By hand (1.67x at most)" in screen and "torchdoctor explain hot-call" in screen
+
+
+def untried(fix: str, because: str = OUT_OF_TIME, **more: Any) -> Trial:
+    return Trial(fixes=FixSet.of(fix), because=because, **more)
+
+
+@pytest.mark.parametrize(
+    ("share", "trial", "may"),
+    [
+        (0.5, untried("keep-result"), True),
+        (0.02, untried("keep-result"), False),  # it cannot gain more than what it treats
+        (0.5, untried("keep-result", NOT_WORTH_ITS_TIME), False),
+        (0.5, untried("keep-result", upper_bound=1.01), False),
+        (None, untried("keep-result"), True),  # nobody knows
+        (0.5, Trial(fixes=FixSet.of("keep-result"), speedup=between(0.2, 0.1, 0.4)), False),
+        (0.5, Trial(fixes=FixSet.of("keep-result"), speedup=between(1.1, 0.9, 1.4)), True),
+    ],
+)
+def test_more_time_is_worth_it_only_where_what_is_open_can_gain(
+    share: float | None, trial: Trial, may: bool
+) -> None:
+    told = finding("hot-call", share, 12, fixes=["keep-result"])
+    assert may_gain_more(report(told, trials=[trial])) is may

@@ -1,0 +1,111 @@
+"""Objects of the training loop that are larger at each look: what makes a step grow.
+
+The looks are those of the main thread's own hooks, so that the frames above it stand still.
+"""
+
+import sys
+import time
+import types
+from collections import deque
+
+from .. import places
+
+_EVERY_S = 0.25
+_MOST_LOOKS = 40
+_FEWEST_LOOKS = 4
+_MOST_NAMES = 400
+_MOST_ROWS = 8
+_FRAMES = 3
+_DEEP = 2  # attributes of attributes
+_FEW_FALLS = 0.25  # of the looks, at which it may begin anew
+_COLLECTIONS = (list, dict, set, deque, bytearray)
+_NO_OWNERS = (types.ModuleType, type, types.FunctionType, types.MethodType, str, bytes)
+
+
+class _Sizes:
+    def __init__(self, kind, where, size, step):
+        self.kind, self.where = kind, where
+        self.first = self.last = size
+        self.first_step = self.last_step = step
+        self.looks, self.rises, self.falls, self.risen = 1, 0, 0, 0
+
+    def note(self, size, step):
+        """Take the size at another look."""
+        self.looks += 1
+        self.rises += size > self.last
+        self.falls += size < self.last
+        self.risen += max(size - self.last, 0)
+        self.last, self.last_step = size, step
+
+    @property
+    def grows(self):
+        """Return True if it was larger at each look, but for a few at which it began anew."""
+        falls = self.looks * _FEW_FALLS
+        enough = self.looks >= _FEWEST_LOOKS and self.rises + self.falls == self.looks - 1
+        return enough and self.falls <= falls
+
+
+class GrownObjects:
+    """Sizes by the function and the name in it."""
+
+    def __init__(self, session):
+        self._session = session
+        self._tensor = session.torch.Tensor
+        self._sizes = {}
+        self._next_s, self._looks = 0.0, 0
+        session.when_due.append(self.look)
+
+    def look(self):
+        """Ask all objects that the user's frames above name for their sizes, if it is time to."""
+        now, session = time.perf_counter(), self._session
+        if now < self._next_s or self._looks >= _MOST_LOOKS or not session.learned:
+            return
+        self._next_s, self._looks = now + _EVERY_S, self._looks + 1
+        step = session.window.iteration or session.batches or session.learned // 2
+        frames = list(places.users_frames(sys._getframe(1)))[:_FRAMES]
+        for frame in frames:
+            where = places.of_frame(frame)
+            key = (where["file"], where["function"])
+            self._look_at(frame.f_locals, key, "", where, step)
+
+    def _look_at(self, named, key, prefix, where, step):
+        depth = prefix.count(".")
+        for name, value in list(named.items()):
+            if not isinstance(name, str) or name.startswith("__"):
+                continue
+            size = self._size(value)
+            if size is not None:
+                self._note((*key, prefix + name), type(value).__name__, where, size, step)
+            elif depth < _DEEP and not isinstance(value, _NO_OWNERS):
+                attributes = getattr(value, "__dict__", None)
+                if type(attributes) is dict and not places.is_librarys(type(value).__module__):
+                    self._look_at(attributes, key, "%s%s." % (prefix, name), where, step)
+
+    def _size(self, value):
+        """Return the elements of a collection, tensor or array; None: it is none."""
+        if type(value) in _COLLECTIONS:
+            return len(value)
+        if type(value) is self._tensor:
+            return value.numel()
+        if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
+            return int(value.size)
+        return None
+
+    def _note(self, key, kind, where, size, step):
+        known = self._sizes.get(key)
+        if known is not None:
+            known.note(size, step)
+        elif len(self._sizes) < _MOST_NAMES:
+            self._sizes[key] = _Sizes(kind, where, size, step)
+
+    def facts(self):
+        """Return `grown_objects` of the process facts, the fastest first."""
+        grown = [(key[2], sizes) for key, sizes in self._sizes.items() if sizes.grows]
+        rows = []
+        for name, sizes in grown:
+            steps = max(sizes.last_step - sizes.first_step, 1)
+            row = {"name": name, "kind": sizes.kind, "location": sizes.where}
+            row.update(first=sizes.first, last=sizes.last, per_step=sizes.risen / steps)
+            rows.append(row)
+        rows.sort(key=lambda row: -row["per_step"])
+        return {"grown_objects": rows[:_MOST_ROWS]}
