@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from torchdoctor.observe.calls import call_figures
 from torchdoctor.observe.events import (
     EXHAUSTED,
     Events,
@@ -294,6 +295,7 @@ def step_statistics(
         device_clock=events.device_clock,
         program_ended=program_ended,
         total_steps_seen=len(durations),
+        calls=call_figures(events, edges, boundary, samples),
         **phase_means(events, edges, every_batch=boundary.kind != "loader"),
         **_fetch_figures(events, units, edges, boundary),
         **_copy_figures(events, edges),

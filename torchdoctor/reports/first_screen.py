@@ -535,10 +535,13 @@ def _step(report: Report) -> list[Block]:
     elif time is not None:  # samples/s are of the same time
         average = "median" if time.deciding == time.median else "mean"
         title += f": {seconds(time.deciding)}{f' ({average})' * (time.steps > 1)}"
+    calls = report.steps.calls if report.steps is not None else None
+    rate = rate or (calls.samples_per_s if calls is not None else None)
     title += f", {quantity(rate, 'samples/s')}" if rate else ""
     other = report.steps and time and not 2 / 3 < report.steps.mean_s / time.deciding < 1.5
     told = sentences(wording.shares_of(report) if other else "", upper_bounds(report), tone="soft")
-    return [Sentence(title, "soft"), Bars(bars), *told]
+    latency = sentences(wording.latency(report), tone="soft")
+    return [Sentence(title, "soft"), *latency, Bars(bars), *told]
 
 
 def _of_trace(title: str, trace: TraceStatistics, step_s: float) -> str:

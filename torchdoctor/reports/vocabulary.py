@@ -4,7 +4,7 @@ from torchdoctor.words import Report
 
 _ACCELERATORS = ("mtia", "hpu")  # whose makers do not call them GPUs
 _WHOLE_TRACE = "the trace"
-_CALLED = {"loader": "batch", "forward": "call"}  # by the boundary of what infers
+_CALLED = {"loader": "batch", "forward": "call", "entry": "call"}  # by the boundary of what infers
 _STEP = {
     "each_step": "each {step}",
     "the_step": "the {step}",

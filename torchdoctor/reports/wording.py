@@ -2,6 +2,7 @@
 
 import re
 
+from torchdoctor.reports.vocabulary import step_of
 from torchdoctor.words import (
     Environment,
     ProgramFailure,
@@ -166,6 +167,24 @@ def step_time(report: Report) -> str:
     if report.steps is not None and report.steps.trainers > 1:
         parts.append(f"{report.steps.trainers} training processes")
     return ", ".join(parts) + "."
+
+
+def latency(report: Report) -> str:
+    """Return what the user of a program that infers waits for, in one sentence; or ""."""
+    calls = report.steps.calls if report.steps is not None else None
+    if calls is None:
+        return ""
+    each = "a call" if step_of(report) == "call" else f"a {step_of(report)}"
+    text = f"Latency of {each}: {seconds(calls.latency_median_s)} (median)"
+    parts = [f"{text}, {seconds(calls.latency_p95_s)} (95th percentile)"]
+    if calls.tokens_per_s is not None:
+        parts.append(f"{quantity(calls.tokens_per_s, 'tokens/s')}")
+    if calls.first_token_s is not None:
+        parts.append(f"first token after {seconds(calls.first_token_s)}")
+    if calls.prefill_s is not None and calls.decode_s is not None:
+        phases = f"prefill {seconds(calls.prefill_s)}, decode {seconds(calls.decode_s)}"
+        parts.append(f"{phases} of {each}")
+    return f"{'; '.join(parts)}."
 
 
 def shares_of(report: Report) -> str:
