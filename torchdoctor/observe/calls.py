@@ -1,4 +1,4 @@
-"""What the user of a program that infers waits for: latency, samples and tokens, the first token."""
+"""What the user of a program that infers waits for: latency, samples, tokens, the first token."""
 
 import numpy as np
 

@@ -101,7 +101,7 @@ class ObservationWatch:
 
 _REFUSED = re.compile(r"unrecognized|unknown|no such option", re.IGNORECASE)
 _LONGER = (
-    "Where it had not come to its training yet (it loads its data, or evaluates first), give it "
+    "Where it had not come to its loop yet (it loads its data, or evaluates first), give it "
     "longer with --budget and --timeout, or less data."
 )
 
@@ -121,7 +121,7 @@ def check_usable(
     if failed and steps < FEW_STEPS:
         raise ProgramFailed(
             f"The program failed before it could be measured ({how_it_ended(result)}, after "
-            f"{steps} whole training steps).{layer} {_last_words(result, workload)}",
+            f"{steps} whole steps).{layer} {_last_words(result, workload)}",
             result.exit_code,
         )
     if result.ended == "timed-out" and steps < FEWEST_STEPS:
@@ -129,11 +129,11 @@ def check_usable(
         if isinstance(outcome, NoSteps):
             problem, todo = outcome.reason, f" {outcome.advice}"
         raise TimedOut(
-            f"Stopped after {result.wall_s:.0f} s without enough training steps: "
+            f"Stopped after {result.wall_s:.0f} s without enough steps: "
             f"{problem.rstrip('.')}.{todo} {_LONGER}{layer}"
         )
     if isinstance(outcome, NoSteps):
-        raise NoStepFound(f"No training step was found: {outcome.reason} {outcome.advice}{layer}")
+        raise NoStepFound(f"No step was found: {outcome.reason} {outcome.advice}{layer}")
 
 
 def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:

@@ -136,7 +136,7 @@ def find_boundary(
             f"({tally(events)}); at least {FEWEST_ITERATIONS} are needed."
         )
     if len(trainers) > 1:
-        how += f", in each of {len(trainers)} training processes"
+        how += f", in each of {len(trainers)} processes"
     return StepsFound(
         boundary=boundary,
         how_found=how + ".",

@@ -20,6 +20,17 @@ def step_of(report: Report) -> str:
     return _CALLED.get(report.steps.boundary.kind, "step")
 
 
+def steps_of(report: Report) -> str:
+    """Return what several steps of the program are called."""
+    step = step_of(report)
+    return f"{step}es" if step.endswith("ch") else f"{step}s"
+
+
+def compared(report: Report) -> str:
+    """Return what is compared of a program: its training, or its outputs."""
+    return "outputs" if report.kind == "inference" else "training"
+
+
 def vocabulary(report: Report) -> dict[str, str]:
     """Return the words that templates may use; `Each_step` begins a sentence."""
     step = step_of(report)
@@ -33,7 +44,7 @@ def vocabulary(report: Report) -> dict[str, str]:
     trains = not of_trace or (report.trace is not None and report.trace.trains is True)
     words["device"] = "accelerator" if platform in _ACCELERATORS else "GPU"
     words["program"] = "training" if trains else "the program"
-    if report.kind == "inference":
+    if report.kind == "inference" and not of_trace:
         words["program"] = "the model"
     return {**words, **{name.capitalize(): _begun(text) for name, text in words.items()}}
 
