@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchdoctor import probe
 from torchdoctor.launch.sandbox import Contents
 from torchdoctor.words import Boundary, Workload
 from torchdoctor.words.record_files import parsed_toml
@@ -67,8 +66,8 @@ class LaunchSpec:
 @cache
 def entry_points() -> list[dict[str, Any]]:
     """Return the known functions by which programs infer, as the plan file names them."""
-    text = (Path(probe.__file__).parent / "entry_points.toml").read_text(encoding="utf-8")
-    return list(parsed_toml(text)["entry"])
+    file = Path(__file__).with_name("entry_points.toml")
+    return list(parsed_toml(file.read_text(encoding="utf-8"))["entry"])
 
 
 UNTOUCHED = LaunchSpec(name=BASELINE)

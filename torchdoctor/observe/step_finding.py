@@ -136,7 +136,8 @@ def find_boundary(
             f"({tally(events)}); at least {FEWEST_ITERATIONS} are needed."
         )
     if len(trainers) > 1:
-        how += f", in each of {len(trainers)} processes"
+        training = "" if boundary.infers else "training "
+        how += f", in each of {len(trainers)} {training}processes"
     return StepsFound(
         boundary=boundary,
         how_found=how + ".",

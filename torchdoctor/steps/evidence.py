@@ -39,8 +39,9 @@ class _Fetches:
         self.late = 0  # fetches of any loader since something was learned, summed up
         self.within = 0  # fetches within a call of an entry point
 
-    def add(self, learned: int, late: int) -> None:
+    def add(self, learned: int, late: int, within: bool) -> None:
         """Take in a fetch; it begins a step if something was learned since the last boundary."""
+        self.within += within
         if self.learned_before != learned:
             self.boundaries += 1
             self.learned_before = learned
@@ -109,8 +110,7 @@ class Evidence:
         fetches = self._loaders.get(source)
         if fetches is None:
             fetches = self._loaders[source] = _Fetches()
-        fetches.add(self.learned, self._late)
-        fetches.within += self._in_entry
+        fetches.add(self.learned, self._late, self._in_entry)
 
     def _end_optimizer(self, source: Hashable) -> None:
         self._stepping = False

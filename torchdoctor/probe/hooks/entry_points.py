@@ -1,6 +1,6 @@
 """Known functions by which programs infer, of libraries that the program imports itself.
 
-The plan lists them (`probe/entry_points.toml`). A step may be one outermost call; what generates
+The plan lists them (`launch/entry_points.toml`). A step may be one outermost call; what generates
 tokens is noted within one as well.
 """
 
