@@ -1,7 +1,6 @@
 """Whether a program waits for requests: a port that it listens on, and how much it computes."""
 
 import contextlib
-import os
 from pathlib import Path
 
 import psutil
@@ -45,7 +44,7 @@ def listening_port(pid: int) -> int | None:
     """Return a TCP port that a process listens on, in whatever network it lives; None: none."""
     own = Path(f"/proc/{pid}")
     try:
-        opened = {os.readlink(x) for x in (own / "fd").iterdir() if x.is_symlink()}
+        opened = {str(x.readlink()) for x in (own / "fd").iterdir() if x.is_symlink()}
         tables = [(own / "net" / name).read_text() for name in ("tcp", "tcp6")]
     except OSError:  # it is gone, or the system has no such files
         return None
