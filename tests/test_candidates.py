@@ -431,3 +431,10 @@ def test_a_fix_of_one_platform_is_refused_on_another_with_the_reason():
     tuned = {"tf32": replace(CATALOGUE["fused"], platforms=("cuda", "rocm"), file="tf32.py")}
     _, (refused,) = candidates(there, DIAGNOSIS, tuned)
     assert refused.reason == "It is for CUDA and ROCm. The program trains on npu."
+
+
+def test_a_bottleneck_without_a_finding_of_its_own_stops_no_search():
+    free = {"free": replace(fix(("compute",), keeps="exactly"), file="free.py")}
+    diagnosis = Diagnosis(bottleneck="cpu", findings=[Finding(check="compute", share_of_step=0.5)])
+    found, _ = candidates(recording(), diagnosis, free)
+    assert [c.fixes.first for c in found] == ["free"]
