@@ -73,3 +73,12 @@ def test_a_calls_share_is_its_part_of_the_time_that_the_clock_gives_its_phase():
 
 def test_without_the_loops_own_samples_no_function_is_blamed():
     assert not hot_calls(recording(process(stacks=[row(12, "x = f(y)", 90)])))
+
+
+def test_one_sample_of_many_at_the_loops_line_lends_it_no_cure():
+    loop = row(30, "print(trainer.predict(data))", 200, "<module>")
+    drawn = {**loop, "leaf": "data/sampler.py __iter__"}
+    few = recording(process(stacks=[loop, {**drawn, "count": 2}]))
+    many = recording(process(stacks=[loop, {**drawn, "count": 300}]))
+    assert shape_at(few, at(30, "<module>")) is None
+    assert shape_at(many, at(30, "<module>")).id == "weights-drawn-over-millions"

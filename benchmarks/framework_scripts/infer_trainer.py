@@ -13,7 +13,7 @@ class Wrapped(nn.Module):
         super().__init__()
         self.net = small_model()
 
-    def forward(self, pixels, labels=None):
+    def forward(self, pixels):
         return {"logits": self.net(pixels)}
 
 
@@ -21,8 +21,7 @@ class Rows(Images):
     """The same images, by name."""
 
     def __getitem__(self, index):
-        image, label = super().__getitem__(index)
-        return {"pixels": image, "labels": label}
+        return {"pixels": super().__getitem__(index)[0]}
 
 
 torch.manual_seed(0)

@@ -60,9 +60,11 @@ def shape_at(recording: Recording, location: Location | None) -> Shape | None:
     function = [row for row in rows if row.location.function == location.function]
     total = sum(row.count for row in function)
     large = [row for row in function if row.count >= _PART * total]
-    return _first([*own, *sorted(large, key=lambda row: -row.count)])
+    least = _PART * sum(row.count for row in own)  # a loop's line may have a sample of anything
+    return _first([*own, *sorted(large, key=lambda row: -row.count)], least)
 
 
-def _first(rows: Iterable[StackSample]) -> Shape | None:
-    shapes = (shape_of(row.text, row.location.function or "", row.leaf) for row in rows)
+def _first(rows: Iterable[StackSample], least: float) -> Shape | None:
+    named = ((row, row.leaf if row.count >= least else "") for row in rows)
+    shapes = (shape_of(row.text, row.location.function or "", leaf) for row, leaf in named)
     return next((shape for shape in shapes if shape is not None), None)

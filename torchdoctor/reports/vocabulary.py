@@ -35,10 +35,11 @@ def vocabulary(report: Report) -> dict[str, str]:
     """Return the words that templates may use; `Each_step` begins a sentence."""
     step = step_of(report)
     words = {name: text.format(step=step) for name, text in _STEP.items()}
+    words["first_step"] = f"the first {step if report.kind == 'inference' else 'training step'}"
     if report.diagnosis.verdict.rest is not None:
-        words = _of_all("the rest")
+        words |= _of_all("the rest")
     elif report.steps is None and report.trace is not None and not report.trace.steps:
-        words = _of_all(_WHOLE_TRACE)
+        words |= _of_all(_WHOLE_TRACE)
     of_trace = report.steps is None and report.trace is not None
     platform = report.trace.platform if of_trace and report.trace is not None else None
     trains = not of_trace or (report.trace is not None and report.trace.trains is True)
