@@ -166,7 +166,8 @@ def step_time(report: Report) -> str:
         samples = quantity(rate * time.deciding, "samples")
         parts.append(f"{samples} a {step}: {quantity(rate, 'samples/s')}")
     if report.steps is not None and report.steps.trainers > 1:
-        parts.append(f"{report.steps.trainers} processes")
+        training = "training " * (report.kind != "inference")
+        parts.append(f"{report.steps.trainers} {training}processes")
     return ", ".join(parts) + "."
 
 
