@@ -2,20 +2,27 @@
 
 import torch
 from framework_data import counted
+from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
-from torch_geometric.nn import GCNConv, Sequential, global_mean_pool
+from torch_geometric.nn import GCNConv, global_mean_pool
 
 torch.manual_seed(0)
 graphs = [Data(x=torch.randn(30, 16), edge_index=torch.randint(0, 30, (2, 90)))] * 1920
-model = Sequential(
-    "x, edges, batch",
-    [
-        (GCNConv(16, 64), "x, edges -> x"),
-        (GCNConv(64, 8), "x, edges -> x"),
-        (global_mean_pool, "x, batch -> x"),
-    ],
-).eval()
+
+
+class Net(nn.Module):
+    """Two graph convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = GCNConv(16, 64), GCNConv(64, 8)
+
+    def forward(self, x, edges, batch):
+        return global_mean_pool(self.conv2(self.conv1(x, edges).relu(), edges), batch)
+
+
+model = Net().eval()
 loader = DataLoader(graphs, batch_size=32)
 with torch.no_grad():
     for batch in loader:

@@ -35,8 +35,8 @@ class EntryPoints:
             return
         for number, entry in enumerate(self._entries):
             for name in entry["modules"]:
-                found = self._session.guarded(functools.partial(self._imported, number))
-                watch.when_imported(name, found)
+                hook = self._session.guarded(functools.partial(self._imported, number))
+                watch.when_imported(name, hook)
 
     def look_again(self):
         """Hook into what was being imported when torch was."""
