@@ -42,10 +42,10 @@ _HUGGING_FACE = "transformers accelerate trl datasets sentence-transformers"
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 _HEAD = """# Frameworks
 
-Written by `benchmarks/frameworks.py`: short trainings with the real packages. Steps are those that
-torchdoctor saw, of those that the framework counted; the last one may have no end. A step is a
-batch: with Accelerate two of them make an update, which it counts. In brackets: what is not as it
-should be.
+Written by `benchmarks/frameworks.py`: short trainings, and programs that infer, with the real
+packages. Steps are those that torchdoctor saw, of those that the framework counted; the last one
+may have no end. A step is a batch: with Accelerate two of them make an update, which it counts. Of
+what infers it is a batch, or a call of what is named. In brackets: what is not as it should be.
 """
 
 
@@ -63,6 +63,7 @@ class Framework:
     loader: str = "DataLoader("  # in the line of the loader; "": the framework makes it
     bottleneck: str = "data_loader"  # planted; "": none
     environment: dict[str, str] = field(default_factory=dict)
+    step: str = ""  # what separates the steps of a program that infers; "": it trains
     reason: str = ""  # why it cannot be run
 
 
@@ -119,6 +120,22 @@ TABLE = [
         name="DeepSpeed", script="deepspeed_engine.py", packages="deepspeed",
         pip="--no-build-isolation", environment={"DS_ACCELERATOR": "cpu"},
         words={"mixed-precision": '"bf16": {"enabled": true}'},
+    ),
+    *(
+        Framework(
+            name=name, script=f"infer_{script}.py", packages=packages, step=step, bottleneck="",
+            loader="",
+        )
+        for name, script, packages, step in (
+            ("transformers, `pipeline`", "pipeline", _HUGGING_FACE, "entry"),
+            ("transformers, `generate`", "generate", _HUGGING_FACE, "entry"),
+            ("transformers, `Trainer.predict`", "trainer", _HUGGING_FACE, "loader"),
+            ("sentence-transformers, `encode`", "encode", _HUGGING_FACE, "entry"),
+            ("diffusers, a pipeline", "diffusers", f"{_HUGGING_FACE} diffusers", "entry"),
+            ("openai-whisper, `transcribe`", "whisper", "openai-whisper", "entry"),
+            ("torch_geometric, inference", "geometric", "torch_geometric", "loader"),
+            ("TorchScript, saved and loaded", "scripted", "", "forward"),
+        )
     ),
 ]  # fmt: skip
 
@@ -254,6 +271,8 @@ def judged(
     # A step ends where the next one begins: the last one may have no end.
     elif counted is None or not counted - 1 <= steps.total_steps_seen <= counted:
         wrong.append(f"steps {steps.total_steps_seen} of {counted}")
+    if framework.step != (steps.boundary.kind if steps.boundary.infers else ""):
+        wrong.append(f"told by {steps.boundary.kind}, learned by {steps.boundary.learned_by}")
     if abs(sum(phases) - 1.0) > 0.02:
         wrong.append(f"phases sum to {sum(phases):.3f}")
     if framework.bottleneck and found != framework.bottleneck:

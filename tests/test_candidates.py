@@ -456,3 +456,10 @@ def test_the_cure_of_a_large_measured_part_is_owed_a_trial_whatever_the_branch(s
     named = {candidate.fixes.first: candidate.named for candidate in tried}
     assert named["freeze"] == kind
     assert named["workers"] == "cost"  # it treats the branch
+
+
+def test_a_bottleneck_without_a_finding_of_its_own_stops_no_search():
+    free = {"free": replace(fix(("compute",), keeps="exactly"), file="free.py")}
+    diagnosis = Diagnosis(bottleneck="cpu", findings=[Finding(check="compute", share_of_step=0.5)])
+    found, _ = candidates(recording(), diagnosis, free)
+    assert [c.fixes.first for c in found] == ["free"]

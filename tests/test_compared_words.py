@@ -92,7 +92,7 @@ def test_more_ranks_are_not_another_batch_size() -> None:
     one = replace(one, steps=replace(one.steps, samples_per_step=32.0))
     found = compare(one, more)
     assert found.verdict == "not comparable"
-    assert "another number of training processes (1 -> 2)" in found.sentence
+    assert "another number of processes (1 -> 2)" in found.sentence
     assert "another batch size" not in found.sentence
 
 

@@ -11,10 +11,20 @@ from partial_recordings import recording
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
 from torchdoctor.checkup.report_assembly import known_so_far
+from torchdoctor.reports import formats
 from torchdoctor.reports.summary import of_report
 from torchdoctor.reports.verdict import statements
 from torchdoctor.reports.vocabulary import vocabulary
-from torchdoctor.words import Report, Shares
+from torchdoctor.words import (
+    Baseline,
+    CallFigures,
+    FixSet,
+    Interval,
+    Report,
+    Shares,
+    StepTime,
+    Trial,
+)
 
 CALL = {"location": {"file": "/w/infer.py", "function": "main", "line": 8}, "name": "model"}
 MODEL: dict[str, Any] = {"ident": 0, "forwards": 20, "cls": "net.Net", "call": CALL}
@@ -73,3 +83,52 @@ def test_a_training_is_told_as_one() -> None:
     assert report.kind == "training"
     assert vocabulary(report)["each_step"] == "each step"
     assert report.diagnosis.sentence
+
+
+def measured(numerics: str) -> Report:
+    """A program that generates, with a fix that was tried."""
+    report = told(MODEL, "entry")
+    assert report.steps is not None
+    calls = CallFigures(
+        latency_median_s=0.118,
+        latency_p95_s=0.272,
+        samples_per_s=16.9,
+        tokens_per_s=338.0,
+        first_token_s=0.0054,
+        prefill_s=0.010,
+        decode_s=0.108,
+    )
+    trial = Trial(
+        fixes=FixSet({"torch-compile": {}}),
+        verdict="faster",
+        speedup=Interval(estimate=1.5, low=1.4, high=1.6),
+        pairs=8,
+        numerics=numerics,
+        numerics_reason="two outputs differ",
+        setup_s=30.0,
+        break_even_steps=90,
+    )
+    return replace(
+        report,
+        steps=replace(report.steps, calls=calls),
+        baseline=Baseline(
+            step_time_s=StepTime(median=0.12, p10=0.1, p90=0.2, steps=40),
+            shares=Shares(cpu=0.9, other=0.1),
+        ),
+        trials=[trial],
+    )
+
+
+@pytest.mark.parametrize("numerics", ["identical", "changed", "not-comparable"])
+@pytest.mark.parametrize("format", ["text", "markdown", "html"])
+def test_no_report_of_what_infers_speaks_of_training(format: str, numerics: str) -> None:
+    text = formats.rendered(measured(numerics), format)
+    for word in ("training", "trains", "losses", "one step", "median step"):
+        assert word not in text.lower()
+
+
+def test_the_first_screen_tells_what_a_caller_waits_for() -> None:
+    text = formats.rendered(measured("identical"), "text", full=False)
+    for figure in ("118 ms", "272 ms", "338 tokens/s", "5.40 ms", "16.9 samples/s"):
+        assert figure in " ".join(text.split())
+    assert '"latency_p95_s":' in formats.rendered(measured("identical"), "json")

@@ -99,3 +99,12 @@ def test_a_loop_whose_head_is_sampled_stands_for_the_lines_in_it(tmp_path):
     assert shape_at(seen, head).id == "looked-up-in-a-list"
     script.unlink()
     assert shape_at(seen, head).id == "tensor-of-a-list-of-arrays"
+
+
+def test_one_sample_of_many_at_the_loops_line_lends_it_no_cure():
+    loop = row(30, "print(trainer.predict(data))", 200, "<module>")
+    drawn = {**loop, "leaf": "data/sampler.py __iter__"}
+    few = recording(process(stacks=[loop, {**drawn, "count": 2}]))
+    many = recording(process(stacks=[loop, {**drawn, "count": 300}]))
+    assert shape_at(few, at(30, "<module>")) is None
+    assert shape_at(many, at(30, "<module>")).id == "weights-drawn-over-millions"

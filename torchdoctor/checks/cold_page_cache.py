@@ -77,7 +77,7 @@ CHECK = CheckSpec(
     source="torchdoctor: as for waiting for data at all (XProf: 5 %)",
     sentences={
         "cold": "Of {files} files on {mount} ({kind}), {cached:.0%} of the bytes were in the page "
-        "cache when training first read of them: the rest came from the device.",
+        "cache when the program first read of them: the rest came from the device.",
         "file": "A file takes {cold_s:seconds} from there and {warm_s:seconds} from the page "
         "cache.",
         "reads": "The program read {mb_per_s:.1f} MB/s from disks.",

@@ -69,8 +69,8 @@ CHECK = CheckSpec(
         **TRACED_WORKERS,
         "waits": "{Each_step} waits for data {share:.0%} of its time.",
         "parts": "[{in_loader_s:seconds} in the DataLoader, ][{starting_workers_s:seconds} "
-        "starting its workers, ][{in_loop_s:seconds} preparing batches in the loop, ]of a step of "
-        "{step_s:seconds} (means of the observed launch).",
+        "starting its workers, ][{in_loop_s:seconds} preparing batches in the loop, ]of {a_step} "
+        "of {step_s:seconds} (means of the observed launch).",
     },
     examine=_examine,
     fires=[{"shares": {"data_loader": 0.4, "cpu": 0.6}}],

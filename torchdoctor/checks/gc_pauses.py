@@ -31,7 +31,7 @@ CHECK = CheckSpec(
     source="torchdoctor: the least share of a step that is worth a trial",
     phases=("gc_s",),
     sentences={
-        "share": "Garbage collection takes {share:.1%} of the training time.",
+        "share": "Garbage collection takes {share:.1%} of {each_step}.",
     },
     examine=_examine,
     fires=[{"steps": {"gc_s": 0.001}}],

@@ -31,7 +31,7 @@ CHECK = CheckSpec(
     sentences={
         "cpus": "Other programs keep {busy:.1f} of {usable:g} usable CPUs busy.",
         "device": "{processes:counted other process runs, other processes run} on the {device} of "
-        "this training.",
+        "this program.",
     },
     examine=_examine,
     fires=[

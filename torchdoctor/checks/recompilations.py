@@ -102,15 +102,15 @@ CHECK = CheckSpec(
     source="torchdoctor: as for waiting for data (XProf: 5 %); "
     "four and more versions more of one function",
     sentences={
-        "again": "torch.compile compiled again {times:counted time} after the first training "
-        "step: {seconds:seconds} of the {of_seconds:seconds} since then.",
+        "again": "torch.compile compiled again {times:counted time} after {first_step}: "
+        "{seconds:seconds} of the {of_seconds:seconds} since then.",
         "guard": "[{location:place}: ]{reason}.",
         "given-up": "torch has given {function} up, which runs as if it was not compiled: "
         "{reason}.",
         "at-work": "torch.compile is at work in {steps_with} of the {steps} steps, on "
         "{functions:counted function}: {share:.0%} of the mean step.",
         "all-new": "All of them are compiled for the first time: the trace begins too early to "
-        "show training; torch.profiler.schedule(wait=10, ...) leaves these steps out.",
+        "show the usual step; torch.profiler.schedule(wait=10, ...) leaves these steps out.",
         "further-versions": "{functions} of them are further versions: a guard has failed.",
         "see-guards": "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, "
         "dynamic=True or torch._dynamo.mark_dynamic(x, 0) makes one version for all.",

@@ -92,7 +92,7 @@ CHECK = CheckSpec(
         "{latency_s:seconds} to the first bytes of a file.",
         "cache-hides": "The page cache would hide it, had memory room for the files: " + _FILE,
         "cache-does-not-hide": "The page cache does not hide it: " + _FILE,
-        "kept-open": "{files} of the files are kept open or mapped while training.",
+        "kept-open": "{files} of the files are kept open or mapped meanwhile.",
     },
     examine=_examine,
     fires=[

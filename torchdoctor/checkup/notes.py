@@ -76,7 +76,7 @@ def _on_steps(recording: Recording) -> Iterator[Note]:
     if steps.still_warming:
         yield _detail(
             "Steps were still getting faster or slower while the program was observed; the shares "
-            "of the step may shift later in training."
+            "of the step may shift later."
         )
     if steps.growth is not None:
         yield _beware(

@@ -232,7 +232,7 @@ class _Checkup(RunResults):
         machine, world = self.recording.environment, self.recording.main.world_size or 1
         if world > observation.steps.trainers:
             self.doubts.append(
-                f"The program trains in {world} processes, and {observation.steps.trainers} told "
+                f"The program runs in {world} processes, and {observation.steps.trainers} told "
                 f"of their steps: do all nodes share {self.folder}? --output names another folder."
             )
         if machine.built_for and not machine.gpus:

@@ -91,6 +91,7 @@ def trace_checkup(
     step_time = _step_time(trace)
     offered, unworded = _offered(diagnosis, recording, trace)
     report = Report(
+        kind="inference" if trace.trains is False else "training",
         torchdoctor_version=__version__,
         created=created.isoformat(timespec="seconds"),
         workload=WorkloadRecord(command=command, cwd=cwd),

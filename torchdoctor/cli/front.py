@@ -31,7 +31,7 @@ app = typer.Typer(
     help="Why is this PyTorch training slow, what exactly should change, and how much faster "
     "will it be: measured here, with an interval, and with proof that training stays the same.",
     epilog="Exit codes: 0 done, 1 gate: slower, 2 usage, 3 the program failed (even if the steps "
-    "before the failure gave a report), 4 no training step found, 5 timed out, 6 not decided or "
+    "before the failure gave a report), 4 no step found, 5 timed out, 6 not decided or "
     "not comparable, 10 a fix is recommended (with --exit-code), 70 a defect of torchdoctor, "
     "130 interrupted (what was measured is kept).",
 )

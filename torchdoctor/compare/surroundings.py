@@ -71,7 +71,7 @@ def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> lis
     reasons += [f"another {x.name} ({x.a} -> {x.b})" for x in differences]
     trainers = [x.report.steps.trainers if x.report.steps is not None else 1 for x in (a, b)]
     if trainers[0] != trainers[1] and runs:
-        reasons.append(f"another number of training processes ({trainers[0]} -> {trainers[1]})")
+        reasons.append(f"another number of processes ({trainers[0]} -> {trainers[1]})")
     elif not same_batch(a, b):
         before, after = (side.time.samples_per_step for side in (a, b))
         reasons.append(f"{OTHER_BATCH} ({before:.3g} -> {after:.3g} samples a step)")

@@ -64,12 +64,14 @@ def shape_at(recording: Recording, location: Location | None) -> Shape | None:
     large = [row for row in function if row.count >= _PART * total]
     inside = [text for row in own for text in _repeated(row)]
     within = (shape_of(text, location.function or "") for text in inside)
-    there = _first(own) or next((shape for shape in within if shape is not None), None)
-    return there or _first(sorted(large, key=lambda row: -row.count))
+    least = _PART * sum(row.count for row in own)  # a loop's line may have a sample of anything
+    there = _first(own, least) or next((shape for shape in within if shape is not None), None)
+    return there or _first(sorted(large, key=lambda row: -row.count), least)
 
 
-def _first(rows: Iterable[StackSample]) -> Shape | None:
-    shapes = (shape_of(row.text, row.location.function or "", row.leaf) for row in rows)
+def _first(rows: Iterable[StackSample], least: float) -> Shape | None:
+    named = ((row, row.leaf if row.count >= least else "") for row in rows)
+    shapes = (shape_of(row.text, row.location.function or "", leaf) for row, leaf in named)
     return next((shape for shape in shapes if shape is not None), None)
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchdoctor.launch.sandbox import Contents
 from torchdoctor.words import Boundary, Workload
+from torchdoctor.words.record_files import parsed_toml
 
 BASELINE = "baseline"
 Variables = Mapping[str, str | None]  # None: taken away
@@ -56,7 +58,16 @@ class LaunchSpec:
         """Return the content of the plan file; `seed` is given to a program that sets none."""
         boundary = None if self.boundary is None else asdict(self.boundary)
         known = {"purpose": "time", "boundary": boundary, "fixes": plan_entries(self.fixes)}
+        if self.boundary is None or self.boundary.infers:
+            known["entry_points"] = entry_points()
         return {**known, "seed": seed, "seed_offset": self.seed_offset, **self.plan}
+
+
+@cache
+def entry_points() -> list[dict[str, Any]]:
+    """Return the known functions by which programs infer, as the plan file names them."""
+    file = Path(__file__).with_name("entry_points.toml")
+    return list(parsed_toml(file.read_text(encoding="utf-8"))["entry"])
 
 
 UNTOUCHED = LaunchSpec(name=BASELINE)

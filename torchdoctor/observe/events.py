@@ -20,6 +20,7 @@ _OF_LOADERS = (
     *(step_log.LOADER_START_BEGIN, step_log.LOADER_START_END, step_log.FETCH_BEGIN),
     *(step_log.FETCH_END, step_log.LEARNED),
 )
+_CALLS_ENDED = (step_log.FORWARD_END, step_log.ENTRY_END)
 _FEWEST = 3
 _STEADY_SPAN = 0.6  # of all such calls, by time or number
 _MINOR = 0.2  # of the other kind's calls: those of an evaluation between
@@ -43,7 +44,7 @@ def with_backwards(rows: np.ndarray) -> tuple[np.ndarray, str]:
         rows[own & (code == step_log.GRADIENT_END), :2] = step_log.BACKWARD_END, 0
     elif (code == step_log.LEARNED).any() and not has_backwards and not steps:
         return _batches_trained_on(rows), "batch"
-    elif not has_backwards and not steps and (code == step_log.FORWARD_END).any():
+    elif not has_backwards and not steps and np.isin(code, _CALLS_ENDED).any():
         return rows, "forward"
     return rows[rows[:, 0] != step_log.LEARNED], learned_by
 
@@ -271,10 +272,10 @@ class Units:
 def learning_rows(events: Events) -> np.ndarray:
     """Return the rows of backwards and optimizer steps, or their ends; else of learned batches.
 
-    Where nothing is learned, the ends of forwards stand for them.
+    Where nothing is learned, the ends of forwards and of known entry points stand for them.
     """
     if events.learned_by == "forward":
-        return events.at(step_log.FORWARD_END)
+        return events.at(*_CALLS_ENDED)
     begins = events.at(step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.LEARNED)
     return begins if len(begins) else events.at(step_log.BACKWARD_END, step_log.OPTIMIZER_END)
 

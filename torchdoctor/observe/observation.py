@@ -14,6 +14,7 @@ from torchdoctor.launch.launch import (
     reason_of_layer,
     told_besides,
 )
+from torchdoctor.launch.listening import ServerWatch
 from torchdoctor.observe.events import Events, read_channel
 from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
@@ -47,6 +48,8 @@ class ObservationWatch:
     wait_s: float  # longest wait for the first steps
     joined: JoinedWindow | None = None  # at its end, where that is wanted
     gave_up: bool = False  # no steps came in time
+    serves: int | None = None  # the port where it waits for requests, and does nothing else
+    _server: ServerWatch = field(default_factory=ServerWatch)
     _next_look: float = 0.0
     _first_s: float | None = None  # when the first steps were seen
 
@@ -62,7 +65,7 @@ class ObservationWatch:
         steps = find_boundary(events, facts, self.step_on)
         if isinstance(steps, NoSteps):
             self.gave_up = running.elapsed_s > self.wait_s
-            return self.gave_up
+            return self._only_serves(running, facts) or self.gave_up
         durations = step_durations(events[steps.trainers[0]], steps)
         if self._first_s is None:
             self._first_s = running.elapsed_s - float(durations.sum())
@@ -81,6 +84,16 @@ class ObservationWatch:
         if not any(len(durations) >= n and durations.sum() >= seconds for n, seconds in asked):
             return False
         return not self._ask_for_window(running, events, steps)
+
+    def _only_serves(self, running: RunningLaunch, facts: Mapping[int, ProcessFacts]) -> bool:
+        """Return whether the program waits for requests that nobody makes."""
+        # The processes of a job listen for each other, and wait for the last of them.
+        if running.root_pid is None or any((x.world_size or 1) > 1 for x in facts.values()):
+            return False
+        waits = self._server.only_waits(running.root_pid, running.elapsed_s)
+        if waits or self.gave_up:
+            self.serves = self._server.port
+        return waits
 
     def _ask_for_window(
         self, running: RunningLaunch, events: Mapping[int, Events], boundaries: StepsFound
@@ -101,9 +114,18 @@ class ObservationWatch:
 
 _REFUSED = re.compile(r"unrecognized|unknown|no such option", re.IGNORECASE)
 _LONGER = (
-    "Where it had not come to its training yet (it loads its data, or evaluates first), give it "
+    "Where it had not come to its loop yet (it loads its data, or evaluates first), give it "
     "longer with --budget and --timeout, or less data."
 )
+
+
+def told_of_server(port: int) -> str:
+    """Return what to do about a program that waits for requests, in one sentence."""
+    return (
+        f"No step was found: the program listens on port {port} and waits for requests, so write a "
+        "script that calls what answers one (the handler) in a loop, and give that script to "
+        "torchdoctor run."
+    )
 
 
 def check_usable(
@@ -121,7 +143,7 @@ def check_usable(
     if failed and steps < FEW_STEPS:
         raise ProgramFailed(
             f"The program failed before it could be measured ({how_it_ended(result)}, after "
-            f"{steps} whole training steps).{layer} {_last_words(result, workload)}",
+            f"{steps} whole steps).{layer} {_last_words(result, workload)}",
             result.exit_code,
         )
     if result.ended == "timed-out" and steps < FEWEST_STEPS:
@@ -129,11 +151,11 @@ def check_usable(
         if isinstance(outcome, NoSteps):
             problem, todo = outcome.reason, f" {outcome.advice}"
         raise TimedOut(
-            f"Stopped after {result.wall_s:.0f} s without enough training steps: "
+            f"Stopped after {result.wall_s:.0f} s without enough steps: "
             f"{problem.rstrip('.')}.{todo} {_LONGER}{layer}"
         )
     if isinstance(outcome, NoSteps):
-        raise NoStepFound(f"No training step was found: {outcome.reason} {outcome.advice}{layer}")
+        raise NoStepFound(f"No step was found: {outcome.reason} {outcome.advice}{layer}")
 
 
 def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:

@@ -21,6 +21,7 @@ _BEGINS = {
     "optimizer": step_log.OPTIMIZER_END,
     "backward": step_log.BACKWARD_BEGIN,
     "forward": step_log.FORWARD_BEGIN,
+    "entry": step_log.ENTRY_BEGIN,
     "explicit": step_log.EXPLICIT_STEP,
 }
 _EVENTS = {  # of the rule
@@ -35,6 +36,8 @@ _EVENTS = {  # of the rule
 _INFERRING = {  # where a model's call is all that happens; a batch that it gets counts
     step_log.FETCH_BEGIN: evidence.FETCH,
     step_log.FORWARD_END: evidence.BATCH,
+    step_log.ENTRY_BEGIN: evidence.ENTRY,
+    step_log.ENTRY_END: evidence.ENTRY_END,
     step_log.EXPLICIT_STEP: evidence.STEP,
 }
 _CALLS = {step_log.FORWARD_BEGIN: evidence.FORWARD}
@@ -89,7 +92,7 @@ def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
     if boundary.kind == "loader":
         rows = rows[events.loader[rows] == boundary.ident]
         rows = rows[np.diff(np.searchsorted(learning_rows(events), rows), prepend=0) > 0]
-    elif boundary.kind in ("optimizer", "forward"):
+    elif boundary.kind in ("optimizer", "forward", "entry"):
         rows = rows[events.ident[rows] == boundary.ident]
     elif boundary.kind == "backward":
         rows = rows[_passes_open(events)[rows] == 1]  # without those within, as of checkpointing
@@ -133,14 +136,15 @@ def find_boundary(
             f"({tally(events)}); at least {FEWEST_ITERATIONS} are needed."
         )
     if len(trainers) > 1:
-        how += f", in each of {len(trainers)} training processes"
+        training = "" if boundary.infers else "training "
+        how += f", in each of {len(trainers)} {training}processes"
     return StepsFound(
         boundary=boundary,
         how_found=how + ".",
         trainers=trainers,
         is_decided=_is_final(decision, facts)
         if not boundary.infers
-        else _infers_for_sure(events, facts),
+        else _infers_for_sure(events, facts, boundary),
     )
 
 
@@ -175,12 +179,22 @@ def _is_final(decision: Decision | None, facts: ProcessFacts) -> bool:
     return decision.is_final or (by_hand and decision.is_sure)
 
 
-def _infers_for_sure(events: Events, facts: ProcessFacts) -> bool:
+def _infers_for_sure(events: Events, facts: ProcessFacts, boundary: Boundary) -> bool:
     """Return whether models were called for long enough, and no optimizer waits for its turn."""
-    called = events.at(step_log.FORWARD_END)
+    called = events.at(step_log.FORWARD_END, step_log.ENTRY_END)
     if len(called) < _FEWEST_CALLS or facts.optimizers:
         return False
+    if boundary.kind not in ("entry", "explicit") and _awaits_calls(events):
+        return False
     return float(events.t_ns[called[-1]] - events.t_ns[called[0]]) / 1e9 >= _LEAST_S
+
+
+def _awaits_calls(events: Events) -> bool:
+    """Return whether a known entry point was called too few times to know if it goes on."""
+    begins = events.at(step_log.ENTRY_BEGIN)
+    fetches = events.at(step_log.FETCH_BEGIN)
+    outside = len(begins) > 0 and len(fetches) > 0 and fetches[0] < begins[0]
+    return 0 < len(begins) < evidence.FEWEST and not outside
 
 
 @lru_cache(4)
@@ -188,7 +202,10 @@ def _decide(events: Events, wanted: str | None) -> Decision | None:
     """Return what the rule says of a log, or would say of it so far."""
     if events.learned_by != "forward":
         return _by_rule(events, wanted, _EVENTS)
-    return _by_rule(events, wanted, _INFERRING) or _by_rule(events, wanted, _CALLS)
+    by_call = _by_rule(events, wanted, _INFERRING)
+    if by_call is not None and by_call.is_sure:
+        return by_call
+    return _by_rule(events, wanted, _CALLS) or by_call
 
 
 def _by_rule(events: Events, wanted: str | None, kinds: Mapping[int, int]) -> Decision | None:
@@ -204,6 +221,8 @@ def _by_rule(events: Events, wanted: str | None, kinds: Mapping[int, int]) -> De
 
 def _threads(events: Events) -> np.ndarray:
     """Return the thread of each event: those that begin something name it; int64 of shape (n,)."""
+    if events.learned_by == "forward":
+        return np.zeros(len(events), dtype=np.int64)  # who fetches ahead does so for the models
     fetches, passes, updates = (
         _latest(events, begin)
         for begin in (step_log.FETCH_BEGIN, step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN)
@@ -252,6 +271,9 @@ def _words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
         model = next((x.cls for x in facts.models if x.ident == boundary.ident), "")
         name = model.rsplit(".", 1)[-1] or "the model"
         iteration = f"no DataLoader feeds the model, so one iteration is one call of {name}"
+    elif boundary.kind == "entry":
+        name = next((x.name for x in facts.entry_points if x.ident == boundary.ident), "the model")
+        iteration = f"one iteration is one call of {name}"
     elif boundary.kind == "backward":
         iteration = f"one iteration is one {_COMPUTED[events.learned_by][0]}"
     else:

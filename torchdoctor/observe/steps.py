@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from torchdoctor.observe.calls import call_figures
 from torchdoctor.observe.events import (
     EXHAUSTED,
     Events,
@@ -124,7 +125,7 @@ def before_forwards(
     return sum_by_step(step[counts], (total[end] - total[start])[counts], len(edges) - 1)
 
 
-def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[str, Any]:
+def phase_means(events: Events, edges: np.ndarray, kind: str) -> dict[str, Any]:
     """Return fields of `StepStatistics`: the mean seconds of each phase, and of some parts."""
     evaluation = evaluation_mask(events)
     step, seconds, steps = step_numbers(events, edges), stretches(events), len(edges) - 1
@@ -133,13 +134,17 @@ def phase_means(events: Events, edges: np.ndarray, every_batch: bool) -> dict[st
         return float(sum_by_step(step[mask], seconds[mask], steps).mean())
 
     means = phase_seconds(events, edges).mean(axis=0).tolist()
+    before_s = 0.0  # what a library's function does before its first forward is its own
+    if kind != "entry":
+        every_batch = kind != "loader"
+        before_s = float(before_forwards(events, edges, evaluation, every_batch).mean())
     inside = np.flatnonzero(evaluation & (step >= 0) & (step < steps))
     # What lies between the same two learning events is one section.
     _, first = np.unique(np.searchsorted(learning_rows(events), inside), return_index=True)
     starting = is_open(events, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END)
     return {
         **{f"{name}_s": mean for name, mean in zip(PHASES, means, strict=True)},
-        "before_forward_s": float(before_forwards(events, edges, evaluation, every_batch).mean()),
+        "before_forward_s": before_s,
         "evaluation_s": mean_where(evaluation),
         "evaluation_wait_s": mean_where(
             evaluation & (phase_after(events) == PHASES.index("data_wait"))
@@ -296,7 +301,8 @@ def step_statistics(
         device_clock=events.device_clock,
         program_ended=program_ended,
         total_steps_seen=len(durations),
-        **phase_means(events, edges, every_batch=boundary.kind != "loader"),
+        calls=call_figures(events, edges, boundary, samples),
+        **phase_means(events, edges, boundary.kind),
         **_fetch_figures(events, units, edges, boundary),
         **_copy_figures(events, edges),
         update_s=update_seconds(events, edges),

@@ -150,6 +150,8 @@ class Recorder:
         sensors = Sensors()
         forked = replace(spec, plan=plan, forked=True)
         result = self._launch(forked, wait_s + most_s, watch, sensors)
+        if watch.serves is not None:
+            raise NoStepFound(observation.told_of_server(watch.serves))
         if watch.gave_up:
             result = replace(result, ended="timed-out")
         self._observed, self._observing = result.channel, result

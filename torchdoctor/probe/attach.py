@@ -37,6 +37,7 @@ def attach(torch, watch):
         ("backward", lambda: backward_hooks.install(session)),
         ("graphs", session.graphs.install),
         ("inference", session.inference.install),
+        ("entries", lambda: session.entries.install(watch)),
         ("copies", lambda: copy_hooks.install(session)),
         ("double", lambda: double_calls.install(session)),
         ("gc", lambda: copy_hooks.install_pauses(session)),

@@ -11,6 +11,7 @@ from .fixkit.program import load_fix
 from .hooks import flag_hooks, loader_hooks, model_hooks, optimizer_hooks
 from .hooks.backward_hooks import Passes
 from .hooks.captured_graphs import CapturedGraphs
+from .hooks.entry_points import EntryPoints
 from .hooks.inference_hooks import Inference
 from .hooks.scaled_losses import ScaledLosses
 from .measure import facts
@@ -66,6 +67,7 @@ class Session:
         self.passes = Passes(self)
         self.scaled_losses = ScaledLosses(self)
         self.graphs = CapturedGraphs(self)
+        self.entries = EntryPoints(self)
         self.forward_lines = {}  # code that calls a model -> the last line that does
         self.registries += [self.models, self.loaders, self.optimizers, self.passes]
         if self.phases:

@@ -31,6 +31,7 @@ _PHASES = {
     **dict.fromkeys((step_log.LOADER_START_BEGIN, step_log.FETCH_BEGIN), "loader"),
     **dict.fromkeys((step_log.FETCH_END, step_log.BOUNDARY, step_log.LEARNED), "before_forward"),
     step_log.EXPLICIT_STEP: "before_forward",
+    **dict.fromkeys((step_log.ENTRY_BEGIN, step_log.GENERATION_BEGIN), "before_forward"),
     step_log.LOADER_START_END: "between_epochs",  # or at the end of a pass
     step_log.FORWARD_BEGIN: "forward",
     **dict.fromkeys((step_log.BACKWARD_BEGIN, step_log.GRADIENT_BEGIN), "backward"),

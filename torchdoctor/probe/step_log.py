@@ -39,6 +39,10 @@ GRADIENT_END = 23
 LEARNED = 24  # a batch has come of a loader (ident) whose batches are steps by the user's word
 DEVICE = 25  # the GPU came to the event of this time; value: ns since it came to the first such
 OBSERVED = 26  # in an observing launch: from here on a profiler window disturbs it
+ENTRY_BEGIN = 27  # outermost call of a known entry point; ident: its number; value: samples or -2
+ENTRY_END = 28
+GENERATION_BEGIN = 29  # of tokens, within an entry point or as one; ident likewise
+GENERATION_END = 30  # value: tokens or -2
 
 # Calls of torch.autograd.grad: those that end a computation, those of an outermost torch.func
 # transform, and those whose result is differentiated again (they are part of a forward).

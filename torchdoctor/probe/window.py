@@ -66,7 +66,7 @@ class Window:
     def event(self, kind, ident):
         """Take in an event that may be a boundary; hooks call this before they log what begins."""
         if kind != self.kind or (
-            ident != self.ident and kind in ("loader", "optimizer", "forward")
+            ident != self.ident and kind in ("loader", "optimizer", "forward", "entry")
         ):
             return
         session = self._session

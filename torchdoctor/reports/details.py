@@ -15,13 +15,13 @@ from torchdoctor.reports import (
 )
 from torchdoctor.reports.trial_rows import (
     candidate_rows,
-    compared,
     measured,
     not_measured,
     training,
     trial_remarks,
     verdict_of,
 )
+from torchdoctor.reports.vocabulary import compared, step_of
 from torchdoctor.words import Finding, RecommendedFix, Report
 from torchdoctor.words.figures import (
     clean,
@@ -38,13 +38,14 @@ from torchdoctor.words.figures import (
 )
 
 A_A = "no change (A/A)"
-_TRIAL_COLUMNS = ["fix", "settings", "speed-up (95 %)", "verdict", "training", "memory", "risk"]
 _CANDIDATE_COLUMNS = ["fix", "speed-up", "helps", "why it was measured, or was not"]
-_TRAINING_LEGEND = (
-    "training: identical = same losses; rounding = same but for rounding; seed noise = no more "
-    "than another seed changes; changed = it learns something else"
-)
-_RISK_LEGEND = "risk: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training"
+_LEGENDS = {  # of the column that says what is compared
+    "training": "training: identical = same losses; rounding = same but for rounding; seed noise = "
+    "no more than another seed changes; changed = it learns something else",
+    "outputs": "outputs: identical = bit by bit; rounding = same but for rounding; changed = other "
+    "results",
+}
+_RISK_LEGEND = "risk: 0 same result, 1 rounding or order, 2 lower precision, 3 changes {}"
 _TONES = {"faster": "good", "slower": "soft", "no difference": "soft"}
 _REPLACED = (
     "The first yes would name the bottleneck; what was tried says that the time is elsewhere."
@@ -75,7 +76,7 @@ def details(report: Report) -> list[document.Section]:
     doubts = [*unobserved.sentences(report), *report.doubts]
     return document.sections(
         ("Why: the path through the decision tree", _path(report)),
-        ("Where a step's time goes", _time(report)),
+        (f"Where a {step_of(report)}'s time goes", _time(report)),
         ("What was found", _findings(report)),
         *((title, document.notes(lines)) for title, lines in traced.lines(report)),
         (time_parts.BOUNDS_TITLE, document.notes(time_parts.bound_lines(report))),
@@ -191,10 +192,12 @@ def _trials(report: Report) -> list[document.Block]:
             noise = f"{A_A} excludes 1: the machine was too noisy, so trust no small difference."
     if not rows:
         return document.sentences(wording.untried(report)) if report.no_trials_reason else []
+    columns = ["fix", "settings", "speed-up (95 %)", "verdict", compared(report), "memory", "risk"]
+    legends = _LEGENDS[compared(report)], _RISK_LEGEND.format(compared(report))
     return [
-        *document.table(_TRIAL_COLUMNS, rows),
+        *document.table(columns, rows),
         *document.sentences(*trial_remarks(report)),
-        *document.sentences(noise, _TRAINING_LEGEND, _RISK_LEGEND, tone="soft"),
+        *document.sentences(noise, *legends, tone="soft"),
     ]
 
 

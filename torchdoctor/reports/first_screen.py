@@ -35,14 +35,13 @@ from torchdoctor.reports.document import (
 from torchdoctor.reports.time_parts import time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import (
     LOOKS_FASTER,
-    compared,
     figures_of,
     may_gain_more,
     not_tried,
     training,
     verdict_of,
 )
-from torchdoctor.reports.vocabulary import step_of
+from torchdoctor.reports.vocabulary import compared, step_of
 from torchdoctor.reports.wording import LONGEST_PLACE
 from torchdoctor.words import (
     NOT_WORTH_ITS_TIME,
@@ -186,7 +185,7 @@ def _by_hand(report: Report) -> list[Block]:
         shares = [x.share_of_step for x in findings if fix.fix in x.fixes and x.share_of_step]
         if fix.standing == "offered" and shares:
             where = place(fix.location, report.workload.cwd, LONGEST_PLACE)
-            about = f"{where}   it is about {percent(max(shares))} of the step"
+            about = f"{where}   it is about {percent(max(shares))} of the {step_of(report)}"
             rows.append((max(shares), (_name(fix.as_set), about)))
     shown = [row for _, row in sorted(rows, key=lambda row: -row[0])[:_MOST_FIXES]]
     return [KeyFigures("TO CHANGE BY HAND, not measured", "", shown)] if rows else []
@@ -299,7 +298,7 @@ def _treats(report: Report, trial: Trial) -> str:
         if not trial.fixes.keys().isdisjoint(finding.fixes):
             share = finding.share_of_step
             parts.append(f"treats {finding.check}")
-            parts += [f"{percent(share)} of the step"] if share is not None else []
+            parts += [f"{percent(share)} of the {step_of(report)}"] if share is not None else []
             break
     return ", ".join(parts)
 
@@ -365,7 +364,7 @@ def _not_measured(report: Report) -> list[Block]:
             told = f"{ratio(bound.speedup)}x at most   {title}" if bound else title
             rows.append((bound, (name, told)))
     shown = rows[:_MOST_FIXES]
-    same = "Fixes that work on the same part of the step do not add up."
+    same = f"Fixes that work on the same part of the {step_of(report)} do not add up."
     shares = [bound.works_on for bound, _ in shown if bound]
     rest = len(leads) - len(shown)
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
@@ -400,7 +399,7 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     bounds = [max(most, x.high) for most, x in intervals if says_something(x)]
     most = max([_LITTLE, *(math.ceil(100 * (bound - 1.0)) for bound in bounds)])
     title, figure = "Nothing to gain.", f"No fix tried gains {most} % or more"
-    parts = [f"; the step is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
+    parts = [f"; the {step_of(report)} is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
     if few := most > _SMALL:
         title, parts = "No gain was found.", []
         figure = f"So few pairs of launches still leave {ratio(1 + most / 100)}x possible"
@@ -532,7 +531,7 @@ def _counts(report: Report, left_out: int) -> str:
 def _step(report: Report) -> list[Block]:
     if not (bars := time_bars(report)):
         return []
-    time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
+    time, rate = report.baseline.step_time_s, wording.samples_per_s(report)
     trace, path = report.trace, report.trace.path if report.trace else ""
     ranks = (f" of rank {x.rank}" for x in report.ranks if x.path == path)
     title = "".join([f"one {step_of(report)}", *ranks])
@@ -546,7 +545,7 @@ def _step(report: Report) -> list[Block]:
     title += f", {quantity(rate, 'samples/s')}" if rate else ""
     other = report.steps and time and not 2 / 3 < report.steps.mean_s / time.deciding < 1.5
     told = sentences(wording.shares_of(report) if other else "", upper_bounds(report), tone="soft")
-    figures = sentences(efficiency.line(report), tone="soft")
+    figures = sentences(wording.latency(report), efficiency.line(report), tone="soft")
     return [Sentence(title, "soft"), *figures, Bars(bars), *told]
 
 

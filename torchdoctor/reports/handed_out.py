@@ -7,7 +7,8 @@ from typing import Any
 
 from torchdoctor.facts.outcomes import is_proven
 from torchdoctor.reports import wording
-from torchdoctor.reports.trial_rows import compared, not_tried, training, verdict_of
+from torchdoctor.reports.trial_rows import not_tried, training, verdict_of
+from torchdoctor.reports.vocabulary import compared
 from torchdoctor.words import (
     FixSet,
     Interval,
@@ -161,7 +162,7 @@ def rejected_sentence(rejected: RejectedPatch, with_settings: bool = True) -> st
     figures = f": {speedup(rejected.speedup)} in {pairs} of launches" if rejected.speedup else ""
     if rejected.problem == "slower":
         return f"The patch of {names} made the program slower{figures}."
-    how = "changed training" if rejected.problem == "changes-training" else "failed when it ran"
+    how = "changed results" if rejected.problem == "changes-training" else "failed when it ran"
     reason = f": {detail.rstrip('.')}" if detail else ""
     return f"The patch of {names} {how}{reason}."
 

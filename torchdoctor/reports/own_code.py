@@ -6,6 +6,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.facts.bounds import LARGEST_BOUND
 from torchdoctor.facts.known_shapes import known_shapes
 from torchdoctor.reports.document import Block, KeyFigures
+from torchdoctor.reports.vocabulary import step_of
 from torchdoctor.reports.wording import LONGEST_PLACE
 from torchdoctor.words import Evidence, Report
 from torchdoctor.words.figures import clean, percent, place, ratio
@@ -68,7 +69,7 @@ def blocks(report: Report) -> list[Block]:
     for finding in _told(report):
         at = place(finding.location, report.workload.cwd, LONGEST_PLACE)
         shape = known_shapes().get(finding.shape or "")
-        cost = f"{percent(finding.share_of_step or 0.0)} of the step"
+        cost = f"{percent(finding.share_of_step or 0.0)} of the {step_of(report)}"
         write = clean(shape.write) if shape is not None else _NO_CURE
         # What a forward pass spares, its backward pass spares as well: its share is no bound.
         inside = finding.location is not None and finding.location.function == "forward"

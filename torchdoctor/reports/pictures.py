@@ -20,6 +20,7 @@ from torchdoctor.probe import step_log
 from torchdoctor.reports.run_columns import Measured, Observed, profiled_lanes, read_measured
 from torchdoctor.reports.time_parts import replayed_gains, time_bars
 from torchdoctor.reports.trial_rows import figures_of, measured, verdict_of
+from torchdoctor.reports.vocabulary import step_of, steps_of
 from torchdoctor.words import Report, TraceStatistics
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import (
@@ -72,15 +73,16 @@ def pictures(report: Report) -> list[Picture]:
 
 
 def _time(report: Report) -> Picture:
-    title, time = "Where a step's time goes", report.baseline.step_time_s
+    step = step_of(report)
+    title, time = f"Where a {step}'s time goes", report.baseline.step_time_s
     step_s = time.median if time else report.trace.step_s if report.trace else None
     bars = time_bars(report)
     if not bars or not step_s:
-        return Picture(key="time", title=title, missing="No share of the step was measured.")
+        return Picture(key="time", title=title, missing=f"No share of the {step} was measured.")
     parts = [
         {"key": bar.key, "label": f"{bar.text} {bar.label}", "share": bar.share} for bar in bars
     ]
-    rows: list[dict[str, Any]] = [{"label": "the step as it is", "s": step_s, "parts": parts}]
+    rows: list[dict[str, Any]] = [{"label": f"the {step} as it is", "s": step_s, "parts": parts}]
     for ceiling in report.ceiling_trials:
         if ceiling.whole and ceiling.decided and ceiling.speedup is not None:
             ends = {"low": step_s / ceiling.speedup.high, "high": step_s / ceiling.speedup.low}
@@ -98,9 +100,9 @@ def _time(report: Report) -> Picture:
         ends = {"low": step_s / together.high, "high": step_s / together.low}
         label = "with the recommended fixes"
         rows.append({"label": label, "s": step_s / together.estimate, "good": True, **ends})
-    caption = f"The largest part of the step is {bars[0].label} with {bars[0].text}."
+    caption = f"The largest part of the {step} is {bars[0].label} with {bars[0].text}."
     if len(rows) > 1 + (together is not None):
-        caption += f" The other bars show the step without one of its costs, {how}."
+        caption += f" The other bars show the {step} without one of its costs, {how}."
     return Picture(key="time", title=title, caption=caption, drawn={"rows": rows})
 
 
@@ -132,7 +134,12 @@ def _trials(report: Report) -> Picture:
 
 def steps_picture(report: Report, columns: Measured) -> Picture:
     """Return the time of every step of the observed launch, or of a trace."""
-    key, title, launch, trace = "steps", "The time of every step", columns.observed, report.trace
+    key, title, launch, trace = (
+        "steps",
+        f"The time of every {step_of(report)}",
+        columns.observed,
+        report.trace,
+    )
     marks: dict[str, NDArray[np.bool_]] = {}
     if launch is not None:
         at_ns, step_s = columns.steps("observed")
@@ -150,9 +157,11 @@ def steps_picture(report: Report, columns: Measured) -> Picture:
         return Picture(key=key, title=title, missing=reason)
     warmup = min(report.steps.warmup_steps if report.steps else 0, len(step_s))
     told = [f"{mark.sum():,} {name}" for name, mark in marks.items() if mark.any()]
-    caption = f"The median of {len(step_s):,} steps is {seconds(float(np.median(step_s)))}"
-    caption += f"; marked are {', '.join(told)}." if told else "; no step stands out."
-    caption += " The histogram counts the steps by their time."
+    caption = (
+        f"The median of {len(step_s):,} {steps_of(report)} is {seconds(float(np.median(step_s)))}"
+    )
+    caption += f"; marked are {', '.join(told)}." if told else f"; no {step_of(report)} stands out."
+    caption += f" The histogram counts the {steps_of(report)} by their time."
     warm = float(at_s[warmup - 1]) if warmup else 0.0
     drawn = times_drawn(at_s, step_s, marks, warm)
     return Picture(key=key, title=title, caption=caption, drawn=drawn)

@@ -6,6 +6,7 @@ from torchdoctor.advice.diagnosis import bound
 from torchdoctor.facts.bounds import LARGEST_BOUND
 from torchdoctor.facts.lookup import exposed_python, unlike_profiled
 from torchdoctor.reports.document import Bar
+from torchdoctor.reports.vocabulary import step_of
 from torchdoctor.words import Report, Shares, TriedCeiling, figures
 from torchdoctor.words.traced import MATTERS
 
@@ -78,18 +79,22 @@ def _replayed_bound(gain: float) -> str:
 def bound_lines(report: Report) -> list[str]:
     """Return a line for each cost that the program was run without; none without an experiment."""
     tried = any(ceiling.verdict != "not-tried" for ceiling in report.ceiling_trials)
-    return [_bound_line(ceiling) for ceiling in report.ceiling_trials] if tried else []
+    return (
+        [_bound_line(ceiling, step_of(report)) for ceiling in report.ceiling_trials]
+        if tried
+        else []
+    )
 
 
-def _bound_line(ceiling: TriedCeiling) -> str:
+def _bound_line(ceiling: TriedCeiling, step: str) -> str:
     removed, share = f"without {figures.clean(ceiling.removes)}", ceiling.share
     reason = figures.clean(ceiling.reason or "")
     if ceiling.speedup is None:
         return f"{removed}: {ceiling.verdict.replace('-', ' ')}. {reason}".strip()
     if share is not None:
-        removed += f" ({figures.percent(share)} of the step)"
+        removed += f" ({figures.percent(share)} of the {step})"
     if ceiling.verdict == "slower":
-        return f"{removed}: the step took longer, so this says nothing"
+        return f"{removed}: the {step} took longer, so this says nothing"
     if not ceiling.decided:
         return f"{removed}: not decided. {reason}".strip()
     at_most = " at most" * figures.says_something(ceiling.speedup)

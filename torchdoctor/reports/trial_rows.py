@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchdoctor.facts.outcomes import is_proven, value_of
+from torchdoctor.reports.vocabulary import compared, step_of, steps_of
 from torchdoctor.words import NOT_WORTH_ITS_TIME, Report, Trial
 from torchdoctor.words.figures import (
     clean,
@@ -22,11 +23,6 @@ _VERDICTS = {"same": "no difference", "slower": "slower"}
 LOOKS_FASTER = "looks faster, not proven"
 _SETUP_WORTH_SAYING_S = 2.0  # below, start-up differs by as much from launch to launch
 _MOST_PLACES = 3
-
-
-def compared(report: Report) -> str:
-    """Return what is compared of a program: its training, or its outputs."""
-    return "outputs" if report.kind == "inference" else "training"
 
 
 def training(numerics: str | None) -> str:
@@ -111,31 +107,33 @@ def trial_remarks(report: Report) -> list[str]:
     """Return what the table of trials cannot hold: "fix, other fix: remark", each remark once."""
     names: dict[str, list[str]] = {}
     for trial in measured(report):
-        for remark in _remarks(trial, report.workload.cwd):
+        for remark in _remarks(trial, report):
             _add(names, remark, fixes_with_settings(trial.fixes))
     together = report.recommendation
     if together.numerics == "not-comparable" and together.numerics_reason:
-        _add(names, _unknown_training(together.numerics_reason), "all together")
+        _add(names, _unknown(report, together.numerics_reason), "all together")
     return [f"{', '.join(fixes)}: {remark}" for remark, fixes in names.items()]
 
 
-def _unknown_training(reason: str) -> str:
-    return f"whether training stays the same is not known, because {_sentence(reason)}"
+def _unknown(report: Report, reason: str) -> str:
+    stay = "stay" if report.kind == "inference" else "stays"
+    same = f"whether {compared(report)} {stay} the same"
+    return f"{same} is not known, because {_sentence(reason)}"
 
 
-def _remarks(trial: Trial, cwd: str) -> Iterator[str]:
+def _remarks(trial: Trial, report: Report) -> Iterator[str]:
     if trial.reason:
         yield _sentence(trial.reason)
     if trial.numerics == "changed" and trial.numerics_reason:
         yield _sentence(trial.numerics_reason)
     if trial.numerics == "not-comparable" and trial.numerics_reason:
-        yield _unknown_training(trial.numerics_reason)
+        yield _unknown(report, trial.numerics_reason)
     setup_s, steps = trial.setup_s or 0.0, trial.break_even_steps
     if setup_s >= _SETUP_WORTH_SAYING_S and steps is not None:
-        yield f"one-time cost {duration(setup_s)}, paid back after {steps:,} steps."
+        yield f"one-time cost {duration(setup_s)}, paid back after {steps:,} {steps_of(report)}."
     if left_out := trial.details.get("skipped_steps"):
-        yield f"{counted(left_out, 'step')} left out: scaled gradients overflowed there."
-    if lines := compilation(trial, cwd):
+        yield f"{counted(left_out, step_of(report))} left out: scaled gradients overflowed there."
+    if lines := compilation(trial, report.workload.cwd):
         yield clean(" ".join(lines))
 
 

@@ -68,7 +68,7 @@ _UNSEEN = (
 _FEW_EVENTS = "Only {few_events} events were recorded, so what follows is a hint and no verdict."
 _FACTS = {  # those of no check
     "ended-early": "The program ended after {steps:counted whole step}, too few to tell what slows "
-    "it down: let it train for 30 steps or more (by its options or with more data).",
+    "it down: let it run for 30 steps or more (by its options or with more data).",
     "device-unseen": "The host launched work on a device that was not recorded. Whether the host "
     "waited for it or computed is unknown: record with ProfilerActivity.CUDA (or the device's own "
     "activity).",
@@ -163,7 +163,7 @@ def _statements(report: Report) -> list[Statement]:
         *_limit(verdict, words),
         *told,
         *closing,
-        *_removal(verdict.experiment),
+        *_removal(verdict.experiment, words),
         *_replayed(verdict.replay, words),
     ]
 
@@ -287,13 +287,13 @@ def _proof(diagnosis: Diagnosis) -> list[Statement]:
     return [_statement(x, None if number else first_place) for number, x in enumerate(facts)]
 
 
-def _removal(experiment: Removal | None) -> list[Statement]:
+def _removal(experiment: Removal | None, words: dict[str, str]) -> list[Statement]:
     if experiment is None:
         return []
     removed, gained = experiment.removed, bound(experiment.speedup)
     told = []
     if experiment.outcome != "gain":
-        told.append(f"Without {removed} a step takes as long ({gained}).")
+        told.append(f"Without {removed} {words['a_step']} takes as long ({gained}).")
     elif experiment.limit is not None:  # else it stands among the upper bounds
         told.append(f"Without {removed} the program was {gained} as fast.")
     if experiment.outcome == "hidden":
@@ -312,7 +312,7 @@ def _limit(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
         return []
     best = _plain(_REPLAYED[replay.best], words)
     sentence = (
-        f"What limits the step is {best}: by replay of the trace (a model), it would be "
+        f"What limits {words['the_step']} is {best}: by replay of the trace (a model), it would be "
         f"{replay.best_speedup:.2f}x as fast without{_slowed(replay)}."
     )
     return [Statement(sentence=sentence, place=verdict.place)]
@@ -338,8 +338,8 @@ def _replayed(replay: ReplayedGain | None, words: dict[str, str]) -> list[Statem
         only = "only "
         why = ": it would wait all the same" if waits_for_unseen else ": other work hides this cost"
     told = [
-        f"By replay of the trace (a model), the step would be {only}{replay.speedup:.2f}x as fast "
-        f"without {without}{why}."
+        f"By replay of the trace (a model), {words['the_step']} would be "
+        f"{only}{replay.speedup:.2f}x as fast without {without}{why}."
     ]
     if replay.best is not None:
         best = _plain(_REPLAYED[replay.best], words)

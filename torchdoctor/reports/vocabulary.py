@@ -4,7 +4,7 @@ from torchdoctor.words import Report
 
 _ACCELERATORS = ("mtia", "hpu")  # whose makers do not call them GPUs
 _WHOLE_TRACE = "the trace"
-_CALLED = {"loader": "batch", "forward": "call"}  # by the boundary of what infers
+_CALLED = {"loader": "batch", "forward": "call", "entry": "call"}  # by the boundary of what infers
 _STEP = {
     "each_step": "each {step}",
     "the_step": "the {step}",
@@ -20,20 +20,32 @@ def step_of(report: Report) -> str:
     return _CALLED.get(report.steps.boundary.kind, "step")
 
 
+def steps_of(report: Report) -> str:
+    """Return what several steps of the program are called."""
+    step = step_of(report)
+    return f"{step}es" if step.endswith("ch") else f"{step}s"
+
+
+def compared(report: Report) -> str:
+    """Return what is compared of a program: its training, or its outputs."""
+    return "outputs" if report.kind == "inference" else "training"
+
+
 def vocabulary(report: Report) -> dict[str, str]:
     """Return the words that templates may use; `Each_step` begins a sentence."""
     step = step_of(report)
     words = {name: text.format(step=step) for name, text in _STEP.items()}
+    words["first_step"] = f"the first {step if report.kind == 'inference' else 'training step'}"
     if report.diagnosis.verdict.rest is not None:
-        words = _of_all("the rest")
+        words |= _of_all("the rest")
     elif report.steps is None and report.trace is not None and not report.trace.steps:
-        words = _of_all(_WHOLE_TRACE)
+        words |= _of_all(_WHOLE_TRACE)
     of_trace = report.steps is None and report.trace is not None
     platform = report.trace.platform if of_trace and report.trace is not None else None
     trains = not of_trace or (report.trace is not None and report.trace.trains is True)
     words["device"] = "accelerator" if platform in _ACCELERATORS else "GPU"
     words["program"] = "training" if trains else "the program"
-    if report.kind == "inference":
+    if report.kind == "inference" and not of_trace:
         words["program"] = "the model"
     return {**words, **{name.capitalize(): _begun(text) for name, text in words.items()}}
 

@@ -2,6 +2,7 @@
 
 import re
 
+from torchdoctor.reports.vocabulary import step_of, steps_of
 from torchdoctor.words import (
     Environment,
     ProgramFailure,
@@ -71,7 +72,7 @@ def _lines(output: str) -> list[str]:
 
 def how_it_failed(failed: ProgramFailure) -> str:
     """Return after how many steps it failed, of which the last may be unseen; no full stop."""
-    code, steps = failed.exit_code, counted(failed.steps, "training step")
+    code, steps = failed.exit_code, counted(failed.steps, "step")
     how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
     return f"The program itself failed after at least {steps} ({how})"
 
@@ -151,21 +152,47 @@ def step_time(report: Report) -> str:
     elif report.steps is not None:
         launches = " of the observed launch"
     spread = f"10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}"
-    steps = counted(time.steps, "step")
-    parts = [f"Median step {seconds(time.median)} ({spread}; {steps}{launches})"]
+    step = step_of(report)
+    steps = f"{time.steps:,} {step if time.steps == 1 else steps_of(report)}"
+    parts = [f"Median {step} {seconds(time.median)} ({spread}; {steps}{launches})"]
     of_trace = report.steps is None and report.trace is not None and time.mean is not None
     if of_trace and abs((time.mean or 0.0) - time.median) > _MEAN_APART * time.median:
         parts.append(f"mean {seconds(time.mean)} (shares, findings and bounds are of the mean)")
     elif time.two_modes and not of_trace:
-        why = "speed-ups are of the mean: some steps take much longer"
+        why = f"speed-ups are of the mean: some {steps_of(report)} take much longer"
         parts.append(f"mean {seconds(time.mean)} ({why})")
     rate = report.baseline.samples_per_s
     if rate is not None:
         samples = quantity(rate * time.deciding, "samples")
-        parts.append(f"{samples} a step: {quantity(rate, 'samples/s')}")
+        parts.append(f"{samples} a {step}: {quantity(rate, 'samples/s')}")
     if report.steps is not None and report.steps.trainers > 1:
-        parts.append(f"{report.steps.trainers} training processes")
+        training = "training " * (report.kind != "inference")
+        parts.append(f"{report.steps.trainers} {training}processes")
     return ", ".join(parts) + "."
+
+
+def samples_per_s(report: Report) -> float | None:
+    """Return samples per second: of the steps that decide, else of the observed calls."""
+    calls = report.steps.calls if report.steps is not None else None
+    return report.baseline.samples_per_s or (calls.samples_per_s if calls is not None else None)
+
+
+def latency(report: Report) -> str:
+    """Return what the user of a program that infers waits for, in one sentence; or ""."""
+    calls = report.steps.calls if report.steps is not None else None
+    if calls is None:
+        return ""
+    each = f"a {step_of(report)}"
+    text = f"Latency of {each}: {seconds(calls.latency_median_s)} (median)"
+    parts = [f"{text}, {seconds(calls.latency_p95_s)} (95th percentile)"]
+    if calls.tokens_per_s is not None:
+        parts.append(f"{quantity(calls.tokens_per_s, 'tokens/s')}")
+    if calls.first_token_s is not None:
+        parts.append(f"first token after {seconds(calls.first_token_s)}")
+    if calls.prefill_s is not None and calls.decode_s is not None:
+        phases = f"prefill {seconds(calls.prefill_s)}, decode {seconds(calls.decode_s)}"
+        parts.append(f"{phases} of {each}")
+    return f"{'; '.join(parts)}."
 
 
 def shares_of(report: Report) -> str:
@@ -176,7 +203,9 @@ def shares_of(report: Report) -> str:
     launch, step_s = "observed", steps.mean_s
     if trace is not None and trace.has_device and trace.step_s:
         launch, step_s = "profiled", trace.step_s
-    return f"The shares are of the {launch} launch, where a step took {seconds(step_s)} on average."
+    step = step_of(report)
+    took = f"where a {step} took {seconds(step_s)} on average"
+    return f"The shares are of the {launch} launch, {took}."
 
 
 def how_steps_were_found(report: Report) -> str:
@@ -195,7 +224,9 @@ def overhead(report: Report) -> str:
     parts = []
     if cost.probe_us_per_step is not None:
         share = f" ({percent(cost.probe_share)})" if cost.probe_share is not None else ""
-        parts.append(f"Observing costs about {cost.probe_us_per_step:.3g} us a step{share}.")
+        parts.append(
+            f"Observing costs about {cost.probe_us_per_step:.3g} us a {step_of(report)}{share}."
+        )
     if cost.profiler_window:
         parts.append(clean(cost.profiler_window.strip().rstrip(".")) + ".")
     return " ".join(parts)

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 FETCH, OPTIMIZER_BEGIN, OPTIMIZER_END, BACKWARD_BEGIN, BACKWARD_END, GRADIENT = range(6)
 BATCH, FORWARD, STEP = range(6, 9)  # a batch that counts as learned; the root model; step()
+ENTRY, ENTRY_END = range(9, 11)  # an outermost call of a known entry point
 GRADIENTS = "gradients"  # the source of passes that are calls of torch.autograd.grad
-# What may separate steps; `forward` where nothing is learned.
-KINDS = ("loader", "optimizer", "backward", "forward", "explicit")
+# What may separate steps; `entry` and `forward` where nothing is learned.
+KINDS = ("loader", "optimizer", "backward", "entry", "forward", "explicit")
 NAMED_KINDS = ("loader", "optimizer", "backward", "explicit")  # those that a user may name
 
 FEWEST = 3  # boundaries of a kind, to be sure of it
@@ -36,9 +37,11 @@ class _Fetches:
         self.boundaries = 0
         self.learned_before = -1  # what had been learned at the last boundary
         self.late = 0  # fetches of any loader since something was learned, summed up
+        self.within = 0  # fetches within a call of an entry point
 
-    def add(self, learned: int, late: int) -> None:
+    def add(self, learned: int, late: int, within: bool) -> None:
         """Take in a fetch; it begins a step if something was learned since the last boundary."""
+        self.within += within
         if self.learned_before != learned:
             self.boundaries += 1
             self.learned_before = learned
@@ -56,6 +59,8 @@ class Evidence:
         self._loaders: dict[Hashable, _Fetches] = {}
         self._optimizers: dict[Hashable, int] = {}  # their steps
         self._models: dict[Hashable, int] = {}  # their forwards
+        self._entries: dict[Hashable, int] = {}  # their calls
+        self._in_entry = False
         self._backwards = self._in_optimizer = self._gradients = 0
         self._updates_in_backward = 0
         self._passes_open, self._stepping = 0, False
@@ -85,6 +90,10 @@ class Evidence:
             self._models[source] = self._models.get(source, 0) + 1
         elif kind == BATCH:
             return self._learn()
+        elif kind in (ENTRY, ENTRY_END):
+            self._in_entry = kind == ENTRY
+            if self._in_entry:
+                self._entries[source] = self._entries.get(source, 0) + 1
         else:
             self.explicit += 1
             return True
@@ -101,7 +110,7 @@ class Evidence:
         fetches = self._loaders.get(source)
         if fetches is None:
             fetches = self._loaders[source] = _Fetches()
-        fetches.add(self.learned, self._late)
+        fetches.add(self.learned, self._late, self._in_entry)
 
     def _end_optimizer(self, source: Hashable) -> None:
         self._stepping = False
@@ -131,6 +140,12 @@ class Evidence:
             boundaries = self._loaders[loader].boundaries
             if boundaries * _UPDATES_OF_BATCH >= updates:
                 candidates.append(Candidate("loader", loader, boundaries, FEWEST))
+        entry = self._entry()
+        if entry is not None:
+            # A loader that its calls make for themselves is no loop of the program's own.
+            own = loader is not None and not self._loaders[loader].within
+            before = len(candidates) - (bool(candidates) and candidates[-1].kind == "loader")
+            candidates.insert(len(candidates) if own else before, entry)
         is_closure = self._in_optimizer >= _CLOSURE * max(steps, 1)
         passes = max(self._backwards, self._gradients)
         if optimizer is not None and not is_closure:
@@ -156,10 +171,19 @@ class Evidence:
         else:
             passes = max(self._backwards, self._gradients)
             forwards = sum(self._models.values())
+            entries = sum(self._entries.values())
             counts = {"explicit": self.explicit, "backward": passes, "forward": forwards}
+            counts["entry"] = entries
             source = self._passes_of() if kind == "backward" else None
             boundaries = counts[kind]
         return Candidate(kind, source, boundaries, FEWEST) if boundaries else None
+
+    def _entry(self) -> Candidate | None:
+        """Return the entry point that is called most, of equal ones the first; None: none is."""
+        if not self._entries:
+            return None
+        entry = max(self._entries, key=self._entries.__getitem__)
+        return Candidate("entry", entry, self._entries[entry], FEWEST)
 
     def _passes_of(self) -> str | None:
         return None if self._backwards else GRADIENTS

@@ -246,9 +246,9 @@ class Judgement:
         unproven = facts.risk > 0 or facts.doubted
         doubted = unproven and numerics.classification == "not-comparable"
         if numerics.classification == "changed" and facts.risk < 3 and measured.gain > 0:
-            parts.append("training changed: not recommended")
+            parts.append("results changed: not recommended")
         elif measured.gain > 0 and (numerics.needs_seeds or doubted):
-            parts.append("whether training changed is not known: not recommended")
+            parts.append("whether results changed is not known: not recommended")
         return "; ".join([*parts, *measured.arm.remarks]) or None
 
     def _why_not_measured(self, members: Members, ended: str | None) -> str:
@@ -339,7 +339,7 @@ class Judgement:
         best = self.measured[members] if members else None
         if best is None or best.numerics.classification != "not-comparable":
             return []
-        unknown = f"Whether {best.arm.label} changes training could not be checked"
+        unknown = f"Whether {best.arm.label} changes results could not be checked"
         return [f"{unknown}: {best.numerics.reason}"]
 
 

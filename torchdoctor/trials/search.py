@@ -41,7 +41,7 @@ _WHY = {  # the next measurement is made, for the user who waits for it
     "pair": "It promises most for its time",
     "again": "One more pair makes its figure surer",
     "switch": "One launch that all of them share takes less time than a pair for each",
-    "seeds": "Other seeds tell how far training differs by chance alone",
+    "seeds": "Other seeds tell how far results differ by chance alone",
     "patch": "The patched source is what you will run",
 }
 _NO_SEEDS = (

@@ -28,6 +28,7 @@ _PERIODS, _SLOWEST = 6, 6
 _HOUR_S = 3600.0
 _DRIFT = 1.05
 _OWN = 0.25  # of the model's work could be gained, where as much of the rest could be
+_INFERS = " A program that infers is watched if it calls torchdoctor.step() after each answer."
 _NOTABLE = 0.03  # of the training, that a change must have cost
 _FEWEST = 6  # blocks without hooks: below, no interval of a median reaches 95 %
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
@@ -113,7 +114,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     if log is None:
         why = logs[0].process.probe_failed if logs else None
         none = f" ({why})" if why else ""
-        return Summary(status="no step", ending=f"{ending} No training step{none}.", **about)  # type: ignore[arg-type]
+        ending = f"{ending} No training step{none}.{'' if why else _INFERS}"
+        return Summary(status="no step", ending=ending, **about)  # type: ignore[arg-type]
     steps = tables.comparable(log.steps)
     offset_s = (log.process.start_unix_ns - log.process.start_ns) / 1e9
     machine = run.machines.get(log.process.host, np.zeros(0))

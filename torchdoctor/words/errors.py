@@ -40,7 +40,7 @@ class ProgramFailed(TorchdoctorError, slug="program-failed", exit_code=3):
 
 
 class NoStepFound(TorchdoctorError, slug="no-step", exit_code=4):
-    """The program ran, but nothing in it looked like a training step."""
+    """The program ran, but nothing in it looked like a step, or it waits for requests."""
 
 
 class TimedOut(TorchdoctorError, slug="timed-out", exit_code=5):

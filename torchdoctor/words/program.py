@@ -200,6 +200,15 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EntryPoint:
+    """A known function of a library by which the program infers, `ident` in the plan's list."""
+
+    ident: int
+    name: str  # "generate", "pipeline"
+    calls: int = 0  # outermost ones
+
+
+@dataclass(frozen=True, kw_only=True)
 class Flags:
     """Global switches of torch as they were after the last measured step; None: not seen."""
 
@@ -368,6 +377,7 @@ class ProcessFacts:
     loaders: list[LoaderFacts] = field(default_factory=list)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     models: list[ModelFacts] = field(default_factory=list)
+    entry_points: list[EntryPoint] = field(default_factory=list)
     passes: list[TrainingPass] = field(default_factory=list)  # distinct ones of the first steps
     flags: Flags = field(default_factory=Flags)
     stacks: list[StackSample] = field(default_factory=list)

@@ -45,13 +45,14 @@ class Boundary:
 
     An iteration begins when a training batch is fetched (loader), an optimizer step ends
     (optimizer), a backward pass begins (backward) or `torchdoctor.step()` is called (explicit); in
-    a program that infers, when a batch is fetched (loader) or a model is called (forward).
+    a program that infers, when a batch is fetched (loader), a known function of a library is
+    called (entry) or a model is (forward).
     """
 
     kind: Annotated[  #: The kind of event.
-        str, "loader", "optimizer", "backward", "forward", "explicit"
+        str, "loader", "optimizer", "backward", "entry", "forward", "explicit"
     ]
-    ident: int = 0  #: Which loader or optimizer, in order of construction; which model, of calls.
+    ident: int = 0  #: Which loader or optimizer, as constructed; which model, as called first.
     every: int = 1  #: An iteration begins at every n-th such event.
     learned_by: Annotated[  #: What besides optimizer steps shows that something is learned.
         str, "backward", "autograd.grad", "torch.func", "create_graph", "batch", "forward"
@@ -83,6 +84,22 @@ class StepGrowth:
     last_s: float  #: The same where they end.
     phase: str  #: The phase that grows most, such as "other" or "backward".
     anew_every: int | None = None  #: Steps after which it begins anew; null: it was not seen to.
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFigures:
+    """What the user of a program that infers waits for, over the measured window.
+
+    A call is one of a known function of a library where steps are such calls, else a step.
+    """
+
+    latency_median_s: float  #: Median time of a call.
+    latency_p95_s: float  #: 95th percentile of the same.
+    samples_per_s: float | None = None  #: Samples over the time of the steps; null: not known.
+    tokens_per_s: float | None = None  #: Tokens generated over the time of the steps.
+    first_token_s: float | None = None  #: Median time from a generation's begin to its first token.
+    prefill_s: float | None = None  #: Part of a step until the first token, mean.
+    decode_s: float | None = None  #: Part of a step for the tokens after it, mean.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +156,7 @@ class StepStatistics:
     device_busy_s: float | None = None  #: Of a step, surely: it came to events behind the host.
     growth: StepGrowth | None = None  #: How steps become longer; null: they do not, for certain.
     still_warming: bool = False  #: The last steps measured were still getting faster or slower.
+    calls: CallFigures | None = None  #: Of a program that infers; null: it trains.
     program_ended: bool = False  #: The program ended by itself within the launch.
     total_steps_seen: int = 0  #: Iterations seen in all, warm-up included.
 

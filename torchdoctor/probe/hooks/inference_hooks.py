@@ -49,19 +49,29 @@ class Inference:
 
     def ended(self, output):
         """Note that the outermost call of a root module has ended."""
+        if not self._goes_on():
+            return
+        if self.wanted:
+            self._keep(output)
+        self._session.inferred(time.perf_counter_ns())
+
+    def called(self):
+        """Note that a known entry point was called, which may not show the model's own calls."""
+        if self._goes_on():
+            self._session.inferred(time.perf_counter_ns())
+
+    def _goes_on(self):
+        """Return whether the program infers, by its calls so far."""
         session, now = self._session, time.perf_counter_ns()
-        if not self.on:
+        if not self.on and self.looks:
             self._calls += 1
             self._began_ns = self._began_ns or now
             enough = self._calls >= _FEWEST_CALLS and now - self._began_ns >= _LEAST_NS
             # An optimizer that has not stepped yet is that of a training to come.
-            if not enough or session.optimizers.alive():
-                return
-            self.on = True
-            session.models.scan()  # for those that were made since
-        if self.wanted:
-            self._keep(output)
-        session.inferred(now)
+            if enough and not session.optimizers.alive():
+                self.on = True
+                session.models.scan()  # for those that were made since
+        return self.on
 
     def _keep(self, output):
         """Keep one number of an output, by which launches are compared."""
@@ -148,6 +158,8 @@ class FirstCall:
             self._disarm()
             return
         self._calls += 1
+        if self._calls == 1:
+            session.entries.look_again()
         if self._calls & (self._calls - 1) == 0:  # 1, 2, 4, 8 ...
             models.scan()
         if self._calls >= _FEWEST_CALLS and models.root_of(module) is None:

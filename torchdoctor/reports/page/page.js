@@ -97,12 +97,12 @@ const drawings = {
     const series = [since, dots("step", "--accent", 4)];
     const tones = ["--bad", "--communication", "--data_loader"];
     marked.forEach(([name], at) => series.push(dots(name, tones[at % tones.length], 7)));
-    curve(box, "time of a step (ms)", values, series, 260, { warm: drawn.warm, to: drawn.to, top: drawn.top, log: Math.max(...drawn.y) > 6 * drawn.median });
-    box.append(h("p", { class: "panel-name" }, "How many steps took how long"));
+    curve(box, "time of each (ms)", values, series, 260, { warm: drawn.warm, to: drawn.to, top: drawn.top, log: Math.max(...drawn.y) > 6 * drawn.median });
+    box.append(h("p", { class: "panel-name" }, "How many took how long"));
     const most = Math.max(...drawn.counts), wide = 1 / drawn.counts.length;
     const bars = drawn.counts.map((count, at) =>
       s("rect", { class: "plain", x: percent(at * wide), width: percent(wide * 0.9), y: 90 - 86 * (count / most), height: 86 * (count / most) },
-        s("title", {}, `${count} steps of ${digits(drawn.edges[at])} to ${digits(drawn.edges[at + 1])} ms`)));
+        s("title", {}, `${count} of ${digits(drawn.edges[at])} to ${digits(drawn.edges[at + 1])} ms`)));
     const [low, high] = [drawn.edges[0], drawn.edges[drawn.edges.length - 1]];
     const middle = percent((drawn.median - low) / (high - low));
     bars.push(s("line", { class: "edge", x1: middle, x2: middle, y1: 0, y2: 90 }));
@@ -140,7 +140,7 @@ const drawings = {
         const spans = lane.from.map((begin, span) => [begin, lane.to[span] - begin]).filter(([begin, long]) => begin + long > view.from && begin < view.to).map(([begin, long]) => {
           const from = Math.max(at(begin), 0), to = Math.min(at(begin + long), 1);
           return s("rect", { class: tones[lane.label] || "other", x: percent(from), width: percent(Math.max(to - from, 0.0008)), y: 4, height: 20 },
-            s("title", {}, `${lane.label}: ${seconds(long / 1e9)}, ${seconds(begin / 1e9)} after the first of these steps began`));
+            s("title", {}, `${lane.label}: ${seconds(long / 1e9)}, ${seconds(begin / 1e9)} after the first of these began`));
         });
         area.append(row(lane.label, s("svg", { height: 28, class: "forest" }, ...edges(at, 28), ...spans), `${lane.share} of the time`));
       }
@@ -237,7 +237,7 @@ function tools(of, view, show, all) {
     button("←", "Earlier in", () => move(-0.3)), button("→", "Later in", () => move(0.3)), button("All", "All of", all));
 }
 
-const since = { label: "since the first step", value: (_, value) => (value === null ? "" : `${digits(value)} s`) };
+const since = { label: "since the first", value: (_, value) => (value === null ? "" : `${digits(value)} s`) };
 const clock = { plots: [], from: 0, to: 0, first: 0, last: 0 };
 function showClock(from, to) {
   const long = Math.min(to - from, clock.last - clock.first);

@@ -28,6 +28,8 @@ from torchdoctor.reports.details import A_A
 from torchdoctor.reports.formats import document
 from torchdoctor.reports.run_columns import Measured, read_measured, trace_files
 from torchdoctor.reports.trial_rows import training
+from torchdoctor.reports.vocabulary import compared
+from torchdoctor.reports.wording import samples_per_s
 from torchdoctor.words import Interval, Report
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import MISSING, clean, fixes_alone, settings_of_all
@@ -91,7 +93,12 @@ def write_figures(writer: EventFile, report: Report) -> None:
         writer.scalar("step_time/profiled_s", seconds, number)
     for number, seconds in enumerate(baseline.launches_s):
         writer.scalar("launches/baseline_s_per_sample", seconds, number)
-    writer.scalar("samples_per_s/deciding", baseline.samples_per_s)
+    calls = report.steps.calls if report.steps is not None else None
+    writer.scalar("samples_per_s/deciding", samples_per_s(report))
+    if calls is not None:
+        writer.scalar("latency_s/median", calls.latency_median_s)
+        writer.scalar("latency_s/p95", calls.latency_p95_s)
+        writer.scalar("tokens_per_s", calls.tokens_per_s)
     for name, share in asdict(baseline.shares).items():
         writer.scalar(f"share_of_step/{name}", share)
     writer.scalar("utilization/cpu_mean", sensors.cpu_share)
@@ -198,7 +205,7 @@ def _write_trials(report: Report, folder: Path) -> None:
 
     Behind the measured and the failed trials stand the recommended set and the A/A.
     """
-    columns = ("fix", "settings", "verdict", "training")
+    columns = ("fix", "settings", "verdict", compared(report))
     rows: list[tuple[tuple[str, str, str, str], Interval | None, int | None]] = []
     for trial in report.trials:
         if trial.speedup is not None or trial.verdict == "failed":

@@ -1,0 +1,55 @@
+"""Whether a program waits for requests: a port that it listens on, and how much it computes."""
+
+import contextlib
+from pathlib import Path
+
+import psutil
+
+from torchdoctor.machine import processes
+
+_LISTENS = "0A"  # the state of a socket, in /proc/net/tcp
+_LEAST_S = 8.0  # of waiting, from where on a program that listens is one that only serves
+_IDLE_CPUS = 0.05
+
+
+class ServerWatch:
+    """Looks now and then whether a process tree listens, and does nothing else."""
+
+    def __init__(self) -> None:
+        self.port: int | None = None  # that it listens on, of the last look
+        self._since_s: float | None = None  # since when it listens and idles
+        self._computed_s = 0.0  # of CPU time until then
+
+    def only_waits(self, pid: int, now_s: float) -> bool:
+        """Return whether a process and its children have listened and idled for long enough."""
+        tree = processes.tree(pid)
+        self.port = next((port for x in tree if (port := listening_port(x.pid))), None)
+        computed_s = sum(map(_cpu_s, tree))
+        waited_s = now_s - self._since_s if self._since_s is not None else 0.0
+        is_busy = computed_s - self._computed_s > _IDLE_CPUS * max(waited_s, 1.0)
+        if self.port is None or self._since_s is None or is_busy:
+            self._since_s, self._computed_s = now_s if self.port else None, computed_s
+            return False
+        return waited_s >= _LEAST_S
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.Error):
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    return 0.0
+
+
+def listening_port(pid: int) -> int | None:
+    """Return a TCP port that a process listens on, in whatever network it lives; None: none."""
+    own = Path(f"/proc/{pid}")
+    try:
+        opened = {str(x.readlink()) for x in (own / "fd").iterdir() if x.is_symlink()}
+        tables = [(own / "net" / name).read_text() for name in ("tcp", "tcp6")]
+    except OSError:  # it is gone, or the system has no such files
+        return None
+    for line in "\n".join(tables).splitlines():
+        cells = line.split()
+        if len(cells) > 9 and cells[3] == _LISTENS and f"socket:[{cells[9]}]" in opened:
+            return int(cells[1].rpartition(":")[2], 16)
+    return None
