@@ -52,9 +52,14 @@ class Commands:
             self._guard.stdin.write(f"{pid}\n")
             self._guard.stdin.flush()
 
-    async def answer(self, words: Sequence[str], folder: str) -> dict[str, Any]:
-        """Return the JSON of a command that takes seconds; raise CommandError where it has none."""
-        command = self.start([*words, "--format", "json"], folder)
+    async def answer(
+        self, words: Sequence[str], named: Sequence[str], folder: str
+    ) -> dict[str, Any]:
+        """Return the JSON of a command that takes seconds; raise CommandError where it has none.
+
+        `named`: what the client names, none of which is an option.
+        """
+        command = self.start([*words, "--format", "json", "--", *named], folder)
         try:
             await command.wait(None)
         except BaseException:  # the client cancelled it

@@ -187,7 +187,7 @@ class Tools:
 
     async def _standing(self, run: Path, folder: str, wait_s: float) -> dict[str, Any]:
         await wait_for_run(run / STATUS_NAME, wait_s)
-        status = await self._commands.answer(["report", "--status", str(run)], folder)
+        status = await self._commands.answer(["report", "--status"], [str(run)], folder)
         if status["state"] in ("failed", "gone"):
             raise CommandError(status["summary"]["sentence"])
         names = ("state", "message", "best", "elapsed_s", "budget_s")
@@ -203,12 +203,12 @@ class Tools:
     async def diagnose_trace(self, asked: DiagnoseTrace) -> dict[str, Any]:
         """Diagnose traces."""
         folder = checked_folder(asked.folder)
-        return _answer(await self._commands.answer(["diagnose", *asked.traces], folder), folder)
+        return _answer(await self._commands.answer(["diagnose"], asked.traces, folder), folder)
 
     async def explain(self, asked: Explain) -> dict[str, Any]:
         """Return a page."""
         folder = checked_folder(asked.folder)
-        told = await self._commands.answer(["explain", asked.id], folder)
+        told = await self._commands.answer(["explain"], [asked.id], folder)
         here = {"in_newest_run": told["newest_run"]} if told["newest_run"] else {}
         return {"page": told["page"], **here, "next": as_call(told["summary"]["next"], folder)}
 
@@ -216,8 +216,8 @@ class Tools:
         """Return a diff, and how to check it once it is applied."""
         folder = checked_folder(asked.folder)
         run = [asked.run_folder] if asked.run_folder else []
-        only = ["--fix", ",".join(asked.fixes)] if asked.fixes else []
-        told = await self._commands.answer(["patch", *run, *only], folder)
+        only = [f"--fix={','.join(asked.fixes)}"] if asked.fixes else []
+        told = await self._commands.answer(["patch", *only], run, folder)
         answer = {name: told[name] for name in ("diff", "folder", "fixes", "remarks")}
         return {**answer, "next": await self._check_of_patch(told, run, folder)}
 
@@ -227,7 +227,7 @@ class Tools:
         """Return the gate that measures a patch once the agent has applied it."""
         if not told["diff"]:
             return None
-        report = await self._commands.answer(["report", *run], folder)
+        report = await self._commands.answer(["report"], run, folder)
         program = report["workload"]["command"]
         baseline = str(Path(report["run_folder"] or "", REPORT_NAME))
         why = "Apply the diff first; this then measures the changed program against the old one."
@@ -269,7 +269,7 @@ class Tools:
     async def compare(self, asked: Compare) -> dict[str, Any]:
         """Compare two reports or traces."""
         folder = checked_folder(asked.folder)
-        return _answer(await self._commands.answer(["compare", asked.a, asked.b], folder), folder)
+        return _answer(await self._commands.answer(["compare"], [asked.a, asked.b], folder), folder)
 
 
 def _answer(told: dict[str, Any], folder: str) -> dict[str, Any]:
