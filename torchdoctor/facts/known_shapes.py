@@ -27,6 +27,7 @@ class Shape:
     not_line: str = ""
     within: str = ""
     leaf: str = ""
+    spares_more: bool = False  # than the line takes: its share bounds no gain
 
     def fits(self, text: str, function: str, leaf: str = "") -> bool:
         """Return True if a source line of this function has the shape."""

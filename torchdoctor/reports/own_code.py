@@ -73,7 +73,8 @@ def blocks(report: Report) -> list[Block]:
         write = clean(shape.write) if shape is not None else _NO_CURE
         # What a forward pass spares, its backward pass spares as well: its share is no bound.
         inside = finding.location is not None and finding.location.function == "forward"
-        most = "" if inside else most_gain(finding.share_of_step)
+        spares_more = inside or (shape is not None and shape.spares_more)
+        most = "" if spares_more else most_gain(finding.share_of_step)
         figures = ", ".join(filter(None, [cost, most]))
         about = f"{figures}   {write}"
         rows.setdefault(finding.shape or at, (at, about))
