@@ -100,7 +100,9 @@ def _short(command: Any) -> str:
 
 
 def _cell(text: str | None) -> str:
-    return " ".join((text or "").replace("\\[", "[").replace("|", "\\|").replace("<", "&lt;").split())
+    return " ".join(
+        (text or "").replace("\\[", "[").replace("|", "\\|").replace("<", "&lt;").split()
+    )
 
 
 def main(arguments: list[str]) -> int:
