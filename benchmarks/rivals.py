@@ -50,7 +50,7 @@ _PROGRESS = re.compile(r"\[\d+ (s|min)\b|\s*\[\d+/\d+\]|\[TraceML\]")
 
 @dataclass(frozen=True)
 class Planted:
-    """What is wrong with a program: words for it and for its cure, its line, and edits that cure."""
+    """What is wrong with a program: words for it and its cure, its line, and edits that cure it."""
 
     cause: str
     cure: str

@@ -16,9 +16,9 @@ from synthetic_traces import every_branch
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 _PROGRAM = re.compile(r'```python title="(\w+\.py)"\n(.*?)```', re.DOTALL)
-_SECONDS = "25s"
-# 5, 6: not decided in so little time. What a page promises of a result, other tests look at.
-_EXPECTED = (0, 6)
+_SECONDS = "40s"
+# 5, 6: a slow machine does not get far in it. What a result should say, other tests look at.
+_EXPECTED = (0, 5, 6)
 
 
 def _commands(page: Path) -> list[list[str]]:
@@ -72,6 +72,8 @@ def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     for words in _commands(page):
         if words[0] != "torchdoctor" or words[1] == "--install-completion":
             continue  # installing is tested with the wheel, completion with a shell of its own
+        if "torchrun" in words and shutil.which("torchrun", path=path) is None:
+            pytest.skip("no torchrun beside this Python")
         if words[1] == "patch" and not _patch(tmp_path, environment):
             continue
         command = [sys.executable, "-m", "torchdoctor", *_small(words)[1:]]

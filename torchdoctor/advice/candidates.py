@@ -173,7 +173,7 @@ def _prospect(
         f.share_of_step or 0.0 for f in diagnosis.findings if f.check == diagnosis.detail
     ]
     for_nothing = tier == 1 and fix.risk == 0 and not fix.setup_s
-    if for_nothing and (share or 0.0) > max(_MAIN_SHARE, *named_shares):
+    if for_nothing and (share or 0.0) > max([_MAIN_SHARE, *named_shares]):
         tier = 0
     setting = any(f.severity == "high" and f.share_of_step is None for f in treated)
     causes = (f.share_of_step or 1.0 for f in diagnosis.findings if f.check == diagnosis.detail)
