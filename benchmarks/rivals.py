@@ -100,7 +100,7 @@ PLANTED = {
     ),
     "scored_with_gradients": Planted(
         cause=r"records? (the )?(graph|gradients)|with gradients|no_grad|inference_mode",
-        cure=r"no_grad|inference_mode|inference-mode|no-grad",
+        cure=r"no_grad|inference_mode|without gradients",
         line=r"model\(rows\)|in loader|def main",
         edits=(("    done, scores", "    torch.set_grad_enabled(False)\n    done, scores"),),
     ),
