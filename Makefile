@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test quick lint docs clean
+.PHONY: demo test quick lint docs site dist clean
 
 $(VENV)/.torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,16 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.installed
 	$(BIN)/python tools/catalogue_pages.py docs
 	$(BIN)/python tools/record_schema.py docs
+	$(BIN)/python tools/site_pages.py docs
+
+# A link that leads nowhere, a page that no menu has, an anchor that is gone: each fails.
+site: $(VENV)/.dev
+	$(BIN)/python -m mkdocs build --strict
+
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) build dist

@@ -194,6 +194,14 @@ def test_a_fix_without_a_setting_worth_trying_is_refused():
     assert found == [] and refused[0].reason == "It has no setting worth trying."
 
 
+def test_a_step_that_no_finding_explains_does_not_end_the_run():
+    """A program that infers ended in a traceback: what the tree named had no finding of its own."""
+    diagnosis = replace(DIAGNOSIS, bottleneck="cpu", detail="cpu-execution")
+    exact = replace(CATALOGUE["threads"], keeps_results="exactly", treats=("compute",))
+    (only,), _ = candidates(recording(), diagnosis, {"threads": exact})
+    assert only.fixes.first == "threads"
+
+
 def test_findings_may_name_a_fix_themselves():
     diagnosis = Diagnosis(
         bottleneck="cpu",

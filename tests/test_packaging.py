@@ -45,6 +45,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_index_would_take_it(built: Path) -> None:
+    pytest.importorskip("twine")
+    files = [str(path) for path in built.iterdir()]
+    run(sys.executable, "-m", "twine", "check", "--strict", *files, cwd=ROOT)
+
+
 def _required(distribution: metadata.Distribution) -> Iterator[str]:
     for text in distribution.requires or []:
         requirement = Requirement(text)

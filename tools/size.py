@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 ONE_FILE_EACH = ("checks", "fixes")  # these rooms grow by a file for each check or fix
 VAGUE = {"one", "found", "seen", "those", "others", "what", "said"}
 GENERATED = re.compile(
-    r"docs/(checks|fixes)/|docs/(report|catalogue|agents|frameworks|decisions/faults)\.md"
+    r"docs/(checks|fixes)/|docs/(report|catalogue|agents|cli|frameworks|decisions/faults)\.md"
 )
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -25,7 +25,6 @@ from torchdoctor.words.figures import clean
 
 app = typer.Typer(
     name="torchdoctor",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Why is this PyTorch training slow, what exactly should change, and how much faster "

@@ -1,0 +1,92 @@
+"""The tutorials' commands, each run on its page's own program, in little time."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic_traces import every_branch
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+_PROGRAM = re.compile(r'```python title="(\w+\.py)"\n(.*?)```', re.DOTALL)
+_SECONDS = "40s"
+# 5, 6: a slow machine does not get far in it. What a result should say, other tests look at.
+_EXPECTED = (0, 5, 6)
+
+
+def _commands(page: Path) -> list[list[str]]:
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    lines = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [shlex.split(line) for line in lines]
+
+
+def _small(words: list[str]) -> list[str]:
+    """Return a command that takes little time: what it measures is not looked at."""
+    words = list(words)
+    if words[1] in ("run", "gate"):
+        if "--budget" in words:
+            words[words.index("--budget") + 1] = _SECONDS
+        else:
+            words[2:2] = ["--budget", _SECONDS]
+    return words
+
+
+def _place(page: Path, folder: Path) -> None:
+    """Write the page's program, and what its commands name, into a repository of their own."""
+    for name, source in _PROGRAM.findall(page.read_text(encoding="utf-8")):
+        (folder / name).write_text(source)
+    shutil.copytree(ROOT / "sample_workloads", folder / "sample_workloads")
+    if not (folder / "train.py").exists():
+        shutil.copy(ROOT / "sample_workloads" / "single_tensor_optimizer.py", folder / "train.py")
+    (folder / "ranks").mkdir()
+    for rank in range(2):
+        (folder / "ranks" / f"rank{rank}.json").write_bytes(every_branch().text())
+    (folder / ".gitignore").write_text("torchdoctor-runs/\n")
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        own = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
+        subprocess.run(["git", *own, *arguments], cwd=folder, check=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_is_one_of_ours_or_of_pip(page: Path) -> None:
+    assert _commands(page)
+    assert {words[0] for words in _commands(page)} <= {"torchdoctor", "pip"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    _place(page, tmp_path)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    home = {"HOME": str(tmp_path / "home"), "SHELL": "/bin/bash", "PYTHONPATH": str(ROOT)}
+    (tmp_path / "home").mkdir()
+    environment = {**os.environ, **home, "PATH": path}
+    for words in _commands(page):
+        if words[0] != "torchdoctor" or words[1] == "--install-completion":
+            continue  # installing is tested with the wheel, completion with a shell of its own
+        if "torchrun" in words and shutil.which("torchrun", path=path) is None:
+            pytest.skip("no torchrun beside this Python")
+        if words[1] == "patch" and not _patch(tmp_path, environment):
+            continue
+        command = [sys.executable, "-m", "torchdoctor", *_small(words)[1:]]
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode in _EXPECTED, f"{shlex.join(words)}\n{ran.stdout}\n{ran.stderr}"
+
+
+def _patch(folder: Path, environment: dict[str, str]) -> bool:
+    """Whether the newest run has a patch: in so little time it may have none."""
+    command = [sys.executable, "-m", "torchdoctor", "patch"]
+    ran = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return ran.stdout.startswith("---")
