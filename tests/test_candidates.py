@@ -233,9 +233,7 @@ def test_what_no_run_can_apply_is_neither_tried_nor_refused_where_it_is_called_f
 
 
 def test_advice_on_training_waits_for_the_users_word():
-    advice = {
-        "lr": fix((), training=TrainingAdvice(trial="loss", costs="x."), keeps="changes training")
-    }
+    advice = {"lr": fix((), training=TrainingAdvice(costs="x."), keeps="changes training")}
     _, refused = candidates(recording(), DIAGNOSIS, advice)
     assert "--allow-training-changes" in refused[0].reason
     chosen, refused = candidates(recording(), DIAGNOSIS, advice, allow_training_changes=True)
