@@ -39,6 +39,7 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.installed
 	$(BIN)/python tools/catalogue_pages.py docs
 	$(BIN)/python tools/record_schema.py docs
+	$(BIN)/python tools/room_drawings.py
 
 clean:
 	rm -rf $(VENV) build dist
