@@ -429,3 +429,13 @@ def test_a_fix_of_one_platform_is_refused_on_another_with_the_reason():
     tuned = {"tf32": replace(CATALOGUE["fused"], platforms=("cuda", "rocm"), file="tf32.py")}
     _, (refused,) = candidates(there, DIAGNOSIS, tuned)
     assert refused.reason == "It is for CUDA and ROCm. The program trains on npu."
+
+
+def test_a_bottleneck_without_a_finding_of_its_own_ends_no_run():
+    """The tree names the host, and no check explains it; a finding beside it calls for a fix."""
+    beside = Finding(check="too-many-threads", share_of_step=0.3)
+    diagnosis = Diagnosis(bottleneck="cpu", detail=None, findings=[beside])
+    threads = {"threads": fix(("too-many-threads",), keeps="exactly")}
+    chosen, refused = candidates(recording(), diagnosis, threads)
+    assert [candidate.fixes.first for candidate in chosen] == ["threads"]
+    assert refused == []
