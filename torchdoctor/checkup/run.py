@@ -39,6 +39,7 @@ from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.reports.status import StatusFile
 from torchdoctor.reports.summary import summarized
+from torchdoctor.reports.verdict import trace_doubts
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
@@ -310,7 +311,7 @@ class _Checkup(RunResults):
         trace = chosen.statistics
         # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
         expected = not self.recording.environment.gpus and not trace.has_device
-        self.doubts += [x for x in trace.doubts if not (expected and "GPU events" in x)]
+        self.doubts += [x for x in trace_doubts(trace) if not (expected and "GPU events" in x)]
         processes = profiled.added_to(self.recording.processes, trace.path)
         self.recording = replace(self.recording, trace=trace, processes=processes, ranks=ranks)
         return observation
