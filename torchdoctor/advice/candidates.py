@@ -72,10 +72,9 @@ def candidates(
             reason = "left out by --skip"
         if reason is None and fixes is None:
             reason = too_little
-        called_for = any(_calls_for(finding, fix, treats) for finding in diagnosis.findings)
         offered_as_code = fix.offered_as_code(recording)
         waits_for_call = offered_as_code or (fixes is None and fix.needs_finding)
-        if reason is None and treats and waits_for_call and not called_for:
+        if reason is None and waits_for_call and _is_uncalled(fix, treats, diagnosis):
             reason = "No finding calls for it."
         if reason is None and offered_as_code:
             continue  # the report offers it as code
@@ -88,9 +87,7 @@ def candidates(
         most = bound.speedup if bound is not None else None
         ceiling = _speedup_without(prospect.share, most)
         if fixes is not None and too_little is not None:
-            # Who names a fix wants it measured, whatever it gains.
-            most = None
-            ceiling = None
+            most = ceiling = None  # who names a fix wants it measured, whatever it gains
         tier, *order = _order(fix, prospect, ceiling, len(included), diagnosis)
         for number, fix_set in enumerate(_with_company(ident, settings, fix, recording, allowed)):
             # A fix that goes with it works elsewhere in the step.
@@ -123,6 +120,11 @@ def _needs_permission(fix: FixSpec, recording: Recording) -> bool:
         return False
     # What is shown and never run is for the user to decide.
     return fix.training is not None or not fix.offered_as_code(recording)
+
+
+def _is_uncalled(fix: FixSpec, treats: Collection[str], diagnosis: Diagnosis) -> bool:
+    """Return True if a fix treats checks, and no finding calls for it."""
+    return bool(treats) and not any(_calls_for(x, fix, treats) for x in diagnosis.findings)
 
 
 def _calls_for(finding: Finding, fix: FixSpec, treats: Collection[str]) -> bool:
