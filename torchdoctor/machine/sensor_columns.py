@@ -17,7 +17,11 @@ Columns = NDArray[np.float64]
 Times = NDArray[np.int64]
 
 _OF_A_GPU = (
-    *("gpu_utilization", "gpu_memory_bytes", "gpu_power_w", "gpu_sm_clock_mhz", "gpu_throttle"),
+    "gpu_utilization",
+    "gpu_memory_bytes",
+    "gpu_power_w",
+    "gpu_sm_clock_mhz",
+    "gpu_throttle",
     "gpu_others",
 )
 _STEADY = 0.25  # of the mean rise: what grows with each step rises by as much in each quarter

@@ -18,7 +18,13 @@ from .nested import innermost, nested_bytes, shapes
 _MOST_SHAPES = 8
 _STARTING = 2  # batches of each worker
 _COUNTED = (
-    *("iterators", "batches", "samples", "overtaken", "overtaken_s", "looks", "taken_over_s"),
+    "iterators",
+    "batches",
+    "samples",
+    "overtaken",
+    "overtaken_s",
+    "looks",
+    "taken_over_s",
     "awaited_s",
 )
 
