@@ -70,7 +70,9 @@ def explain(ident: str) -> str:
         )
     spec = names[ident]
     page = _check_page(spec) if isinstance(spec, CheckSpec) else _fix_page(spec)
-    return f"{ident} is a part of {spec.ident}.\n\n{page}" * (ident in spec.also_known_as) or page
+    if ident in spec.also_known_as:
+        return f"{ident} is a part of {spec.ident}.\n\n{page}"
+    return page
 
 
 def why(ident: str) -> str | None:

@@ -354,7 +354,8 @@ class _Checkup(RunResults):
         left_s, least_s = self._left(), _LEAST_TRIALS_S + observation.start_s
         if left_s < least_s:
             # Of more time, shares go to observing and, where it is still to come, to profiling.
-            free = 1 - _OBSERVE_MOST - _PROFILE_SHARE * (self.recording.trace is None)
+            profile_share = _PROFILE_SHARE if self.recording.trace is None else 0.0
+            free = 1 - _OBSERVE_MOST - profile_share
             enough_s = ((1 - _OBSERVE_MOST) * wanted.budget_s + least_s - left_s) / free
             self.no_trials_reason = (
                 f"Observing left {max(left_s, 0):.0f} s of the budget of {wanted.budget_s:.0f} s, "

@@ -199,8 +199,10 @@ class Overtaken:
         known, now = self._known, time.perf_counter()
         if ready is not None:
             known.looks += 1
-            known.taken_over_s += (now - began_s) * ready
-            known.awaited_s += (now - began_s) * (not ready)
+            if ready:
+                known.taken_over_s += now - began_s
+            else:
+                known.awaited_s += now - began_s
         if not self._in_order:
             return
         if wanted != self._wanted:
