@@ -24,9 +24,9 @@ def unpacks_literal(node: ast.expr) -> bool:
 def shapes(code: str) -> Iterator[tuple[int, str]]:
     """Yield line and name of each shape."""
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            if is_truth(node.left) or is_truth(node.right):
-                yield node.lineno, "a boolean used as a number"
+        product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+        if product and (is_truth(node.left) or is_truth(node.right)):
+            yield node.lineno, "a boolean used as a number"
         elements: list[ast.expr] = []
         if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
             elements = node.elts
