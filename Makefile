@@ -40,6 +40,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python tools/catalogue_pages.py docs
 	$(BIN)/python tools/record_schema.py docs
 	$(BIN)/python tools/site_pages.py docs
+	$(BIN)/python tools/room_drawings.py
 
 # A link that leads nowhere, a page that no menu has, an anchor that is gone: each fails.
 site: $(VENV)/.dev

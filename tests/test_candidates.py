@@ -241,9 +241,7 @@ def test_what_no_run_can_apply_is_neither_tried_nor_refused_where_it_is_called_f
 
 
 def test_advice_on_training_waits_for_the_users_word():
-    advice = {
-        "lr": fix((), training=TrainingAdvice(trial="loss", costs="x."), keeps="changes training")
-    }
+    advice = {"lr": fix((), training=TrainingAdvice(costs="x."), keeps="changes training")}
     _, refused = candidates(recording(), DIAGNOSIS, advice)
     assert "--allow-training-changes" in refused[0].reason
     chosen, refused = candidates(recording(), DIAGNOSIS, advice, allow_training_changes=True)
@@ -466,8 +464,11 @@ def test_the_cure_of_a_large_measured_part_is_owed_a_trial_whatever_the_branch(s
     assert named["workers"] == "cost"  # it treats the branch
 
 
-def test_a_bottleneck_without_a_finding_of_its_own_stops_no_search():
-    free = {"free": replace(fix(("compute",), keeps="exactly"), file="free.py")}
-    diagnosis = Diagnosis(bottleneck="cpu", findings=[Finding(check="compute", share_of_step=0.5)])
-    found, _ = candidates(recording(), diagnosis, free)
-    assert [c.fixes.first for c in found] == ["free"]
+def test_a_bottleneck_without_a_finding_of_its_own_ends_no_run():
+    """The tree names the host, and no check explains it; a finding beside it calls for a fix."""
+    beside = Finding(check="too-many-threads", share_of_step=0.3)
+    diagnosis = Diagnosis(bottleneck="cpu", detail=None, findings=[beside])
+    threads = {"threads": fix(("too-many-threads",), keeps="exactly")}
+    chosen, refused = candidates(recording(), diagnosis, threads)
+    assert [candidate.fixes.first for candidate in chosen] == ["threads"]
+    assert refused == []

@@ -74,7 +74,7 @@ def test_with_the_fix_on_a_gpu(ident: str, tmp_path: Path) -> None:
     assert ran.stdout == EXAMPLES[ident].with_fix
 
 
-ADVICE = {i: fix for i, fix in FIXES.items() if fix.training is not None}
+ADVICE = {i: fix for i, fix in catalogue.fixes().items() if fix.training is not None}
 SHOWN = {**BY_HAND, **ADVICE}  # as code, whatever a run makes of it
 OFFERS = [(i, n) for i, fix in SHOWN.items() for n in range(len(fix.offers))]
 REFUSALS = [(i, n) for i, fix in SHOWN.items() for n in range(len(fix.refusals))]

@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from samples import SAMPLES
 
-from torchdoctor.reports import terminal
-from torchdoctor.reports.formats import document, rendered
+from torchdoctor.reports.formats import rendered
 
 GOLD = Path(__file__).parent / "gold"
 CASES = [
     *((f"{name}.100.txt", name, {"full": False}) for name in SAMPLES),
-    *((f"{name}.80.txt", name, {"full": False, "width": 80}) for name in SAMPLES),
     ("loader_bound.details.txt", "loader_bound", {}),
     ("compute_bound.details.txt", "compute_bound", {}),
     ("nothing_found.details.txt", "nothing_found", {}),
@@ -34,12 +32,6 @@ def approved(file: str, text: str) -> None:
 @pytest.mark.parametrize(("file", "name", "how"), CASES, ids=[case[0] for case in CASES])
 def test_output_is_as_it_was_approved(file, name, how) -> None:
     approved(file, rendered(SAMPLES[name](), **{"format": "terminal", **how}))
-
-
-@pytest.mark.parametrize("name", ["loader_bound", "nothing_found"])
-def test_colour_is_as_it_was_approved(name) -> None:
-    made = document(SAMPLES[name]())
-    approved(f"{name}.colour.txt", terminal.render(made, 100, False, "standard"))
 
 
 @pytest.mark.parametrize("width", [80, 100])

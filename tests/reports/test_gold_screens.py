@@ -1,6 +1,6 @@
 """The first screens of every recorded trace and every sample workload, word for word.
 
-One file each: at 100 and 80 columns, without and with colour. The workloads' are of stored reports
+One file each, at 100 columns without colour. The workloads' are of stored reports
 (`workloads.json.gz`), the traces' of the traces themselves, which lie outside the project.
 
 After a wanted change: TORCHDOCTOR_UPDATE_GOLD=1 python -m pytest tests/reports -k gold
@@ -44,14 +44,9 @@ def is_one_screen(shown: Document, most_lines: int) -> None:
         assert all(len(line) <= width for line in lines), [x for x in lines if len(x) > width]
 
 
-def variants(shown: Document) -> str:
-    """The screen in each width, without and with colour, below each other."""
-    return "\n".join(
-        f"==== {width} columns{', colour' * bool(colours)}\n"
-        + terminal.render(shown, width, False, colours)
-        for colours in (None, "standard")
-        for width in (100, 80)
-    )
+def screen(shown: Document) -> str:
+    """Return the screen as it is approved: 100 columns, without colour."""
+    return terminal.render(shown, 100, False)
 
 
 def test_each_sample_workload_has_its_stored_report() -> None:
@@ -68,7 +63,7 @@ def test_the_screen_of_a_trace_is_as_it_was_approved(name: str) -> None:
         recorded_traces.path(name)
         report = recorded_traces.report(name)
     shown = document(report)
-    approved(f"traces/{name}.txt", variants(shown))
+    approved(f"traces/{name}.txt", screen(shown))
     is_one_screen(shown, 40)
 
 
@@ -76,7 +71,7 @@ def test_the_screen_of_a_trace_is_as_it_was_approved(name: str) -> None:
 def test_the_screen_of_a_sample_workload_is_as_it_was_approved(name: str) -> None:
     report = decode_report(json.dumps(stored()[name]))
     shown = document(report, "/home/ada/torchdoctor")
-    approved(f"workloads/{name}.txt", variants(shown))
+    approved(f"workloads/{name}.txt", screen(shown))
     is_one_screen(shown, 40)
 
 
@@ -85,7 +80,7 @@ def test_the_screen_of_a_comparison_is_as_it_was_approved() -> None:
     for name in names:
         recorded_traces.path(name)
     shown = comparison.document(compare(*map(recorded_traces.report, names), names))
-    approved("traces_compared.txt", variants(shown))
+    approved("traces_compared.txt", screen(shown))
     is_one_screen(shown, 15)
 
 
@@ -96,5 +91,5 @@ def test_the_screen_of_a_gate_is_as_it_was_approved() -> None:
     ]
     doubts = ["Other programs kept 1.6 of 2 usable CPUs busy.", "The second doubt."]
     full = replace(GATE, metrics=[*GATE.metrics, *others], doubts=doubts)
-    approved("gate.txt", variants(gate.document(full)))
+    approved("gate.txt", screen(gate.document(full)))
     is_one_screen(gate.document(full), 15)

@@ -103,9 +103,7 @@ def test_a_figure_that_nobody_measured_is_said(where, value) -> None:
 def test_a_loss_that_falls_further_with_a_fix_is_read_back() -> None:
     """The difference of losses has an interval too, which may lie below 0."""
     lower = LossComparison(steps=9, pairs=2, difference=-0.2, low=-0.3, high=-0.1)
-    trial = TrainingTrial(
-        fix="amp", kind="loss", verdict="better", sentence="Lower.", comparison=lower
-    )
+    trial = TrainingTrial(fix="amp", verdict="better", sentence="Lower.", comparison=lower)
     report = dataclasses.replace(loader_bound(), training_trials=[trial])
     assert decode_report(encode(report)) == report
 

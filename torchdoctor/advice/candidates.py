@@ -6,7 +6,7 @@ short has tried what matters.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchdoctor.advice import catalogue
@@ -54,55 +54,82 @@ def candidates(
     allow_training_changes: bool = False,
 ) -> tuple[list[Candidate], list[Refused]]:
     """Return candidates in the order to try, and other fixes with reasons; `fixes`: these alone."""
+    wanted = [ident for ident in catalogue if fixes is None or ident in fixes]
     allowed = set(catalogue if fixes is None else fixes) - set(skip)
     ranked: list[tuple[tuple[float, ...], Candidate]] = []
     refused: list[Refused] = []
-    for ident in catalogue if fixes is None else [x for x in catalogue if x in fixes]:
+    for ident in wanted:
         fix = catalogue[ident]
-        included = [catalogue[other] for other in fix.includes(recording)]
-        treats = {*fix.treats, *(check for other in included for check in other.treats)}
         reason = fix.refusal(recording)
         touched = fix.touches(recording) if reason is None else None
+        included = [catalogue[other] for other in fix.includes(recording)]
+        treats = _checks_treated(fix, included)
         prospect = _prospect(fix, touched, treats, recording, diagnosis)
-        offered = fix.offered_as_code(recording)
-        # What is shown and never run is for the user to decide.
-        runs = fix.training is not None or not offered
-        changes = runs and fix.keeps_results == "changes training" and not allow_training_changes
-        if reason is None and changes:
+        too_little = _too_little(touched, prospect.share)
+        if reason is None and _needs_permission(fix, recording) and not allow_training_changes:
             reason = "It changes training: needs --allow-training-changes."
-        reason = "left out by --skip" if ident in skip else reason
+        if ident in skip:
+            reason = "left out by --skip"
         if reason is None and fixes is None:
-            reason = _too_little(touched, prospect.share)
-        called_for = any(ident in f.fixes or f.check in treats for f in diagnosis.findings)
-        wants_call = offered or (fixes is None and fix.needs_finding)
-        if reason is None and treats and wants_call and not called_for:
+            reason = too_little
+        offered_as_code = fix.offered_as_code(recording)
+        waits_for_call = offered_as_code or (fixes is None and fix.needs_finding)
+        if reason is None and waits_for_call and _is_uncalled(fix, treats, diagnosis):
             reason = "No finding calls for it."
-        if reason is None and offered:
+        if reason is None and offered_as_code:
             continue  # the report offers it as code
-        tried = [] if reason else fix.settings(recording)
-        if not tried:
-            lacks = reason or "It has no setting worth trying."
-            refused.append(Refused(fixes=FixSet.of(ident), reason=lacks))
+        settings = fix.settings(recording) if reason is None else []
+        if not settings:
+            reason = reason or "It has no setting worth trying."
+            refused.append(Refused(fixes=FixSet.of(ident), reason=reason))
             continue
         bound = bound_of(touched, recording.trace)
-        speedup = bound.speedup if bound is not None else None
-        ceiling = _speedup_without(prospect.share, speedup)
-        if fixes is not None and _too_little(touched, prospect.share) is not None:
-            speedup, ceiling = None, None  # who names a fix wants it measured, whatever it gains
+        most = bound.speedup if bound is not None else None
+        ceiling = _speedup_without(prospect.share, most)
+        if fixes is not None and too_little is not None:
+            most = ceiling = None  # who names a fix wants it measured, whatever it gains
         tier, *order = _order(fix, prospect, ceiling, len(included), diagnosis)
-        for number, tried_set in enumerate(_with_company(ident, tried, fix, recording, allowed)):
-            alone = tried_set.only is not None
+        for number, fix_set in enumerate(_with_company(ident, settings, fix, recording, allowed)):
+            # A fix that goes with it works elsewhere in the step.
+            is_alone = fix_set.only is not None
             candidate = Candidate(
-                fixes=tried_set,
+                fixes=fix_set,
                 ceiling=ceiling,
-                # A fix that goes with it works elsewhere in the step.
-                bound=speedup if alone else None,
+                bound=most if is_alone else None,
                 reason=prospect.reason,
                 named=prospect.named,
             )
             # A second setting waits until the next tier's first ones had their turn.
-            ranked.append(((tier + number, *order, len(ranked)), candidate))
-    return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])], refused
+            rank = (tier + number, *order, len(ranked))
+            ranked.append((rank, candidate))
+    ranked.sort(key=lambda pair: pair[0])
+    return [candidate for _, candidate in ranked], refused
+
+
+def _checks_treated(fix: FixSpec, included: Sequence[FixSpec]) -> set[str]:
+    """Return the ids of the checks that a fix treats, by itself or by a fix within it."""
+    treats = set(fix.treats)
+    for other in included:
+        treats.update(other.treats)
+    return treats
+
+
+def _needs_permission(fix: FixSpec, recording: Recording) -> bool:
+    """Return True if the user has to allow a fix, as a trial of it changes training."""
+    if fix.keeps_results != "changes training":
+        return False
+    # What is shown and never run is for the user to decide.
+    return fix.training is not None or not fix.offered_as_code(recording)
+
+
+def _is_uncalled(fix: FixSpec, treats: Collection[str], diagnosis: Diagnosis) -> bool:
+    """Return True if a fix treats checks, and no finding calls for it."""
+    return bool(treats) and not any(_calls_for(x, fix, treats) for x in diagnosis.findings)
+
+
+def _calls_for(finding: Finding, fix: FixSpec, treats: Collection[str]) -> bool:
+    """Return True if a finding names a fix, or is of a check that the fix treats."""
+    return fix.ident in finding.fixes or finding.check in treats
 
 
 def _too_little(touched: Touches, share: float | None) -> str | None:
@@ -143,46 +170,73 @@ def _prospect(
     diagnosis: Diagnosis,
 ) -> _Prospect:
     """Return what a fix could gain, by what it treats and what it touches."""
-    treated = [f for f in diagnosis.findings if f.check in treats or fix.ident in f.fixes]
-    known = [(x.share_of_step, x.check) for x in treated if x.share_of_step is not None]
-    share: float | None = None
-    if known:
-        # Findings overlap (waiting for data, and why): the largest, not the sum.
-        share, ident = max(known, key=lambda pair: pair[0])
-        check, tier = catalogue.checks().get(ident), 1
-        prefix = check.share_prefix if check else ""
-        reason = f"treats {ident}, {prefix}{100 * share:.0f} % of the step"
-    elif treated:
-        tier, reason = 2, f"treats {', '.join(f.check for f in treated)}"
-    else:
-        tier, reason = 3, "no finding points to it, but it may help"
-        shares = [_most_share(check, recording) for check in map(catalogue.checks().get, treats)]
-        share = None if None in shares else max((x for x in shares if x is not None), default=None)
-    if any(f.check == diagnosis.detail for f in treated):
+    treated = [finding for finding in diagnosis.findings if _calls_for(finding, fix, treats)]
+    tier, share, reason = _by_findings(treated, treats, recording)
+    if any(finding.check == diagnosis.detail for finding in treated):
         tier = 0
-        # Of a setting only the branch is known; what treats the branch itself may end all of it.
-        whole = any(each and each.question for each in map(catalogue.checks().get, treats))
-        if share is None or (whole and not recording.has_gpu):
-            branch = getattr(recording.shares, diagnosis.bottleneck, None)
-            share = max((x for x in (share, branch) if x is not None), default=None)
+        share = _share_of_cause(share, treats, recording, diagnosis)
     most = share_saved(touched) if touched is not None else None
     if most is not None and (share is None or share > most):
         share = most
-        tier = tier if most >= _MAIN_SHARE else max(tier, 1)
+        if most < _MAIN_SHARE:
+            tier = max(tier, 1)
     # Beside the tree's first yes a mistake, whose end costs no result and no set-up, may cost more.
-    named_shares = [
-        f.share_of_step or 0.0 for f in diagnosis.findings if f.check == diagnosis.detail
-    ]
-    for_nothing = tier == 1 and fix.risk == 0 and not fix.setup_s
-    if for_nothing and (share or 0.0) > max([_MAIN_SHARE, *named_shares]):
+    causes = [finding for finding in diagnosis.findings if finding.check == diagnosis.detail]
+    largest_cause = max((finding.share_of_step or 0.0 for finding in causes), default=0.0)
+    costs_nothing = fix.risk == 0 and not fix.setup_s
+    if tier == 1 and costs_nothing and (share or 0.0) > max(_MAIN_SHARE, largest_cause):
         tier = 0
-    setting = any(f.severity == "high" and f.share_of_step is None for f in treated)
-    causes = (f.share_of_step or 1.0 for f in diagnosis.findings if f.check == diagnosis.detail)
-    works_on_most = (most or 0.0) >= _MOST_OF_STEP and max(causes, default=0.0) < _MAIN_SHARE
-    kind = "setting" if setting else "cost" if works_on_most or not tier else ""
     if _is_cure_of_large_part(fix, treated, share):
-        kind = "measured"
-    return _Prospect(tier=tier, share=share, reason=reason, named=kind)
+        named = "measured"
+    else:
+        named = _named_for(tier, most, treated, causes)
+    return _Prospect(tier=tier, share=share, reason=reason, named=named)
+
+
+def _by_findings(
+    treated: Sequence[Finding], treats: Collection[str], recording: Recording
+) -> tuple[int, float | None, str]:
+    """Return the tier, the share and the reason that the findings alone give."""
+    known = [finding for finding in treated if finding.share_of_step is not None]
+    if known:
+        # Findings overlap (waiting for data, and why): the largest, not the sum.
+        largest = max(known, key=lambda finding: finding.share_of_step or 0.0)
+        share = largest.share_of_step or 0.0
+        check = catalogue.checks().get(largest.check)
+        prefix = check.share_prefix if check else ""
+        return 1, share, f"treats {largest.check}, {prefix}{100 * share:.0f} % of the step"
+    if treated:
+        names = ", ".join(finding.check for finding in treated)
+        return 2, None, f"treats {names}"
+    shares = [_most_share(catalogue.checks().get(ident), recording) for ident in treats]
+    most = None
+    if None not in shares:
+        most = max((share for share in shares if share is not None), default=None)
+    return 3, most, "no finding points to it, but it may help"
+
+
+def _share_of_cause(
+    share: float | None, treats: Collection[str], recording: Recording, diagnosis: Diagnosis
+) -> float | None:
+    """Return the share that a fix of the bottleneck's cause may take away."""
+    # Of a setting only the branch is known; what treats the branch itself may end all of it.
+    checks = [catalogue.checks().get(ident) for ident in treats]
+    treats_branch = any(check is not None and check.question for check in checks)
+    if share is not None and not (treats_branch and not recording.has_gpu):
+        return share
+    branch = getattr(recording.shares, diagnosis.bottleneck, None)
+    return max((part for part in (share, branch) if part is not None), default=None)
+
+
+def _named_for(
+    tier: int, most: float | None, treated: Sequence[Finding], causes: Sequence[Finding]
+) -> str:
+    """Return why a fix is named (`Candidate.named`): a setting, a cost, or neither."""
+    if any(finding.severity == "high" and finding.share_of_step is None for finding in treated):
+        return "setting"
+    largest_cause = max((finding.share_of_step or 1.0 for finding in causes), default=0.0)
+    works_on_most = (most or 0.0) >= _MOST_OF_STEP and largest_cause < _MAIN_SHARE
+    return "cost" if works_on_most or tier == 0 else ""
 
 
 def _is_cure_of_large_part(fix: FixSpec, treated: Collection[Finding], share: float | None) -> bool:

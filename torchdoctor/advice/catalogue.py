@@ -22,7 +22,7 @@ _APPLIED = {
     "between steps": "while the program trains, between two of its steps; it can be taken back",
     "by hand": "by you, in the source or the command; no run of torchdoctor applies it",
 }
-_TRIED_APART = "by {}, with --allow-training-changes, after the fixes for speed"
+_TRIED_APART = "by loss, with --allow-training-changes, after the fixes for speed"
 _PACKAGE = Path(__file__).parent.parent
 _PUBLISHED = parsed_toml(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
 _Spec = TypeVar("_Spec", bound=CatalogueEntry)
@@ -70,7 +70,9 @@ def explain(ident: str) -> str:
         )
     spec = names[ident]
     page = _check_page(spec) if isinstance(spec, CheckSpec) else _fix_page(spec)
-    return f"{ident} is a part of {spec.ident}.\n\n{page}" * (ident in spec.also_known_as) or page
+    if ident in spec.also_known_as:
+        return f"{ident} is a part of {spec.ident}.\n\n{page}"
+    return page
 
 
 def why(ident: str) -> str | None:
@@ -148,7 +150,7 @@ def _fix_page(fix: FixSpec) -> str:
         "Treats": ", ".join(fix.treats) or "nothing that slows a step",
         "Keeps results": f"{fix.keeps_results} (risk {fix.risk}){but}",
         "Applied": f"{fix.applied} ({_APPLIED[fix.applied]})",
-        "Tried": _TRIED_APART.format(fix.training.trial) if fix.training else "",
+        "Tried": _TRIED_APART if fix.training and not fix.untried else "",
         "Not tried in a run": fix.untried,
         "No bound is told": fix.unbounded,
         "Also known as": ", ".join(fix.also_known_as),

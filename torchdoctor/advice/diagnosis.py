@@ -92,7 +92,8 @@ def _walk(
     def ask(branch: str, value: float | None, unknown: str, **asked: Any) -> None:
         answer = unknown if value is None else "yes" if value >= asked["threshold"] else "no"
         path.append(Question(answer=answer, value=value, **asked))
-        high.extend([(branch, value)] * (answer == "yes"))
+        if answer == "yes":
+            high.append((branch, value))
 
     for check in tree(checks):
         asked = check.question
@@ -135,7 +136,12 @@ def _leading(
     if shares.gpu is None or len(waits) < 2:
         return high[0]
     blocked = max((dict(high).get("memcpy") or 0.0) - (shares.memcpy or 0.0), 0.0)
-    return max(waits, key=lambda x: (x[1] or 0.0) - blocked * (x[0] == "cpu"))
+
+    def unblocked_share(branch_share: tuple[str, float | None]) -> float:
+        branch, share = branch_share
+        return (share or 0.0) - (blocked if branch == "cpu" else 0.0)
+
+    return max(waits, key=unblocked_share)
 
 
 def _findings(

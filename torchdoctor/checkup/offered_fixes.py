@@ -11,7 +11,7 @@ from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_dif
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.outcomes import most_promising, value_of
 from torchdoctor.trials.outcome import SAME_TRAINING
-from torchdoctor.words import Diagnosis, Location, RecommendedFix, Recording, TrainingTrial, Trial
+from torchdoctor.words import Diagnosis, Location, RecommendedFix, Recording, Trial
 from torchdoctor.words.specs import FixSpec
 
 _MOST_UNDECIDED = 2
@@ -202,7 +202,6 @@ def advice(
     rows: Sequence[Trial],
     recording: Recording,
     fixes: Mapping[str, FixSpec],
-    tried: Sequence[TrainingTrial] = (),
 ) -> list[RecommendedFix]:
     """Return advice on training itself: not about speed, and only where it was not refused."""
     known = {row.fixes.only for row in rows}
@@ -210,16 +209,8 @@ def advice(
     for ident, spec in fixes.items():
         if spec.training is None or ident in known or spec.refusal(recording):
             continue
-        settings: dict[str, Any] = {}  # that launches brought
-        for trial in [trial for trial in tried if trial.fix == ident][:1]:
-            rate = trial.range_test.max_rate if trial.range_test is not None else None
-            settings |= {key: trial.details[key] for key in {"decay"} & trial.details.keys()}
-            settings |= (
-                {"max_lr": float(f"{rate:.2g}")} if trial.verdict == "found" and rate else {}
-            )
         fix = RecommendedFix(
             fix=ident,
-            settings=settings,
             aim="training",
             standing="offered",
             warning=spec.training.costs,

@@ -90,7 +90,7 @@ def assemble(run: RunResults) -> Report:
     chosen = trials.recommendation.fixes if trials is not None else []
     offered = offered_fixes(run.diagnosis, rows, chosen, recording, fixes)
     if run.settings.allow_training_changes:
-        offered += advice(rows, recording, fixes, run.training)
+        offered += advice(rows, recording, fixes)
     ceilings = trials.ceilings if trials else []
     offered = [_bounded(fix, recording, fixes, ceilings) for fix in offered]
     shown = [*chosen, *offered]

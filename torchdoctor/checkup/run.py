@@ -39,6 +39,7 @@ from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.reports.status import StatusFile
 from torchdoctor.reports.summary import summarized
+from torchdoctor.reports.verdict import trace_doubts
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
@@ -310,7 +311,7 @@ class _Checkup(RunResults):
         trace = chosen.statistics
         # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
         expected = not self.recording.environment.gpus and not trace.has_device
-        self.doubts += [x for x in trace.doubts if not (expected and "GPU events" in x)]
+        self.doubts += [x for x in trace_doubts(trace) if not (expected and "GPU events" in x)]
         processes = profiled.added_to(self.recording.processes, trace.path)
         self.recording = replace(self.recording, trace=trace, processes=processes, ranks=ranks)
         return observation
@@ -353,7 +354,8 @@ class _Checkup(RunResults):
         left_s, least_s = self._left(), _LEAST_TRIALS_S + observation.start_s
         if left_s < least_s:
             # Of more time, shares go to observing and, where it is still to come, to profiling.
-            free = 1 - _OBSERVE_MOST - _PROFILE_SHARE * (self.recording.trace is None)
+            profile_share = _PROFILE_SHARE if self.recording.trace is None else 0.0
+            free = 1 - _OBSERVE_MOST - profile_share
             enough_s = ((1 - _OBSERVE_MOST) * wanted.budget_s + least_s - left_s) / free
             self.no_trials_reason = (
                 f"Observing left {max(left_s, 0):.0f} s of the budget of {wanted.budget_s:.0f} s, "

@@ -60,12 +60,17 @@ class RunSettings:
         ):
             if value not in (None, ""):
                 words += [name, str(value)]
-        words += ["--no-fixes"] * self.no_fixes
-        words += ["--allow-training-changes"] * self.allow_training_changes
-        words += ["--no-sandbox"] * (not self.sandbox)
-        words += ["--network", "off"] * (not self.network)
-        words += ["--cold"] * self.cold
-        return words + ["--in-turns"] * (not self.side_by_side)
+        switches = {
+            "--no-fixes": self.no_fixes,
+            "--allow-training-changes": self.allow_training_changes,
+            "--no-sandbox": not self.sandbox,
+            "--cold": self.cold,
+            "--in-turns": not self.side_by_side,
+        }
+        words += [option for option, is_on in switches.items() if is_on]
+        if not self.network:
+            words += ["--network", "off"]
+        return words
 
     def wanted(self) -> dict[str, FixSpec]:
         """Return the fixes that --fixes and --skip leave, by id."""

@@ -37,10 +37,9 @@ def diagnosed(recording: Recording, trace: TraceStatistics) -> Diagnosis:
     """Return the diagnosis as far as the trace goes, without what is no part of a usual step."""
     usual = usual_part(recording, trace)
     diagnosis = as_far_as_recorded(diagnose(usual, catalogue.checks(), catalogue.fixes()), trace)
-    if trace.unusual:
-        why = Evidence(fact="unusual", sentence=trace.unusual)
+    if trace.unusual is not None:
         rest_s = (trace.step_s or 0.0) - trace.unusual_s
-        diagnosis = of_the_rest(diagnosis, RestOfRecording(why=why, seconds=rest_s))
+        diagnosis = of_the_rest(diagnosis, RestOfRecording(why=trace.unusual, seconds=rest_s))
     else:
         diagnosis = with_replay(with_waits(diagnosis, trace, recording.ranks), trace)
     return of_window(diagnosis, trace)
@@ -52,9 +51,8 @@ def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosi
         return replace(diagnosis, verdict=Verdict(kind="no_time"))
     if diagnosis.bottleneck == "data_loader":
         return diagnosis
-    if trace.device_missing:
-        why = Evidence(fact="device-missing", sentence=trace.device_missing)
-        return _without_device(diagnosis, why)
+    if trace.device_missing is not None:
+        return _without_device(diagnosis, trace.device_missing)
     launches = any(_LAUNCHES.search(call.name) for call in trace.runtime_calls)
     if not trace.has_device and launches and diagnosis.bottleneck in ("cpu", "other", "none"):
         return _without_device(diagnosis, fact("device-unseen"))

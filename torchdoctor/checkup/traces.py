@@ -18,7 +18,7 @@ from torchdoctor.facts.bounds import bound_of, share_saved
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
-from torchdoctor.reports.verdict import with_sentences
+from torchdoctor.reports.verdict import trace_doubts, with_sentences
 from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, align, read_ranks
 from torchdoctor.trace.timeline import STARTS_UP, annotate
 from torchdoctor.words import (
@@ -253,7 +253,7 @@ def _left_out(doubts: Mapping[str, str]) -> list[str]:
 def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     """Return what is missing for a firm answer: steps, or ranks."""
     steps, world = chosen.statistics.steps, chosen.world_size
-    doubts = chosen.statistics.doubts
+    doubts = trace_doubts(chosen.statistics)
     sentences = [x for x in doubts if STARTS_UP in x or "cut off" in x]
     if not chosen.statistics.has_device and chosen.statistics.device_missing is None:
         sentences.append("The trace holds no event of a GPU.")
@@ -275,13 +275,13 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
 def _doubts(
     ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
 ) -> list[str]:
-    doubts = [*chosen.statistics.doubts, *_too_little(ranks, chosen)]
+    doubts = [*trace_doubts(chosen.statistics), *_too_little(ranks, chosen)]
     if len(ranks) > 1:
         doubts += _whose(ranks, chosen, aligned)
     for rank in ranks:
         if rank is not chosen:
             label = Path(rank.statistics.path).name
-            doubts += [f"{label}: {doubt}" for doubt in rank.statistics.doubts]
+            doubts += [f"{label}: {doubt}" for doubt in trace_doubts(rank.statistics)]
     return list(dict.fromkeys(doubts))
 
 

@@ -52,7 +52,9 @@ def run_in_a_job(text: str, gpus: int) -> int | None:
     if given is not None and given.here is not None:
         return None
     lacks = "command srun was not found" if shutil.which("srun") is None else ""
-    if lacks := lacks or "controller does not answer (sinfo)" * (not asked("sinfo", "--noheader")):
+    if not lacks and not asked("sinfo", "--noheader"):
+        lacks = "controller does not answer (sinfo)"
+    if lacks:
         raise UsageError(f"Slurm's {lacks}: run it where Slurm can be reached, or without --on.")
     name = f"torchdoctor-{secrets.token_hex(4)}"
     environment = {**os.environ, "SLURM_EXIT_ERROR": str(_REFUSED)}

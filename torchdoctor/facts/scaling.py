@@ -1,4 +1,4 @@
-"""Predict what more GPUs and machines would give, from gradients, backward pass and links.
+"""Predict what more GPUs of one machine would give, from gradients, backward pass and links.
 
 The prediction is a model and never called a measurement.
 docs/decisions/scaling-estimate.md gives formulas and reasons.
@@ -15,9 +15,6 @@ from torchdoctor.words.report import PredictedSpeedup, Scaling, ScalingRow
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's bucket_cap_mb
 SLOWEST = 0.4  # of a data sheet's slowest link: as slow as recorded jobs were beside it
 ON_ONE_MACHINE = (2, 4, 8)
-MACHINES = 2
-NETWORKS_GBIT = (10.0, 100.0, 400.0)  # what is sold; that of the user's machines is not known
-GPUS_OF_A_MACHINE = 8  # where it is not known how many there are
 MODELLED = 0.9  # of the time in collectives, or the program exchanges more than gradients
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 TITLE = "More GPUs: predicted, not measured"
@@ -84,19 +81,10 @@ def scaling(recording: Recording) -> Scaling | None:
     figures = (known.gradient_bytes, known.last_bytes, known.alone_s, known.backward_s)
     step = Step(*(figure or 0.0 for figure in figures))
     low, high = known.low_bytes_per_s, known.high_bytes_per_s
-    rows, missing = [], []
     if low and high:
-        rows += [step.row(gpus, low, high) for gpus in ON_ONE_MACHINE]
-    else:
-        missing.append(
-            "what links the GPUs of one machine: no data sheet says it, no collective was measured"
-        )
-    gpus = MACHINES * (len(recording.main.devices) or GPUS_OF_A_MACHINE)
-    for gbit in NETWORKS_GBIT:
-        network = gbit / 8 * 1e9
-        row = step.row(gpus, min(low or network, network), min(high or network, network))
-        rows.append(replace(row, machines=MACHINES, network_gbit_per_s=gbit))
-    return replace(known, rows=rows, missing=missing)
+        return replace(known, rows=[step.row(gpus, low, high) for gpus in ON_ONE_MACHINE])
+    links = "what links the GPUs of one machine: no data sheet says it, no collective was measured"
+    return replace(known, missing=[links])
 
 
 def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
@@ -169,19 +157,18 @@ def scaling_lines(forecast: Scaling | None) -> list[str]:
         f"{row.gpus} GPUs of one machine: {_times(row.ddp)} as many samples as one "
         f"(DistributedDataParallel), {_times(row.fsdp)} (FSDP)"
         for row in forecast.rows
-        if row.machines == 1
     ]
-    return _explained(rows + _machines(forecast), forecast)
+    return _explained(rows, forecast)
 
 
 def comment_lines(forecast: Scaling | None, part: str) -> list[str]:
-    """Return the prediction as comments in a fix's code: of replicas, shards or machines."""
+    """Return the prediction as comments in a fix's code: of replicas or shards."""
     if forecast is None:
         return []
-    here = [row for row in forecast.rows if row.machines == 1]
-    times = [(x.gpus, _times(x.fsdp if part == "shards" else x.ddp)) for x in here]
-    rows = [f"{gpus} GPUs: {gain} as many samples as one" for gpus, gain in times]
-    rows = _machines(forecast) if part == "machines" else rows
+    rows = []
+    for row in forecast.rows:
+        gain = _times(row.fsdp if part == "shards" else row.ddp)
+        rows.append(f"{row.gpus} GPUs: {gain} as many samples as one")
     lines = _explained(rows, forecast)
     return ["# predicted, not measured:", *(f"#   {line}" for line in lines)] if lines else []
 
@@ -190,16 +177,6 @@ def _explained(rows: list[str], forecast: Scaling) -> list[str]:
     """Return rows with what they rest on, and what is not predicted."""
     unknown = [f"not predicted, for want of {lack}" for lack in forecast.missing]
     return [*rows, _UNCHECKED, *unknown, *_grounds(forecast)] if rows else unknown
-
-
-def _machines(forecast: Scaling) -> list[str]:
-    return [
-        f"{MACHINES} machines of {row.gpus // MACHINES} GPUs, if the network gives each "
-        f"{row.network_gbit_per_s:g} Gbit/s: {_times(row.ddp)} as many samples as one GPU "
-        "(DistributedDataParallel)"
-        for row in forecast.rows
-        if row.machines > 1
-    ]
 
 
 def _grounds(forecast: Scaling) -> list[str]:

@@ -13,16 +13,48 @@ from torchdoctor.words import Evidence, Location, Recording, StackSample, fact
 FRAME = re.compile(r"(?P<file>.+\.pyx?)\((?P<line>\d+)\): (?P<function>.+)")
 _LIBRARIES = frozenset(
     (
-        *("torch", "torchvision", "torchaudio", "functorch", "triton", "torchmetrics"),
-        *("numpy", "scipy", "pandas", "PIL", "cv2", "tqdm", "einops", "packaging", "IPython"),
-        *("transformers", "accelerate", "tokenizers", "datasets", "safetensors", "ignite"),
-        *("huggingface_hub", "lightning", "lightning_fabric", "pytorch_lightning", "timm"),
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "functorch",
+        "triton",
+        "torchmetrics",
+        "numpy",
+        "scipy",
+        "pandas",
+        "PIL",
+        "cv2",
+        "tqdm",
+        "einops",
+        "packaging",
+        "IPython",
+        "transformers",
+        "accelerate",
+        "tokenizers",
+        "datasets",
+        "safetensors",
+        "ignite",
+        "huggingface_hub",
+        "lightning",
+        "lightning_fabric",
+        "pytorch_lightning",
+        "timm",
     )
 )
 # Host work before a forward that prepares no batch: innermost frames by file or function.
 _NO_PREPARATION = (
-    *("zero_grad", "lr_scheduler", "tqdm", "logging", "tensorboard", "wandb", "torchdoctor"),
-    *("torch/serialization", "clip_grad", "grad_scaler", "torch/optim/", "torch/nn/modules"),
+    "zero_grad",
+    "lr_scheduler",
+    "tqdm",
+    "logging",
+    "tensorboard",
+    "wandb",
+    "torchdoctor",
+    "torch/serialization",
+    "clip_grad",
+    "grad_scaler",
+    "torch/optim/",
+    "torch/nn/modules",
 )
 # Functions written in C have no frame of their own: there the user's line itself tells.
 _NO_PREPARATION_LINE = re.compile(
@@ -33,7 +65,9 @@ _NO_PREPARATION_LINE = re.compile(
 _WRAPPERS = ("torch/_dynamo/", "torch/_compile.py", "torch/_ops.py", "/typing.py", "/contextlib.py")
 # What torch.func does around the function that it differentiates.
 _TRANSFORMS = (
-    *("torch/_functorch/", "utils/_pytree.py", "nn/utils/stateless.py"),
+    "torch/_functorch/",
+    "utils/_pytree.py",
+    "nn/utils/stateless.py",
     "torch/autograd/forward_ad.py",
 )
 # An update of the weights that is written by hand, where no optimizer steps.

@@ -35,7 +35,14 @@ from torchdoctor.words import Example, FixSpec, Recording, RemoteReads, Settings
 
 # `created` of a local file is the time of its last change of any kind.
 _STATE = (
-    *("size", "mtime", "created", "ETag", "etag", "LastModified", "last_modified", "generation"),
+    "size",
+    "mtime",
+    "created",
+    "ETag",
+    "etag",
+    "LastModified",
+    "last_modified",
+    "generation",
     "md5Hash",
 )
 

@@ -2,8 +2,7 @@
 
 ## What it does
 If the gradient norms at a few steps lie far apart or are not finite, and nothing clips them, the
-fix gives the call with a bound: the 90th percentile of the norms that are no spikes. In a trial
-launch the gradients are clipped before each step, and losses and step times are compared.
+fix gives the call with a bound: the 90th percentile of the norms that are no spikes.
 
 ## Why it helps
 One batch with a gradient many times as large as usual undoes what many steps learned, or makes the
@@ -24,9 +23,8 @@ the gradients have to be unscaled first. error_if_nonfinite waits for the GPU.
 """
 
 import math
-from typing import Any
 
-from torchdoctor.words import Example, FixSpec, Recording, Settings, quantile
+from torchdoctor.words import FixSpec, Recording, Settings, quantile
 from torchdoctor.words.specs import TrainingAdvice, process
 
 _SPIKE = 10.0  # times the median norm
@@ -51,35 +49,6 @@ def _usual(norms: list[float]) -> list[float]:
     return [x for x in finite if x <= _SPIKE * finite[len(finite) // 2]]
 
 
-def settings(recording: Recording) -> list[Settings]:
-    usual = _usual(recording.main.gradient_norms)
-    return [{"max_norm": float(f"{quantile(usual, _PERCENTILE):.2g}")}] if usual else []
-
-
-def untriable(recording: Recording) -> str | None:
-    if not settings(recording):
-        return "None of the norms that were seen is finite."
-    if any(x.inside_backwards for x in recording.main.optimizers):
-        return "The backward passes run inside step(closure), where nothing can come between."
-    return None
-
-
-def apply(torch: Any, settings: Settings, program: Any) -> None:
-    most, clipped = settings["max_norm"], [0, 0]
-
-    def clip(optimizer: Any) -> None:
-        weights = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = torch.nn.utils.clip_grad_norm_(weights, most)
-        program.applied(max_norm=most)
-        if norm.device.type == "cpu":  # elsewhere reading it would wait for the device
-            clipped[0] += bool(norm > most)
-            clipped[1] += 1
-            program.applied(clipped_steps=clipped[0], steps=clipped[1])
-
-    program.set_reason("No torch optimizer stepped.")
-    program.around_step(clip)
-
-
 def instruction(settings: Settings, recording: Recording) -> str:
     norms, bound = recording.main.gradient_norms, "1.0"
     usual, listed = _usual(norms), ", ".join(f"{norm:.2g}" for norm in norms)
@@ -95,16 +64,14 @@ FIX = FixSpec(
     name="gradient clipping",
     also_known_as=("foreach-clip",),
     keeps_results="changes training",
+    untried="a short run does not show whether a model trains better.",
     refuses=refuses,
-    settings=settings,
-    apply=apply,
     instruction=instruction,
     training=TrainingAdvice(
         costs=(
             "it is not known which models gain by it; a bound that is too low slows learning, and "
             "what it prevents may be rarer than a short run is long."
         ),
-        untriable=untriable,
     ),
     offers=[(process(gradient_norms=[1.0, 1.1, 0.9, 1.0, 50.0]), "max_norm=1.1)")],
     refusals=[
@@ -112,19 +79,4 @@ FIX = FixSpec(
         (process(gradient_norms=[1.0, 1.1, 0.9, 1.0, 2.0]), "together"),
         (process(flags={"clip_calls": 9}), "clips"),
     ],
-    example=Example(
-        code="""
-weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
-optimizer = torch.optim.SGD([weight], lr=1.0)
-for scale in (1.0, 100.0):
-    before = weight.item()
-    optimizer.zero_grad()
-    (scale * weight.sum()).backward()
-    optimizer.step()
-    print("moved by %.3f" % (before - weight.item()))
-""",
-        settings={"max_norm": 2.0},
-        without="moved by 1.000\nmoved by 100.000",
-        with_fix="moved by 1.000\nmoved by 2.000",
-    ),
 )

@@ -3,8 +3,7 @@
 ## What it does
 If the model's first input is far from mean 0 and deviation 1, the fix gives the numbers to subtract
 and divide by, for each channel of images and each column of tables. If a deep convolutional model
-has no normalization layer, it says where they go. In a trial launch the batches are normalized
-before the model sees them, and losses are compared. Layers cannot be put into a running program.
+has no normalization layer, it says where they go.
 
 ## Why it helps
 Both change how many steps training needs. With inputs and activations of one scale, one learning
@@ -22,10 +21,8 @@ differently in training and evaluation, and suits no batch of one or two.
 - Ioffe and Szegedy, Batch Normalization: https://arxiv.org/abs/1502.03167
 """
 
-from typing import Any
-
-from torchdoctor.facts.lookup import training_loaders, training_models
-from torchdoctor.words import Example, FixSpec, Recording, Settings, TrainingAdvice, process
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import FixSpec, Recording, Settings, TrainingAdvice, process
 
 _FAR = 5.0  # |mean| or deviation above it; below a fifth of 1 as well
 _DEEP = 4  # convolutions
@@ -56,64 +53,12 @@ def _deep(recording: Recording) -> bool:
     return any(m.conv2d >= _DEEP and not m.norms for m in training_models(recording))
 
 
-def settings(recording: Recording) -> list[Settings]:
-    if not _input(recording):
-        return [{}]
-    whole = (recording.main.input_mean or 0.0, recording.main.input_std or 1.0)
-    means, stds = zip(*(_channels(recording) or [whole]), strict=True)
-    return [{"mean": list(means), "std": list(stds)}]
-
-
 def _channels(recording: Recording) -> list[tuple[float, float]]:
     """Return mean and deviation by channel; a channel that is always the same is only shifted."""
     channels = recording.main.input_channels
     if not all(abs(m) < float("inf") and s < float("inf") for m, s in channels):
         return []
     return [(float(f"{m:.3g}"), float(f"{s:.3g}") if s > 0 else 1.0) for m, s in channels]
-
-
-def untriable(recording: Recording) -> str | None:
-    if not _input(recording):
-        return "Batch normalization between convolutions cannot be put into a program that runs."
-    if len(training_models(recording)) > 1:
-        return "The program trains several models, whose inputs are each other's outputs."
-    if not training_loaders(recording):
-        return "Without a DataLoader the first batch is used before a trial knows the model."
-    return None
-
-
-def apply(torch: Any, settings: Settings, program: Any) -> None:
-    known: dict[tuple[Any, ...], Any] = {}
-
-    def constants(x: Any) -> Any:
-        key = (x.device, x.dtype, x.dim())
-        if key not in known:
-            shape = [1, -1] + [1] * (x.dim() - 2) if len(settings["mean"]) > 1 else [1] * x.dim()
-            known[key] = [
-                torch.tensor(settings[name], dtype=x.dtype, device=x.device).reshape(shape)
-                for name in ("mean", "std")
-            ]
-        return known[key]
-
-    def normalized(x: Any) -> Any:
-        if not x.is_floating_point():
-            program.refuse("The inputs are whole numbers, which the model itself converts.")
-        if len(settings["mean"]) > 1 and (x.dim() < 2 or x.shape[1] != len(settings["mean"])):
-            program.refuse("The inputs have not always the same channels.")
-        mean, deviation = constants(x)
-        return (x - mean) / deviation
-
-    def change(module: Any, args: Any, kwargs: Any) -> Any:
-        inputs = dict(enumerate(args)) | kwargs
-        for name, value in inputs.items():
-            if isinstance(value, torch.Tensor) and value.numel() > 1:
-                inputs[name] = normalized(value)
-                program.applied()
-                return tuple(inputs[n] for n in range(len(args))), {n: inputs[n] for n in kwargs}
-        return None
-
-    program.set_reason("No model was called with a tensor.")
-    program.at("arguments", change)
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -133,16 +78,14 @@ FIX = FixSpec(
     name="normalization",
     also_known_as=("input-normalization", "batch-normalization"),
     keeps_results="changes training",
+    untried="a short run does not show whether a model trains better.",
     refuses=refuses,
-    settings=settings,
-    apply=apply,
     instruction=instruction,
     training=TrainingAdvice(
         costs=(
             "whoever uses the trained model has to normalize in the same way; batch normalization "
             "behaves differently in evaluation and suits no batch of one or two."
         ),
-        untriable=untriable,
     ),
     offers=[
         (process(analysed_steps=6, input_mean=127.0, input_std=70.0), "(x - 127) / 70"),
@@ -159,20 +102,4 @@ FIX = FixSpec(
         ),
         (process(analysed_steps=6), "token numbers"),
     ],
-    example=Example(
-        code="""
-model = torch.nn.Linear(2, 1)
-model.register_forward_pre_hook(
-    lambda module, args: print([round(value, 3) for value in args[0].flatten().tolist()])
-)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-rows = torch.utils.data.TensorDataset(torch.tensor([[100.0, 5.0], [140.0, 7.0]]))
-for (x,) in torch.utils.data.DataLoader(rows, batch_size=2):
-    model(x).sum().backward()
-    optimizer.step()
-""",
-        settings={"mean": [120.0, 6.0], "std": [20.0, 2.0]},
-        without="[100.0, 5.0, 140.0, 7.0]",
-        with_fix="[-1.0, -0.5, 1.0, 0.5]",
-    ),
 )

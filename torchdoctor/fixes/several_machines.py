@@ -2,7 +2,7 @@
 
 ## What it does
 Where every GPU of the machine trains already, it gives the commands that start the program on
-several machines, and a prediction of what they could give.
+several machines. Nothing is predicted: only a run on them shows what they give.
 
 ## Why it helps
 A script that trains with a process for each GPU (DistributedDataParallel, FSDP) needs no other line
@@ -34,7 +34,6 @@ batches as there are GPUs: the learning rate may have to follow.
 - PyTorch, torchrun (c10d rendezvous): https://docs.pytorch.org/docs/stable/elastic/run.html
 """
 
-from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
 from torchdoctor.fixes._parts import is_replicated
 from torchdoctor.words import FixSpec, Recording, Settings, process
@@ -51,8 +50,8 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    own, lines = program(recording), comment_lines(scaling(recording), "machines")
-    lines += [f"# two machines: the same on each, {HOST} being the first", several_machines(own)]
+    own = program(recording)
+    lines = [f"# two machines: the same on each, {HOST} being the first", several_machines(own)]
     lines += ["", "# Slurm: the file job.sh, then sbatch job.sh", slurm_script(own)]
     return "\n".join(lines)
 

@@ -11,8 +11,18 @@ from torchdoctor.machine.mounts import VIRTUAL, Mount
 # Nobody keeps checkpoints there: their layers stay in memory, which costs nothing to remove.
 SYSTEM = frozenset(
     (
-        *("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/lost+found"),
-        *("/media", "/run", "/sbin", "/usr"),
+        "/bin",
+        "/boot",
+        "/etc",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/lost+found",
+        "/media",
+        "/run",
+        "/sbin",
+        "/usr",
     )
 )
 EXPAND_AT_MOST = 256  # entries of a folder that are mounted one by one

@@ -13,18 +13,55 @@ from pathlib import Path
 # No files to protect, or nothing that could be laid over.
 VIRTUAL = frozenset(
     (
-        *("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs"),
-        *("tracefs", "securityfs", "pstore", "bpf", "configfs", "hugetlbfs", "fusectl"),
-        *("binfmt_misc", "autofs", "nsfs", "rpc_pipefs", "efivarfs", "selinuxfs"),
+        "proc",
+        "sysfs",
+        "devtmpfs",
+        "devpts",
+        "cgroup",
+        "cgroup2",
+        "mqueue",
+        "debugfs",
+        "tracefs",
+        "securityfs",
+        "pstore",
+        "bpf",
+        "configfs",
+        "hugetlbfs",
+        "fusectl",
+        "binfmt_misc",
+        "autofs",
+        "nsfs",
+        "rpc_pipefs",
+        "efivarfs",
+        "selinuxfs",
     )
 )
 KEPT_FLAGS = ("nosuid", "nodev", "noexec")
 _MEMORY = frozenset(("tmpfs", "ramfs", "devtmpfs"))
 _NETWORK = frozenset(
     (
-        *("9p", "afs", "beegfs", "ceph", "cifs", "davfs", "glusterfs", "gfs2", "gpfs", "lustre"),
-        *("ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs"),
-        *("virtiofs", "vboxsf", "wekafs"),
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "davfs",
+        "glusterfs",
+        "gfs2",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+        "vboxsf",
+        "wekafs",
     )
 )
 ANSWERS_WITHIN_S = 3.0

@@ -17,8 +17,13 @@ Columns = NDArray[np.float64]
 Times = NDArray[np.int64]
 
 _OF_A_GPU = (
-    *("gpu_utilization", "gpu_memory_bytes", "gpu_power_w", "gpu_energy_j", "gpu_sm_clock_mhz"),
-    *("gpu_throttle", "gpu_others"),
+    "gpu_utilization",
+    "gpu_memory_bytes",
+    "gpu_power_w",
+    "gpu_energy_j",
+    "gpu_sm_clock_mhz",
+    "gpu_throttle",
+    "gpu_others",
 )
 _STEADY = 0.25  # of the mean rise: what grows with each step rises by as much in each quarter
 _RATE_INTERVAL_NS = 500_000_000  # the system counts CPU time in hundredths of a second

@@ -123,8 +123,16 @@ PROCESS_INTERVAL_S = 0.5
 COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
 _BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
 _TREE_FIELDS = (
-    *("rss_bytes", "pss_bytes", "swap_bytes", "threads", "read_bytes", "write_bytes"),
-    *("tree_cpu_s", "own_cpu_s", "network_bytes", "gpu_others"),
+    "rss_bytes",
+    "pss_bytes",
+    "swap_bytes",
+    "threads",
+    "read_bytes",
+    "write_bytes",
+    "tree_cpu_s",
+    "own_cpu_s",
+    "network_bytes",
+    "gpu_others",
 )
 
 

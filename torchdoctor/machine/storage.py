@@ -76,9 +76,12 @@ def measure(paths: Sequence[str], most_s: float) -> tuple[list[Reading], list[Re
             share = _cached_share(path)
             _drop(path)
             is_dropped = (_cached_share(path) or 0.0) < 0.5
-            first, again = _read(path, until), _read(path, until)
-            cold += [first] * (is_dropped and first.count > 0)
-            warm += [again] * (again.count > 0)
+            first = _read(path, until)
+            again = _read(path, until)
+            if is_dropped and first.count > 0:
+                cold.append(first)
+            if again.count > 0:
+                warm.append(again)
             if share is not None and share < 0.5:
                 _drop(path)
     return cold, warm

@@ -17,8 +17,11 @@ from torchdoctor.words import ProcessFacts
 _ROW_BYTES = 4 * 8
 _LOADER_MASK = (1 << step_log.LOADER_BITS) - 1
 _OF_LOADERS = (
-    *(step_log.LOADER_START_BEGIN, step_log.LOADER_START_END, step_log.FETCH_BEGIN),
-    *(step_log.FETCH_END, step_log.LEARNED),
+    step_log.LOADER_START_BEGIN,
+    step_log.LOADER_START_END,
+    step_log.FETCH_BEGIN,
+    step_log.FETCH_END,
+    step_log.LEARNED,
 )
 _CALLS_ENDED = (step_log.FORWARD_END, step_log.ENTRY_END)
 _FEWEST = 3

@@ -17,13 +17,15 @@ from torchdoctor.machine.environment import memory_limit_bytes
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window, prefetched
 from torchdoctor.words import LoaderFacts, StepStatistics
+from torchdoctor.words.program import UsedDevice
 
 BLOCK_S = 0.4  # of a block, at least
 FEWEST_STEPS = 5  # of a block
 DISCARDED_S = 0.1  # after a switch or a wait, at least
 FEWEST_DISCARDED = 2
 MOST_BLOCK_S = 5.0
-FEWEST_BLOCKS, MOST_BLOCKS = 6, 16  # of each version in one pair of launches
+FEWEST_BLOCKS = 6  # of each version in one pair of launches
+MOST_BLOCKS = 16
 _SLOW = 4.0  # times as long as the untouched program: a block is cut short, its arm given up
 _MUCH_LONGER = 2  # times as many steps: worth doing without whole cycles
 _HANDOVER_S = 0.03
@@ -37,12 +39,13 @@ def _block_steps(steps: StepStatistics, fewest: int, parts: bool) -> int | None:
 
     None: steps come in two kinds, and the long ones would be in one block of many, or in none.
     """
-    step_s, cycle = max(steps.mean_s, 1e-6), steps.cycle_steps or 1
-    cycles = math.ceil(fewest / cycle) * cycle
-    if parts and not steps.two_modes and cycles >= _MUCH_LONGER * fewest:
+    step_s = max(steps.mean_s, 1e-6)
+    cycle = steps.cycle_steps or 1
+    whole_cycles = math.ceil(fewest / cycle) * cycle
+    if parts and not steps.two_modes and whole_cycles >= _MUCH_LONGER * fewest:
         return fewest
-    if cycles * step_s <= max(MOST_BLOCK_S, FEWEST_STEPS * step_s):
-        return cycles
+    if whole_cycles * step_s <= max(MOST_BLOCK_S, FEWEST_STEPS * step_s):
+        return whole_cycles
     return None if steps.two_modes else fewest
 
 
@@ -123,7 +126,8 @@ def choose_turns(
         return None
     step_s = max(slower.mean_s, 1e-6)
     fewest, discard = _fewest_steps(step_s)
-    discard = discard if step_s < DISCARDED_S else 1  # that wakes up: nothing was switched
+    if step_s >= DISCARDED_S:
+        discard = 1  # it wakes up: nothing was switched
     if steps is not None:
         fewest = min(fewest, max(steps // 2, 1))
     size = _block_steps(slower, fewest, parts)
@@ -174,9 +178,12 @@ def too_large(
     """
     sensors = [observation.sensors for observation in observations]
     # What processes share counts once: forked workers seem to hold all that their parent holds.
-    host = sum(x.memory_peak_bytes or x.rss_peak_bytes or 0 for x in sensors)
-    free, limit = psutil.virtual_memory().available, memory_limit_bytes()
-    if to_spare * host > (free if limit is None else min(free, limit)):
+    host_bytes = sum(sensor.memory_peak_bytes or sensor.rss_peak_bytes or 0 for sensor in sensors)
+    free_bytes = psutil.virtual_memory().available
+    limit_bytes = memory_limit_bytes()
+    if limit_bytes is not None:
+        free_bytes = min(free_bytes, limit_bytes)
+    if to_spare * host_bytes > free_bytes:
         return "this machine has no memory for both at the same time"
     return gpu_too_small(observations, gpu_to_spare)
 
@@ -197,20 +204,28 @@ def gpu_too_small(observations: Sequence[Observation], to_spare: float) -> str |
     """
     needed: dict[str | int, float] = {}
     room: dict[str | int, float] = {}
-    for observation in observations:
-        for device in (x for process in observation.trainers for x in process.used_devices):
-            key = device.uuid or device.index
-            peak = device.peak_reserved_bytes or device.peak_bytes or 0
-            needed[key] = needed.get(key, 0.0) + to_spare * peak + _CONTEXT_BYTES
-            # What others have is missing in what was free beside our own.
-            ours = (device.reserved_bytes or 0) + _CONTEXT_BYTES
-            free = None if device.free_bytes is None else device.free_bytes + ours
-            known = free if free is not None else device.memory_bytes
-            if known is not None:
-                room[key] = min(room.get(key, math.inf), known)
-    if any(needed[key] > room.get(key, math.inf) for key in needed):
+    devices = [
+        device
+        for observation in observations
+        for process in observation.trainers
+        for device in process.used_devices
+    ]
+    for device in devices:
+        key = device.uuid or device.index
+        peak = device.peak_reserved_bytes or device.peak_bytes or 0
+        needed[key] = needed.get(key, 0.0) + to_spare * peak + _CONTEXT_BYTES
+        room[key] = min(room.get(key, math.inf), _room_on(device))
+    if any(needed[key] > room[key] for key in needed):
         return "the GPU has no memory for both at the same time"
     return None
+
+
+def _room_on(device: UsedDevice) -> float:
+    """Return the bytes that a device has for both versions; infinity: it is not known."""
+    if device.free_bytes is not None:
+        # What others have is missing in what was free beside our own.
+        return device.free_bytes + (device.reserved_bytes or 0) + _CONTEXT_BYTES
+    return math.inf if device.memory_bytes is None else device.memory_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,12 +283,15 @@ class SwitchBlocks:
 
     def _round_steps(self, arms: Sequence[LaunchSpec]) -> int:
         more = sum(self.arm_steps(arms)) - self.block_steps * len(arms)
-        for switching in map(_switching, arms):  # what lies ready is used up before a block
-            batches = switching.workers * switching.ahead
-            stock = math.ceil(batches / max(self.batches_per_step, 1.0))
-            more += max(stock - self.discard_steps, 0)
+        for arm in arms:  # what lies ready is used up before a block
+            switching = _switching(arm)
+            ready_batches = switching.workers * switching.ahead
+            ready_steps = math.ceil(ready_batches / max(self.batches_per_step, 1.0))
+            more += max(ready_steps - self.discard_steps, 0)
         each = self.block_steps + self.discard_steps
-        return 4 * each + 2 * more if len(arms) == 1 else (len(arms) + 2) * each + more
+        if len(arms) == 1:  # the arm twice, and the baseline twice
+            return 4 * each + 2 * more
+        return (len(arms) + 2) * each + more
 
     def _steps_with(self, workers: int) -> int:
         """Return iterations of a block in which so many workers make the batches.
@@ -308,14 +326,17 @@ def choose_switch_blocks(
     steps = _block_steps(observed, fewest, parts=True)
     if steps is None or (observed.two_modes and observed.cycle_steps is None):
         return None
-    cycle, left = observed.cycle_steps or 1, observed.total_steps_seen - window.warmup_steps
+    cycle = observed.cycle_steps or 1
+    steps_left = None
+    if observed.program_ended:
+        steps_left = max(observed.total_steps_seen - window.warmup_steps, 0)
     return SwitchBlocks(
         warmup_steps=window.warmup_steps,
         block_steps=steps,
         discard_steps=max(discarded, prefetched(observed, loaders)),
         step_s=step_s,
         setup_s=start_s + window.warmup_steps * step_s,
-        steps_left=max(left, 0) if observed.program_ended else None,
+        steps_left=steps_left,
         cycle_steps=cycle if steps % cycle == 0 else 1,
         batches_per_step=observed.batches_per_step,
     )

@@ -20,8 +20,17 @@ _READS = ("GET", "HEAD", "OPTIONS")
 _READING_PATH = "/paths-info/"  # which files a repository of a hub has, asked for with POST
 # Trackers' own servers (trackers are offline), and those that give tokens for reading.
 _NOT_COUNTED = (
-    *("wandb.ai", "comet.com", "comet.ml", "neptune.ai", "clear.ml", "swanlab.cn", "aimstack.io"),
-    *("sentry.io", "segment.io", "oauth2.googleapis.com", "login.microsoftonline.com"),
+    "wandb.ai",
+    "comet.com",
+    "comet.ml",
+    "neptune.ai",
+    "clear.ml",
+    "swanlab.cn",
+    "aimstack.io",
+    "sentry.io",
+    "segment.io",
+    "oauth2.googleapis.com",
+    "login.microsoftonline.com",
 )
 _PEERS = ("MASTER_ADDR", "PET_RDZV_ENDPOINT")  # variables that name the process group's meeting
 _names: dict = {}  # addresses -> the name that was asked for

@@ -17,17 +17,52 @@ _COMMIT = "0" * 40
 # Methods of HfApi that change something by the first word of their name, but for those that do not.
 _CHANGES = frozenset(
     (
-        *("accept", "add", "batch", "cancel", "change", "comment", "copy", "create", "delete"),
-        *("disable", "duplicate", "edit", "enable", "grant", "hide", "like", "merge", "move"),
-        *("pause", "permanently", "preupload", "reject", "rename", "request", "rerun", "restart"),
-        *("resume", "scale", "set", "super", "suspend", "sync", "trigger", "unlike", "update"),
+        "accept",
+        "add",
+        "batch",
+        "cancel",
+        "change",
+        "comment",
+        "copy",
+        "create",
+        "delete",
+        "disable",
+        "duplicate",
+        "edit",
+        "enable",
+        "grant",
+        "hide",
+        "like",
+        "merge",
+        "move",
+        "pause",
+        "permanently",
+        "preupload",
+        "reject",
+        "rename",
+        "request",
+        "rerun",
+        "restart",
+        "resume",
+        "scale",
+        "set",
+        "super",
+        "suspend",
+        "sync",
+        "trigger",
+        "unlike",
+        "update",
         "upload",
     )
 )
 _ALSO = ("run_job", "run_uv_job")
 _REPOSITORIES = ("create_repo", "duplicate_repo", "duplicate_space")
 _COMMITS = (
-    *("create_commit", "upload_file", "upload_folder", "delete_file", "delete_files"),
+    "create_commit",
+    "upload_file",
+    "upload_folder",
+    "delete_file",
+    "delete_files",
     "delete_folder",
 )
 

@@ -22,8 +22,10 @@ _MOST_LINKS = 40  # one after the other; a loop of links ends there, as in the k
 _SYSTEM = ("/dev", "/proc", "/sys")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _WRITERS_IN_C = (  # of torch and safetensors: which argument is a path, and whether it is written
-    *(("save", 1, "f", True), ("load", 0, "f", False)),
-    *(("serialize_file", 1, "filename", True), ("safe_open", 0, "filename", False)),
+    ("save", 1, "f", True),
+    ("load", 0, "f", False),
+    ("serialize_file", 1, "filename", True),
+    ("safe_open", 0, "filename", False),
 )
 
 

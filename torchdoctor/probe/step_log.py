@@ -122,8 +122,14 @@ class EventLog:
 # What may come before the model is where it is going to learn.
 _BEFORE_LEARNING = frozenset(
     (
-        *(LOADER_START_BEGIN, LOADER_START_END, FETCH_BEGIN, FETCH_END),
-        *(COPY_BEGIN, COPY_END, GC_BEGIN, GC_END),
+        LOADER_START_BEGIN,
+        LOADER_START_END,
+        FETCH_BEGIN,
+        FETCH_END,
+        COPY_BEGIN,
+        COPY_END,
+        GC_BEGIN,
+        GC_END,
     )
 )
 _MOST_WAITING = 4096  # recorded and not reached yet; a GPU's queue holds about a thousand launches

@@ -52,7 +52,8 @@ def document(comparison: Comparison) -> Document:
     kernels = table(columns, [_operator(x) for x in comparison.kernels])
     by = "branch of the tree" if comparison.parts_are == "branches" else "phase"
     parts = f"Where the step's time goes, by {by}"
-    parts += ", in the observed launch" * ("run" in (comparison.a.kind, comparison.b.kind))
+    if "run" in (comparison.a.kind, comparison.b.kind):
+        parts += ", in the observed launch"
     whole = clean(comparison.sentence)
     first = _cut(whole)
     a, b = (named(side.name, _NAME) for side in (comparison.a, comparison.b))
@@ -192,7 +193,9 @@ def _named(change: FindingChange) -> str:
         cost = _time(b_s if kind == "new" else a_s)
     place = _arrow(a_place, b_place) if a_place and b_place else a_place or b_place
     where = f" at {clean(place)}" if place else ""
-    return f"{kind}: {clean(change.check)}{where}" + (f" ({cost} per step)" * (cost != MISSING))
+    return f"{kind}: {clean(change.check)}{where}" + (
+        "" if cost == MISSING else f" ({cost} per step)"
+    )
 
 
 def _time(value: float | None) -> str:

@@ -239,7 +239,7 @@ def _machine(report: Report) -> list[document.Block]:
     if report.workload.python:
         lines.append(f"Started with {wording.interpreter(report.workload)}.")
     if report.run_folder:
-        gone = " (not there any more)" * (not Path(report.run_folder).is_dir())
+        gone = "" if Path(report.run_folder).is_dir() else " (not there any more)"
         lines.append(f"Everything that was recorded: {report.run_folder}{gone}")
     if report.memory_snapshot:
         viewer = "open it at https://pytorch.org/memory_viz"

@@ -541,7 +541,9 @@ def _step(report: Report) -> list[Block]:
         title = _of_trace(title, trace, trace.step_s)
     elif time is not None:  # samples/s are of the same time
         average = "median" if time.deciding == time.median else "mean"
-        title += f": {seconds(time.deciding)}{f' ({average})' * (time.steps > 1)}"
+        title += f": {seconds(time.deciding)}"
+        if time.steps > 1:
+            title += f" ({average})"
     title += f", {quantity(rate, 'samples/s')}" if rate else ""
     other = report.steps and time and not 2 / 3 < report.steps.mean_s / time.deciding < 1.5
     told = sentences(wording.shares_of(report) if other else "", upper_bounds(report), tone="soft")
@@ -552,7 +554,8 @@ def _step(report: Report) -> list[Block]:
 def _of_trace(title: str, trace: TraceStatistics, step_s: float) -> str:
     """Return the title of a trace's step, or of the part of the trace that stands for one."""
     if trace.steps:
-        return f"{title}: {seconds(step_s)}{' (mean)' * (trace.steps > 1)}"
+        mean = " (mean)" if trace.steps > 1 else ""
+        return f"{title}: {seconds(step_s)}{mean}"
     if not trace.start_up_s:
         return f"the whole trace: {seconds(step_s)}"
     recorded_s = trace.start_up_s + step_s

@@ -235,10 +235,11 @@ def together(report: Report) -> list[str]:
     more += [rejected_sentence(rejected) for rejected in rejected_patches(report)]
     more = list(dict.fromkeys(more))
     if recommended.speedup is None:
-        return [f"{names}: not measured all together."] * (len(recommended.fixes) > 1) + more
+        several = len(recommended.fixes) > 1
+        return [f"{names}: not measured all together.", *more] if several else more
     parts = [f"{speedup(recommended.speedup)} against the untouched program"]
     if recommended.pairs:
-        beside = " side by side" * (report.baseline.measured == "side by side")
+        beside = " side by side" if report.baseline.measured == "side by side" else ""
         parts.append(f"{counted(recommended.pairs, 'pair')} of launches{beside}")
     parts.append(f"{compared(report)}: {training(recommended.numerics)}")
     if recommended.peak_memory_bytes is not None:

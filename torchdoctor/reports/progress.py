@@ -132,7 +132,7 @@ def sends(event: ProgressEvent) -> str:
     if not event.sends_to:
         return ""
     named = clean(", ".join(event.sends_to[:_MOST_HOSTS]))
-    more = ", and others" * (len(event.sends_to) > _MOST_HOSTS)
+    more = ", and others" if len(event.sends_to) > _MOST_HOSTS else ""
     return f"Each launch connects to {named}{more}, not only to read: --network off cuts it off"
 
 

@@ -95,7 +95,7 @@ def _offered(report: Report) -> list[RecommendedFix]:
 def _recommended(report: Report) -> SummarizedFixes:
     chosen = report.recommendation
     pairs = f"{counted(chosen.pairs, 'pair')} of launches"
-    beside = " side by side" * (report.baseline.measured == "side by side")
+    beside = " side by side" if report.baseline.measured == "side by side" else ""
     edited = chosen.handed_out == "patch"
     how = "as a patch applied to a copy" if edited else "switched on at run time"
     parts = [f"measured {how}, {pairs}{beside}", handed_out.training_words(report, chosen.numerics)]

@@ -57,9 +57,13 @@ def not_tried(trial: Trial) -> bool:
 
 def measured(report: Report) -> list[Trial]:
     """Return the trials that came to a result, the fastest first."""
-    trials = [t for t in report.trials if t.verdict not in ("failed", "refused")]
-    trials = [trial for trial in trials if not not_tried(trial)]
-    return sorted(trials, key=value_of, reverse=True)
+    ended_without = ("failed", "refused")
+    with_result = [
+        trial
+        for trial in report.trials
+        if trial.verdict not in ended_without and not not_tried(trial)
+    ]
+    return sorted(with_result, key=value_of, reverse=True)
 
 
 def candidate_rows(report: Report) -> list[list[str]]:
@@ -67,7 +71,7 @@ def candidate_rows(report: Report) -> list[list[str]]:
     believed = [trial for trial in report.trials if trial.p_helps is not None]
     rows = []
     for trial in sorted(believed, key=value_of, reverse=True):
-        name, untried = fixes_with_settings(trial.fixes), trial.speedup is None
+        untried = trial.speedup is None
         because = f"not measured: {trial.because}" if untried else trial.because or ""
         if trial.on_busy_machine and trial.verdict == "unclear":
             because += "; not decided on a busy machine"
@@ -75,19 +79,24 @@ def candidate_rows(report: Report) -> list[list[str]]:
             cut_off = counted(trial.cut_off_pairs, "pair")
             because += f"; the end of the budget cut off {cut_off}, which says nothing against it"
         gain = f"{ratio(trial.expected)}x expected" if untried else figures_of(trial)
+        name = fixes_with_settings(trial.fixes)
         rows.append([name, gain, percent(trial.p_helps), clean(because)])
     return rows
 
 
 def not_measured(report: Report) -> dict[tuple[str, str], list[str]]:
     """Return ("not tried", "failed" or "refused"; reason) -> the fixes that were not measured."""
+    by_verdict: dict[str, list[Trial]] = {"not tried": [], "failed": [], "refused": []}
+    for trial in report.trials:
+        verdict = "not tried" if not_tried(trial) else trial.verdict
+        if verdict in by_verdict:
+            by_verdict[verdict].append(trial)
     rows: dict[tuple[str, str], list[str]] = {}
-    for verdict in ("not tried", "failed", "refused"):
-        for trial in report.trials:
-            if ("not tried" if not_tried(trial) else trial.verdict) == verdict:
-                text = trial.reason or "no reason was given"
-                reason = _sentence(text[:1].upper() + text[1:])
-                _add(rows, (verdict, reason), fixes_with_settings(trial.fixes))
+    for verdict, trials in by_verdict.items():
+        for trial in trials:
+            text = trial.reason or "no reason was given"
+            reason = _sentence(text[:1].upper() + text[1:])
+            _add(rows, (verdict, reason), fixes_with_settings(trial.fixes))
     return rows
 
 
@@ -128,13 +137,17 @@ def _remarks(trial: Trial, report: Report) -> Iterator[str]:
         yield _sentence(trial.numerics_reason)
     if trial.numerics == "not-comparable" and trial.numerics_reason:
         yield _unknown(report, trial.numerics_reason)
-    setup_s, steps = trial.setup_s or 0.0, trial.break_even_steps
-    if setup_s >= _SETUP_WORTH_SAYING_S and steps is not None:
-        yield f"one-time cost {duration(setup_s)}, paid back after {steps:,} {steps_of(report)}."
-    if left_out := trial.details.get("skipped_steps"):
-        yield f"{counted(left_out, step_of(report))} left out: scaled gradients overflowed there."
-    if lines := compilation(trial, report.workload.cwd):
-        yield clean(" ".join(lines))
+    setup_s = trial.setup_s or 0.0
+    paid_back = trial.break_even_steps
+    if setup_s >= _SETUP_WORTH_SAYING_S and paid_back is not None:
+        steps = steps_of(report)
+        yield f"one-time cost {duration(setup_s)}, paid back after {paid_back:,} {steps}."
+    skipped = trial.details.get("skipped_steps")
+    if skipped:
+        yield f"{counted(skipped, step_of(report))} left out: scaled gradients overflowed there."
+    compiled = compilation(trial, report.workload.cwd)
+    if compiled:
+        yield clean(" ".join(compiled))
 
 
 def compilation(trial: Trial, cwd: str) -> list[str]:
@@ -142,24 +155,27 @@ def compilation(trial: Trial, cwd: str) -> list[str]:
     details = trial.details
     if "compile_s" not in details:
         return []
-    graphs, breaks = counted(details.get("graphs", 0), "graph"), details.get("breaks")
+    graphs = counted(details.get("graphs", 0), "graph")
+    breaks = details.get("breaks")
     lines = [f"Compiling took {details['compile_s']:.3g} s for {graphs}."]
     if breaks:
         lines.append(f"The graph breaks at {counted(len(breaks), 'place')}: {_places(breaks)}.")
-    times, reasons = details.get("recompiles"), details.get("recompile_reasons")
+    times = details.get("recompiles")
+    reasons = details.get("recompile_reasons")
     if times and reasons:
         again = "once" if times == 1 else f"{times} times"
-        sizes = "; where sizes vary, dynamic=True or torch._dynamo.mark_dynamic suits them all"
-        dynamic = details.get("dynamic")
+        remedy = "; where sizes vary, dynamic=True or torch._dynamo.mark_dynamic suits them all"
+        if details.get("dynamic"):
+            remedy = ""
+        lines.append(f"It compiled again {again}, because of {_places(reasons)}{remedy}.")
+    given_up = details.get("gave_up") or []
+    for row in given_up[:_MOST_PLACES]:
         lines.append(
-            f"It compiled again {again}, because of {_places(reasons)}{'' if dynamic else sizes}."
+            f"torch then gave up compiling {row['function']} for new inputs, and runs it as before "
+            f"({row['reason']})."
         )
-    lines += [
-        f"torch then gave up compiling {row['function']} for new inputs, and runs it as before "
-        f"({row['reason']})."
-        for row in (details.get("gave_up") or [])[:_MOST_PLACES]
-    ]
-    return [line.replace(cwd.rstrip(os.sep) + os.sep, "") for line in lines]
+    folder = cwd.rstrip(os.sep) + os.sep
+    return [line.replace(folder, "") for line in lines]
 
 
 def _places(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -178,21 +194,33 @@ def may_gain_more(report: Report) -> bool:
     Bounds are what was measured, and for what was not tried the part of the step that it treats.
     Where no bound is known, it may.
     """
-    open_trials = [
-        trial
-        for trial in report.trials
-        if (not_tried(trial) and trial.because != NOT_WORTH_ITS_TIME)
-        or (trial.speedup and verdict_of(trial) in ("not decided", LOOKS_FASTER))
-    ]
-    bounds = [_at_most(report, trial) for trial in open_trials]
-    return not report.trials or any(bound is None or bound >= MATTERS for bound in bounds)
+    if not report.trials:
+        return True
+    for trial in report.trials:
+        if not _is_open(trial):
+            continue
+        most = _at_most(report, trial)
+        if most is None or most >= MATTERS:
+            return True
+    return False
+
+
+def _is_open(trial: Trial) -> bool:
+    """Return True if more time may still decide a trial."""
+    if not_tried(trial):
+        return trial.because != NOT_WORTH_ITS_TIME
+    return trial.speedup is not None and verdict_of(trial) in ("not decided", LOOKS_FASTER)
 
 
 def _at_most(report: Report, trial: Trial) -> float | None:
     """Return the most that a trial may gain; None: not known."""
     if trial.speedup is not None:
         return trial.upper_bound or trial.speedup.high
-    treated = [x for x in report.diagnosis.findings if not trial.fixes.keys().isdisjoint(x.fixes)]
+    treated = [
+        finding
+        for finding in report.diagnosis.findings
+        if not trial.fixes.keys().isdisjoint(finding.fixes)
+    ]
     shares = [finding.share_of_step for finding in treated]
     known = [share for share in shares if share is not None]
     bounds = [trial.upper_bound] if trial.upper_bound is not None else []

@@ -16,6 +16,7 @@ from torchdoctor.words import (
     Removal,
     ReplayedGain,
     Report,
+    TraceStatistics,
     Verdict,
     VerdictPart,
 )
@@ -75,6 +76,24 @@ _FACTS = {  # those of no check
     "mostly-start-up": "Almost nothing can be told: {start_up_s:seconds} of the {whole_s:seconds} "
     "recorded are the {device}'s start-up, and what follows is {kept_s:seconds} ({share:percent}). "
     "Record more steps, after some of warm-up.",
+    "capturing-graphs": "The program captures graphs {part:.0%} of the time: what it launches "
+    "there does not run, and is captured once. Record steps that come after it.",
+    "start-up-mostly": "Much of the window is the start-up of the GPU, and little work follows it. "
+    "What takes the time of a step cannot be told: record more steps, after some of warm-up.",
+    "cut-before-device": "The file was cut off or damaged before its GPU events, which the "
+    "profiler writes after the host's: what the GPU did is unknown. Record or copy the trace "
+    "again.",
+    "cut-within-device": "{part:.0%} of what the steps launched shows no kernel: GPU events lie in "
+    "the part of the file that is missing, so GPU time is too low. Record or copy the trace again.",
+    "kernels-missing": "{missing} of {launches} kernel launches in the steps show no kernel: what "
+    "ran on the GPU was not recorded (an older profiler records nothing in CUDA graphs), so GPU "
+    "time is unknown.",
+    "earlier-work": "The window begins in the middle of earlier work: {call} waits "
+    "{seconds:seconds} ({part:.0%} of what was recorded) for what was launched before, which the "
+    "trace does not show.",
+    "start-up-within": "The GPU's start-up lies in the window: {call} holds the host "
+    "{seconds:seconds} ({part:.0%} of each step) while the GPU does nothing, as when code is "
+    "loaded.",
     "operator-on-host": "{name} computes on the CPU, {seconds:seconds} in {each_step}.",
     "python-on-host": "The host is in {function} at {location:place}.",
 }
@@ -107,9 +126,28 @@ def with_sentences(report: Report) -> Report:
         rest=rest and replace(rest, why=_told(None, rest.why, words, cwd)),
     )
     told = replace(diagnosis, findings=findings, verdict=verdict)
+    report = replace(report, trace=report.trace and _traced(report.trace, words, cwd))
     whole = statements(replace(report, diagnosis=told))
     sentence = " ".join(statement.sentence for statement in whole)
     return replace(report, diagnosis=replace(told, sentence=sentence))
+
+
+def trace_doubts(trace: TraceStatistics) -> list[str]:
+    """Return what a reader must know of a trace: why the device's part is missing, and doubts."""
+    missing = trace.device_missing
+    if missing is None:
+        return trace.doubts
+    return [_told(None, missing, {}, "").sentence, *trace.doubts]
+
+
+def _traced(trace: TraceStatistics, words: dict[str, str], cwd: str) -> TraceStatistics:
+    """Return the figures of a trace with its facts in words."""
+    missing, unusual = trace.device_missing, trace.unusual
+    return replace(
+        trace,
+        device_missing=missing and _told(None, missing, words, cwd),
+        unusual=unusual and _told(None, unusual, words, cwd),
+    )
 
 
 def template(check: str | None, fact: str) -> str | None:

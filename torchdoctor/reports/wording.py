@@ -134,7 +134,7 @@ def interpreter(workload: WorkloadRecord) -> str:
 def short_machine(environment: Environment) -> str:
     """Return what computes, for a heading: "4 usable CPUs, no GPU"."""
     usable = environment.usable_cpus
-    parts = [f"{usable:g} usable CPU{'s' * (usable != 1)}"] if usable else []
+    parts = [f"{usable:g} usable CPU{'' if usable == 1 else 's'}"] if usable else []
     names = [clean(gpu.name) for gpu in environment.gpus]
     parts += [f"{names.count(name)}x {name}" for name in dict.fromkeys(names)]
     parts += ["no GPU"] if environment.cpu_cores and not names else []

@@ -95,7 +95,7 @@ def host_work(trace: Trace, timeline: Timeline) -> HostWork:
     operators = ~named(trace, table, lambda name: name.startswith(_ANNOTATION_PREFIXES))
     operators &= ~of_fetching_thread(trace, table)
     table = table.where(operators & (host.index(table.start) >= 0))
-    branches = ["runtime", "data_loader"] + ["communication"] * (not trace.has_device)
+    branches = ["runtime", "data_loader"] + ([] if trace.has_device else ["communication"])
     known = join(table.spans(), *(timeline.branches[branch] for branch in branches))
     nesting = nest(table)
     working = np.zeros(len(table), dtype=bool)

@@ -40,6 +40,7 @@ from torchdoctor.trace.timeline import (
 )
 from torchdoctor.trace.what_if import what_if
 from torchdoctor.words import Shares, TraceStatistics
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.intervals import Intervals, union
 
 _LONG = 0.3  # of the longest wait: the others found their batch ready
@@ -163,38 +164,22 @@ def launches(trace: Trace, steps: Steps) -> tuple[int, int]:
     return int(calls.sum()), min(int(calls.sum()), int(shown))
 
 
-def device_missing(trace: Trace, steps: Steps) -> str | None:
-    """Return why the device's part of the steps is missing, in a sentence; None: it is there."""
+def device_missing(trace: Trace, steps: Steps) -> Evidence | None:
+    """Return why the device's part of the steps is missing; None: it is there."""
     captured = _captures(trace).covered(steps.start, steps.end).sum() / max(steps.total, 1)
     if captured > _CAPTURED:
-        return (
-            f"The program captures graphs {captured:.0%} of the time: what it launches there does "
-            "not run, and is captured once. Record steps that come after it."
-        )
+        return fact("capturing-graphs", part=float(captured))
     if not steps.known and much_start_up(trace, Intervals(steps.start, steps.end)):
-        return (
-            "Much of the window is the start-up of the GPU, and little work follows it. What takes "
-            "the time of a step cannot be told: record more steps, after some of warm-up."
-        )
+        return fact("start-up-mostly")
     made, shown = launches(trace, steps)
     lost = 1.0 - shown / made if made else 0.0
     if not trace.has_device:
-        if trace.cut_off and (len(trace.runtime) or trace.metadata.get("deviceProperties")):
-            return (
-                "The file was cut off or damaged before its GPU events, which the profiler writes "
-                "after the host's: what the GPU did is unknown. Record or copy the trace again."
-            )
-    elif trace.cut_off and lost > _MISSING_FROM_CUT:
-        return (
-            f"{lost:.0%} of what the steps launched shows no kernel: GPU events lie in the part of "
-            "the file that is missing, so GPU time is too low. Record or copy the trace again."
-        )
-    elif lost > _MISSING:
-        return (
-            f"{made - shown} of {made} kernel launches in the steps show no kernel: what ran on "
-            "the GPU was not recorded (an older profiler records nothing in CUDA graphs), so GPU "
-            "time is unknown."
-        )
+        on_device = len(trace.runtime) or trace.metadata.get("deviceProperties")
+        return fact("cut-before-device") if trace.cut_off and on_device else None
+    if trace.cut_off and lost > _MISSING_FROM_CUT:
+        return fact("cut-within-device", part=lost)
+    if lost > _MISSING:
+        return fact("kernels-missing", missing=made - shown, launches=made)
     return None
 
 
@@ -207,10 +192,10 @@ def _captures(trace: Trace) -> Intervals:
     return union(begins[place < len(ends)], ends[place[place < len(ends)]])
 
 
-def doubts_about(trace: Trace, missing: str | None = None) -> list[str]:
-    """Return the sentences for the report; empty where nothing is wrong."""
-    if missing:
-        return [missing]
+def doubts_about(trace: Trace, missing: Evidence | None = None) -> list[str]:
+    """Return the sentences for the report, but that of `missing`; empty: nothing is wrong."""
+    if missing is not None:
+        return []
     if trace.has_device:
         return [doubt for doubt in (_silent_graphs(trace), _unlaunched(trace)) if doubt]
     if trace.cut_off:

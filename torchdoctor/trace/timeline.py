@@ -35,6 +35,7 @@ from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, OUR_CATEGORY, is_com
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
 from torchdoctor.words import Finding, Recording, Shares, TraceStatistics
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.figures import SHARE_LABELS, counted, seconds
 from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract
 from torchdoctor.words.record_files import replacing
@@ -312,25 +313,25 @@ def much_start_up(trace: Trace, steps: Intervals) -> bool:
     return bool(held.sum() > _MUCH * steps.total)
 
 
-def unusual_part(trace: Trace, steps: Intervals, marked: bool) -> tuple[float, str]:
+def unusual_part(trace: Trace, steps: Intervals, marked: bool) -> tuple[float, Evidence | None]:
     """Return the seconds of the steps that no usual step has, if they are many, and why."""
     held_ns, call = _earlier_work(trace, Intervals(steps.start[:1], steps.end[:1]))
     if held_ns > _MOST * steps.total:
-        return held_ns / 1e9, (
-            f"The window begins in the middle of earlier work: {call} waits "
-            f"{seconds(held_ns / 1e9)} ({held_ns / steps.total:.0%} of what was recorded) for what "
-            "was launched before, which the trace does not show."
-        )
-    table, least_ns = trace.runtime, max(_MOST * steps.total, _CONTEXT_NS)
-    held = steps.covered(table.start, table.end) * _loads(trace, least_ns)
-    if not marked or held.sum() <= _MOST * steps.total:
-        return 0.0, ""
+        held_s = held_ns / 1e9
+        part = float(held_ns / steps.total)
+        return held_s, fact("earlier-work", call=call, seconds=held_s, part=part)
+    table = trace.runtime
+    least_ns = max(_MOST * steps.total, _CONTEXT_NS)
+    loads = _loads(trace, least_ns)
+    held = np.where(loads, steps.covered(table.start, table.end), 0)
+    loading_ns = held.sum()
+    if not marked or loading_ns <= _MOST * steps.total:
+        return 0.0, None
     # No usual step makes a call that takes so much of all of them while the device does nothing.
-    return held.sum() / 1e9, (
-        f"The GPU's start-up lies in the window: {trace.names[table.name[held.argmax()]]} holds "
-        f"the host {seconds(held.sum() / 1e9)} ({held.sum() / steps.total:.0%} of each step) while "
-        "the GPU does nothing, as when code is loaded."
-    )
+    loading_s = float(loading_ns / 1e9)
+    longest = trace.names[table.name[held.argmax()]]
+    part = float(loading_ns / steps.total)
+    return loading_s, fact("start-up-within", call=longest, seconds=loading_s, part=part)
 
 
 def _earlier_work(trace: Trace, steps: Intervals) -> tuple[int, str]:

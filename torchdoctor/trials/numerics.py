@@ -14,8 +14,12 @@ from torchdoctor.trials.samples import Preparation, SampleComparison, compare_sa
 from torchdoctor.words import LaunchTiming, Recording
 
 CLASSES = (
-    *("identical", "within-rounding", "within-seed-noise", "corrected"),
-    *("not-comparable", "changed"),
+    "identical",
+    "within-rounding",
+    "within-seed-noise",
+    "corrected",
+    "not-comparable",
+    "changed",
 )
 
 FEWEST_LOSSES = 8

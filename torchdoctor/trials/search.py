@@ -32,8 +32,15 @@ _SETTING_SEEN = 0.7  # a wrong setting that was seen: it gained in 8 of 9 progra
 _FURTHER_SETTING = 0.8  # times the probability: a value that the fix does not name
 _UNKNOWN_CEILING = 1.5  # speed-up at most, where no share of the step is known
 _PHASES = (
-    *("data_wait_s", "loader_start_s", "h2d_copy_s", "forward_s", "backward_s"),
-    *("optimizer_s", "other_s", "before_forward_s", "gc_s"),
+    "data_wait_s",
+    "loader_start_s",
+    "h2d_copy_s",
+    "forward_s",
+    "backward_s",
+    "optimizer_s",
+    "other_s",
+    "before_forward_s",
+    "gc_s",
 )
 _ENDED = {"time": NO_TIME, "interrupted": "interrupted", "failed": "the trials were stopped"}
 PAIR, SEEDS = "confirm", "seeds"  # phases in the log

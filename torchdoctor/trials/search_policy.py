@@ -532,7 +532,10 @@ class SearchPolicy:
                 continue
             ends = self._ends if members in self._ends else [*self._ends, members]
             left_s = self._left_s - cost_s
-            values = np.array([self.reach(end, left_s, pairs * (end == members)) for end in ends])
+            more_pairs = [pairs if end == members else 0 for end in ends]
+            values = np.array(
+                [self.reach(end, left_s, more) for end, more in zip(ends, more_pairs, strict=True)]
+            )
             signal = self.beliefs.gain(members) + self.beliefs.sigma * self._errors[:, pairs]
             worth = self._expected(signal, ends, values, members)
             yield _Option(Action(kind="pair", members=members), worth, cost_s)

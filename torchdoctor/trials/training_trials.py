@@ -20,12 +20,10 @@ from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.log import NO_TIME, Budget, BudgetEnded, Log, Stopped
 from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
-from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, range_test, words
 from torchdoctor.words import (
     FixSet,
     LaunchTiming,
     ProgressEvent,
-    RangeTest,
     Recording,
     StepStatistics,
     TrainingTrial,
@@ -33,7 +31,6 @@ from torchdoctor.words import (
 from torchdoctor.words.specs import FixSpec
 
 PHASE = "training"
-RANGE_LAUNCHES = 2
 STEPS = 200  # of a launch, as far as program and budget allow
 FEWEST_STEPS = 60
 MOST_LAUNCH_S = 30.0  # for the steps of a launch
@@ -50,11 +47,11 @@ class TrainingResults:
 
 
 def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[TrainingTrial]:
-    """Return the advice that applies, range tests first; a sentence says why it is not tried."""
+    """Return the advice that applies and can be tried; a sentence says why it is not tried."""
     scaled = "The loss is multiplied by a factor that changes (GradScaler)."
     advice = []
     for ident, module in modules.items():
-        if module.training is None or module.refusal(recording):
+        if module.training is None or module.untried or module.refusal(recording):
             continue
         reason = module.training.untriable(recording)
         if reason is None and recording.main.flags.grad_scaler:
@@ -62,21 +59,18 @@ def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[Traini
         values: dict[str, Any] = {} if reason else next(iter(module.settings(recording)), {})
         trial = TrainingTrial(
             fix=ident,
-            kind=module.training.trial,
             verdict="not-tried",
             sentence=reason or "",
             settings=values,
         )
         advice.append(trial)
-    return sorted(advice, key=lambda piece: piece.kind != "range test")
+    return advice
 
 
 def most_launches(advice: Sequence[TrainingTrial]) -> int:
     """Return how many launches these pieces of advice take at most."""
-    kinds = [piece.kind for piece in advice if not piece.sentence]
-    compared = kinds.count("loss")
-    tests = len(kinds) - compared
-    return RANGE_LAUNCHES * tests + (ENOUGH_PAIRS * (1 + compared) if compared else 0)
+    compared = sum(1 for piece in advice if not piece.sentence)
+    return ENOUGH_PAIRS * (1 + compared) if compared else 0
 
 
 def training_window(
@@ -108,15 +102,12 @@ def try_advice(
     """Try the advice on training that this program calls for, of the fixes that the user wants."""
     advice = advised(recording, fixes)
     window = training_window(observed.steps, observed.start_s, most_launches(advice), left())
-    stepping = sum(x.steps > 0 for x in recording.main.optimizers)
     launches = ProgramLaunches.of_trials(recorder, observed, window)
     run = TrainingTrials(
         Log(Engine(launches, random.Random(recorder.seed)), Budget(left()), progress),
         ArmSpecs(fixes, recording, kind="training-"),
         advice,
-        steps=window.warmup_steps + window.measure_steps,
         backwards_per_step=observed.steps.backwards_per_step,
-        updates_per_step=observed.steps.optimizer_steps_per_step / max(stepping, 1),
     )
     return run.results()
 
@@ -134,10 +125,7 @@ class _Tried:
 
 
 class TrainingTrials:
-    """Tries each piece of advice in launches of `steps` iterations, within the log's budget.
-
-    `updates_per_step`: steps of one optimizer in an iteration.
-    """
+    """Tries each piece of advice in launches with the same seeds, within the log's budget."""
 
     def __init__(
         self,
@@ -145,29 +133,24 @@ class TrainingTrials:
         specs: ArmSpecs,
         advice: Sequence[TrainingTrial],
         *,
-        steps: int,
         backwards_per_step: float = 1.0,
-        updates_per_step: float = 1.0,
     ) -> None:
-        self._log, self._advice, self._per_step = log, advice, backwards_per_step
-        rates = max(2, round(steps * updates_per_step))
+        self._log = log
+        self._advice = advice
+        self._per_step = backwards_per_step
         self._tried = {}
         for piece in advice:
             if not piece.sentence:
-                tested = {"steps": rates} if piece.kind == "range test" else {}
-                spec = specs.of(FixSet.of(piece.fix, {**piece.settings, **tested}))
+                spec = specs.of(FixSet.of(piece.fix, piece.settings))
                 self._tried[piece.fix] = _Tried(piece, Arm(key=piece.fix, spec=spec))
         self._ended = NO_TIME
         log.why = "The time that is left shows what advice on training does to the losses"
 
     def results(self) -> TrainingResults:
-        """Run the range tests, then rounds of losses; Ctrl-C keeps what was measured."""
+        """Run rounds of launches; Ctrl-C keeps what was measured."""
         interrupted = False
         try:
-            for tried in self._tried.values():
-                if tried.advice.kind == "range test":
-                    self._range_test(tried)
-            compared = [x for x in self._tried.values() if x.advice.kind == "loss"]
+            compared = list(self._tried.values())
             compared = compared[: self._affordable(len(compared))]
             for offset in range(ENOUGH_PAIRS):
                 self._round(compared, offset)
@@ -185,18 +168,6 @@ class TrainingTrials:
         launches = self._log.budget.left() / ENOUGH_PAIRS
         launches /= max(self._log.expected_s(self._log.baseline), 1e-3)
         return compared if math.isinf(launches) else min(compared, max(int(launches) - 1, 1))
-
-    def _range_test(self, tried: _Tried) -> None:
-        settings = tried.arm.fixes[tried.advice.fix]
-        if settings["steps"] < FEWEST_RATES:
-            tried.arm.refused = f"{settings['steps']} optimizer steps are too few for a range test"
-        for offset in range(RANGE_LAUNCHES):
-            if tried.arm.alive:
-                timing = self._log.launch(tried.arm, PHASE, offset)
-                # The test leads to a NaN: a program that fails there has shown its rate.
-                losses = RateLosses.of(timing, settings)
-                shows = losses is not None and not isinstance(range_test(losses), str)
-                self._judge(tried, timing, may_fail=shows)
 
     def _round(self, compared: Sequence[_Tried], offset: int) -> None:
         """Launch the untouched program and each fix once, with one seed, in changing order."""
@@ -222,10 +193,10 @@ class TrainingTrials:
                 if without is not None and tried.arm.alive:
                     tried.pairs.append((without, timing))
 
-    def _judge(self, tried: _Tried, timing: LaunchTiming, *, may_fail: bool = False) -> None:
+    def _judge(self, tried: _Tried, timing: LaunchTiming) -> None:
         arm = tried.arm
         arm.refused = refusal(arm.fixes, timing)
-        arm.failed = None if may_fail else failure(timing, len(tried.timings))
+        arm.failed = failure(timing, len(tried.timings))
         if arm.alive:
             tried.timings.append(timing)
         else:  # that the budget's end stopped a launch says nothing against the fix
@@ -242,10 +213,8 @@ class TrainingTrials:
             cost_s=tried.arm.cost_s,
             details=_details(advice.fix, tried.timings),
         )
-        if not tried.arm.alive or not (tried.pairs if advice.kind == "loss" else tried.timings):
+        if not tried.arm.alive or not tried.pairs:
             return self._without(blank, tried)
-        if advice.kind == "range test":
-            return _tested(blank, tried.timings)
         verdict, sentence, comparison = compare_losses(tried.pairs, self._per_step)
         return replace(blank, verdict=verdict, sentence=_whole(sentence), comparison=comparison)
 
@@ -262,24 +231,6 @@ class TrainingTrials:
         if self._ended == NO_TIME:
             sentence += f" With --fixes {blank.fix} the whole budget is for it."
         return replace(blank, sentence=sentence)
-
-
-def _tested(blank: TrainingTrial, timings: Sequence[LaunchTiming]) -> TrainingTrial:
-    """Return the outcome of a range test, on which all its launches have to agree."""
-    agreed_test: RangeTest | None = None
-    for timing in timings:
-        losses = RateLosses.of(timing, blank.settings)
-        both = test = range_test(losses) if losses is not None else "no optimizer stepped"
-        if agreed_test is not None and not isinstance(test, str):
-            both = agreed(agreed_test, test)
-        if isinstance(both, str):
-            sentence = _whole(f"The range test shows nothing: {both}")
-            before = None if isinstance(test, str) else agreed_test
-            return replace(blank, verdict="shows-nothing", sentence=sentence, range_test=before)
-        agreed_test = both
-    assert agreed_test is not None
-    verdict = "found" if agreed_test.max_rate is not None else "shows-nothing"
-    return replace(blank, verdict=verdict, sentence=words(agreed_test), range_test=agreed_test)
 
 
 def _details(fix: str, timings: Sequence[LaunchTiming]) -> dict[str, Any]:

@@ -231,5 +231,9 @@ def _pause(followed: Followed, event: Event) -> Iterator[Alert]:
     else:
         text += ". Write to a faster disk, less often, or in the background."
     yield followed.alert(
-        event.kind, text, event.t_ns - 1e9 * event.seconds * (new == 1), first.step, event.kind
+        event.kind,
+        text,
+        event.t_ns - (1e9 * event.seconds if new == 1 else 0.0),
+        first.step,
+        event.kind,
     )

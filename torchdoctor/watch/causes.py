@@ -210,8 +210,17 @@ def _phase(change: Change) -> Cause:
 
 
 RULES: tuple[Rule, ...] = (
-    *(_recompilation, _batch, _sequences, _garbage, _memory, _quota, _clocks),
-    *(_gpu_shared, _cpu_shared, _exchange, _data),
+    _recompilation,
+    _batch,
+    _sequences,
+    _garbage,
+    _memory,
+    _quota,
+    _clocks,
+    _gpu_shared,
+    _cpu_shared,
+    _exchange,
+    _data,
 )
 
 

@@ -16,22 +16,49 @@ Column = NDArray[np.float64]
 # Of sums since the process or the machine began: what they grow by in a second.
 _PROCESS_RATES = ("cpu_s", "queued_s", "major_faults", "read_bytes")
 _MACHINE_RATES = (
-    *("busy_s", "iowait_s", "tree_cpu_s", "throttled_s", "cpu_pressure_s", "memory_pressure_s"),
-    *("io_pressure_s", "swap_in_bytes", "read_ops", "own_cpu_s"),
+    "busy_s",
+    "iowait_s",
+    "tree_cpu_s",
+    "throttled_s",
+    "cpu_pressure_s",
+    "memory_pressure_s",
+    "io_pressure_s",
+    "swap_in_bytes",
+    "read_ops",
+    "own_cpu_s",
 )
 _PROCESS_LEVELS = ("rss_bytes", "swapped_bytes", "device_reserved_bytes")
 _MACHINE_LEVELS = (
-    *("cpus", "cpu_mhz", "memory_free_bytes", "memory_limit_bytes", "tree_bytes"),
-    *("gpu_utilization", "gpu_clock_mhz", "gpu_throttle", "gpu_others", "gpu_memory_bytes"),
+    "cpus",
+    "cpu_mhz",
+    "memory_free_bytes",
+    "memory_limit_bytes",
+    "tree_bytes",
+    "gpu_utilization",
+    "gpu_clock_mhz",
+    "gpu_throttle",
+    "gpu_others",
+    "gpu_memory_bytes",
     "gpu_memory_limit_bytes",
 )
 _STALL = 5.0  # times the median, above which a step counts no more
 # "step_s" is a training step, without evaluation and checkpoints, and "usual_s" the same of which
 # no step is far above the others; "exchange" waits for other ranks.
 COLUMNS = (
-    *("first_step", "last_step", "begin_ns", "end_ns", "steps", "step_s", "usual_s"),
-    *(*PHASES, "exchange"),
-    *("samples", "elements", "recompiled", "new_input", "others_cpus"),
+    "first_step",
+    "last_step",
+    "begin_ns",
+    "end_ns",
+    "steps",
+    "step_s",
+    "usual_s",
+    *PHASES,
+    "exchange",
+    "samples",
+    "elements",
+    "recompiled",
+    "new_input",
+    "others_cpus",
     *(f"process_{name}" for name in (*_PROCESS_RATES, *_PROCESS_LEVELS)),
     *(_MACHINE_RATES + _MACHINE_LEVELS),
 )

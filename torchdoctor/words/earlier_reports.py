@@ -16,6 +16,18 @@ def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
         today["trials"] = [_trial(trial) for trial in trials]
     if isinstance(diagnosis := report.get("diagnosis"), dict) and "verdict" not in diagnosis:
         today["diagnosis"] = _diagnosis(diagnosis)
+    if isinstance(trace := report.get("trace"), dict):
+        today["trace"] = _trace(trace)
+    return today
+
+
+def _trace(trace: dict[str, Any]) -> dict[str, Any]:
+    """Return a trace whose reasons are facts: they were sentences."""
+    today = dict(trace)
+    for name in ("unusual", "device_missing"):
+        reason = trace.get(name)
+        if isinstance(reason, str):
+            today[name] = {"fact": name, "sentence": reason} if reason else None
     return today
 
 

@@ -334,8 +334,16 @@ class AppliedFix:
 
 # Fields of ProcessFacts that only the launch with the profiler window fills in.
 ANALYSED = (
-    *("analysed_steps", "tensor_calls", "kept_graphs", "gradient_norms", "gradient_products"),
-    *("sample_check", "input_mean", "input_std", "input_channels", "padded_products"),
+    "analysed_steps",
+    "tensor_calls",
+    "kept_graphs",
+    "gradient_norms",
+    "gradient_products",
+    "sample_check",
+    "input_mean",
+    "input_std",
+    "input_channels",
+    "padded_products",
     "memory_snapshot",
 )
 

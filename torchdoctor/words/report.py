@@ -173,9 +173,7 @@ class PredictedSpeedup:
 class ScalingRow:
     """The prediction for one number of GPUs."""
 
-    gpus: int  #: All GPUs together.
-    machines: int = 1  #: Machines that they are in.
-    network_gbit_per_s: float | None = None  #: Network of each machine, assumed; null: one machine.
+    gpus: int  #: GPUs of one machine.
     ddp: PredictedSpeedup  #: With DistributedDataParallel.
     fsdp: PredictedSpeedup  #: With fully sharded data parallel.
 

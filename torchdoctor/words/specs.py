@@ -171,7 +171,6 @@ class Example:
 class TrainingAdvice:
     """A fix that is about what is trained, not about how fast."""
 
-    trial: Literal["range test", "loss"] = "loss"  # how `trials.training_trials` tries it
     costs: str  # what it may cost, in a sentence
     untriable: Sentence = lambda _: None  # why no short run shows anything of it
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from torchdoctor.words.evidence import Evidence
 from torchdoctor.words.program import Location
 
 KNOWN_ENOUGH = 0.9  # of the matrix kernels' time must be of known sizes, or there is no MFU
@@ -263,7 +264,7 @@ class TraceStatistics:
     step_times_s: list[float] = field(default_factory=list)  #: Time of each step, in order.
     shares: Shares = field(default_factory=Shares)  #: Exposed shares of the average step.
     has_device: bool = False  #: Whether anything ran on a GPU while the profiler watched.
-    device_missing: str | None = None  #: Why its GPU work is missing; null: none is.
+    device_missing: Evidence | None = None  #: Why its GPU work is missing; null: none is.
     kernels_per_step: float | None = None  #: GPU kernels in a step.
     short_kernels_share: float | None = None  #: Share of kernels shorter than 10 microseconds.
     kernel_median_us: float | None = None  #: Median length of a kernel.
@@ -283,7 +284,7 @@ class TraceStatistics:
     blocking_copy_exposed_s: float | None = None  #: Of that, while neither kernels nor copies run.
     blocking_copy_range: str | None = None  #: The range of the program that has most of that.
     unusual_s: float = 0.0  #: Per step: start-up, or a wait for work of before the window.
-    unusual: str = ""  #: What that is, in a sentence; empty: it is not much of the step.
+    unusual: Evidence | None = None  #: What that is; null: it is not much of the step.
     loader_workers: int | None = None  #: Of the loader; 0: none, -1: some; null: no loader.
     #: Per step: what the GPU idles after synchronisations and copies to the host, their length at
     #: most.

@@ -220,23 +220,6 @@ class TriedCeiling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RangeTest:
-    """The loss, while finite, as the learning rate rose; rates as the program writes them."""
-
-    own_rate: float  #: The program's own learning rate.
-    lowest_rate: float  #: The first rate that was tried.
-    highest_rate: float  #: The last one.
-    steps: int  #: Rates tried, one optimizer step each.
-    launches: int = 1  #: Launches with different seeds; the more cautious rates of them are given.
-    steepest_rate: float | None = None  #: Where the loss falls fastest; null: it falls nowhere.
-    lowest_loss_rate: float | None = None  #: Where it stops falling; null: it falls nowhere.
-    diverged_rate: float | None = None  #: Where it has begun to diverge; null: nowhere tried.
-    max_rate: float | None = None  #: For a schedule: lowest_loss_rate / 10; null: none shown.
-    rates: list[float] = field(default_factory=list)  #: Of the smoothed curve of the first launch.
-    losses: list[float] = field(default_factory=list)  #: The smoothed loss at each of `rates`.
-
-
-@dataclass(frozen=True, kw_only=True)
 class LossComparison:
     """Launches with and without a fix, over the same samples, in pairs with the same seed."""
 
@@ -256,10 +239,8 @@ class TrainingTrial:
     """Advice on training in short launches; see docs/decisions/training.md."""
 
     fix: str  #: Id of the fix.
-    kind: Annotated[str, "range test", "loss"]  #: How it was tried.
     verdict: Annotated[  #: better, worse: beyond what other seeds do; shows-nothing: cannot tell.
         str,
-        "found",
         "better",
         "worse",
         "no-difference",
@@ -270,8 +251,7 @@ class TrainingTrial:
     ]
     sentence: str  #: What came out, or why nothing did.
     settings: dict[str, Any] = field(default_factory=dict)  #: The values that were tried.
-    range_test: RangeTest | None = None  #: null: another kind, or it gave nothing.
-    comparison: LossComparison | None = None  #: null: another kind, or no complete pair.
+    comparison: LossComparison | None = None  #: null: no complete pair.
     launches: int = 0  #: Launches with it; those of the untouched program serve all.
     cost_s: float = 0.0  #: Wall time of its launches.
     details: dict[str, Any] = field(default_factory=dict)  #: What the fix noted in its last launch.

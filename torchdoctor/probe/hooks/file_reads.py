@@ -27,15 +27,43 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CODE = (".py", ".pyc", ".so", ".pyi", ".pth")
 # Libraries that open files in C or C++, where no audit event tells of it.
 _C_READERS = (
-    *("cv2", "h5py", "lmdb", "netCDF4", "pyarrow", "rasterio", "tables", "torchvision.io"),
-    *("torchcodec", "turbojpeg", "nvidia.dali", "decord", "av", "soundfile", "tensorflow"),
+    "cv2",
+    "h5py",
+    "lmdb",
+    "netCDF4",
+    "pyarrow",
+    "rasterio",
+    "tables",
+    "torchvision.io",
+    "torchcodec",
+    "turbojpeg",
+    "nvidia.dali",
+    "decord",
+    "av",
+    "soundfile",
+    "tensorflow",
 )
 _SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib/", "/lib64/", "/run/", "/var/lib/")
 _IN_LOADER = frozenset((step_log.FETCH_BEGIN, step_log.LOADER_START_BEGIN))
 LOCAL_PROTOCOLS = frozenset(
     (
-        *("", "abstract", "file", "local", "memory", "data", "dir", "zip", "tar", "libarchive"),
-        *("reference", "cached", "blockcache", "filecache", "simplecache", "generic", "alluxiofs"),
+        "",
+        "abstract",
+        "file",
+        "local",
+        "memory",
+        "data",
+        "dir",
+        "zip",
+        "tar",
+        "libarchive",
+        "reference",
+        "cached",
+        "blockcache",
+        "filecache",
+        "simplecache",
+        "generic",
+        "alluxiofs",
     )
 )
 TABLE_READERS = ("read_csv", "read_table", "read_json", "read_excel")

@@ -12,9 +12,32 @@ from .. import places
 
 _MOST, _MOST_DATASETS, _MOST_METHODS = 8, 8, 32
 _CHANGING = {
-    *("append", "appendleft", "extend", "insert", "add", "update", "subtract", "discard"),
-    *("remove", "pop", "popleft", "popitem", "clear", "sort", "reverse", "rotate", "move_to_end"),
-    *("add_", "sub_", "mul_", "div_", "fill_", "zero_", "copy_", "index_add_", "scatter_add_"),
+    "append",
+    "appendleft",
+    "extend",
+    "insert",
+    "add",
+    "update",
+    "subtract",
+    "discard",
+    "remove",
+    "pop",
+    "popleft",
+    "popitem",
+    "clear",
+    "sort",
+    "reverse",
+    "rotate",
+    "move_to_end",
+    "add_",
+    "sub_",
+    "mul_",
+    "div_",
+    "fill_",
+    "zero_",
+    "copy_",
+    "index_add_",
+    "scatter_add_",
 }
 _ABSENCE = (ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.Not)
 

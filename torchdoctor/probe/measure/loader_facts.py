@@ -18,7 +18,13 @@ from .nested import innermost, nested_bytes, shapes
 _MOST_SHAPES = 8
 _STARTING = 2  # batches of each worker
 _COUNTED = (
-    *("iterators", "batches", "samples", "overtaken", "overtaken_s", "looks", "taken_over_s"),
+    "iterators",
+    "batches",
+    "samples",
+    "overtaken",
+    "overtaken_s",
+    "looks",
+    "taken_over_s",
     "awaited_s",
 )
 
@@ -193,8 +199,10 @@ class Overtaken:
         known, now = self._known, time.perf_counter()
         if ready is not None:
             known.looks += 1
-            known.taken_over_s += (now - began_s) * ready
-            known.awaited_s += (now - began_s) * (not ready)
+            if ready:
+                known.taken_over_s += now - began_s
+            else:
+                known.awaited_s += now - began_s
         if not self._in_order:
             return
         if wanted != self._wanted:

@@ -18,8 +18,16 @@ _LEARNT_SIZES = 20  # batches
 _MOST_SHAPES = 512
 _LOSS_EVERY_NS, _DEVICE_LOSS_EVERY_NS = 20_000_000, 1_000_000_000
 _COLLECTIVES = (
-    *("all_reduce", "barrier", "broadcast", "all_gather", "all_gather_into_tensor", "reduce"),
-    *("reduce_scatter_tensor", "reduce_scatter", "all_to_all", "all_to_all_single"),
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce",
+    "reduce_scatter_tensor",
+    "reduce_scatter",
+    "all_to_all",
+    "all_to_all_single",
 )
 
 

@@ -229,10 +229,21 @@ class Keeper:
         now = perf_counter_ns()
         self._sensors.add(
             self._pack(
-                *(now, time.time_ns(), log.step, log.phase, (now - log.phase_ns) / 1e9),
-                *(float(self._loss), stat[0], _queued_s(), stat[1]),
-                *(status.get("VmSwap", nan) * 1024, stat[2]),
-                *(io.get("read_bytes", nan), io.get("write_bytes", nan), used, reserved),
+                now,
+                time.time_ns(),
+                log.step,
+                log.phase,
+                (now - log.phase_ns) / 1e9,
+                float(self._loss),
+                stat[0],
+                _queued_s(),
+                stat[1],
+                status.get("VmSwap", nan) * 1024,
+                stat[2],
+                io.get("read_bytes", nan),
+                io.get("write_bytes", nan),
+                used,
+                reserved,
                 float(self._rows.lost),
             )
         )

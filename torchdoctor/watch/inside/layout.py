@@ -31,8 +31,15 @@ MAGIC = b"tdwatch1"
 _ALIGNMENT = 64
 # A step is the sum of these, in seconds: what interrupts or is part of another one counts once.
 PHASES = (
-    *("wait", "copy", "forward", "backward", "optimizer"),
-    *("evaluation", "checkpoint", "gc", "other"),
+    "wait",
+    "copy",
+    "forward",
+    "backward",
+    "optimizer",
+    "evaluation",
+    "checkpoint",
+    "gc",
+    "other",
 )
 WAIT, COPY, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, CHECKPOINT, GC, OTHER = range(len(PHASES))
 

@@ -61,7 +61,11 @@ _PAIRS = (
 _SLOTS = {begin: (slot, 1) for slot, begin, _ in _PAIRS}
 _SLOTS.update((end, (slot, -1)) for slot, _, end in _PAIRS)
 _TELLING = (
-    *(step_log.FETCH_END, step_log.FORWARD_BEGIN, step_log.COPY_END, step_log.GC_END, EXCHANGE),
+    step_log.FETCH_END,
+    step_log.FORWARD_BEGIN,
+    step_log.COPY_END,
+    step_log.GC_END,
+    EXCHANGE,
 )
 _PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
 
@@ -251,7 +255,9 @@ class StepLog:
         held.append((thread, code, ident, now, value))
         self._give(thread, code, ident, now)
         if code in (
-            *(step_log.BACKWARD_END, step_log.OPTIMIZER_END, step_log.GRADIENT_END),
+            step_log.BACKWARD_END,
+            step_log.OPTIMIZER_END,
+            step_log.GRADIENT_END,
             step_log.EXPLICIT_STEP,
         ):
             self.on_learning(now)
@@ -471,9 +477,15 @@ class StepLog:
             self.totals = steps + self._row_steps, [*map(add, spent, phases)]
         self._on_row(
             self._pack(
-                *(last_step, min(self._row_steps, _MOST_IN_ROW), self._row_flags, self._row_ns),
+                last_step,
+                min(self._row_steps, _MOST_IN_ROW),
+                self._row_flags,
+                self._row_ns,
                 *phases,
-                *(self._row_samples, self._row_elements, entry, exchanged),
+                self._row_samples,
+                self._row_elements,
+                entry,
+                exchanged,
             )
         )
         if last_step > THINNED_FROM and self._row_steps > 1:

@@ -1,0 +1,57 @@
+"""Shapes that make code hard to read, and that no file of the product has."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "torchdoctor"
+
+
+def is_truth(node: ast.expr) -> bool:
+    negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return negated or isinstance(node, ast.Compare)
+
+
+def unpacks_literal(node: ast.expr) -> bool:
+    literal = isinstance(node, ast.Starred) and isinstance(node.value, (ast.Tuple, ast.List))
+    return literal and bool(node.value.elts)
+
+
+def shapes(code: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each shape."""
+    for node in ast.walk(ast.parse(code)):
+        product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+        if product and (is_truth(node.left) or is_truth(node.right)):
+            yield node.lineno, "a boolean used as a number"
+        elements: list[ast.expr] = []
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+            elements = node.elts
+        elif isinstance(node, ast.Call):
+            elements = node.args
+        if any(unpacks_literal(element) for element in elements):
+            yield node.lineno, "a literal that is packed and unpacked"
+
+
+def test_no_file_has_a_shape_that_hides_what_it_does() -> None:
+    lines = [
+        f"{path.relative_to(PACKAGE.parent)}:{line}: {shape}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line, shape in shapes(path.read_text(encoding="utf-8"))
+    ]
+    assert not lines, "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "code", ["words += ['--cold'] * (not warm)", "(x > 0) * y", "{*('a', 'b')}", "f(*['a'], b)"]
+)
+def test_a_shape_is_seen(code: str) -> None:
+    assert list(shapes(code))
+
+
+@pytest.mark.parametrize("code", ["3 * x", "['a'] * count", "f(*names)", "{*names, 'b'}"])
+def test_other_code_is_left_alone(code: str) -> None:
+    assert not list(shapes(code))
