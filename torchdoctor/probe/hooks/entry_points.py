@@ -152,7 +152,7 @@ class EntryPoints:
 def samples_of(args, kwargs, images=False):
     """Return how many samples a call gets, by its first argument; UNKNOWN_SIZE: no telling.
 
-    A tensor's rows are samples, but an image's are not; a file's name may be a folder's or a film's.
+    A tensor's rows are samples, but an image's are not; a file's name may be a folder's.
     """
     first = args[0] if args else next(iter(kwargs.values()), None)
     if hasattr(first, "values") and not hasattr(first, "shape"):  # a dict, or a BatchEncoding
