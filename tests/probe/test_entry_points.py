@@ -6,12 +6,16 @@ A loop over `generate` was told by its tokens, a `pipeline` by the loaders that 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from observed_programs import observe, recorder_of, timed
 
 from torchdoctor.launch.launch_spec import entry_points
 from torchdoctor.observe.window import Window
+from torchdoctor.probe import step_log
+from torchdoctor.probe.hooks.entry_points import samples_of
 
 SETUP = """
 import torch
@@ -246,10 +250,22 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in
     assert seen.read_text() == "[]\n"
 
 
+def test_samples_are_those_of_the_first_argument() -> None:
+    rows, image = np.zeros((4, 6)), np.zeros((320, 320, 3))
+    tensor = SimpleNamespace(shape=(4, 6), layout="strided")
+    assert samples_of((tensor,), {}) == 4
+    assert samples_of((), {"input_ids": tensor}) == samples_of(({"input_ids": tensor},), {}) == 4
+    assert samples_of((["a", "b"],), {}) == 2 and samples_of(("a text",), {}) == 1
+    assert samples_of((rows,), {}) == samples_of((), {}) == step_log.UNKNOWN_SIZE
+    assert samples_of((image,), {}, images=True) == 1
+    assert samples_of((np.zeros((8, 3, 32, 32)),), {}, images=True) == 8
+    assert samples_of(("films/",), {}, images=True) == step_log.UNKNOWN_SIZE
+
+
 def test_each_known_function_has_a_source_and_is_named_once() -> None:
     entries = entry_points()
     named = [(name, x["class"], x["method"]) for x in entries for name in x["modules"]]
     assert len(set(named)) == len(named)
     for entry in entries:
         assert entry["source"].startswith("https://")
-        assert entry["samples"] in ("rows", "one")
+        assert entry["samples"] in ("rows", "images", "one")

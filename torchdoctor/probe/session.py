@@ -218,7 +218,8 @@ class Session:
                 self.guarded(function)()
 
     def _has_seen_any(self):
-        return bool(self.learned or self.batches or self.models.seen_forward)
+        called = self.models.seen_forward or any(self.entries.calls)
+        return bool(self.learned or self.batches or called)
 
     def watch_hard_exits(self):
         """Flush before os._exit, which skips every exit handler and by which some programs end."""

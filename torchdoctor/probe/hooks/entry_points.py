@@ -9,6 +9,7 @@ import threading
 
 from .. import step_log, wrapping
 
+_BATCH_OF_IMAGES = 4  # of dimensions
 _NUMBERS = 2  # of dimensions, of token numbers
 
 
@@ -131,9 +132,8 @@ class EntryPoints:
                 session.first_batch()
                 session.window.event("entry", number)
             if session.phases:
-                samples = 1
-                if self._entries[number].get("samples") == "rows":
-                    samples = rows_of(args[1:], kwargs)
+                how = self._entries[number].get("samples")
+                samples = 1 if how == "one" else samples_of(args[1:], kwargs, how == "images")
                 session.log.add(step_log.ENTRY_BEGIN, number, samples)
         if generation:
             session.log.add(step_log.GENERATION_BEGIN, number)
@@ -149,16 +149,22 @@ class EntryPoints:
             session.inference.called()
 
 
-def rows_of(args, kwargs):
-    """Return how many samples a call gets, by its first argument; UNKNOWN_SIZE: no telling."""
+def samples_of(args, kwargs, images=False):
+    """Return how many samples a call gets, by its first argument; UNKNOWN_SIZE: no telling.
+
+    A tensor's rows are samples, but an image's are not; a file's name may be a folder's.
+    """
     first = args[0] if args else next(iter(kwargs.values()), None)
     if hasattr(first, "values") and not hasattr(first, "shape"):  # a dict, or a BatchEncoding
         first = next(iter(first.values()), None)
     if isinstance(first, (str, bytes)):
-        return 1
+        return step_log.UNKNOWN_SIZE if images else 1
     shape = getattr(first, "shape", None)
     if isinstance(shape, tuple):
-        return int(shape[0]) if len(shape) > 1 else step_log.UNKNOWN_SIZE
+        if images and len(shape) < _BATCH_OF_IMAGES:
+            return 1
+        known = images or (len(shape) > 1 and hasattr(first, "layout"))  # an array may be anything
+        return int(shape[0]) if known else step_log.UNKNOWN_SIZE
     return len(first) if isinstance(first, (list, tuple)) else step_log.UNKNOWN_SIZE
 
 
