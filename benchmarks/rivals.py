@@ -265,9 +265,14 @@ def table() -> Iterator[str]:
             if row is None:
                 continue
             marks = " | ".join("yes" if said else "no" for said in told(row).values())
-            cured = f" (cured: {min(ratios):.1f} to {max(ratios):.1f}x)" if ratios else ""
+            cured = f" (cured: {_range(ratios)})" if ratios else ""
             first = f"{name}{cured}" if tool == TOOLS[0] else ""
             yield f"| {first} | {tool} | {marks} | {recommended(row)} | {row['seconds']} |"
+
+
+def _range(ratios: list[float]) -> str:
+    least, most = f"{min(ratios):.1f}", f"{max(ratios):.1f}"
+    return f"{least}x" if least == most else f"{least} to {most}x"
 
 
 def main() -> None:
