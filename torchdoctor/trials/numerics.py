@@ -252,18 +252,18 @@ def compare_outputs(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Nu
     if float(apart.max()) > allowed:
         return Numerics("changed", f"The outputs change: {differ}.")
     makes = "lower precision" if low else "rounding"
-    others, decided, examples = _other_decisions(trial, untouched)
+    altered, decided, examples = _altered_decisions(trial, untouched)
     # A program in low precision has rounded its own decisions: those with more digits are no worse.
     is_rounder = keeps == "lower precision" or not untouched.low_precision
-    if others > DECISIONS * decided and is_rounder:
+    if altered > DECISIONS * decided and is_rounder:
         return Numerics(
-            "changed", f"{others:,} of {decided:,} decisions are other ones ({examples})."
+            "changed", f"{altered:,} of {decided:,} decisions are other ones ({examples})."
         )
-    agree = f"; {decided - others:,} of {decided:,} decisions are the same" if decided else ""
+    agree = f"; {decided - altered:,} of {decided:,} decisions are the same" if decided else ""
     return Numerics("within-rounding", f"The {differ}, as {makes} makes them{agree}.")
 
 
-def _other_decisions(trial: LaunchTiming, untouched: Untouched) -> tuple[int, int, str]:
+def _altered_decisions(trial: LaunchTiming, untouched: Untouched) -> tuple[int, int, str]:
     """Return how many decisions are other ones than the nearest baseline's, of how many; examples.
 
     Those are left out in which two runs of the untouched program differ.
@@ -271,8 +271,8 @@ def _other_decisions(trial: LaunchTiming, untouched: Untouched) -> tuple[int, in
     runs = [each.decisions for each in untouched.baselines if each.decisions]
     if not runs or not trial.decisions:
         return 0, 0, ""
-    found = [_apart(trial.decisions, run) for run in runs]
-    apart, decided = min(found, key=lambda each: len(each[0]) / max(each[1], 1))
+    compared = [_apart(trial.decisions, run) for run in runs]
+    apart, decided = min(compared, key=lambda each: len(each[0]) / max(each[1], 1))
     own = max((len(_apart(run, runs[0])[0]) for run in runs[1:]), default=0)
     return max(len(apart) - own, 0), decided, ", ".join(apart[:_EXAMPLES])
 
