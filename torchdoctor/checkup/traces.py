@@ -25,6 +25,7 @@ from torchdoctor.words import (
     Baseline,
     Bound,
     Diagnosis,
+    Gpu,
     RankTime,
     Recommendation,
     RecommendedFix,
@@ -76,10 +77,7 @@ def trace_checkup(
     # A leading dash would make a source an option.
     named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
     command, cwd = ["torchdoctor", "diagnose", *named], str(Path.cwd())
-    # The GPUs of all ranks, of each rank once.
-    shown = ranks if rows else [chosen]
-    once = {x.statistics.path if x.rank is None else x.rank: x for x in shown}
-    used = [gpu for rank in once.values() for gpu in rank.environment.gpus]
+    used = _gpus_used(ranks if rows else [chosen])
     recording = Recording(
         workload=Workload(command=command, cwd=cwd),
         environment=replace(chosen.environment, gpus=used),
@@ -110,6 +108,12 @@ def trace_checkup(
         reproduce=[shlex.join(command)],
     )
     return _finished(report, chosen, annotated)
+
+
+def _gpus_used(ranks: Sequence[RankTrace]) -> list[Gpu]:
+    """Return the GPUs of all ranks, of each rank once."""
+    once = {rank.statistics.path if rank.rank is None else rank.rank: rank for rank in ranks}
+    return [gpu for rank in once.values() for gpu in rank.environment.gpus]
 
 
 def _finished(report: Report, chosen: RankTrace, annotated: Path | None) -> Report:

@@ -265,8 +265,7 @@ def step_statistics(
     durations = np.diff(events.t_ns[rows]) / 1e9
     settled = settled_after(durations)
     if warmup is None:
-        warmup = max(LEAST_WARMUP, settled or 0)
-        warmup = warmup if len(durations) >= 2 * warmup else len(durations) // 3
+        warmup = _usual_warmup(settled, len(durations))
     warmup = min(warmup, len(durations) - 1)
     edges = rows[warmup:] if window is None else rows[warmup : warmup + window + 1]
     measured = durations[warmup : warmup + len(edges) - 1]
@@ -277,6 +276,8 @@ def step_statistics(
     samples = None if None in rates else sum(r for r in rates if r is not None) * mean
     learning = np.isin(units.loader, units.loader[units.learns])
     epochs = units.start[units.is_fetch & (units.value == EXHAUSTED) & learning]
+    epoch_steps, updates = step_numbers(events, rows)[epochs], counts["optimizer_steps_per_step"]
+    cycle_steps = cycle_length(epoch_steps, durations, updates)
     return StepStatistics(
         boundary=boundary,
         how_found=steps_found.how_found,
@@ -291,9 +292,7 @@ def step_statistics(
         samples_per_step=samples,
         trainers=len(trainers),
         two_modes=abs(mean / median - 1.0) > TWO_MODES if median > 0 else False,
-        cycle_steps=cycle_length(
-            step_numbers(events, rows)[epochs], durations, counts["optimizer_steps_per_step"]
-        ),
+        cycle_steps=cycle_steps,
         settled_after=settled,
         unobserved=unobserved_phases(events, rows, edges),
         growth=growth_of(phase_seconds(events, edges), PHASES, _since_epoch(events, epochs, edges)),
@@ -309,6 +308,12 @@ def step_statistics(
         device_busy_s=busy_seconds(events, edges),
         **counts,
     )
+
+
+def _usual_warmup(settled: int | None, steps: int) -> int:
+    """Return how many steps at the start are not measured, of a program that names no number."""
+    warmup = max(LEAST_WARMUP, settled or 0)
+    return warmup if steps >= 2 * warmup else steps // 3
 
 
 def _since_epoch(events: Events, epochs: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
