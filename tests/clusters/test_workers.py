@@ -96,7 +96,7 @@ def test_ranks_that_tell_nothing_are_told_of(tmp_path: Path) -> None:
     environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0"}
     subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
     doubts = json.loads((tmp_path / "out" / "report.json").read_text())["doubts"]
-    assert any("trains in 2 processes, and 1 told of their steps" in doubt for doubt in doubts)
+    assert any("runs in 2 processes, and 1 told of their steps" in doubt for doubt in doubts)
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def observed(new: Program, old: Program, **tolerances: float) -> Observed:
 
 def test_a_new_version_that_crashes_after_its_first_steps_is_no_pass() -> None:
     """It crashed at step 40, was as fast until then, and passed with exit code 0."""
-    with pytest.raises(ProgramFailed, match=r"at least 40 training steps \(exit code 1") as failed:
+    with pytest.raises(ProgramFailed, match=r"at least 40 steps \(exit code 1") as failed:
         observed(Program(replace(SEEN, failure=CRASH)), Program(SEEN))
     assert failed.value.exit_code == 3
     assert "IndexError: no more data" in str(failed.value)
@@ -67,7 +67,7 @@ def test_a_new_version_that_crashes_after_its_first_steps_is_no_pass() -> None:
 def test_a_reference_that_crashes_later_is_a_doubt() -> None:
     found = observed(Program(SEEN), Program(replace(SEEN, failure=CRASH)))
     [doubt] = found.doubts
-    assert doubt.startswith("main: ") and "after at least 40 training steps" in doubt
+    assert doubt.startswith("main: ") and "after at least 40 steps" in doubt
 
 
 def test_a_reference_that_cannot_be_measured_is_not_decided() -> None:

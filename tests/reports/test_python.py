@@ -91,7 +91,7 @@ def test_what_ends_the_command_is_raised(measured, tmp_path, monkeypatch) -> Non
     assert interrupted.value.exit_code == 130
     failure = ProgramFailure(steps=12, exit_code=1, output_tail="ValueError: no")
     measured["report"] = replace(whole, failure=failure)
-    with pytest.raises(ProgramFailed, match="failed after at least 12 training steps"):
+    with pytest.raises(ProgramFailed, match="failed after at least 12 steps"):
         torchdoctor.run("train.py", quiet=True)
     with pytest.raises(UsageError, match="There is no run"):
         torchdoctor.report()

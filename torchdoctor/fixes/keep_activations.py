@@ -23,6 +23,7 @@ from typing import Any
 
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.facts.known_shapes import shape_of
+from torchdoctor.facts.touched import phases
 from torchdoctor.fixes._parts import SampledLines
 from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample, process
 
@@ -78,6 +79,8 @@ FIX: FixSpec = FixSpec(
     treats=("compute", "many-small-kernels", "python-overhead"),
     keeps_results="within rounding",
     when="between steps",
+    # They are computed again in the backward pass, for as long as in the forward pass at most.
+    touches=lambda recording: phases(recording, "forward_s", label="layers computed again"),
     p_helps=0.7,
     refuses=refuses,
     suits=lambda trace: False,

@@ -32,6 +32,7 @@ from typing import Any
 
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.ranks import batches_of_update
+from torchdoctor.facts.touched import collectives
 from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, process
 
 _FEWEST = 1.5  # batches an update
@@ -104,6 +105,7 @@ FIX: FixSpec = FixSpec(
     treats=("accumulated-exchange", "communication-share"),
     keeps_results="within rounding",
     when="between steps",
+    touches=collectives,
     p_helps=0.8,
     needs_finding=True,
     refuses=refuses,
