@@ -79,6 +79,7 @@ _FEWEST_TRIALS, _FEW_LINES, _MANY_LINES = (
     7,
     14,
 )  # an answer of more lines leaves room for fewer trials
+_FEW_ABOVE = 5  # lines of cause and load, beyond which each takes the room of a trial
 _HALF = 36  # characters of a cell of the key figures, on a narrow screen
 _LITTLE, _SMALL = 3, 10  # percent: gains below are nothing; are little
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
@@ -103,10 +104,13 @@ def screen(report: Report, folder: str) -> list[Section]:
     lines = _lines_of(answer)
     # Each trial may take two lines.
     trials, long = _MOST_TRIALS - max(0, lines - _FEW_LINES) * 2 // 3, lines > _MANY_LINES
+    above = [*sentences(wording.failure(report), tone="bad"), *cause(report)]
+    load = sentences(other_load.held(report), network.sent(report.network), tone="bad")
+    trials -= max(0, _lines_of([*above, *load]) - _FEW_ABOVE)
     return sections(
-        ("", [*sentences(wording.failure(report), tone="bad"), *cause(report)]),
+        ("", above),
         ("", [*answer, *_ending(report)]),
-        ("", sentences(other_load.held(report), network.sent(report.network), tone="bad")),
+        ("", load),
         ("", _tried(report, max(trials, _FEWEST_TRIALS))),
         ("", _step(report)),
         ("", _beware(report)[: 1 if long else _MOST_BEWARE]),
