@@ -52,7 +52,8 @@ class _Folding:
     """The convolutions of a model with the norm behind each, and what they were before."""
 
     def __init__(self, torch: Any, pairs: Any) -> None:
-        self.torch, self.pairs, self.before = torch, pairs, []
+        self.torch, self.pairs = torch, pairs
+        self.before: list[Any] = []
 
     def fold(self) -> None:
         """Put the norms into the convolutions; a second time changes nothing."""
@@ -80,7 +81,8 @@ def _unchanged(x: Any) -> Any:
 
 def _pairs(torch: Any, module: Any, call: Any) -> tuple[Any, list[tuple[Any, Any]]]:
     """Return what a call gives, and each convolution with the one norm that got its output."""
-    nn, outputs, calls, found = torch.nn, [], {}, []
+    nn, outputs, found = torch.nn, list[Any](), list[tuple[Any, Any]]()
+    calls: dict[Any, int] = {}
 
     def after_convolution(conv: Any, _: Any, output: Any) -> None:
         outputs.append((conv, output))  # held, so that no other tensor takes its identity

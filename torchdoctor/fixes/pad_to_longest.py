@@ -106,11 +106,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return None
         done = compared.get(id(module), 0)
         if done < _COMPARED:
-            parts = list(module.modules()) if module.training else []
-            if any(_draws(part) for part in parts):
-                program.refuse("The model draws random numbers in training mode.")
-            if any(getattr(part, "track_running_stats", False) for part in parts):
-                program.refuse("Batch norm takes the padding for a part of the batch.")
+            if (reason := _not_comparable(module)) is not None:
+                program.refuse(reason)
             compared[id(module)] = done + 1
             with torch.no_grad():
                 whole = module._call_impl(*args, **kwargs)
@@ -122,6 +119,16 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     program.set_reason("No batch of tokens ended with padding in all of its rows.")
     program.at("arguments", change)
+
+
+def _not_comparable(module: Any) -> str | None:
+    """Return why two calls of a module are not to be compared; None: they are."""
+    parts = list(module.modules()) if module.training else []
+    if any(_draws(part) for part in parts):
+        return "The model draws random numbers in training mode."
+    if any(getattr(part, "track_running_stats", False) for part in parts):
+        return "Batch norm takes the padding for a part of the batch."
+    return None
 
 
 def _draws(part: Any) -> bool:
