@@ -132,6 +132,15 @@ _ROWS_OF_CHECKS = (
         fixes=("channels-last", "cudnn-benchmark", "conv-bias-off"),
     ),
     Row(
+        asked="inference: batch normalization folded into the convolution before it",
+        fixes=("fold-batch-norm",),
+    ),
+    Row(
+        asked="inference: one input a call while others wait",
+        checks=("batch-of-one",),
+        fixes=("batched-inference",),
+    ),
+    Row(
         asked="zero_grad to zero; debug APIs left on",
         checks=("zero-grad-to-zero", "debug-left-on"),
         fixes=("set-to-none", "debug-off"),

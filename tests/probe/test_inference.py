@@ -157,6 +157,20 @@ with torch.no_grad():
     assert findings_of(TOKENS + loop, tmp_path) == {"padded-tokens"}
 
 
+def test_padding_of_a_training_is_seen(tmp_path: Path) -> None:
+    loop = """
+model.train()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(40):
+    ids = torch.zeros(4, 64, dtype=torch.long)
+    ids[:, : 8 + i % 3] = 7
+    model(ids).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    assert findings_of(TOKENS + loop, tmp_path) == {"padded-tokens"}
+
+
 def test_decoding_the_whole_sequence_again_is_seen(tmp_path: Path) -> None:
     loop = """
 with torch.no_grad():

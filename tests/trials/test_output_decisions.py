@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
-from torchdoctor.words import LaunchTiming
+from torchdoctor.trials.outcome import Allowed, results_may_stay
+from torchdoctor.words import AlteredDecision, LaunchTiming
 
 
 def launch(others: int = 0, apart: float = 0.0) -> LaunchTiming:
@@ -54,3 +57,38 @@ def test_what_two_untouched_runs_decide_otherwise_is_no_change() -> None:
     untouched = Untouched(baselines=[launch(), launch(20, apart=1e-6)], infers=True)
     found = compare_training([launch(18, apart=1e-5)], untouched, "within rounding")
     assert found.classification == "within-rounding"
+
+
+def test_lower_precision_that_decides_alike_is_a_class_of_its_own() -> None:
+    found = compared(launch(2, apart=0.5), "lower precision")
+    assert found.classification == "same-decisions"
+    assert found.decisions is not None
+    assert (found.decisions.decided, found.decisions.same) == (2000, 1998)
+    assert found.decisions.share == pytest.approx(0.999)
+    assert found.decisions.examples[0] == AlteredDecision(output=1, before=0, after=3)
+
+
+def test_a_promise_of_the_same_numbers_is_not_kept_by_decisions() -> None:
+    assert compared(launch(0, apart=0.5), "within rounding").classification == "changed"
+
+
+def test_far_outputs_without_decisions_are_changed() -> None:
+    trial = LaunchTiming(ended="measured", losses=[1.5 + n for n in range(40)])
+    found = compared(trial, "lower precision")
+    assert (found.classification, found.decisions) == ("changed", None)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_changed_decisions_are_recommended_only_where_the_user_allows_it(allowed: bool) -> None:
+    numerics = compared(launch(9, apart=0.5), "lower precision")
+    assert numerics.classification == "changed"
+    facts = SimpleNamespace(risk=2, doubted=False)
+    measured = SimpleNamespace(numerics=numerics, arm=SimpleNamespace(facts=facts))
+    assert results_may_stay(measured, Allowed(outputs=allowed)) == allowed  # type: ignore[arg-type]
+
+
+def test_permission_for_outputs_is_none_for_a_training() -> None:
+    numerics = Numerics("changed", "The update is another one.")
+    facts = SimpleNamespace(risk=2, doubted=False)
+    measured = SimpleNamespace(numerics=numerics, arm=SimpleNamespace(facts=facts))
+    assert not results_may_stay(measured, Allowed(outputs=True))  # type: ignore[arg-type]

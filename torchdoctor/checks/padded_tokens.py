@@ -17,15 +17,14 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 
 def _examine(recording: Recording) -> Symptoms:
-    if not recording.infers:
-        return
     for model in training_models(recording):
         padding, common = model.padding_share or 0.0, model.common_padding_share or None
         if padding < CHECK.threshold:
             continue
-        forward = phase_share(recording, "forward_s")
+        backward = () if recording.infers else ("backward_s",)
+        computed = phase_share(recording, "forward_s", *backward)
         yield Symptom(
-            share=None if forward is None else forward * padding,
+            share=None if computed is None else computed * padding,
             evidence=fact("padding", padding=padding, common=common),
             location=model.call.location if model.call else model.location,
         )
@@ -44,6 +43,9 @@ CHECK = CheckSpec(
     },
     examine=_examine,
     closes_verdict=True,
-    fires=[{"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.9}])}],
+    fires=[
+        {"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.9}])},
+        {"steps": {"forward_s": 0.01}, **process(models=[{**_MODEL, "padding_share": 0.9}])},
+    ],
     quiet=[{"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.05}])}],
 )

@@ -379,6 +379,7 @@ class _Checkup(RunResults):
                 steps=replace(observation.steps, warmup_steps=window.warmup_steps),
                 seed=wanted.seed,
                 allow_training_changes=wanted.allow_training_changes,
+                allow_output_changes=wanted.allow_output_changes,
                 low_precision=trains_in_low_precision(self.recording),
                 patch=True,
                 why_in_turns=why_in_turns,

@@ -34,6 +34,7 @@ class RunSettings:
     skip: list[str] = field(default_factory=list)
     no_fixes: bool = False
     allow_training_changes: bool = False
+    allow_output_changes: bool = False
     step_on: str | None = None
     seed: int = 0
     sandbox: bool = True
@@ -63,6 +64,7 @@ class RunSettings:
         switches = {
             "--no-fixes": self.no_fixes,
             "--allow-training-changes": self.allow_training_changes,
+            "--allow-output-changes": self.allow_output_changes,
             "--no-sandbox": not self.sandbox,
             "--cold": self.cold,
             "--in-turns": not self.side_by_side,

@@ -54,6 +54,14 @@ _TrainingChanges = Annotated[
     ),
 ]
 
+_OutputChanges = Annotated[
+    bool,
+    typer.Option(
+        "--allow-output-changes",
+        help="Of a program that infers: also recommend what changes more than 0.1 % of decisions.",
+    ),
+]
+
 
 def run(
     context: typer.Context,
@@ -70,6 +78,7 @@ def run(
     skip: _Skip = None,
     no_fixes: _NoFixes = False,
     allow_training_changes: _TrainingChanges = False,
+    allow_output_changes: _OutputChanges = False,
     step_on: arguments.StepOn = None,
     timeout: arguments.Timeout = "10m",
     seed: arguments.Seed = 0,
@@ -115,6 +124,7 @@ def run(
         skip=ids(skip) or [],
         no_fixes=no_fixes,
         allow_training_changes=allow_training_changes,
+        allow_output_changes=allow_output_changes,
         step_on=step_on,
         seed=seed,
         **arguments.isolation(no_sandbox, network),

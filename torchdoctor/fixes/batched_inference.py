@@ -27,6 +27,8 @@ _ENGINE = (
 
 
 def refuses(recording: Recording) -> str | None:
+    if recording.infers:
+        return None
     if recording.trace is None or recording.trace.trains is not False:
         return "The program trains: larger-batch is for that."
     return None
@@ -39,7 +41,7 @@ def advice(recording: Recording) -> str | None:
 
 FIX = FixSpec(
     name="batched inference",
-    treats=("python-overhead", "many-small-kernels", "launches-outside-graphs"),
+    treats=("batch-of-one", "python-overhead", "many-small-kernels", "launches-outside-graphs"),
     keeps_results="within rounding",
     untried="only the program knows which inputs wait.",
     no_bound="How many inputs wait, and what each adds to a call, was not recorded.",

@@ -41,8 +41,6 @@ _CUT = "{argument}[:, : int(({argument} != 0).any(0).sum())]"
 
 
 def refuses(recording: Recording) -> str | None:
-    if not recording.infers:
-        return "It is for programs that infer."
     if not _padded(recording):
         return "No batch of tokens ends with padding in all of its rows."
     return None
@@ -57,7 +55,9 @@ def touches(recording: Recording) -> Touches:
     if recording.steps is None:
         return None
     share = max((m.padding_share or 0.0 for m in _padded(recording)), default=0.0)
-    return calls(recording, recording.steps.forward_s * share, "padding") if share else []
+    steps = recording.steps
+    computed_s = steps.forward_s + (0.0 if recording.infers else steps.backward_s)
+    return calls(recording, computed_s * share, "padding") if share else []
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -106,8 +106,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return None
         done = compared.get(id(module), 0)
         if done < _COMPARED:
-            if module.training and any(getattr(m, "p", 0) for m in module.modules()):
-                program.refuse("The model draws random numbers in training mode.")
+            if (reason := _not_comparable(module)) is not None:
+                program.refuse(reason)
             compared[id(module)] = done + 1
             with torch.no_grad():
                 whole = module._call_impl(*args, **kwargs)
@@ -119,6 +119,22 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     program.set_reason("No batch of tokens ended with padding in all of its rows.")
     program.at("arguments", change)
+
+
+def _not_comparable(module: Any) -> str | None:
+    """Return why two calls of a module are not to be compared; None: they are."""
+    parts = list(module.modules()) if module.training else []
+    if any(_draws(part) for part in parts):
+        return "The model draws random numbers in training mode."
+    if any(getattr(part, "track_running_stats", False) for part in parts):
+        return "Batch norm takes the padding for a part of the batch."
+    return None
+
+
+def _draws(part: Any) -> bool:
+    """Return whether a layer draws random numbers in training mode."""
+    shares = (getattr(part, name, 0) for name in ("p", "dropout"))
+    return any(isinstance(share, (int, float)) and share > 0 for share in shares)
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
@@ -143,7 +159,7 @@ FIX: FixSpec = FixSpec(
     treats=("padded-tokens",),
     keeps_results="within rounding",
     when="between steps",
-    phases=("forward_s",),
+    phases=("forward_s", "backward_s"),
     touches=touches,
     p_helps=0.8,  # the padding is seen
     refuses=refuses,
@@ -152,7 +168,7 @@ FIX: FixSpec = FixSpec(
     instruction=lambda settings, recording: FIX.permanent_form,
     edits=edits,
     refusals=[
-        ({}, "infer"),
+        ({}, "padding"),
         ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "padding"),
     ],
     example=Example(

@@ -34,6 +34,7 @@ from torchdoctor.reports.document import (
 )
 from torchdoctor.reports.time_parts import time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import (
+    CORRECTED,
     LOOKS_FASTER,
     figures_of,
     may_gain_more,
@@ -319,6 +320,8 @@ def _longer(report: Report, more_s: float | None) -> str:
 def _faster(report: Report, interval: Interval | None, numerics: str | None) -> str:
     estimate, _, bounds = speedup(interval).partition(" ")
     stays = training(numerics)
+    if stays == CORRECTED:  # wrong results are no pace to beat
+        return f"{compared(report)} corrected, {handed_out.as_fast(interval)}"
     return f"{estimate} faster {bounds}, {compared(report)} {_TRAINING.get(stays, stays)}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchdoctor.facts.outcomes import is_proven
 from torchdoctor.reports import wording
-from torchdoctor.reports.trial_rows import not_tried, training, verdict_of
+from torchdoctor.reports.trial_rows import CORRECTED, not_tried, training, verdict_of
 from torchdoctor.reports.vocabulary import compared
 from torchdoctor.words import (
     FixSet,
@@ -38,6 +38,7 @@ _TRAINING = {
     "identical": "{compared} the same",
     "rounding": "{compared} the same but for rounding",
     "seed noise": "{compared} within seed noise",
+    "same decisions": "the same decisions",
     "changed": "{compared} changed",
     "not known": "whether {compared} {stay} the same is not known",
 }
@@ -184,6 +185,12 @@ def gain(interval: Interval | None, pairs: int) -> str:
     return f"{figures}, which looks faster and is not proven" if looks_faster else figures
 
 
+def as_fast(interval: Interval | None) -> str:
+    """Return "1.71x as fast (1.56-1.99)", of what is no gain by itself."""
+    estimate, _, bounds = speedup(interval).partition(" ")
+    return f"{estimate} as fast {bounds}"
+
+
 def training_words(report: Report, numerics: str | None) -> str:
     """Return whether training, or outputs, stayed the same, within a sentence."""
     words = training(numerics)
@@ -195,7 +202,10 @@ def training_words(report: Report, numerics: str | None) -> str:
 def ran(report: Report, run: PatchRun) -> str:
     """Return how a patch ran, as a sentence."""
     parts = [gain(run.speedup, run.pairs), f"{counted(run.pairs, 'pair')} of launches"]
-    parts.append(training_words(report, run.numerics))
+    if training(run.numerics) == CORRECTED:
+        parts[0] = f"it corrects {compared(report)}, which were wrong; {as_fast(run.speedup)}"
+    else:
+        parts.append(training_words(report, run.numerics))
     return f"This patch was applied to a copy and ran: {', '.join(parts)}."
 
 

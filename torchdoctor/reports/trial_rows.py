@@ -21,6 +21,7 @@ from torchdoctor.words.traced import MATTERS
 
 _VERDICTS = {"same": "no difference", "slower": "slower"}
 LOOKS_FASTER = "looks faster, not proven"
+CORRECTED = "corrected"  # results were wrong before
 _SETUP_WORTH_SAYING_S = 2.0  # below, start-up differs by as much from launch to launch
 _MOST_PLACES = 3
 
@@ -133,7 +134,7 @@ def _unknown(report: Report, reason: str) -> str:
 def _remarks(trial: Trial, report: Report) -> Iterator[str]:
     if trial.reason:
         yield _sentence(trial.reason)
-    if trial.numerics == "changed" and trial.numerics_reason:
+    if trial.numerics in ("changed", "same-decisions") and trial.numerics_reason:
         yield _sentence(trial.numerics_reason)
     if trial.numerics == "not-comparable" and trial.numerics_reason:
         yield _unknown(report, trial.numerics_reason)

@@ -6,17 +6,18 @@ differences of 1e-7 that grow slowly, bfloat16 1e-5 to 1e-3 that stay, another r
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from torchdoctor.trials.samples import Preparation, SampleComparison, compare_samples
-from torchdoctor.words import LaunchTiming, Recording
+from torchdoctor.words import AlteredDecision, ComparedDecisions, LaunchTiming, Recording
 
 CLASSES = (
     "identical",
     "within-rounding",
     "within-seed-noise",
+    "same-decisions",
     "corrected",
     "not-comparable",
     "changed",
@@ -46,6 +47,8 @@ class Numerics:
     reason: str  # one sentence
     harmful: bool = False  # data corrupted or loss not finite; never to be recommended
     needs_seeds: bool = False  # two launches with other seeds would decide
+    of_outputs: bool = False  # of a program that infers
+    decisions: ComparedDecisions | None = None  # what its models decided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +236,15 @@ def _run_to_run(baselines: list[np.ndarray]) -> np.ndarray:
 
 
 def compare_outputs(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Numerics:
-    """Compare what the models of a program that infers gave, by one figure of each output."""
+    """Compare what the models of a program that infers gave: figures of outputs, and decisions."""
+    decisions = _compared_decisions(trial, untouched)
+    figures = _compare_figures(trial, untouched, keeps, decisions)
+    return replace(figures, of_outputs=True, decisions=decisions)
+
+
+def _compare_figures(
+    trial: LaunchTiming, untouched: Untouched, keeps: str, decisions: ComparedDecisions | None
+) -> Numerics:
     baselines = [_column(b.losses) for b in untouched.baselines]
     ours, baselines = _common(_column(trial.losses), [b for b in baselines if len(b)])
     if not baselines or len(ours) < FEWEST_OUTPUTS:
@@ -243,48 +254,76 @@ def compare_outputs(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Nu
     if all(np.array_equal(ours, b) for b in baselines):
         return Numerics("identical", f"All {len(ours)} outputs agree bit by bit.")
     apart = min((_relative(ours, b) for b in baselines), key=lambda each: float(each.max()))
-    low = untouched.low_precision or keeps == "lower precision"
+    rounds = keeps == "lower precision"
+    low = untouched.low_precision or rounds
     own = float(_run_to_run(baselines).max())
-    allowed = max(OUTPUTS_LOW_PRECISION if low else OUTPUTS_ROUNDING, 3.0 * own)
-    differ = f"{len(ours)} outputs differ by at most {apart.max():.0e} (relative)"
-    if float(apart.max()) > allowed and untouched.corrects:
+    farthest, of_float32 = float(apart.max()), max(OUTPUTS_ROUNDING, 3.0 * own)
+    allowed = max(OUTPUTS_LOW_PRECISION, of_float32) if low else of_float32
+    differ = f"{len(ours)} outputs differ by at most {farthest:.0e} (relative)"
+    if farthest > allowed and untouched.corrects:
         return Numerics("corrected", f"The outputs were wrong, and change: {differ}.")
-    if float(apart.max()) > allowed:
-        return Numerics("changed", f"The outputs change: {differ}.")
-    makes = "lower precision" if low else "rounding"
-    altered, decided, examples = _altered_decisions(trial, untouched)
+    agree = f"; {_agreeing(decisions)}" if decisions else ""
+    decides_alike = decisions is None or decisions.decided - decisions.same <= (
+        DECISIONS * decisions.decided
+    )
+    # Fewer digits move every figure; what is decided tells whether that matters.
+    if rounds and farthest > of_float32 and decisions is not None and decides_alike:
+        return Numerics("same-decisions", f"The {differ}{agree}.")
+    if farthest > allowed:
+        return Numerics("changed", f"The outputs change: {differ}{agree}.")
     # A program in low precision has rounded its own decisions: those with more digits are no worse.
-    is_rounder = keeps == "lower precision" or not untouched.low_precision
-    if altered > DECISIONS * decided and is_rounder:
-        return Numerics(
-            "changed", f"{altered:,} of {decided:,} decisions are other ones ({examples})."
-        )
-    agree = f"; {decided - altered:,} of {decided:,} decisions are the same" if decided else ""
+    is_rounder = rounds or not untouched.low_precision
+    if decisions is not None and not decides_alike and is_rounder:
+        return Numerics("changed", _altered(decisions))
+    makes = "lower precision" if low else "rounding"
     return Numerics("within-rounding", f"The {differ}, as {makes} makes them{agree}.")
 
 
-def _altered_decisions(trial: LaunchTiming, untouched: Untouched) -> tuple[int, int, str]:
-    """Return how many decisions are other ones than the nearest baseline's, of how many; examples.
+def _agreeing(decisions: ComparedDecisions) -> str:
+    told = f"{decisions.same:,} of {decisions.decided:,} decisions are the same"
+    return told if decisions.same == decisions.decided else f"{told} ({_examples(decisions)})"
+
+
+def _altered(decisions: ComparedDecisions) -> str:
+    altered = decisions.decided - decisions.same
+    examples = _examples(decisions)
+    return f"{altered:,} of {decisions.decided:,} decisions are other ones ({examples})."
+
+
+def _examples(decisions: ComparedDecisions) -> str:
+    return ", ".join(
+        f"output {x.output}: {x.after} in place of {x.before}" for x in decisions.examples
+    )
+
+
+def _compared_decisions(trial: LaunchTiming, untouched: Untouched) -> ComparedDecisions | None:
+    """Compare decisions with the nearest baseline's; None: there are none of both.
 
     Those are left out in which two runs of the untouched program differ.
     """
     runs = [each.decisions for each in untouched.baselines if each.decisions]
     if not runs or not trial.decisions:
-        return 0, 0, ""
+        return None
     compared = [_apart(trial.decisions, run) for run in runs]
     apart, decided = min(compared, key=lambda each: len(each[0]) / max(each[1], 1))
+    if not decided:
+        return None
     own = max((len(_apart(run, runs[0])[0]) for run in runs[1:]), default=0)
-    return max(len(apart) - own, 0), decided, ", ".join(apart[:_EXAMPLES])
+    same = decided - max(len(apart) - own, 0)
+    examples = apart[:_EXAMPLES] if same < decided else []
+    return ComparedDecisions(decided=decided, same=same, share=same / decided, examples=examples)
 
 
-def _apart(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> tuple[list[str], int]:
-    """Return the decisions that differ, in words, and how many both made."""
-    apart, decided = list[str](), 0
+def _apart(
+    ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
+) -> tuple[list[AlteredDecision], int]:
+    """Return the decisions that differ, and how many both made."""
+    apart, decided = list[AlteredDecision](), 0
     for number, both in enumerate(zip(ours, theirs, strict=False), 1):
         for x, y in itertools.zip_longest(*both):
             decided += 1
             if x != y:
-                apart.append(f"output {number}: {x} in place of {y}")
+                apart.append(AlteredDecision(output=number, before=y, after=x))
     return apart, decided
 
 

@@ -31,7 +31,9 @@ from torchdoctor.words import (
 from torchdoctor.words.figures import counted, duration
 from torchdoctor.words.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 
-SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise", "corrected")
+SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise", "same-decisions", "corrected")
+_CHANGED = "results changed: not recommended"
+_CHANGED_OUTPUTS = f"{_CHANGED} without --allow-output-changes"
 _DEAR_S = 10.0  # of a first launch beyond the others: worth a word
 _NARROW = 0.1  # log: an interval that reaches further does not show "no difference"
 _SAME = 0.9  # probability that a difference counts as none
@@ -60,16 +62,26 @@ class TrialResults:
     ceilings: list[TriedCeiling] = field(default_factory=list)  # no candidates
 
 
-def training_is_the_same(measured: Measured, allow_training_changes: bool) -> bool:
-    """Return True if training stays the same enough to recommend an arm."""
+@dataclass(frozen=True, kw_only=True)
+class Allowed:
+    """The changes of results that the user allowed to recommend."""
+
+    training: bool = False  # fixes of risk 3
+    outputs: bool = False  # outputs and decisions of a program that infers
+
+
+def results_may_stay(measured: Measured, allowed: Allowed) -> bool:
+    """Return True if results stay the same enough to recommend an arm."""
     numerics, risk = measured.numerics, measured.arm.facts.risk
     if numerics.harmful:
         return False
     if risk == 3:
-        return allow_training_changes
+        return allowed.training
     if numerics.classification == "not-comparable":
         # Nothing speaks against the fix, and it promises the very same numbers.
         return risk == 0 and not numerics.needs_seeds and not measured.arm.facts.doubted
+    if numerics.of_outputs and numerics.classification == "changed":
+        return allowed.outputs
     return numerics.classification in SAME_TRAINING
 
 
@@ -82,9 +94,9 @@ class Judgement:
         measured: Mapping[Members, Measured],
         policy: SearchPolicy,
         patches: Patches,
-        allow_training_changes: bool,
+        allowed: Allowed,
     ) -> None:
-        self.policy, self.allow_training_changes = policy, allow_training_changes
+        self.policy, self.allowed = policy, allowed
         self._evidence, self._patches = evidence, patches
         self.noise_floor = compare.interval(evidence.noise())
         self.measured = measured
@@ -122,7 +134,7 @@ class Judgement:
     def recommended(self) -> Members | None:
         """Return the best set that may be claimed and trains the same."""
         for claim in self.policy.claims:
-            if training_is_the_same(self.measured[claim.members], self.allow_training_changes):
+            if results_may_stay(self.measured[claim.members], self.allowed):
                 return claim.members
         return None
 
@@ -181,6 +193,7 @@ class Judgement:
             verdict=verdict,
             numerics=measured.numerics.classification,
             numerics_reason=measured.numerics.reason,
+            decisions=measured.numerics.decisions,
             risk=arm.facts.risk,
             peak_memory_bytes=None if memory is None else round(memory),
             memory_change_bytes=change,
@@ -245,8 +258,9 @@ class Judgement:
         numerics, facts = measured.numerics, measured.arm.facts
         unproven = facts.risk > 0 or facts.doubted
         doubted = unproven and numerics.classification == "not-comparable"
-        if numerics.classification == "changed" and facts.risk < 3 and measured.gain > 0:
-            parts.append("results changed: not recommended")
+        changed = numerics.classification == "changed" and facts.risk < 3
+        if changed and measured.gain > 0 and not results_may_stay(measured, self.allowed):
+            parts.append(_CHANGED_OUTPUTS if numerics.of_outputs else _CHANGED)
         elif measured.gain > 0 and (numerics.needs_seeds or doubted):
             parts.append("whether results changed is not known: not recommended")
         return "; ".join([*parts, *measured.arm.remarks]) or None
@@ -322,7 +336,7 @@ class Judgement:
         claimed = max([0.0, *(claim.gain for claim in self.policy.claims)])
         for claim in self.policy.open_claims:
             measured = self.measured[claim.members]
-            same = training_is_the_same(measured, self.allow_training_changes)
+            same = results_may_stay(measured, self.allowed)
             if same and claim.gain > claimed + WORTH:
                 return OpenProof(
                     fixes=self._in_order(claim.members),

@@ -18,7 +18,7 @@ from torchdoctor.trials.beliefs import Beliefs, Members, Results
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.evidence import Evidence, Measured
 from torchdoctor.trials.log import NO_TIME, SEED_LAUNCHES, Budget, BudgetEnded, Log, Stopped
-from torchdoctor.trials.outcome import Judgement, TrialResults, training_is_the_same
+from torchdoctor.trials.outcome import Allowed, Judgement, TrialResults, results_may_stay
 from torchdoctor.trials.patches import Patches
 from torchdoctor.trials.proof import pooled
 from torchdoctor.trials.search_policy import WORTH, Action, Prices, SearchPolicy
@@ -64,6 +64,7 @@ class SearchSettings:
     steps: StepStatistics | None = None  # observed; with the warmup of each launch of the search
     seed: int = 0  # of the policy's samples
     allow_training_changes: bool = False  # fixes of risk 3 may be recommended
+    allow_output_changes: bool = False  # and those that change what a model decides
     low_precision: bool = False  # `numerics.trains_in_low_precision`
     patch: bool = False  # fixes are proven by the patch that makes them permanent
     why_in_turns: str | None = None  # half a sentence, if nobody asked for launches in turns
@@ -71,6 +72,11 @@ class SearchSettings:
     growing: Mapping[str, NextSettings] = field(default_factory=dict)  # searched settings, by fix
     kind: "type[Search] | None" = None  # another executor than `Search`
     beside: LoadBeside | None = None  # measures what other programs hold; None: nobody does
+
+    @property
+    def allowed(self) -> Allowed:
+        """Return the changes of results that may be recommended."""
+        return Allowed(training=self.allow_training_changes, outputs=self.allow_output_changes)
 
 
 def run_trials(
@@ -206,7 +212,7 @@ class Search:
             self._patches.reject(members, arm, "failed", patched.failed or patched.refused)
             return
         measured = self._evidence.measured(arm, patched)
-        if not training_is_the_same(measured, self._settings.allow_training_changes):
+        if not results_may_stay(measured, self._settings.allowed):
             opened = measured.numerics.needs_seeds
             if not opened:
                 self._patches.reject(members, arm, "changes-training", measured.numerics.reason)
@@ -320,9 +326,8 @@ class Search:
         if not arm.alive or not self._evidence.can_judge(arm) or members in self._patches.dropped:
             return True
         measured = self._measured(members, arm)
-        allow = self._settings.allow_training_changes
         launched = bool(arm.timings) or measured.patched > 0
-        return launched and not training_is_the_same(measured, allow)
+        return launched and not results_may_stay(measured, self._settings.allowed)
 
     def _prices(self) -> Prices:
         log, engine, arms = self._log, self._log.engine, self._by_key
@@ -368,7 +373,7 @@ class Search:
             measured,
             self._policy(),
             self._patches,
-            self._settings.allow_training_changes,
+            self._settings.allowed,
         )
 
     def _name_best(self) -> None:

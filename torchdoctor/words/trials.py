@@ -26,6 +26,25 @@ class Interval:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AlteredDecision:
+    """What a model decided otherwise: another class or id in one row of an output."""
+
+    output: int  #: Which output, counted from 1.
+    before: int | None  #: The class or id of the untouched program; null: it gave none.
+    after: int | None  #: The same with the fix.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedDecisions:
+    """The classes or ids that models chose, with a fix against without it."""
+
+    decided: int  #: Decisions of both that were compared.
+    same: int  #: Those that are the same, or differ between untouched launches too.
+    share: float  #: `same` of `decided`.
+    examples: list[AlteredDecision] = field(default_factory=list)  #: The first that differ.
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A fix with the settings to try, in the order of what it could gain.
 
@@ -79,11 +98,13 @@ class Trial:
         "identical",
         "within-rounding",
         "within-seed-noise",
+        "same-decisions",
         "corrected",
         "changed",
         "not-comparable",
     ] = "not-comparable"
     numerics_reason: str | None = None  #: What that judgement rests on.
+    decisions: ComparedDecisions | None = None  #: Of a program that infers; null: none were kept.
     risk: int = 0  #: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training.
     peak_memory_bytes: int | None = None  #: Memory at its highest, with the fix.
     memory_change_bytes: int | None = None  #: The same, less that of the untouched program.

@@ -56,8 +56,8 @@ def _of_run(words: list[str]) -> dict[str, Any] | None:
         option, *words = words
         if option == "--":
             break
-        if option == "--allow-training-changes":
-            arguments["allow_training_changes"] = True
+        if option in ("--allow-training-changes", "--allow-output-changes"):
+            arguments[option[2:].replace("-", "_")] = True
         elif option in _ITS_VALUE and words:
             value, *words = words
             name, made = _ITS_VALUE[option]

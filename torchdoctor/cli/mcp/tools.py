@@ -89,6 +89,7 @@ class RunTrials(_Arguments):
     budget: Budget = "5m"
     fixes: Annotated[list[str], _told("Try only these fixes, by id (default: all).")] = []
     allow_training_changes: Annotated[bool, _told("Also try a larger batch and the like.")] = False
+    allow_output_changes: Annotated[bool, _told("Also recommend what changes decisions.")] = False
     steps_total: StepsTotal | None = None
     cost_per_hour: CostPerHour | None = None
     python: Python = None
@@ -165,6 +166,7 @@ class Tools:
             return await self._standing(Path(folder, asked.run_folder), folder, asked.wait_s)
         options = ["--fixes", ",".join(asked.fixes)] if asked.fixes else []
         options += ["--allow-training-changes"] * asked.allow_training_changes
+        options += ["--allow-output-changes"] * asked.allow_output_changes
         for name, value in (
             ("--steps-total", asked.steps_total),
             ("--cost-per-hour", asked.cost_per_hour),

@@ -10,7 +10,7 @@ import sys
 import weakref
 
 from .. import dynamo_frames, places, step_log, wrapping
-from ..measure.inferred_inputs import InferredInputs, mode_dependent
+from ..measure.inferred_inputs import MOST_TRAINING_CALLS, InferredInputs, mode_dependent
 from ..measure.model_facts import describe
 from ..measure.nested import shapes
 
@@ -203,13 +203,19 @@ class _Root:
             **self.described,
             "ident": self.ident,
             **{name: getattr(self, name) for name in ("forwards", "eval_forwards", "made_anew")},
-            **(self._inferred() if infers else {"input_shapes": self.input_shapes}),
+            **(self._inferred() if infers else self._trained()),
             "eval_forwards_with_grad": self.eval_with_grad,
             "eval_sizes": len(self.eval_shapes),
             "eval_with_grad_location": self.eval_location,
             "autocast_forwards": self.autocast,
             **dict(zip(("call", "holder", "holder_depth"), self.bindings or ())),  # noqa: B905
         }
+
+    def _trained(self):
+        """Return facts of the inputs of a model that is trained."""
+        padding = self.inputs.facts() if self.inputs is not None else {}
+        padding.pop("grown_calls", None)
+        return {"input_shapes": self.input_shapes, **padding}
 
     def _inferred(self):
         """Return facts of a model of a program that may infer."""
@@ -264,6 +270,10 @@ class _Calls:
         """Note what is noted of the first forwards, and of those in evaluation mode."""
         if self._session.inference.looks:
             self._look_closely(root, module, args, kwargs)
+        elif self._observing and module.training and grad:
+            if root.inputs is None:
+                root.inputs = InferredInputs(self._session.torch, MOST_TRAINING_CALLS)
+            root.inputs.look(module, args, kwargs)
         if not module.training:
             root.eval_forwards += 1
             root.eval_with_grad += grad

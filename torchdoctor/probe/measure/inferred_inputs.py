@@ -1,16 +1,17 @@
-"""What the inputs of a model that infers show: padding, and sequences that grow by one a call.
+"""What the inputs of a model show: padding, and sequences that grow by one a call.
 
 Looked at in the first calls of the observing launch alone.
 """
 
 _MOST_CALLS = 128
+MOST_TRAINING_CALLS = 16  # padding is of the data, and looking holds the device up
 
 
 class InferredInputs:
     """The first matrix of whole numbers that each call of one root module gets: its tokens."""
 
-    def __init__(self, torch):
-        self._torch = torch
+    def __init__(self, torch, most_calls=_MOST_CALLS):
+        self._torch, self._most_calls = torch, most_calls
         self._calls = self.grown = 0  # `grown`: calls with the last one's tokens and one more
         self._last = None
         self._tokens = self._padding = self._common = 0
@@ -18,7 +19,7 @@ class InferredInputs:
     def look(self, module, args, kwargs):
         """Take in the inputs of a call."""
         self._calls += 1
-        if self._calls > _MOST_CALLS:
+        if self._calls > self._most_calls:
             self._last = None
             return
         values = (*args, *kwargs.values())
