@@ -189,6 +189,9 @@ class SearchPolicy:
         opened = best is not None and best.members in self.results.open_training
         if opened and self.seeds_s <= self._left_s:
             return Action(kind="seeds")
+        nothing_known = not self.results.pairs and not self.results.blocks
+        if nothing_known and (members := self._owed()) is not None:
+            return Action(kind="pair", members=members)  # the cure of the largest measured part
         if (members := self._clearly_faster()) is not None:
             return Action(kind="pair", members=members)
         if action := self._best_measurement():
