@@ -332,7 +332,8 @@ class SearchPolicy:
         least = self._claimed + (FURTHER_GAIN if self.claims else WORTH)
         owed = [name for name in self._alive if arms[name].owed and not arms[name].fixes & known]
         worth = {name: math.log(arms[name].ceiling or 1.0) for name in owed}
-        for name in sorted(owed, key=lambda each: -worth[each]):
+        # Of two cures of one line, that of its own shape before one of calls of any kind.
+        for name in sorted(owed, key=lambda each: -worth[each] * arms[each].p_helps):
             members = frozenset([name])
             if worth[name] > least and self._may_run(members) and self._fits_in(members):
                 return members
