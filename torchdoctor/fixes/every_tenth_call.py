@@ -10,7 +10,8 @@ A metric, a histogram or a check that is computed in each step and read in every
 hundred times what it has to.
 
 ## Risks
-What is reported is up to nine calls old, unless the call is moved to where it is read.
+What is reported is up to nine calls old, unless the call is moved to where it is read. Where ranks
+meet in it, it is not tried.
 
 ## Make it permanent
     if step % 100 == 0:            # where it is read
