@@ -172,8 +172,11 @@ class SearchPolicy:
         first_s = again_s if members in self.results.pairs else max(once, default=0.0)
         reseeds = not self.results.seeds_done and any(arm.may_reseed for arm in arms)
         each_s = _PAIR * self.prices.launch_s + again_s
+        # What was never seen to work is no patch yet: its first pair is of the fixes at run time.
+        blocks = len(members) == 1 and not members.isdisjoint(self.results.blocks)
+        is_next = blocks or pairs > 1 or members in self.results.pairs
         is_first = self.proof.is_patched(members) and members not in self.results.patched
-        patch_s = self.prices.patch_s * is_first
+        patch_s = self.prices.patch_s * (is_first and is_next)
         return pairs * each_s + max(0.0, first_s - again_s) + patch_s + reseeds * self.seeds_s
 
     @property
@@ -445,10 +448,10 @@ class SearchPolicy:
         return np.asarray(values[int(np.argmax(averages[:affordable]))])
 
     def _costs_s(self, members: Members, paid: int) -> list[float]:
-        """Return the seconds of 0, 1, 2, ... more pairs; only the first of all costs more."""
-        once_s, twice_s = self.pair_s(members), self.pair_s(members, 2)
-        first_s, each_s = twice_s - once_s if paid else once_s, twice_s - once_s
-        return [0.0, *(first_s + number * each_s for number in range(MOST_PAIRS))]
+        """Return the seconds of 0, 1, 2, ... more pairs; the first, and its patch's, cost more."""
+        paid_s = self.pair_s(members, paid) if paid else 0.0
+        further = range(paid + 1, paid + MOST_PAIRS + 1)
+        return [0.0, *(self.pair_s(members, pairs) - paid_s for pairs in further)]
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
         """Return what 0, 1, 2, ... more pairs are worth, for each sample and on average."""
