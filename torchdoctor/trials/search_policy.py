@@ -450,8 +450,11 @@ class SearchPolicy:
     def _costs_s(self, members: Members, paid: int) -> list[float]:
         """Return the seconds of 0, 1, 2, ... more pairs; the first, and its patch's, cost more."""
         paid_s = self.pair_s(members, paid) if paid else 0.0
-        further = range(paid + 1, paid + MOST_PAIRS + 1)
-        return [0.0, *(self.pair_s(members, pairs) - paid_s for pairs in further)]
+        first_s, second_s, third_s = (
+            self.pair_s(members, paid + more) - paid_s for more in range(1, 4)
+        )
+        each_s = third_s - second_s
+        return [0.0, first_s, *(second_s + each_s * more for more in range(MOST_PAIRS - 1))]
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
         """Return what 0, 1, 2, ... more pairs are worth, for each sample and on average."""
