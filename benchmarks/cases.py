@@ -81,13 +81,22 @@ CASES = {
         steps=300,
     ),
     "infer_no_cache": Case(
-        lines=("logits = model(ids)",), words=r"key-value cache", fixes=(), steps=4
+        lines=("logits = model(ids)",),
+        words=r"key-value cache",
+        fixes=("key-value-cache",),
+        steps=4,
     ),
     "infer_padding": Case(
-        lines=("torch.zeros(len(sentences), LONGEST",), words=r"padding", fixes=(), steps=30
+        lines=("torch.zeros(len(sentences), LONGEST",),
+        words=r"padding",
+        fixes=("pad-to-longest",),
+        steps=30,
     ),
     "infer_grad": Case(
-        lines=("score = model(left, right)",), words=r"train(ing)? mode", fixes=(), steps=200
+        lines=("score = model(left, right)",),
+        words=r"train(ing)? mode",
+        fixes=("eval-mode", "inference-mode"),
+        steps=200,
     ),
 }
 

@@ -464,6 +464,24 @@ def test_the_cure_of_a_large_measured_part_is_owed_a_trial_whatever_the_branch(s
     assert named["workers"] == "cost"  # it treats the branch
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"p_helps": 0.7}, "measured"),
+        ({"p_helps": 0.7, "keeps_results": "within rounding"}, "cost"),
+        ({"p_helps": 0.7, "setup_s": 20.0}, "cost"),
+        ({}, "cost"),
+    ],
+)
+def test_the_cure_of_a_seen_shape_is_owed_a_trial_though_it_treats_the_branch_too(fields, kind):
+    """A file opened for each sample was 60 % of the step, and numbers of threads came first."""
+    findings = [Finding(check="data-wait", share_of_step=0.6)]
+    diagnosis = Diagnosis(bottleneck="data_loader", detail="data-wait", findings=findings)
+    keeps = replace(fix(("data-wait", "hot-call"), keeps="exactly"), file="keeps.py", **fields)
+    [candidate], _ = candidates(recording(), diagnosis, {"keeps": keeps})
+    assert candidate.named == kind
+
+
 def test_a_bottleneck_without_a_finding_of_its_own_ends_no_run():
     """The tree names the host, and no check explains it; a finding beside it calls for a fix."""
     beside = Finding(check="too-many-threads", share_of_step=0.3)

@@ -2,7 +2,7 @@ import textwrap
 
 import pytest
 
-from torchdoctor.edits.unused_results import only_reported, reporter
+from torchdoctor.edits.unused_results import holds_collectives, only_reported, reporter
 
 METRIC = """
 class Metric:
@@ -56,3 +56,19 @@ def test_what_a_report_calls_is_reported_through_it(tmp_path, loop, found):
     script.write_text(f"{functions}\nfor x in range(9):\n    {loop}\n")
     expected = None if found is None else (str(script), found)
     assert reporter([str(script)], "distance") == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "holds"),
+    [
+        ("dist.all_gather_object(everyone, x)", True),
+        ("return inner(x)", True),
+        ("return float(x)", False),
+        ("return outer(x)", False),
+    ],
+)
+def test_ranks_that_meet_within_a_call_are_seen_through_what_it_calls(tmp_path, body, holds):
+    script = tmp_path / "train.py"
+    inner = "def inner(x):\n    dist.all_reduce(x)\n    return x\n"
+    script.write_text(f"{inner}\ndef outer(x):\n    {body}\n\nouter(1)\n")
+    assert holds_collectives([str(script)], "outer") is holds

@@ -94,6 +94,39 @@ def test_the_window_follows_the_observed_steps_and_is_in_none_of_them(
     assert min(switched) < 1e-4 and switched[-2] == pytest.approx(0.005)
 
 
+INFERS = """
+import time, torch
+model = torch.nn.Linear(4, 1).eval()
+while True:
+    time.sleep(0.01)
+    CALL
+"""
+
+
+def test_calls_of_a_program_that_infers_are_profiled_too(tmp_path: Path) -> None:
+    """The window never began, and half a minute was waited for it."""
+    program = INFERS.replace("CALL", "model(torch.randn(4, 4))")
+    recorder = recorder_of(program, tmp_path)
+    seen, _ = _observed(recorder)
+    assert seen.steps.boundary.kind == "forward"
+    [trace] = recorder.joined_window().traces
+    assert trace.statistics.steps == WINDOW.profiled_steps
+
+
+def test_a_window_that_does_not_begin_is_not_waited_for(tmp_path: Path) -> None:
+    """The window itself may take a minute; that the next step begins it shows at once."""
+    steps: Any = recording({"steps": {"mean_s": 1.0}}).steps
+    window = ProfilerWindow(warmup_steps=1, profiled_steps=40, analysed_steps=6)
+    running: Any = SimpleNamespace(channel=tmp_path, elapsed_s=20.0)
+    joined = JoinedWindow(lambda steps, start_s: window)
+    assert joined.ask(running, 1, steps.boundary, steps, 2.0)
+    assert not joined.is_over(running)
+    running.elapsed_s = 40.0
+    assert joined.is_over(running)
+    (tmp_path / "observed-1.json").touch()
+    assert not joined.is_over(running)
+
+
 def test_where_no_window_is_chosen_the_launch_ends_as_before(tmp_path: Path) -> None:
     program = PROGRAM.replace("LOOP", LOOPS["loader"]).replace("WHERE", "")
     recorder = recorder_of(program, tmp_path)

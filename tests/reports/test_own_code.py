@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from samples import SAMPLES, between
 
+from torchdoctor.facts.known_shapes import known_shapes
 from torchdoctor.reports import own_code
 from torchdoctor.reports.document import KeyFigures
 from torchdoctor.reports.formats import rendered
@@ -77,6 +78,19 @@ def test_a_known_shape_is_told_with_its_cost_its_bound_and_what_to_write() -> No
     assert where == "train.py:12"
     assert "80 % of the step" in about and "5.00x at most" in about
     assert "Open the archive once" in about
+
+
+def test_what_spares_more_than_its_line_takes_has_no_bound() -> None:
+    """ "1.60x at most" stood beside a change of 3.8x."""
+    sparing = [name for name, shape in known_shapes().items() if shape.spares_more]
+    assert sparing
+    for name in sparing:
+        ((_, about),) = rows(report(finding("hot-call", 0.4, 12, shape=name)))
+        assert "40 % of the step" in about and "at most" not in about
+    forward = replace(at(12), function="forward")
+    passed = replace(finding("hot-call", 0.4, 12, shape=ZIP), location=forward)
+    ((_, about),) = rows(report(passed))
+    assert "at most" not in about  # what a forward pass spares, its backward pass does too
 
 
 def test_of_two_findings_at_one_shape_the_line_is_bounded_by_its_own() -> None:

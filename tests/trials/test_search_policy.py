@@ -559,6 +559,28 @@ def test_the_cure_of_a_large_measured_part_is_tried_though_a_set_with_it_was_slo
     assert policy(unasked, slow).next().kind == "stop"
 
 
+def test_the_cure_of_the_largest_measured_part_is_measured_before_all_else() -> None:
+    """Numbers of threads came first, and the call that held most of the step was never kept."""
+    keeps = an_arm("keep-open", p_helps=0.7, ceiling=1.6, owed=True, switches=True)
+    threads = replace(THREADS, p_helps=0.9, ceiling=3.0)
+    switch_s = {"switch_s": lambda names, rounds: 5.0}
+    first = policy([threads, keeps, CACHE], Results(), 30.0, **switch_s).next()
+    assert first == Action(kind="pair", members=a_set("keep-open"))
+    too_long = policy([threads, keeps, CACHE], Results(), 15.0, **switch_s)
+    assert too_long.next().members != {"keep-open"}
+
+
+def test_the_first_pair_of_a_fix_does_not_pay_for_its_patch() -> None:
+    """Of twenty seconds none was used, as the imports of a patch did not fit beside the pair."""
+    makes = Results(makes_patches=True)
+    prices = {"launch_s": 9.0, "patch_s": 8.0}
+    search = policy([GC], makes, 20.0, **prices)
+    assert search.next() == Action(kind="pair", members=a_set("gc-freeze"))
+    assert search.pair_s(a_set("gc-freeze"), 2) == pytest.approx(4 * 9.225 + 8.0)
+    seen = replace(makes, pairs={a_set("gc-freeze"): logs(1.8)})
+    assert policy([GC], seen, 20.0, **prices).pair_s(a_set("gc-freeze")) > 20.0
+
+
 def test_no_cure_is_owed_that_cannot_gain_more_than_what_is_claimed() -> None:
     claimed = Results(pairs={a_set("cache"): logs(5.65, 5.4, 5.5)})
     search = policy([replace(GC, p_helps=0.01), CACHE], claimed)

@@ -28,6 +28,7 @@ from torchdoctor.words import (
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _KNOWN_TO = 0.05  # logarithm of a ceiling: closer ones are equal, and the cheaper trial comes first
 _MAIN_SHARE = 0.2  # below, a phase is not what treats a bottleneck, nor a finding what explains it
+_SURE_HELP = 0.7  # where what a fix is for was seen, it helps so probably
 _MOST_OF_STEP = 0.5  # what works on so much treats a bottleneck that no finding explains
 
 
@@ -242,13 +243,19 @@ def _named_for(
 def _is_cure_of_large_part(fix: FixSpec, treated: Collection[Finding], share: float | None) -> bool:
     """Return True if a fix is made for a cause that was measured as a good part of the step.
 
-    It is tried whatever the bottleneck is. What treats a whole branch is no such cure.
+    It is tried whatever the bottleneck is. What treats a whole branch is no such cure, but where it
+    is for a shape of code that was seen: nothing to set up, and the same results.
     """
     checks = [catalogue.checks().get(ident) for ident in fix.treats]
     specific = all(check is not None and check.question is None for check in checks)
+    specific = specific or _is_for_seen_shape(fix)
     shares = [f.share_of_step or 0.0 for f in treated if f.check in fix.treats]
     is_large = max(shares, default=0.0) >= _MAIN_SHARE and (share or 0.0) >= _MAIN_SHARE
     return bool(checks) and specific and is_large and fix.risk <= 1
+
+
+def _is_for_seen_shape(fix: FixSpec) -> bool:
+    return fix.p_helps >= _SURE_HELP and fix.risk == 0 and not fix.setup_s
 
 
 def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:

@@ -6,6 +6,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _REPORTS = ("print", "log", "info", "debug", "add_scalar", "append", "set_postfix", "write")
+_COLLECTIVES = (  # of torch.distributed: each rank waits there for all others
+    "all_reduce",
+    "all_gather",
+    "all_gather_object",
+    "all_gather_into_tensor",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "gather_for_metrics",
+    "monitored_barrier",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter_object_list",
+    "sync_and_compute",
+)
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -14,13 +34,13 @@ def only_reported(files: list[str], function: str) -> bool:
 
     And if the function itself assigns to nothing but its own names. False where that is not clear.
     """
-    trees = [tree for tree in map(_parsed, files) if tree is not None]
+    trees = [tree for tree in map(parsed_file, files) if tree is not None]
     calls = 0
     for tree in trees:
         for scope in ast.walk(tree):
             if isinstance(scope, (*_Function, ast.Module)):
                 for statement in _statements(scope):
-                    for call in _calls(statement, function):
+                    for call in calls_in(statement, function):
                         calls += 1
                         if not _is_reported(scope, statement, call):
                             return False
@@ -51,29 +71,52 @@ def reporter(files: list[str], function: str) -> tuple[str, str] | None:
 
 
 def _defines(file: str, function: str) -> bool:
-    tree = _parsed(file)
+    tree = parsed_file(file)
     nodes = ast.walk(tree) if tree is not None else ()
     return any(isinstance(node, _Function) and node.name == function for node in nodes)
 
 
 def _callers(file: str, function: str) -> Iterator[str]:
     """Yield the names of the functions that call one; "" for the module."""
-    tree = _parsed(file)
+    tree = parsed_file(file)
     for scope in ast.walk(tree) if tree is not None else ():
         if isinstance(scope, (*_Function, ast.Module)):
             statements = list(_statements(scope))
-            if any(True for statement in statements for _ in _calls(statement, function)):
+            if any(True for statement in statements for _ in calls_in(statement, function)):
                 yield getattr(scope, "name", "")
+
+
+def holds_collectives(files: list[str], function: str) -> bool:
+    """Return True if a function, or one of the same files that it calls, calls a collective.
+
+    A rank that leaves such a call out would keep all others waiting.
+    """
+    trees = [tree for tree in map(parsed_file, files) if tree is not None]
+    defined: dict[str, list[ast.AST]] = {}
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, _Function):
+            defined.setdefault(node.name, []).append(node)
+    visited, open_names = {function}, [function]
+    while open_names:
+        for body in defined.get(open_names.pop(), ()):
+            called = {_name(x.func) for x in ast.walk(body) if isinstance(x, ast.Call)}
+            if not called.isdisjoint(_COLLECTIVES):
+                return True
+            further = [x for x in called if x in defined and x not in visited]
+            visited.update(further)
+            open_names += further
+    return False
 
 
 def has_call(file: str, function: str) -> bool:
     """Return True if a file calls a function of this name."""
-    tree = _parsed(file)
+    tree = parsed_file(file)
     calls = (x for x in ast.walk(tree) if isinstance(x, ast.Call)) if tree is not None else ()
     return any(_name(call.func) == function for call in calls)
 
 
-def _parsed(file: str) -> ast.Module | None:
+def parsed_file(file: str) -> ast.Module | None:
+    """Return the syntax tree of a file; None: it cannot be read."""
     try:
         return _tree(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
@@ -96,7 +139,7 @@ def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
         yield from _statements(node)
 
 
-def _calls(statement: ast.stmt, function: str) -> Iterator[ast.Call]:
+def calls_in(statement: ast.stmt, function: str) -> Iterator[ast.Call]:
     """Yield calls of the function in a statement, without the bodies of compound ones."""
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.stmt):

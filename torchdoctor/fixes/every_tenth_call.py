@@ -10,7 +10,8 @@ A metric, a histogram or a check that is computed in each step and read in every
 hundred times what it has to.
 
 ## Risks
-What is reported is up to nine calls old, unless the call is moved to where it is read.
+What is reported is up to nine calls old, unless the call is moved to where it is read. Where ranks
+meet in it, it is not tried.
 
 ## Make it permanent
     if step % 100 == 0:            # where it is read
@@ -24,7 +25,7 @@ What is reported is up to nine calls old, unless the call is moved to where it i
 from typing import Any
 
 from torchdoctor.edits import Edit, RareCallEdit
-from torchdoctor.edits.unused_results import has_call, reporter
+from torchdoctor.edits.unused_results import has_call, holds_collectives, reporter
 from torchdoctor.facts.hot_calls import HotCall, hot_calls
 from torchdoctor.facts.lookup import place
 from torchdoctor.fixes._parts import SampledLines
@@ -35,12 +36,25 @@ _EVERY = 10
 
 def _calls(recording: Recording) -> list[tuple[HotCall, tuple[str, str]]]:
     """Return the calls, each with file and name of the function that is to be called rarely."""
-    script, calls = recording.workload.script, []
+    calls = []
     for call in hot_calls(recording):
-        files = {call.top.file, *([script] if script is not None else [])}
-        reported = reporter(sorted(files), call.function) if "loader" not in call.phases else None
+        files = _files(recording, call)
+        reported = reporter(files, call.function) if "loader" not in call.phases else None
         calls += [(call, reported)] if reported is not None else []
     return calls
+
+
+def _files(recording: Recording, call: HotCall) -> list[str]:
+    return sorted({call.top.file, recording.workload.script or call.top.file})
+
+
+def by_hand(recording: Recording) -> bool:
+    """Return True where ranks meet in the call: a trial would leave it out at different steps."""
+    if (recording.main.world_size or 1) < 2:
+        return False
+    return any(
+        holds_collectives(_files(recording, call), name) for call, (_, name) in _calls(recording)
+    )
 
 
 def _rows(recording: Recording) -> list[StackSample]:
@@ -107,6 +121,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     needs_finding=True,
     refuses=_CALL.refuses,
+    by_hand=by_hand,
     suits=lambda trace: False,
     settings=settings,
     says=lambda settings: f"call {settings.get('function', 'it')} every tenth time",

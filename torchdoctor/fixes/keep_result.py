@@ -26,6 +26,7 @@ result that is changed in place, or that carries gradients, is not kept.
 from typing import Any
 
 from torchdoctor.edits import Edit, KeptResultEdit
+from torchdoctor.edits.differing_calls import differs_each_call
 from torchdoctor.facts.hot_calls import HotCall, hot_calls
 from torchdoctor.facts.lookup import place
 from torchdoctor.fixes._parts import SampledLines
@@ -39,7 +40,16 @@ _TRIED = 2
 
 
 def _calls(recording: Recording) -> list[HotCall]:
-    return [call for call in hot_calls(recording) if call.function not in _NEVER_SAME]
+    return [
+        call
+        for call in hot_calls(recording)
+        if call.function not in _NEVER_SAME
+        and not differs_each_call(_files(recording, call), call.function)
+    ]
+
+
+def _files(recording: Recording, call: HotCall) -> list[str]:
+    return sorted({call.top.file, recording.workload.script or call.top.file})
 
 
 def _rows(recording: Recording) -> list[StackSample]:

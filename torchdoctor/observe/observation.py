@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 0.5
 _ENOUGH_STEPS = 40
 FEW_STEPS = 12
+_LONG_STEPS = 8  # where each takes a second
 FEWEST_STEPS = 3
 
 
@@ -78,7 +79,7 @@ class ObservationWatch:
         self._next_look += min(10 * (time.monotonic() - now), max(missing_s, 0.0))
         asked = (
             (_ENOUGH_STEPS, self.enough_s),
-            (FEW_STEPS, 2 * self.enough_s),
+            (_LONG_STEPS, 2 * self.enough_s),
             (FEWEST_STEPS, self.most_s),
         )
         if not any(len(durations) >= n and durations.sum() >= seconds for n, seconds in asked):

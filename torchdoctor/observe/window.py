@@ -120,7 +120,7 @@ _LONG_STEP_S = 1.0  # so long a step needs no ten others before it, and two show
 _MOST_LONG_STEPS = 2
 # At the end of the observing launch, which has warmed up: one step until it begins.
 JOINED_WINDOWS = tuple(replace(window, warmup_steps=1) for window in PROFILER_WINDOWS[1:])
-_DEAR_START = 0.1  # of a budget: another start only for the profiler
+_DEAR_START = 0.02  # of a budget: another start only for the profiler
 
 
 def choose_profiler_window(

@@ -112,7 +112,10 @@ class ProgramLaunches:
     @property
     def image_s(self) -> float:
         """Return seconds that the first launch of an arm with files of its own takes longer."""
-        return self.pace.start_s if self.turns else 0.0
+        if self.turns is None:
+            return 0.0
+        measured_s = self.recorder.image_s
+        return self.pace.start_s if measured_s is None else measured_s
 
     @property
     def shortest_pair_s(self) -> float:

@@ -83,6 +83,7 @@ class Recorder:
     ) -> None:
         self._images: dict[frozenset[tuple[str, Any]], WarmImage | None] = {}
         self._image_numbers = itertools.count()
+        self.image_s: float | None = None  # that the last image's imports took; None: no image
         self._forks, self._compiled = forks, False
         self.workload, self.folder, self.sandbox = workload, folder, sandbox
         self.seed, self.timeout_s, self.end_by_s = seed, timeout_s, math.inf
@@ -228,8 +229,10 @@ class Recorder:
             self._close_oldest()
             folder = self.folder.absolute() / f"image-{next(self._image_numbers)}"
             with writing(self.folder):
-                most_s = _IMAGE_SHARE * self.left_s
-                self._images[files] = start_image(self._program, folder, spec, most_s)
+                most_s, began_s = _IMAGE_SHARE * self.left_s, time.monotonic()
+                image = start_image(self._program, folder, spec, most_s)
+            self._images[files] = image
+            self.image_s = self.image_s if image is None else time.monotonic() - began_s
         return self._images.get(files)
 
     def _close_oldest(self) -> None:

@@ -172,8 +172,11 @@ class SearchPolicy:
         first_s = again_s if members in self.results.pairs else max(once, default=0.0)
         reseeds = not self.results.seeds_done and any(arm.may_reseed for arm in arms)
         each_s = _PAIR * self.prices.launch_s + again_s
+        # What was never seen to work is no patch yet: its first pair is of the fixes at run time.
+        blocks = len(members) == 1 and not members.isdisjoint(self.results.blocks)
+        is_next = blocks or pairs > 1 or members in self.results.pairs
         is_first = self.proof.is_patched(members) and members not in self.results.patched
-        patch_s = self.prices.patch_s * is_first
+        patch_s = self.prices.patch_s * (is_first and is_next)
         return pairs * each_s + max(0.0, first_s - again_s) + patch_s + reseeds * self.seeds_s
 
     @property
@@ -189,6 +192,9 @@ class SearchPolicy:
         opened = best is not None and best.members in self.results.open_training
         if opened and self.seeds_s <= self._left_s:
             return Action(kind="seeds")
+        nothing_known = not self.results.pairs and not self.results.blocks
+        if nothing_known and (members := self._owed()) is not None:
+            return Action(kind="pair", members=members)  # the cure of the largest measured part
         if (members := self._clearly_faster()) is not None:
             return Action(kind="pair", members=members)
         if action := self._best_measurement():
@@ -329,7 +335,8 @@ class SearchPolicy:
         least = self._claimed + (FURTHER_GAIN if self.claims else WORTH)
         owed = [name for name in self._alive if arms[name].owed and not arms[name].fixes & known]
         worth = {name: math.log(arms[name].ceiling or 1.0) for name in owed}
-        for name in sorted(owed, key=lambda each: -worth[each]):
+        # Of two cures of one line, that of its own shape before one of calls of any kind.
+        for name in sorted(owed, key=lambda each: -worth[each] * arms[each].p_helps):
             members = frozenset([name])
             if worth[name] > least and self._may_run(members) and self._fits_in(members):
                 return members
@@ -441,10 +448,13 @@ class SearchPolicy:
         return np.asarray(values[int(np.argmax(averages[:affordable]))])
 
     def _costs_s(self, members: Members, paid: int) -> list[float]:
-        """Return the seconds of 0, 1, 2, ... more pairs; only the first of all costs more."""
-        once_s, twice_s = self.pair_s(members), self.pair_s(members, 2)
-        first_s, each_s = twice_s - once_s if paid else once_s, twice_s - once_s
-        return [0.0, *(first_s + number * each_s for number in range(MOST_PAIRS))]
+        """Return the seconds of 0, 1, 2, ... more pairs; the first, and its patch's, cost more."""
+        paid_s = self.pair_s(members, paid) if paid else 0.0
+        first_s, second_s, third_s = (
+            self.pair_s(members, paid + more) - paid_s for more in range(1, 4)
+        )
+        each_s = third_s - second_s
+        return [0.0, first_s, *(second_s + each_s * more for more in range(MOST_PAIRS - 1))]
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
         """Return what 0, 1, 2, ... more pairs are worth, for each sample and on average."""

@@ -130,7 +130,7 @@ class EntryPoints:
             self.calls[number] += 1
             if session.inference.wanted:
                 session.first_batch()
-                session.window.event("entry", number)
+            session.window.event("entry", number)
             if session.phases:
                 how = self._entries[number].get("samples")
                 samples = 1 if how == "one" else samples_of(args[1:], kwargs, how == "images")

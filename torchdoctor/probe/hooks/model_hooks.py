@@ -342,7 +342,7 @@ class _Calls:
                     models.forward_begins()
                 if root.ident is None:
                     models.number(root)
-                if inference.wanted:
+                if inference.looks:
                     inference.begins(root.ident)
                 if phases:
                     flags = self._begin(root, module, args, kwargs)
