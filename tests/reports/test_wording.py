@@ -191,7 +191,7 @@ def test_a_failed_program_is_said_with_the_line_that_tells_why(output: str, show
         rendered(report, "html"),
     ):
         top = " ".join(text.partition("Why")[0].split()).replace("\\", "")
-        assert shown in top and "failed after at least 40 training steps (exit code 1)" in top
+        assert shown in top and "failed after at least 40 steps (exit code 1)" in top
         assert "Mend this first, then run again." in top and "more time may" not in top
     assert output.strip() in str(program_failed(failed))
 
