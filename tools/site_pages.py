@@ -24,6 +24,7 @@ from rich.text import Text
 from torchdoctor.cli import front
 from torchdoctor.reports import terminal
 from torchdoctor.reports.formats import document
+from torchdoctor.words.errors import EXIT_CODES
 from torchdoctor.words.record_files import decode_report
 
 STORED = Path(__file__).parent.parent / "tests" / "reports" / "workloads.json.gz"
@@ -70,8 +71,7 @@ def command_line() -> str:
     for name, command in group.commands.items():
         lines += _command(name, command)
     lines += ["## Exit codes", "", "| code | meaning |", "| --- | --- |"]
-    for code, meaning in re.findall(r"(\d+) ([^,(]+(?:\([^)]*\))?[^,(]*)", group.epilog or ""):
-        lines.append(f"| {code} | {meaning.strip().rstrip('.')} |")
+    lines += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -10,6 +10,7 @@ import commands
 
 from torchdoctor.cli import agent_guide, front
 from torchdoctor.cli.mcp.tools import ARGUMENTS
+from torchdoctor.words.errors import EXIT_CODES, TorchdoctorError
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -40,4 +41,11 @@ def test_its_options_are_those_of_the_commands() -> None:
 def test_its_exit_codes_are_those_of_the_readme() -> None:
     codes = re.compile(r"^\| (\d+) \|", re.MULTILINE)
     readme = codes.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert codes.findall(agent_guide.page()) == readme
+    assert codes.findall(agent_guide.page()) == readme == [str(code) for code in EXIT_CODES]
+
+
+def test_every_error_has_an_exit_code_that_is_listed() -> None:
+    kinds = [TorchdoctorError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    assert {kind.exit_code for kind in kinds} | {0, 1, 10} == set(EXIT_CODES)

@@ -36,6 +36,7 @@ for cell in json.loads(sys.stdin.read()):
     print("RAN", ran.success, None if report is None else report.diagnosis.bottleneck)
     if report is not None:
         print("HTML", "<iframe" in report._repr_html_(), report.steps.steps)
+        print("OF", report.workload.command[1:], report.reproduce[0], report.summary.next)
 """
 
 
@@ -61,6 +62,8 @@ def test_a_cell_is_measured_and_its_report_shown(tmp_path: Path) -> None:
     assert "RAN True" in done.stdout, done.stdout + done.stderr
     assert "HTML True" in done.stdout
     assert "%matplotlib" in done.stderr
+    [told] = [line for line in done.stdout.splitlines() if line.startswith("OF ")]
+    assert "['In[1]'] %%torchdoctor --budget 60s" in told and "cell-" not in told
     assert list(tmp_path.glob("torchdoctor-runs/*/report.json"))
 
 

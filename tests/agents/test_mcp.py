@@ -87,7 +87,12 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
             answer = await call(following["tool"], **following["arguments"])
         return answer
 
-    async def story(client: Client, call: Call) -> None:
+    async def story(client: Client, asked: Call) -> None:
+        async def call(name: str, **arguments: Any) -> Any:
+            answer = await asked(name, **arguments)
+            assert isinstance(answer, dict), f"{name}: {answer}"
+            return answer
+
         listed = await client.list_tools()
         assert {tool.name for tool in listed.tools} == {
             *("diagnose_script", "run_trials", "diagnose_trace", "explain", "patch", "gate"),

@@ -13,8 +13,9 @@ from samples import SAMPLES, loader_bound, refused_heavy
 
 from torchdoctor.reports import status
 from torchdoctor.reports.summary import of_report, summarized
-from torchdoctor.words import Evidence, ProgressEvent, Report
-from torchdoctor.words.errors import UsageError
+from torchdoctor.reports.wording import program_failed
+from torchdoctor.words import Evidence, ProgramFailure, ProgressEvent, Report
+from torchdoctor.words.errors import ProgramFailed, UsageError
 from torchdoctor.words.record_files import decode_report, encode, encoded, write_record
 from torchdoctor.words.summary import MOST_BYTES
 
@@ -141,6 +142,42 @@ def test_a_usage_error_is_one_line(arguments: list[str]) -> None:
     ended = torchdoctor(*arguments, COLUMNS="300")
     assert ended.returncode == 2 and not ended.stdout
     assert ended.stderr.startswith("torchdoctor: ") and ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--timeout", "never"],
+        ["--network", "maybe"],
+        ["--fixes", "loader-worker"],
+        ["--from", "/nowhere"],
+        ["--step-on", "moon"],
+        ["--on", "moon"],
+        ["--nodes", "2"],
+        ["--cost-per-hour", "2"],
+    ],
+    ids=" ".join,
+)
+def test_a_detached_run_that_cannot_begin_is_refused_at_once(tmp_path, options: list[str]) -> None:
+    """It returned a folder and exit code 0, and the mistake was told there alone."""
+    (tmp_path / "t.py").write_text("")
+    ended = torchdoctor("run", "--detach", *options, "t.py", cwd=tmp_path)
+    assert ended.returncode == 2 and not ended.stdout and ended.stderr.count("\n") == 1
+    assert not (tmp_path / "torchdoctor-runs").exists()
+
+
+def test_the_status_of_a_failed_program_says_what_it_died_of(tmp_path) -> None:
+    """It ended with "Its own output ends with:", and an agent read no more."""
+    for folder, output, died_of in (
+        ("raised", "Traceback (most recent call last):\n  at it\nKeyError: 'a'\n", "KeyError: 'a'"),
+        ("left", "no GPU here\n", "no GPU here"),
+    ):
+        (tmp_path / folder).mkdir()
+        failed = ProgramFailure(exit_code=1, steps=0, output_tail=output)
+        with pytest.raises(ProgramFailed), status.StatusFile(tmp_path / folder):
+            raise program_failed(failed)
+        sentence = status.read_status(tmp_path / folder).summary.sentence
+        assert sentence.endswith(died_of) and "\n" not in sentence
 
 
 @pytest.mark.slow

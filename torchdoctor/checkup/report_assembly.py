@@ -163,9 +163,12 @@ def _bounded(
 
 def _reproduce(run: RunResults) -> list[str]:
     """Return the commands that repeat the run and show its report again."""
-    words = [*run.settings.options(), "--", *run.recording.workload.typed]
+    workload, options = run.recording.workload, run.settings.options()
+    again = f"torchdoctor run {shlex.join([*options, '--', *workload.typed])}"
+    if workload.is_cell:  # no command line has it
+        again = f"%%torchdoctor {shlex.join(options)}"
     path = f"{run.recording.folder}/report.json"
-    return [f"torchdoctor run {shlex.join(words)}", f"torchdoctor report {shlex.quote(path)}"]
+    return [again, f"torchdoctor report {shlex.quote(path)}"]
 
 
 def _recommendation(trials: TrialResults, coded: list[RecommendedFix]) -> Recommendation:

@@ -114,6 +114,17 @@ def place(
     return settings
 
 
+def checked_place(
+    budget: str, on: str | None, nodes: int, gpus_per_pair: int, output: Path | None
+) -> dict[str, Any]:
+    """Return the same of a run that another process starts; no job is asked for."""
+    if on is not None or nodes or gpus_per_pair:
+        from torchdoctor.clusters.cluster import Cluster
+
+        Cluster.of(on, nodes, gpus_per_pair)
+    return {"budget_s": parse_duration(budget), "output": output}
+
+
 def ids(text: str | None) -> list[str] | None:
     """Ids from "a, b"; None where the option was not given; UsageError where it names nothing."""
     if text is None:

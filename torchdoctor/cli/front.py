@@ -20,7 +20,7 @@ from torchdoctor.cli import agent_guide, compare, diagnose, gate, mcp, run, stor
 from torchdoctor.cli.limits import check_address_space, limit_reached
 from torchdoctor.cli.outputs import discard_output
 from torchdoctor.words import secret_values
-from torchdoctor.words.errors import TorchdoctorError, UsageError
+from torchdoctor.words.errors import EXIT_CODES, TorchdoctorError, UsageError
 from torchdoctor.words.figures import clean
 
 app = typer.Typer(
@@ -29,10 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Why is this PyTorch training slow, what exactly should change, and how much faster "
     "will it be: measured here, with an interval, and with proof that training stays the same.",
-    epilog="Exit codes: 0 done, 1 gate: slower, 2 usage, 3 the program failed (even if the steps "
-    "before the failure gave a report), 4 no step found, 5 timed out, 6 not decided or "
-    "not comparable, 10 a fix is recommended (with --exit-code), 70 a defect of torchdoctor, "
-    "130 interrupted (what was measured is kept).",
+    epilog=f"Exit codes: {', '.join(f'{code} {told}' for code, told in EXIT_CODES.items())}.",
 )
 
 

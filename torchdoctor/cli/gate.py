@@ -137,8 +137,10 @@ def _measured(
             assert against is not None
             return GateRun(workload, against, settings, progress.update).run()
     except (Inconclusive, ProgramFailed, NoStepFound, TimedOut) as error:
+        from torchdoctor.reports.wording import in_one_line
+
         broken = not isinstance(error, Inconclusive)
-        _write_files(undecided(workload, named, _first_sentences(error), broken=broken), files)
+        _write_files(undecided(workload, named, in_one_line(error), broken=broken), files)
         raise
     except KeyboardInterrupt:
         why = "It was interrupted before anything was compared."
@@ -225,21 +227,12 @@ def _failures_annotated() -> Iterator[None]:
     except TorchdoctorError as error:
         if _on_github():
             from torchdoctor.reports.gate import workflow_command
+            from torchdoctor.reports.wording import in_one_line
 
             kind = "warning" if isinstance(error, Inconclusive) else "error"
             with whoever_reads():
-                typer.echo(workflow_command(kind, _first_sentences(error)))
+                typer.echo(workflow_command(kind, in_one_line(error)))
         raise
-
-
-def _first_sentences(error: TorchdoctorError) -> str:
-    """Return what an error says, and of the program's own output the exception alone."""
-    from torchdoctor.reports.wording import exception_line
-
-    message, _, output = str(error).partition("\n")
-    raised = exception_line(output)
-    message = message.removesuffix(" Its own output ends with:")
-    return f"{message} It says: {raised}" if raised else message
 
 
 def _on_github() -> bool:

@@ -106,14 +106,9 @@ def run(
     from torchdoctor.reports.progress import Progress
 
     format = arguments.checked_format(format)
-    if detach:
-        parse_duration(budget)
-        workload_of(command, python=python)
-        check_written({"report": json, "HTML page": html}, tensorboard=tensorboard)
-        detached.start(output, format)
-        return
+    where = arguments.checked_place if detach else arguments.place
     settings = RunSettings(
-        **arguments.place(budget, on, nodes, gpus_per_pair, output),
+        **where(budget, on, nodes, gpus_per_pair, output),
         made_folder=detached.own_folder(),
         began_s=began_s,
         timeout_s=parse_duration(timeout),
@@ -134,8 +129,13 @@ def run(
         cost_per_hour=cost_per_hour,
     )
     check_written(files := {"report": json, "HTML page": html}, tensorboard=tensorboard)
+    workload = workload_of(command, python=python)
+    if detach:
+        settings.check()
+        detached.start(output, format)
+        return
     with Progress(quiet=quiet) as progress:
-        report = checkup(workload_of(command, python=python), settings, progress=progress.update)
+        report = checkup(workload, settings, progress=progress.update)
     hand_out(report, files, tensorboard, details if context.obj is None else None, format)
     if context.obj is not None:
         context.obj(report)

@@ -19,6 +19,8 @@ from torchdoctor.words.record_files import write_text
 
 SUFFIX = ".ipynb"
 _FOLDER = ".notebooks"  # below that of the runs
+_CELL = "cell"  # begins the name of a script that is made of one
+_MADE_OF_CELL = re.compile(r"# Made by torchdoctor of (In\[\d+\]):")
 _EXPORTED_CELL = re.compile(r"^# In ?\[[\d ]*\]:?\s*$", re.MULTILINE)
 _GET_IPYTHON = re.compile(r"^(\s*)(?:([\w, ]+?)\s*=\s*)?get_ipython\(\)", re.MULTILINE)
 _KEEPS_CODE = ("time", "timeit", "capture", "prun", "python", "python3", "pyspy")
@@ -73,6 +75,18 @@ def is_exported(source: bytes) -> bool:
     return bool(_EXPORTED_CELL.search(text) and _GET_IPYTHON.search(text))
 
 
+def name_of_cell(script: Path) -> str | None:
+    """Return "In[3]" for the script that was made of that cell of an open notebook."""
+    if script.parent.name != _FOLDER or not script.name.startswith(f"{_CELL}-"):
+        return None
+    try:
+        with script.open(encoding="utf-8") as file:
+            made = _MADE_OF_CELL.match(file.readline())
+    except (OSError, UnicodeError):
+        return None
+    return made[1] if made is not None else None
+
+
 def converted(path: Path, cwd: str) -> Converted:
     """Return the script of a notebook, written below the folder of runs.
 
@@ -86,7 +100,7 @@ def converted_cell(source: str, number: int, cwd: str) -> Converted:
     """Return the script of one cell of a notebook that is open; imports are looked for in `cwd`."""
     name = f"In[{number}]"
     cell = _Cell(name=str(Path(cwd, name)), number=number, source=source)
-    return _launchable([cell], name, "cell", Path(cwd), cwd)
+    return _launchable([cell], name, _CELL, Path(cwd), cwd)
 
 
 def _launchable(cells: Sequence[_Cell], name: str, stem: str, folder: Path, cwd: str) -> Converted:

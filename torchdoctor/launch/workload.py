@@ -59,6 +59,7 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
             python=chosen.path,
             python_from=chosen.named_by,
             script=script,
+            notebook=notebooks.name_of_cell(Path(script)) if script else None,
         )
     is_python = _PYTHON.match(Path(name).name)
     if python is not None:

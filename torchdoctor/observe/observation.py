@@ -181,7 +181,7 @@ def _last_words(result: LaunchResult, workload: Workload) -> str:
             f"{', '.join(refused)} was passed to the program: write torchdoctor's own options "
             "before the script."
         )
-    return f"Its own output ends with:\n\n{output}\n\n{todo}"
+    return f"{todo} Its own output ends with:\n\n{output}"
 
 
 def step_start_s(trainer: Events, steps: StepsFound, result: LaunchResult) -> float:

@@ -13,6 +13,7 @@ import msgspec
 
 from torchdoctor.machine.processes import is_alive
 from torchdoctor.reports import summary as summaries
+from torchdoctor.reports.wording import in_one_line
 from torchdoctor.words import ProgressEvent, Report
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 from torchdoctor.words.figures import clean, duration
@@ -60,8 +61,8 @@ class StatusFile:
     ) -> None:
         if error is None:
             return
-        told = str(error) if isinstance(error, TorchdoctorError) else type(error).__name__
-        answer = replace(self._status.summary, sentence=told.partition("\n")[0], next=None)
+        told = in_one_line(error) if isinstance(error, TorchdoctorError) else type(error).__name__
+        answer = replace(self._status.summary, sentence=told, next=None)
         self._status = replace(self._status, state="failed", summary=answer)
         self._write()
 
@@ -165,4 +166,4 @@ def as_text(status: Status, format: str) -> str:
 
 def _ask_again(folder: Path) -> NextCommand:
     command = f"torchdoctor report --status {shlex.quote(str(folder.absolute()))}"
-    return NextCommand(command=command, why="The run goes on: fixes are tried next.")
+    return NextCommand(command=command, why="The run goes on.")

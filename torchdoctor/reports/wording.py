@@ -12,7 +12,7 @@ from torchdoctor.words import (
     Trial,
     WorkloadRecord,
 )
-from torchdoctor.words.errors import ProgramFailed
+from torchdoctor.words.errors import ProgramFailed, TorchdoctorError
 from torchdoctor.words.figures import (
     clean,
     counted,
@@ -58,6 +58,14 @@ def program_failed(
     layer = f"{failed.layer} " if failed.layer else ""
     sentence = f"{how_it_failed(failed)}; {what_then}. {layer}{ending}"
     return ProgramFailed(sentence, failed.exit_code)
+
+
+def in_one_line(error: TorchdoctorError) -> str:
+    """Return what an error says, and of the program's own output its exception or last line."""
+    message, _, output = str(error).partition("\n")
+    said = exception_line(output) or next(reversed(_lines(output)), "")
+    message = message.removesuffix(" Its own output ends with:")
+    return f"{message} It says: {said}" if said else message
 
 
 def exception_line(output: str) -> str:

@@ -1,8 +1,22 @@
-"""What can go wrong, each with a documented slug and exit code (README.md lists the codes).
+"""What can go wrong, each with a documented slug and exit code.
 
 An error carries one sentence that tells the user what to do. `cli` prints it and exits with
 `exit_code`; nobody else prints or exits.
 """
+
+#: All exit codes, as `--help` and docs/cli.md list them.
+EXIT_CODES = {
+    0: "done",
+    1: "gate: slower",
+    2: "usage",
+    3: "the program failed (even if the steps before the failure gave a report)",
+    4: "no step found",
+    5: "timed out",
+    6: "not decided or not comparable",
+    10: "a fix is recommended (with --exit-code)",
+    70: "a defect of torchdoctor",
+    130: "interrupted (what was measured is kept)",
+}
 
 
 class TorchdoctorError(Exception):

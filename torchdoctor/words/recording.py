@@ -31,6 +31,11 @@ class Workload:
     remark: str | None = None  # what was left out of it, one sentence
 
     @property
+    def is_cell(self) -> bool:
+        """Return True for a cell of a notebook that is open, which the notebook alone can run."""
+        return self.notebook is not None and self.notebook.startswith("In[")
+
+    @property
     def typed(self) -> list[str]:
         """Return the command as it was typed, a notebook by its own name, and without secrets."""
         command = secret_values.masked(self.command)
