@@ -10,7 +10,7 @@ from pathlib import Path
 from torchdoctor import __version__
 from torchdoctor.checkup import busy_machine
 from torchdoctor.checkup.efficiency import efficiency
-from torchdoctor.checkup.notes import fix_notes, report_notes
+from torchdoctor.checkup.notes import fix_notes, report_notes, said
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.bounds import bound_of
@@ -23,7 +23,6 @@ from torchdoctor.words import (
     Baseline,
     Diagnosis,
     Ending,
-    Note,
     OtherLoad,
     Overhead,
     Recommendation,
@@ -96,9 +95,9 @@ def assemble(run: RunResults) -> Report:
     shown = [*chosen, *offered]
     told = [fix.fix for fix in shown]
     told += [fix for row in rows if row.verdict != "refused" for fix in row.fixes]
-    notes = [Note(severity="beware", sentence=sentence) for sentence in run.warnings]
-    notes += fix_notes(told, shown, recording, fixes)
-    notes += report_notes(recording, trials, run.other_load)
+    remarks = [said(sentence, "beware") for sentence in run.warnings]
+    remarks += fix_notes(told, shown, recording, fixes)
+    remarks += report_notes(recording, trials, run.other_load)
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()
     baseline = _baseline(recording, trials)
@@ -130,8 +129,7 @@ def assemble(run: RunResults) -> Report:
         sensors=recording.sensors,
         other_load=run.other_load,
         network=recording.network,
-        doubts=[note.sentence for note in notes],
-        beware=[note.sentence for note in notes if note.severity == "beware"],
+        remarks=remarks,
         failure=recording.failure,
         interrupted=run.interrupted,
         run_folder=recording.folder,

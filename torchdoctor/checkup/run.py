@@ -37,6 +37,7 @@ from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.reports.remarks import NO_GPU_EVENTS
 from torchdoctor.reports.status import StatusFile
 from torchdoctor.reports.summary import summarized
 from torchdoctor.reports.verdict import trace_doubts
@@ -311,7 +312,8 @@ class _Checkup(RunResults):
         trace = chosen.statistics
         # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
         expected = not self.recording.environment.gpus and not trace.has_device
-        self.doubts += [x for x in trace_doubts(trace) if not (expected and "GPU events" in x)]
+        unexpected = [x for x in trace_doubts(trace) if not (expected and x.fact in NO_GPU_EVENTS)]
+        self.doubts += [doubt.sentence for doubt in unexpected]
         processes = profiled.added_to(self.recording.processes, trace.path)
         self.recording = replace(self.recording, trace=trace, processes=processes, ranks=ranks)
         return observation

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from torchdoctor.compare.step_times import Side, same_batch
+from torchdoctor.reports.remarks import FILES
 from torchdoctor.words import Interval, Report
 from torchdoctor.words.comparison import Difference
 from torchdoctor.words.figures import counted, seconds
@@ -94,7 +95,7 @@ def doubts(a: Side, b: Side, interval: Interval | None) -> Iterator[str]:
     for label, side in both:
         if side.report.interrupted:
             yield f"{label} was interrupted: the measurements after that are missing."
-        yield from (f"{label}: {x}" for x in side.report.beware if "cut off" in x)
+        yield from (f"{label}: {x.sentence}" for x in side.report.remarks if x.fact in FILES)
     versions = a.report.torchdoctor_version, b.report.torchdoctor_version
     if all(versions) and versions[0] != versions[1]:
         yield (

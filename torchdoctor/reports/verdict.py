@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import bound
-from torchdoctor.reports import templates
+from torchdoctor.reports import remarks, templates
 from torchdoctor.reports.vocabulary import of_verdict, vocabulary
 from torchdoctor.words import (
     Diagnosis,
@@ -13,6 +13,7 @@ from torchdoctor.words import (
     Finding,
     Location,
     Quote,
+    Remark,
     Removal,
     ReplayedGain,
     Report,
@@ -127,24 +128,51 @@ def with_sentences(report: Report) -> Report:
     )
     told = replace(diagnosis, findings=findings, verdict=verdict)
     report = replace(report, trace=report.trace and _traced(report.trace, words, cwd))
+    report = _with_remarks(report, words, cwd)
     whole = statements(replace(report, diagnosis=told))
     sentence = " ".join(statement.sentence for statement in whole)
     return replace(report, diagnosis=replace(told, sentence=sentence))
 
 
-def trace_doubts(trace: TraceStatistics) -> list[str]:
+def _with_remarks(report: Report, words: dict[str, str], cwd: str) -> Report:
+    """Return the report with its remarks in words, which are its doubts; each once."""
+    if not report.remarks:
+        return report
+    told = [_remark(remark, words, cwd) for remark in report.remarks]
+    told = list({remark.sentence: remark for remark in told}.values())
+    return replace(
+        report,
+        remarks=told,
+        doubts=[remark.sentence for remark in told],
+        beware=[remark.sentence for remark in told if remark.severity == "beware"],
+    )
+
+
+def _remark(remark: Remark, words: dict[str, str], cwd: str) -> Remark:
+    """Return a remark with its sentence, which begins with the trace that it is of."""
+    text = template(None, remark.fact)
+    if text is None:
+        return remark
+    sentence = templates.filled(text, {**words, **remark.values}, {}, cwd)
+    return replace(remark, sentence=f"{remark.of}: {sentence}" if remark.of else sentence)
+
+
+def trace_doubts(trace: TraceStatistics) -> list[Evidence]:
     """Return what a reader must know of a trace: why the device's part is missing, and doubts."""
     missing = trace.device_missing
-    if missing is None:
-        return trace.doubts
-    return [_told(None, missing, {}, "").sentence, *trace.doubts]
+    facts = trace.doubts if missing is None else [missing, *trace.doubts]
+    return [_told(None, x, {}, "") for x in facts]
 
 
 def _traced(trace: TraceStatistics, words: dict[str, str], cwd: str) -> TraceStatistics:
     """Return the figures of a trace with its facts in words."""
-    missing, unusual = trace.device_missing, trace.unusual
+    missing, unusual, replay = trace.device_missing, trace.unusual, trace.what_if
+    if replay is not None:
+        replay = replace(replay, doubts=[_told(None, x, words, cwd) for x in replay.doubts])
     return replace(
         trace,
+        doubts=[_told(None, x, words, cwd) for x in trace.doubts],
+        what_if=replay,
         device_missing=missing and _told(None, missing, words, cwd),
         unusual=unusual and _told(None, unusual, words, cwd),
     )
@@ -153,7 +181,7 @@ def _traced(trace: TraceStatistics, words: dict[str, str], cwd: str) -> TraceSta
 def template(check: str | None, fact: str) -> str | None:
     """Return the template of a check's fact, or of one of no check; None: it has none."""
     if check is None:
-        return _FACTS.get(fact)
+        return _FACTS.get(fact) or remarks.SENTENCES.get(fact)
     spec = catalogue.checks().get(check)
     return spec.sentences.get(fact) if spec is not None else None
 

@@ -28,7 +28,7 @@ from torchdoctor.trace.kinds import (
     table_of,
 )
 from torchdoctor.trace.product_sizes import PRODUCT_OPERATORS, ProductInputs
-from torchdoctor.words.figures import counted
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.intervals import Intervals, union
 
 ACCUMULATED = "torch::autograd::AccumulateGrad"  # its input is the gradient of one parameter
@@ -153,7 +153,7 @@ class Trace:
     annotated: bool = False  # a copy of a trace, with tracks of `trace_annotate`
     categories: frozenset[str] = frozenset()  # of all events
     metadata: dict[str, Any] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)
     # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -287,10 +287,7 @@ class Columns:
         """Return all that was added, as one Trace; durations that cannot be become zero."""
         doubts = []
         if self.untimed:
-            doubts.append(
-                f"{self.untimed} of {self.events} events {'has' if self.untimed == 1 else 'have'} "
-                "no time that can be (none, or over a century from all others); left out."
-            )
+            doubts.append(fact("events-without-time", lost=self.untimed, events=self.events))
         starts = [part["start"] for parts in self._parts.values() for part in parts]
         borders = [int(border) for start in starts for border in (start.min(), start.max())]
         span_ns = max(borders, default=0) - min(borders, default=0)
@@ -300,12 +297,14 @@ class Columns:
         for table in _COLUMNS:
             tables[table], unsound[table] = self._join(table, longest_us)
         if total := sum(unsound.values()):
-            have, they = ("has", "it counts") if total == 1 else ("have", "they count")
-            of_gpu = f"; {unsound['device']} ran on the GPU, whose time is too low"
+            on_device = unsound["device"] or None
             doubts.append(
-                f"{counted(total, 'event')} of {self.events} {have} no duration that can be "
-                f"(missing, negative, or longer than the trace by far); {they} as instants"
-                f"{of_gpu if unsound['device'] else ''}."
+                fact(
+                    "events-without-duration",
+                    lost=total,
+                    events=self.events,
+                    on_device=on_device,
+                )
             )
         working = [table for table, columns in _COLUMNS.items() if columns]
         self.lasting = sum(len(tables[table]) - unsound[table] for table in working)

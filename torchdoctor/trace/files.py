@@ -21,6 +21,7 @@ import msgspec
 
 from torchdoctor.trace.foreign import real_number, whole_number
 from torchdoctor.words.errors import NoTrace, UsageError
+from torchdoctor.words.evidence import Evidence, fact
 
 # Where one event ends and the next begins, or the array ends. Decoding proves a cut right: one
 # inside a string or a nested list leaves a run that is no valid JSON.
@@ -235,7 +236,7 @@ class TraceFile:
     def __init__(self, stream: BinaryIO, name: str, block_bytes: int = BLOCK_BYTES) -> None:
         self.name = name
         self.metadata: dict[str, Any] = {}  # deviceProperties, distributedInfo, baseTimeNanoseconds
-        self.doubts: list[str] = []
+        self.doubts: list[Evidence] = []
         self.damaged = 0
         self.is_list = False  # the root is a list of events, which has no metadata
         self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
@@ -267,7 +268,7 @@ class TraceFile:
                 self._read_tail(rest)
                 return
             if self.damaged >= MOST_DAMAGED:
-                self.doubts.append(f"{self.name} is too damaged: reading it was given up.")
+                self.doubts.append(fact("file-too-damaged", file=self.name))
                 return
             buffer = rest[rest.index(b",") + 1 :] if salvaged.read == len(mended) else rest
         yield from self._last_runs(bytes(buffer))
@@ -287,7 +288,9 @@ class TraceFile:
             if not started or len(buffer) > _LARGEST_HEAD:
                 break
         if not buffer.strip():
-            damaged = self.doubts[0].rstrip(".") if self.doubts else f"{self.name} is empty"
+            damaged = f"{self.name} is empty"
+            if self.doubts:
+                damaged = f"{self.name} is damaged inside its compression, or was cut off there"
             raise NoTrace(damaged, _PASS_A_TRACE)
         if ours := _OURS.search(buffer, 0, _OURS_WITHIN):
             written = "recording" if ours[1] == b"recording" else "report"
@@ -302,7 +305,7 @@ class TraceFile:
     def _last_runs(self, rest: bytes) -> list[Run]:
         """Return the events of what is left when the file has ended."""
         if not rest.strip():
-            self.doubts.append(f"{self.name} ends before its last event: it was cut off.")
+            self.doubts.append(fact("file-ends-early", file=self.name))
             return []
         if rest.lstrip().startswith(b"]"):  # an empty array
             self._read_tail(rest)
@@ -313,9 +316,7 @@ class TraceFile:
         if salvaged.array_ended:
             self._read_tail(rest[salvaged.read :])
         else:
-            self.doubts.append(
-                f"{self.name} is cut off in the middle of an event: what follows is missing."
-            )
+            self.doubts.append(fact("file-ends-within-event", file=self.name))
         return salvaged.runs
 
     def _read_tail(self, rest: bytes | bytearray) -> None:
@@ -342,7 +343,7 @@ class TraceFile:
 
 
 def plain_chunks(
-    stream: BinaryIO, name: str, doubts: list[str], block_bytes: int = BLOCK_BYTES
+    stream: BinaryIO, name: str, doubts: list[Evidence], block_bytes: int = BLOCK_BYTES
 ) -> Iterator[bytes]:
     """Yield a trace's bytes in blocks, unzipped as far as that goes; `doubts` gets why it ended."""
     first = stream.read(block_bytes)
@@ -354,14 +355,14 @@ def plain_chunks(
 
 
 def _unzipped_chunks(
-    stream: BinaryIO, data: bytes, name: str, doubts: list[str], block_bytes: int
+    stream: BinaryIO, data: bytes, name: str, doubts: list[Evidence], block_bytes: int
 ) -> Iterator[bytes]:
     unzip = zlib.decompressobj(wbits=31)
     while data:
         try:
             text = unzip.decompress(data, block_bytes)
         except (zlib.error, OSError) as error:
-            doubts.append(f"{name} is damaged inside its compression ({error}).")
+            doubts.append(fact("file-damaged-in-compression", file=name, error=str(error)))
             return
         if text:
             yield text
@@ -373,7 +374,7 @@ def _unzipped_chunks(
             unzip = zlib.decompressobj(wbits=31)
         elif not data:
             data = stream.read(block_bytes >> 3)
-    doubts.append(f"{name} ends inside its compression: it was cut off.")
+    doubts.append(fact("file-ends-in-compression", file=name))
 
 
 def trace_paths(path: Path) -> list[Path]:

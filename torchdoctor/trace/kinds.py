@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.record_files import parsed_toml
 
 OUR_CATEGORY = "torchdoctor"  # of what `trace_annotate` adds to a copy
@@ -45,15 +46,12 @@ def kind_by_name(name: str) -> int:
     return MEMSET if name.startswith("Memset ") else -1
 
 
-def doubt_about_unknown(unknown: Mapping[str, int], events: int) -> list[str]:
-    """Return a sentence if events of unknown categories are many of all."""
+def doubt_about_unknown(unknown: Mapping[str, int], events: int) -> list[Evidence]:
+    """Return a fact if events of unknown categories are many of all."""
     total = sum(unknown.values())
     if total <= _NOTICED * events:
         return []
-    return [
-        f"{total} events are of no known category ({', '.join(sorted(unknown))}) and were left "
-        "out: if an accelerator ran them, its time is missing."
-    ]
+    return [fact("events-unknown", events=total, categories=sorted(unknown))]
 
 
 def is_wait(name: str) -> bool:

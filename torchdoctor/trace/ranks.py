@@ -22,6 +22,7 @@ from torchdoctor.trace.summary import summarise
 from torchdoctor.trace.timeline import Timeline, build_timeline, host_collectives
 from torchdoctor.words import Environment, TraceStatistics
 from torchdoctor.words.errors import NoTrace, UsageError
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.intervals import union
 
 # Broadcasts and point-to-point calls may end on one rank long before they do on another: they
@@ -215,8 +216,8 @@ Reader = Callable[[list[Path], bool], list[RankTrace | NoTrace]]  # as `read_ran
 
 def read_ranks(
     sources: Sequence[str], timelines: bool = False, reader: Reader | None = None
-) -> tuple[list[RankTrace], dict[str, str]]:
-    """Return the traces in order of rank, and by its name a sentence on each file left out.
+) -> tuple[list[RankTrace], dict[str, Evidence]]:
+    """Return the traces in order of rank, and by its name why each file was left out.
 
     Left out is what cannot be read or would spoil the comparison of the others. Several are read at
     once where there are cores, or by `reader`; `timelines` are kept to draw them. Raise UsageError
@@ -237,20 +238,19 @@ def read_ranks(
         first = next(iter(unread.values()))
         many = f"None of {len(unread)} files is a trace that can be read: {first}"
         raise first if len(unread) == 1 else UsageError(many)
-    reasons = {name: error.what for name, error in unread.items()}
+    reasons = {name: fact("file-left-out", reason=error.what) for name, error in unread.items()}
     best = max(traces, key=lambda x: (not x.annotated, not x.cut_off, x.statistics.steps))
     flaws: dict[str, Callable[[RankTrace], bool]] = {
-        "is an annotated copy of a trace": lambda x: x.annotated,
-        "is cut off": lambda x: x.cut_off and x is not best,
-        "names no rank, and others do": lambda x: x.rank is None,
+        "file-annotated": lambda x: x.annotated,
+        "file-cut-off": lambda x: x.cut_off and x is not best,
+        "file-without-rank": lambda x: x.rank is None,
     }
     for flaw, has_flaw in flaws.items():
         flawed = [x.statistics.path for x in traces if has_flaw(x)]
         if len(flawed) < len(traces):
-            reasons |= {path: f"{path} {flaw}" for path in flawed}
+            reasons |= {path: fact(flaw, path=path) for path in flawed}
             traces = [x for x in traces if x.statistics.path not in flawed]
-    doubts = {name: f"{reason}; it was passed over." for name, reason in reasons.items()}
-    return sorted(traces, key=lambda trace: trace.rank or 0), doubts
+    return sorted(traces, key=lambda trace: trace.rank or 0), reasons
 
 
 def _paths(sources: Sequence[str]) -> list[Path]:

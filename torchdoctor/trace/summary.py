@@ -192,40 +192,28 @@ def _captures(trace: Trace) -> Intervals:
     return union(begins[place < len(ends)], ends[place[place < len(ends)]])
 
 
-def doubts_about(trace: Trace, missing: Evidence | None = None) -> list[str]:
-    """Return the sentences for the report, but that of `missing`; empty: nothing is wrong."""
+def doubts_about(trace: Trace, missing: Evidence | None = None) -> list[Evidence]:
+    """Return facts for the report, but that of `missing`; empty: nothing is wrong."""
     if missing is not None:
         return []
     if trace.has_device:
         return [doubt for doubt in (_silent_graphs(trace), _unlaunched(trace)) if doubt]
     if trace.cut_off:
-        return [
-            "What can be read of the trace has no GPU events, and the profiler writes them last: "
-            "that none ran on a GPU is not certain. GPU figures are not measured."
-        ]
-    return [
-        "The trace has no GPU events: either nothing ran on a GPU or the profiler did not record "
-        "it (activities without CUDA); GPU figures are not measured."
-    ]
+        return [fact("no-gpu-events-in-part")]
+    return [fact("no-gpu-events")]
 
 
-def _silent_graphs(trace: Trace) -> str | None:
+def _silent_graphs(trace: Trace) -> Evidence | None:
     graphs = named(trace, trace.runtime, lambda name: "GraphLaunch" in name)
     launched = trace.runtime["correlation"][graphs]
     silent = int((~np.isin(launched, trace.device["correlation"])).sum())
     if not silent:
         return None
-    return (
-        f"{silent} of {len(launched)} CUDA graph launches show no kernel: what ran in them is "
-        "unknown, so GPU time is too low."
-    )
+    return fact("silent-graphs", silent=silent, launches=len(launched))
 
 
-def _unlaunched(trace: Trace) -> str | None:
+def _unlaunched(trace: Trace) -> Evidence | None:
     calls = trace.runtime["correlation"]
     if np.isin(trace.device["correlation"], calls[calls >= 0]).any():
         return None
-    return (
-        "No device event names the call that launched it: steps end where the host's step ends, "
-        "and work that runs on after it counts in the next one."
-    )
+    return fact("launches-unnamed")

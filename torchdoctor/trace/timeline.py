@@ -36,7 +36,7 @@ from torchdoctor.trace.nesting import launch_rows, operator_nesting
 from torchdoctor.words import Finding, Recording, Shares, TraceStatistics
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.evidence import Evidence, fact
-from torchdoctor.words.figures import SHARE_LABELS, counted, seconds
+from torchdoctor.words.figures import SHARE_LABELS
 from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract
 from torchdoctor.words.record_files import replacing
 
@@ -58,7 +58,7 @@ class Steps:
     host_start: Ints
     host_end: Ints
     known: bool  # False: no annotation; one span stands for the whole trace
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)
     start_up: int = 0  # nanoseconds of start-up before the first one, which are left out
 
     def __len__(self) -> int:
@@ -136,10 +136,7 @@ def find_steps(trace: Trace) -> Steps:
     steps = _with_device_work(trace, start[kept], end[kept])
     if len(kept) == len(rows):
         return steps
-    doubt = (
-        f"{len(rows) - len(kept)} of {len(rows)} step marks overlap others (several profilers, or "
-        "a range named like a step) and were left out."
-    )
+    doubt = fact("marks-overlap", left_out=len(rows) - len(kept), marks=len(rows))
     return replace(steps, doubts=[doubt, *steps.doubts])
 
 
@@ -154,10 +151,7 @@ def _by_optimizer(trace: Trace) -> Steps | None:
     border = end[np.append(gap >= _OVERLAP * gap.mean(), True)]  # several optimizers in a row: one
     if len(border) < _FEWEST_MARKS:
         return None
-    doubt = (
-        f"The profiler marked no steps: {len(border)} marks of Optimizer.step divide the trace "
-        f"into {len(border) - 1}, each from the end of one mark to the end of the next."
-    )
+    doubt = fact("steps-by-optimizer", marks=len(border), steps=len(border) - 1)
     steps, whole = _with_device_work(trace, border[:-1], border[1:]), _whole_trace(trace)
     doubts = [doubt, *whole.doubts[1:], *steps.doubts]
     return replace(steps, doubts=doubts, start_up=whole.start_up)
@@ -168,11 +162,7 @@ def _whole_trace(trace: Trace) -> Steps:
     tables = host or [table for table in (trace.device, trace.spans) if len(table)]
     begin = min((int(table.start.min()) for table in tables), default=0)
     last = max((int(t.end.max()) for t in (*tables, trace.device) if len(t)), default=0)
-    doubt = (
-        "The trace has no step annotation (torch.profiler writes one where it has a `schedule` and "
-        "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
-        "is meant."
-    )
+    doubt = fact("steps-unknown")
     kept, doubts = start_up(trace, begin, last)
     start, end = np.array([kept]), np.array([last])
     return Steps(start, end, start, end, False, [doubt, *doubts], start_up=kept - begin)
@@ -205,10 +195,7 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
     doubts = []
     if keep < len(count):
         left = len(count) - keep
-        doubts.append(
-            f"The recording ended within the last {left} of {len(count)} steps, which have no or "
-            "too few device events; left out."
-        )
+        doubts.append(fact("last-steps-left-out", left_out=left, steps=len(count)))
     return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
 
 
@@ -254,7 +241,6 @@ def host_collectives(trace: Trace) -> Table:
     return table.where(named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION)))
 
 
-STARTS_UP = "the GPU's start-up"
 ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
 _WAITS = re.compile(r"Synchronize|Memcpy")
 _FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
@@ -275,8 +261,8 @@ def begins_context(trace: Trace) -> Mask:
     return (table.start < first) & long & ~named(trace, table, _WAITS.search)
 
 
-def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
-    """Return where the window begins without start-up, and a sentence if that is later."""
+def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[Evidence]]:
+    """Return where the window begins without start-up, and a fact if that is later."""
     table = trace.runtime
     rows = begins_context(trace) | _loads(trace, _LONG_NS)
     total = table.spans(rows).total
@@ -289,11 +275,14 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
     if (trace.device.start >= until).sum() < len(trace.device) / 2:
         return start, []
     most = np.bincount(table.name[rows], (table.end - table.start)[rows]).argmax()
-    return until, [
-        f"The first {seconds((until - start) / 1e9)} are left out, as {STARTS_UP} "
-        f"lies there: {counted(int(rows.sum()), 'call')} held the host for "
-        f"{seconds(total / 1e9)}, most in {trace.names[most]}."
-    ]
+    left_out = fact(
+        "start-up-left-out",
+        left_out_s=(until - start) / 1e9,
+        calls=int(rows.sum()),
+        held_s=total / 1e9,
+        most_in=trace.names[most],
+    )
+    return until, [left_out]
 
 
 def _loads(trace: Trace, least_ns: float) -> Mask:

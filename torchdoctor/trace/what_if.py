@@ -27,6 +27,7 @@ from torchdoctor.trace.device_order import (
     too_many_pairs,
 )
 from torchdoctor.trace.timeline import Steps, Timeline
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.intervals import Ints
 from torchdoctor.words.traced import BranchReplay, WhatIf
 
@@ -281,7 +282,7 @@ _USUAL_DELAYS_WITHIN = 0.015  # off by more: device events are replayed with the
 _UNEXPLAINED_SHARE = 0.05  # of the step, from where on it is said
 
 
-def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> WhatIf | None:
+def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[Evidence] = ()) -> WhatIf | None:
     """Replay typical steps as they are and without each cost; None: no length, or too large."""
     steps = timeline.steps
     if not steps.total:
@@ -356,25 +357,17 @@ def _without(graph: Dependencies, cost: Cost, delay: Times, replayed: float) -> 
     return BranchReplay(step_s=step, lowest_s=lowest)
 
 
-def _doubts(timeline: Timeline, prediction: WhatIf) -> list[str]:
+def _doubts(timeline: Timeline, prediction: WhatIf) -> list[Evidence]:
     doubts = []
     whole = "step" if timeline.steps.known else "trace"
     if not timeline.steps.known:
-        doubts.append("Steps are unknown, so the whole trace was replayed, start-up included.")
+        doubts.append(fact("replayed-whole"))
     if not prediction.reproduced:
         off = abs(prediction.replayed_s / prediction.measured_s - 1)
-        doubts.append(
-            f"The replay is {off:.0%} off the measured {whole}: what-ifs are not believed."
-        )
+        doubts.append(fact("replay-off", off=off, whole=whole))
     elif prediction.own_delays:
-        doubts.append(
-            f"Usual launch delays do not reproduce the {whole}, so every device event was replayed "
-            "with the delay that it had."
-        )
+        doubts.append(fact("replayed-with-own-delays", whole=whole))
     unexplained = 1 - prediction.explained_s / (prediction.replayed_s or 1.0)
     if prediction.replayed_s and unexplained > _UNEXPLAINED_SHARE:
-        doubts.append(
-            f"{unexplained:.0%} of the {whole} are waits of the device for something that the "
-            "trace does not show (other ranks, other processes, lost events); what-ifs keep them."
-        )
+        doubts.append(fact("waits-unexplained", unexplained=unexplained, whole=whole))
     return doubts
