@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packed import late_constants
 
 PACKAGE = Path(__file__).parent.parent / "torchdoctor"
 
@@ -55,3 +56,26 @@ def test_a_shape_is_seen(code: str) -> None:
 @pytest.mark.parametrize("code", ["3 * x", "['a'] * count", "f(*names)", "{*names, 'b'}"])
 def test_other_code_is_left_alone(code: str) -> None:
     assert not list(shapes(code))
+
+
+_OTHER_ROOMS = ("fixes/", "checks/", "probe/hooks/", "reports/own_code.py", "cli/")
+
+
+def files() -> list[Path]:
+    """Return the files of the rooms that are held to what stands below."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [x for x in paths if not x.relative_to(PACKAGE).as_posix().startswith(_OTHER_ROOMS)]
+
+
+def test_constants_stand_above_the_code() -> None:
+    late = [
+        f"{path.relative_to(PACKAGE.parent)}:{node.lineno}"
+        for path in files()
+        for node in late_constants(path.read_text(encoding="utf-8"))
+    ]
+    assert not late, "\n".join(late)
+
+
+def test_a_constant_that_needs_the_code_above_it_is_not_late() -> None:
+    code = "def f():\n    return 1\n\n\nTABLE = [f]\nMOST = 3\nLEAST = MOST - 1\n"
+    assert [node.lineno for node in late_constants(code)] == [6, 7]

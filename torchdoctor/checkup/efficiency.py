@@ -17,6 +17,7 @@ from torchdoctor.words import (
 
 _ROWS_OF_TOKENS = re.compile(r"(\d+)x(\d+) int(?:32|64)")
 _HOUR_S = 3600.0
+_BOUNDS = ("estimate", "low", "high")
 
 
 def efficiency(
@@ -99,9 +100,6 @@ def _saving(
         cost=cost,
         cost_saved=cost_saved,
     )
-
-
-_BOUNDS = ("estimate", "low", "high")
 
 
 def _scaled(interval: Interval, by: float) -> Interval:

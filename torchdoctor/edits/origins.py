@@ -27,6 +27,7 @@ _LIBRARIES = frozenset({"datetime", "math", "multiprocessing", "numpy", "psutil"
 _MACHINE = frozenset({"os.cpu_count", "os.process_cpu_count", "os.sched_getaffinity"})
 _OUTSIDE = frozenset({"__import__", "eval", "exec", "getattr", "globals", "input", "open", "vars"})
 _READS = re.compile(r"\.(load|read|from)")
+_EVERY_NAME = ("exec", "globals", "locals")
 
 
 def _bindings(program: Program, name: cst.CSTNode) -> list[BaseAssignment]:
@@ -206,9 +207,6 @@ def constant_changed(program: Program, value: cst.Name, edit: KeywordEdit) -> Ch
     if shared or any(reference.node is not value for reference in bound[0].references):
         return [Replaced(*program.span(value), edit.value)]
     return [Replaced(*program.span(assign.value), edit.value)]
-
-
-_EVERY_NAME = ("exec", "globals", "locals")
 
 
 def _is_started(file: str, command: Sequence[str]) -> bool:

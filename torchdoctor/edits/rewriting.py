@@ -29,6 +29,8 @@ from torchdoctor.edits.syntax import LED, Block, Program
 
 _MARK = "\ufeff"  # of a file's byte order; LibCST drops it
 _BEHIND, _BEFORE, _IN_PLACE = range(3)  # of what is written at one offset, in this order
+_USUAL = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+_WITHOUT_BLOCKS = (cst.SimpleStatementLine, cst.BaseExpression, cst.Parameters, cst.EmptyLine)
 
 
 def rewritten(program: Program, changes: Iterable[Change]) -> str:
@@ -66,9 +68,6 @@ def _of_arguments(program: Program, changes: Sequence[Change]) -> list[TextChang
         given = [f"{name}={value}" for name, value in sorted(added[call].items(), key=_usual)]
         texts += arguments_changed(program, call, given, dropped[call])
     return texts
-
-
-_USUAL = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
 
 
 def _usual(argument: tuple[str, str]) -> tuple[int, str]:
@@ -245,9 +244,6 @@ def _under(context: str, inside: Sequence[cst.CSTNode]) -> cst.With:
     item = cst.WithItem(item=cst.parse_expression(context))
     block = cst.IndentedBlock([]).with_changes(body=body)
     return cst.With(items=[item], body=block, leading_lines=lines)
-
-
-_WITHOUT_BLOCKS = (cst.SimpleStatementLine, cst.BaseExpression, cst.Parameters, cst.EmptyLine)
 
 
 class _Blocks(cst.CSTVisitor):

@@ -25,6 +25,14 @@ _LONG = 0.2  # of a step: what holds the host for less explains little
 # Phases in which the host launches work of the GPU.
 _LAUNCHING = frozenset(("forward_s", "backward_s", "optimizer_s", "evaluation_s"))
 _OTHER_WAIT = 0.10  # between the shares that wait for data
+_SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block
+_CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
+_PRODUCT = re.compile(
+    r"conv(?!ert)|mm(_|$)|::_?(mv|linear|matmul|einsum)|attention|lstm|gru|mkldnn_rnn",
+    re.IGNORECASE,
+)
+# `_convolution` calls the library's operator; oneDNN's transposed one has no other operator.
+_TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)
 
 
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
@@ -342,13 +350,3 @@ def convolution_share(recording: Recording) -> float | None:
     if all("backward" in x.name.lower() for x in plain):  # which both kinds have in common
         return 0.0
     return sum(map(spent_s, plain)) / trace.step_s
-
-
-_SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block
-_CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
-_PRODUCT = re.compile(
-    r"conv(?!ert)|mm(_|$)|::_?(mv|linear|matmul|einsum)|attention|lstm|gru|mkldnn_rnn",
-    re.IGNORECASE,
-)
-# `_convolution` calls the library's operator; oneDNN's transposed one has no other operator.
-_TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)

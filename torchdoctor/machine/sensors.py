@@ -21,6 +21,21 @@ _COST_SHARE = 0.003  # of one CPU, that looking for new processes may take
 _ERRORS = (psutil.Error, OSError)
 _OF_EVERY = ("read_bytes", "write_bytes", "read_ops")
 _UNKNOWN = ("pss_bytes", "queued_s", *_OF_EVERY)
+PROCESS_INTERVAL_S = 0.5
+COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
+_BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
+_TREE_FIELDS = (
+    "rss_bytes",
+    "pss_bytes",
+    "swap_bytes",
+    "threads",
+    "read_bytes",
+    "write_bytes",
+    "tree_cpu_s",
+    "own_cpu_s",
+    "network_bytes",
+    "gpu_others",
+)
 
 
 class ProcessSensors:
@@ -117,23 +132,6 @@ def _pss_bytes(pid: int) -> float:
             if line.startswith("Pss:"):
                 return float(line.split()[1]) * 1024
     return math.nan
-
-
-PROCESS_INTERVAL_S = 0.5
-COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
-_BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
-_TREE_FIELDS = (
-    "rss_bytes",
-    "pss_bytes",
-    "swap_bytes",
-    "threads",
-    "read_bytes",
-    "write_bytes",
-    "tree_cpu_s",
-    "own_cpu_s",
-    "network_bytes",
-    "gpu_others",
-)
 
 
 def busy_s() -> list[float]:

@@ -27,6 +27,8 @@ _CALLS_ENDED = (step_log.FORWARD_END, step_log.ENTRY_END)
 _FEWEST = 3
 _STEADY_SPAN = 0.6  # of all such calls, by time or number
 _MINOR = 0.2  # of the other kind's calls: those of an evaluation between
+EXHAUSTED = -1
+_GRAD_AND_TRAINING = 3
 
 
 def with_backwards(rows: np.ndarray) -> tuple[np.ndarray, str]:
@@ -251,10 +253,6 @@ def _whole_numbers(path: Path, dtype: str, row_bytes: int) -> np.ndarray:
 
 def _pid_of(path: Path) -> int:
     return int(path.stem.split("-")[1].split(".")[0])
-
-
-EXHAUSTED = -1
-_GRAD_AND_TRAINING = 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -36,6 +36,11 @@ _LOOK_EVERY_S = 0.5
 _ENOUGH_STEPS = 40
 FEW_STEPS = 12
 FEWEST_STEPS = 3
+_REFUSED = re.compile(r"unrecognized|unknown|no such option", re.IGNORECASE)
+_LONGER = (
+    "Where it had not come to its loop yet (it loads its data, or evaluates first), give it "
+    "longer with --budget and --timeout, or less data."
+)
 
 
 @dataclass
@@ -110,13 +115,6 @@ class ObservationWatch:
         first = boundary_rows(trainer, boundary)[0]
         start_s = float(trainer.t_ns[first]) / 1e9 - running.begin_s
         return self.joined.ask(running, number, boundary, steps, start_s)
-
-
-_REFUSED = re.compile(r"unrecognized|unknown|no such option", re.IGNORECASE)
-_LONGER = (
-    "Where it had not come to its loop yet (it loads its data, or evaluates first), give it "
-    "longer with --budget and --timeout, or less data."
-)
 
 
 def told_of_server(port: int) -> str:

@@ -37,6 +37,14 @@ _BRACKETS = (
     (step_log.FETCH_BEGIN, step_log.FETCH_END, 4),
     (step_log.COPY_BEGIN, step_log.COPY_END, 5),
 )
+_TREND_STEPS = 10
+# Mann-Kendall: of the 45 pairs among ten steps, this many more falling than rising; p = 0.01.
+_TREND_SCORE = 27
+_TREND_SIZE = 0.03  # and the fall must matter
+_LONG_STEP = 3.0  # times the median
+_LONGEST_SEARCH = 2000
+LEAST_WARMUP = 10
+_ENOUGH_FOR_P99 = 50
 
 
 def is_open(events: Events, begin: int, end: int) -> np.ndarray:
@@ -163,14 +171,6 @@ def regular_distance(steps: np.ndarray) -> int | None:
     return int(np.median(gaps)) if len(gaps) and gaps.max() - gaps.min() <= 1 else None
 
 
-_TREND_STEPS = 10
-# Mann-Kendall: of the 45 pairs among ten steps, this many more falling than rising; p = 0.01.
-_TREND_SCORE = 27
-_TREND_SIZE = 0.03  # and the fall must matter
-_LONG_STEP = 3.0  # times the median
-_LONGEST_SEARCH = 2000
-
-
 def shows_slope(durations: np.ndarray) -> bool:
     """Return True if the last ten step times still fall, by a rank test that ignores spikes."""
     last = durations[-_TREND_STEPS:]
@@ -242,10 +242,6 @@ def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
             totals[int(events.ident[row])] += max(own, 0)
     steps = len(edges) - 1
     return [totals[ident] / 1e9 / steps for ident in range(max(totals, default=-1) + 1)]
-
-
-LEAST_WARMUP = 10
-_ENOUGH_FOR_P99 = 50
 
 
 def step_statistics(

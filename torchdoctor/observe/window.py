@@ -20,6 +20,9 @@ _SHORT_LAUNCHES = 60  # and, where it is small, for so many of the shortest: pai
 _WRITTEN_S = {ANALYSED_STEPS: 5.0, 1: 2.5, 0: 1.5}
 _WARMUP_SHARE = 0.25  # of a short program's iterations
 DEFAULT_PREFETCH = 2
+_LONG_STEP_S = 1.0  # so long a step needs no ten others before it, and two show enough
+_MOST_LONG_STEPS = 2
+_DEAR_START = 0.1  # of a budget: another start only for the profiler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +119,8 @@ PROFILER_WINDOWS = tuple(
         (1, 1, 0),
     )
 )
-_LONG_STEP_S = 1.0  # so long a step needs no ten others before it, and two show enough
-_MOST_LONG_STEPS = 2
 # At the end of the observing launch, which has warmed up: one step until it begins.
 JOINED_WINDOWS = tuple(replace(window, warmup_steps=1) for window in PROFILER_WINDOWS[1:])
-_DEAR_START = 0.1  # of a budget: another start only for the profiler
 
 
 def choose_profiler_window(

@@ -36,6 +36,7 @@ _PEERS = ("MASTER_ADDR", "PET_RDZV_ENDPOINT")  # variables that name the process
 _names: dict = {}  # addresses -> the name that was asked for
 _written: set = set()  # rows that are written once
 _rows = 0
+_PORTS = {b"https": 443, b"wss": 443}
 
 
 def _note(letter, *columns, once=False):
@@ -237,9 +238,6 @@ def _wrap_http(client):
             raise
 
     client.HTTPConnection.putrequest = putrequest
-
-
-_PORTS = {b"https": 443, b"wss": 443}
 
 
 def _wrap_httpcore(module):

@@ -19,6 +19,8 @@ from .window import Window
 
 _FACTS_EVERY_NS = 2_000_000_000
 _MOST_ERRORS = 20
+_STARTED_S = time.perf_counter()
+_STARTED_UNIX_S = time.time()
 
 
 class Session:
@@ -231,7 +233,3 @@ class Session:
             old(status)
 
         os._exit = _exit
-
-
-_STARTED_S = time.perf_counter()
-_STARTED_UNIX_S = time.time()

@@ -53,6 +53,20 @@ LOADER_BITS = 20
 
 _FLUSH_NS = 250_000_000
 _pack = Struct("=4q").pack
+# What may come before the model is where it is going to learn.
+_BEFORE_LEARNING = frozenset(
+    (
+        LOADER_START_BEGIN,
+        LOADER_START_END,
+        FETCH_BEGIN,
+        FETCH_END,
+        COPY_BEGIN,
+        COPY_END,
+        GC_BEGIN,
+        GC_END,
+    )
+)
+_MOST_WAITING = 4096  # recorded and not reached yet; a GPU's queue holds about a thousand launches
 
 
 def open_to_append(path):
@@ -117,22 +131,6 @@ class EventLog:
         while left:
             left = left[os.write(self._file, left) :]
         self._written += len(rows) // 4
-
-
-# What may come before the model is where it is going to learn.
-_BEFORE_LEARNING = frozenset(
-    (
-        LOADER_START_BEGIN,
-        LOADER_START_END,
-        FETCH_BEGIN,
-        FETCH_END,
-        COPY_BEGIN,
-        COPY_END,
-        GC_BEGIN,
-        GC_END,
-    )
-)
-_MOST_WAITING = 4096  # recorded and not reached yet; a GPU's queue holds about a thousand launches
 
 
 class DeviceLog(EventLog):

@@ -28,6 +28,11 @@ _LONGEST_LINE, _LAST_LINES = 200, 40  # of a program's output that is looked at
 _PLACES = re.compile(r'File "([^"<>]+)", line (\d+)')
 # Behind the rank, where torchrun started it; torchrun's own ends with a colon.
 _EXCEPTION = re.compile(r"(\[\w+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: \S.*)?$")
+_BELIEVED = {
+    "share": "by the time of",
+    "replay": "by replay of the trace (a model), which hides a part of",
+    "experiment": "by the experiment, in which other work hid a part of",
+}
 
 
 def first_sentence(text: str) -> str:
@@ -75,13 +80,6 @@ def how_it_failed(failed: ProgramFailure) -> str:
     code, steps = failed.exit_code, counted(failed.steps, "step")
     how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
     return f"The program itself failed after at least {steps} ({how})"
-
-
-_BELIEVED = {
-    "share": "by the time of",
-    "replay": "by replay of the trace (a model), which hides a part of",
-    "experiment": "by the experiment, in which other work hid a part of",
-}
 
 
 def bound_of(fix: RecommendedFix) -> str:

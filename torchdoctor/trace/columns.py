@@ -39,6 +39,18 @@ _BYTES = {
     **dict.fromkeys(("byte", "char", "unsigned char", "signed char", "bool"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
 }
+_LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
+_FURTHEST_US = 4e15  # from the first event, 127 years: what is further no int64 of ns holds
+_LONG_FRAME_US = 1000  # a library's frame so long is kept: what a user's line waits for is named
+_NO_ARGS = SliceArgs()
+_COLUMNS = {
+    "operators": ("shapes", "product", "payload"),
+    "annotations": ("payload",),
+    "runtime": ("correlation", "bytes"),
+    "device": ("kind", "correlation", "device", "stream", "bytes", "payload", "group"),
+    "spans": (),
+    "python": (),
+}
 
 
 def _whole_column(values: Sequence[int | float | None]) -> NDArray[np.int64]:
@@ -84,10 +96,6 @@ def _decoded(raw: msgspec.Raw) -> Any:
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Found = TypeVar("Found")
-_LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
-_FURTHEST_US = 4e15  # from the first event, 127 years: what is further no int64 of ns holds
-_LONG_FRAME_US = 1000  # a library's frame so long is kept: what a user's line waits for is named
-_NO_ARGS = SliceArgs()
 
 
 class Names(dict[Any, int]):
@@ -179,16 +187,6 @@ def once(function: Callable[[Trace], Found]) -> Callable[[Trace], Found]:
         return answered
 
     return answer
-
-
-_COLUMNS = {
-    "operators": ("shapes", "product", "payload"),
-    "annotations": ("payload",),
-    "runtime": ("correlation", "bytes"),
-    "device": ("kind", "correlation", "device", "stream", "bytes", "payload", "group"),
-    "spans": (),
-    "python": (),
-}
 
 
 class Columns:

@@ -17,6 +17,20 @@ from torchdoctor.words.intervals import Intervals, exposed_in_order, intersect, 
 
 SHORT_KERNEL_NS = 10_000
 _LISTED, _LETTERS = 8, 60
+# What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
+COPY_LAUNCH_NS = 20_000
+# "Memcpy HtoD (Pageable -> Device)", and of ROCm's older versions "CopyHostToDevice".
+_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
+# Memory of the device is asked of the driver, or given back to it: what a warm allocator avoids.
+_ALLOCATION = re.compile(
+    r"(?:cuda|hip)(?:Malloc|Free)(?!.*(?:Host|Async))|cuMem(?:Create|Map|Unmap|Release|SetAccess)"
+)
+_GIVES_BACK = re.compile(r"Free|MemUnmap|MemRelease")
+_WAITS = re.compile(r"(?:cuda|hip|cu)(?:\w*Synchronize|Memcpy|Malloc|Free|Mem[A-Z])")
+_AS_WRITTEN = {"aten::_local_scalar_dense": "aten::item"}  # what the user's code says
+_EMPTY = re.compile(r"aten::(?:_?empty|resize_)")  # operators that get a tensor its memory
+_LEAST_BYTES = 2 << 20  # of what PyTorch's caching allocator asks of the driver
+_LOOKED_AT = 24  # calls within each other count once, which changes their order
 
 
 def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
@@ -119,12 +133,6 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
     return sum(busy) / len(np.unique(device["device"])) / steps.total
 
 
-# What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
-COPY_LAUNCH_NS = 20_000
-# "Memcpy HtoD (Pageable -> Device)", and of ROCm's older versions "CopyHostToDevice".
-_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
-
-
 def summarise_copies(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: copies, and how long they block the host."""
     steps, count = timeline.steps, len(timeline.steps)
@@ -196,18 +204,8 @@ def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[n
     return table[:, 0], table[:, 1]
 
 
-# Memory of the device is asked of the driver, or given back to it: what a warm allocator avoids.
-_ALLOCATION = re.compile(
-    r"(?:cuda|hip)(?:Malloc|Free)(?!.*(?:Host|Async))|cuMem(?:Create|Map|Unmap|Release|SetAccess)"
-)
-_GIVES_BACK = re.compile(r"Free|MemUnmap|MemRelease")
-_WAITS = re.compile(r"(?:cuda|hip|cu)(?:\w*Synchronize|Memcpy|Malloc|Free|Mem[A-Z])")
-_AS_WRITTEN = {"aten::_local_scalar_dense": "aten::item"}  # what the user's code says
-_EMPTY = re.compile(r"aten::(?:_?empty|resize_)")  # operators that get a tensor its memory
-_LEAST_BYTES = 2 << 20  # of what PyTorch's caching allocator asks of the driver
 _PROOF, _NEARLY_EACH = 10, 0.5
 _ASKED, _OTHER = 1, 0  # what came before a call that frees
-_LOOKED_AT = 24  # calls within each other count once, which changes their order
 
 
 def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:

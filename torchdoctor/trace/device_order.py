@@ -27,6 +27,14 @@ _LONGEST_LATENCY_NS = 100_000  # of a launch on an idle stream; longer waits for
 LONG_CALL_NS = 20_000  # of a launch; a usual one takes 3 to 10 us
 NEVER = np.iinfo(np.int64).min // 4
 _WAIT_EVENT = re.compile(r"(?:cuda|hip|cu)StreamWaitEvent")
+_WAITING = re.compile(r"Synchronize|WaitEvent|Free|Malloc|Alloc|Unregister")
+_MOST_PAIRS = 10_000_000  # of a call that waits and a stream: 80 MB for each column
+_DEVICE_SYNC = re.compile(r"(?:cuda|hip)(?:Device|Thread)Synchronize|(?:cu|hip)CtxSynchronize")
+_STREAM_SYNC = re.compile(r"(?:cuda|hip|cu)StreamSynchronize")
+_EVENT_SYNC = re.compile(r"(?:cuda|hip|cu)EventSynchronize")
+_FREEING = re.compile(r"(?:cuda|hip)(?:Free|Malloc|Host|Unregister)|cuMem(?:Free|Alloc|HostAlloc)")
+_FULL_QUEUE = 512  # launches that have not begun: queues take about a thousand
+_WAKE_UP_NS = 100_000  # after the awaited event the call has returned by then
 
 
 class Cost(IntEnum):
@@ -120,10 +128,6 @@ def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> De
         stream_first=np.searchsorted(stream, np.arange(int(stream.max(initial=-1)) + 2)),
     )
     return _with_usual_delays(events, table["kind"], returned)
-
-
-_WAITING = re.compile(r"Synchronize|WaitEvent|Free|Malloc|Alloc|Unregister")
-_MOST_PAIRS = 10_000_000  # of a call that waits and a stream: 80 MB for each column
 
 
 def too_many_pairs(trace: Trace) -> bool:
@@ -226,14 +230,6 @@ def _inferred_waits(events: DeviceEvents, late: Ints) -> tuple[Ints, Ints]:
     good &= events.stream[whom] != events.stream[late]
     good &= events.start[whom] < events.start[late]
     return late[good], whom[good]
-
-
-_DEVICE_SYNC = re.compile(r"(?:cuda|hip)(?:Device|Thread)Synchronize|(?:cu|hip)CtxSynchronize")
-_STREAM_SYNC = re.compile(r"(?:cuda|hip|cu)StreamSynchronize")
-_EVENT_SYNC = re.compile(r"(?:cuda|hip|cu)EventSynchronize")
-_FREEING = re.compile(r"(?:cuda|hip)(?:Free|Malloc|Host|Unregister)|cuMem(?:Free|Alloc|HostAlloc)")
-_FULL_QUEUE = 512  # launches that have not begun: queues take about a thousand
-_WAKE_UP_NS = 100_000  # after the awaited event the call has returned by then
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,31 @@ _PHASES_WITHOUT_FIELDS = "BEiItfsMbenCNODPpRcVvSTFa"
 _CUTS_PER_EVENT = 8  # false cuts inside one event that are tried before it counts as damaged
 MOST_DAMAGED = 1000  # then the rest is given up
 _ABSENT = msgspec.Raw()
+_PHASES: list[Any] = [
+    msgspec.defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
+    for phase in _PHASES_WITHOUT_FIELDS
+]
+_NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
+_LAST_COMMA = re.compile(rb"(?<=[}\]\"0-9]),(?=\s*(?:[}\]]|\Z))")  # Chrome's format allows it
+_ESCAPE = re.compile(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\")
+# Raw newlines and tabs inside strings are invalid JSON; outside strings a space does as well.
+_CONTROL_TO_SPACE = bytes(32 if byte < 32 else byte for byte in range(256))
+BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the caches
+_LARGEST_HEAD = 64 << 20  # of what stands before the events
+_BORDER_WINDOW = 1 << 16
+_PASS_A_TRACE = "pass a file that torch.profiler's export_chrome_trace wrote"
+_LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # after a byte order mark, or without one
+_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
+# What our reports and recordings begin with, and what a run leaves beside them and its traces.
+_OURS = re.compile(
+    rb"\A\s*\{\s*\"(?:summary\"\s*:\s*(?:null|\{\s*\"bottleneck)|"
+    rb"schema_version\"\s*:\s*\"[^\"]*\"\s*,\s*\"(?:kind\"\s*:\s*\"(\w+)|\w+))"
+)
+_OURS_WITHIN = 4096
+_OF_A_LAUNCH = re.compile(
+    r"(?:process|done)-\d+\.json|(?:turn|plan|settings|applied-patch|status)\.json"
+)
+_EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
 
 
 class SliceArgs(msgspec.Struct, gc=False):
@@ -71,10 +96,6 @@ class Slice(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     args: SliceArgs | None = None
 
 
-_PHASES: list[Any] = [
-    msgspec.defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
-    for phase in _PHASES_WITHOUT_FIELDS
-]
 # mypy cannot know a union that is made when this file is imported.
 _TYPED: Any = msgspec.json.Decoder(list[functools.reduce(operator.or_, _PHASES, Slice)])  # type: ignore[misc]
 _ARGUMENTS = msgspec.structs.fields(SliceArgs)
@@ -189,35 +210,12 @@ def _typed(event: dict[str, Any]) -> Slice:
     )
 
 
-_NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
-_LAST_COMMA = re.compile(rb"(?<=[}\]\"0-9]),(?=\s*(?:[}\]]|\Z))")  # Chrome's format allows it
-_ESCAPE = re.compile(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\")
-# Raw newlines and tabs inside strings are invalid JSON; outside strings a space does as well.
-_CONTROL_TO_SPACE = bytes(32 if byte < 32 else byte for byte in range(256))
-
-
 try:
     zlib: Any = importlib.import_module("isal.isal_zlib")
 except ImportError:  # no wheel for this platform: the standard library reads the same, slower
     zlib = standard_zlib
 
-BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the caches
-_LARGEST_HEAD = 64 << 20  # of what stands before the events
-_BORDER_WINDOW = 1 << 16
-_PASS_A_TRACE = "pass a file that torch.profiler's export_chrome_trace wrote"
 GZIP_MAGIC, _BYTE_ORDER_MARK = b"\x1f\x8b", b"\xef\xbb\xbf"
-_LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # after a byte order mark, or without one
-_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
-# What our reports and recordings begin with, and what a run leaves beside them and its traces.
-_OURS = re.compile(
-    rb"\A\s*\{\s*\"(?:summary\"\s*:\s*(?:null|\{\s*\"bottleneck)|"
-    rb"schema_version\"\s*:\s*\"[^\"]*\"\s*,\s*\"(?:kind\"\s*:\s*\"(\w+)|\w+))"
-)
-_OURS_WITHIN = 4096
-_OF_A_LAUNCH = re.compile(
-    r"(?:process|done)-\d+\.json|(?:turn|plan|settings|applied-patch|status)\.json"
-)
-_EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
 
 
 def events_start(head: bytes | bytearray) -> int | None:

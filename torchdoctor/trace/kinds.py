@@ -26,6 +26,14 @@ _NAMED_ARGUMENT = re.compile(
 _NOTICED = 0.01  # share of all events from where on unknown ones are named
 # CUDA and today's ROCm, older ROCm, MTIA
 _COPY_NAME = re.compile(r"Memcpy |Copy(?:Host|Device)To(?:Host|Device)|dma_request$")
+_CONVOLVES = re.compile(r"conv(?!ert)|wgrad|dgrad|fprop|scudnn|winograd", re.IGNORECASE)
+# Of any maker's driver: cudaMemcpyAsync, hipMemcpy, musaMemcpyAsync, urEnqueueUSMMemcpy, ...
+COPY_CALL = re.compile(
+    r"[a-z]+(?:Enqueue)?(?:USM)?(?:Memcpy|MemBuffer(?:Read|Write))|zeCommandListAppendMemoryCopy"
+)
+# What holds the host until the device is there: cudaStreamSynchronize, zeEventHostSynchronize, ...
+SYNC_CALL = re.compile(r"\w*Synchronize|ur(?:QueueFinish|EventWait)\b")
+READS_VALUE = "aten::_local_scalar_dense"  # waits for the value, in whatever call of a driver
 
 
 def table_of(category: str) -> str | None:
@@ -79,9 +87,6 @@ def is_communication(name: str) -> bool:
     return "communication" in kernel_kinds(name)
 
 
-_CONVOLVES = re.compile(r"conv(?!ert)|wgrad|dgrad|fprop|scudnn|winograd", re.IGNORECASE)
-
-
 def convolves(name: str) -> bool:
     """Return True for a kernel that convolves, by its name."""
     return is_matrix_work(name) and _CONVOLVES.search(name) is not None
@@ -117,12 +122,3 @@ def short_name(name: str) -> str:
     bare, _, arguments = re.split(r"\(", bare)[0].partition("<")
     argument = _NAMED_ARGUMENT.search(arguments)
     return bare.rpartition("::")[2] + (f"<{argument[1]}>" if argument else "")
-
-
-# Of any maker's driver: cudaMemcpyAsync, hipMemcpy, musaMemcpyAsync, urEnqueueUSMMemcpy, ...
-COPY_CALL = re.compile(
-    r"[a-z]+(?:Enqueue)?(?:USM)?(?:Memcpy|MemBuffer(?:Read|Write))|zeCommandListAppendMemoryCopy"
-)
-# What holds the host until the device is there: cudaStreamSynchronize, zeEventHostSynchronize, ...
-SYNC_CALL = re.compile(r"\w*Synchronize|ur(?:QueueFinish|EventWait)\b")
-READS_VALUE = "aten::_local_scalar_dense"  # waits for the value, in whatever call of a driver

@@ -39,6 +39,22 @@ _BY_ELEMENT = re.compile(
     r"|min|amax|amin|argmax|eq|ne|lt|gt|le|ge|where|lerp|addcmul|addcdiv|fill|zero|copy|cat|stack"
     r"|native_(layer|batch)_norm(_backward)?)_?"
 )
+LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
+_WORKING_SHARE = 0.5
+_WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
+_INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
+_GATHERS = re.compile(r"aten::_?(embedding|index|gather|scatter|take)")  # hardly any arithmetic
+LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take between two operators
+_ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
+_REGION = re.compile(r"Torch-Compiled Region(: |$)")
+# Names of torch 2.1 to today; a frame's compilation, and all that takes time in compiling.
+_FRAME = re.compile(
+    r"(_compile\.(<locals>\.)?)?_?compile_inner \(dynamo_timed\)|_compile \(dynamo_timed\)"
+)
+_TIMED = re.compile(r".*\(dynamo_timed\)|entire_(frame|backward)_compile")
+_VERSION = re.compile(r"(?:entire_frame_compile|dynamo)_data: .*compile_id=!?\d+/(\d+)")
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
+OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
 
 
 def too_small(trace: Trace, table: Table) -> Mask:
@@ -67,15 +83,6 @@ def _broadcast(text: bytes) -> int | None:
         return None
     aligned = itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
     return math.prod(map(max, aligned))
-
-
-LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
-_WORKING_SHARE = 0.5
-_WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
-_INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
-_GATHERS = re.compile(r"aten::_?(embedding|index|gather|scatter|take)")  # hardly any arithmetic
-LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take between two operators
-_ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
 
 
 @dataclass(frozen=True)
@@ -239,16 +246,6 @@ def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -
     return ", ".join(written) or None
 
 
-_REGION = re.compile(r"Torch-Compiled Region(: |$)")
-# Names of torch 2.1 to today; a frame's compilation, and all that takes time in compiling.
-_FRAME = re.compile(
-    r"(_compile\.(<locals>\.)?)?_?compile_inner \(dynamo_timed\)|_compile \(dynamo_timed\)"
-)
-_TIMED = re.compile(r".*\(dynamo_timed\)|entire_(frame|backward)_compile")
-_VERSION = re.compile(r"(?:entire_frame_compile|dynamo)_data: .*compile_id=!?\d+/(\d+)")
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
-
-
 def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | None:
     """Return means over the steps; None if nothing compiled runs or is compiled in them."""
     steps = timeline.steps
@@ -282,7 +279,6 @@ def _resumed(trace: Trace) -> list[Location]:
     return [locations[key] for key in sorted(locations)]
 
 
-OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
 _LISTED, _OPERATORS = 3, 8
 
 

@@ -33,6 +33,9 @@ _BYTES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "f
 # most efficient since compute capability 8.0.
 _ALIGNED_BYTES, _BEST_BYTES = 16, 128
 _WITH_BEST = (8, 0)
+_LISTED = 12
+_GRADIENTS = {f"aten::cudnn_convolution_backward_{part}" for part in ("input", "weight")}
+_SAYS_ENOUGH = 0.95  # of the FLOPs must have a peak, or there is no MFU
 
 
 def precision_of(
@@ -79,11 +82,6 @@ def uneven_sizes(
             if size > multiple and size % multiple
         ]
     return uneven
-
-
-_LISTED = 12
-_GRADIENTS = {f"aten::cudnn_convolution_backward_{part}" for part in ("input", "weight")}
-_SAYS_ENOUGH = 0.95  # of the FLOPs must have a peak, or there is no MFU
 
 
 @dataclass(frozen=True)

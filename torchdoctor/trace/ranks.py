@@ -35,6 +35,10 @@ _SCATTER_NS, _SCATTER_SHARE = 20_000, 0.005  # of a step
 _TOGETHER_SHARE = 0.1  # of a step, between the marks of one step on two ranks
 # On the host a thread is woken when the data is there, on a busy machine milliseconds later.
 _HOST_SCATTER_NS, _HOST_SCATTER_SHARE, _HOST_SCATTER_MOST = 2_000_000, 0.02, 0.1
+STDIN = "-"
+_IN_PARALLEL_BYTES = 4 << 20  # less is read before another process has started
+_MOST_READERS = 8  # of 60 MB each for traces of 50 MB: 600 MB with the process that asks them
+_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -188,12 +192,6 @@ def _matched(ranks: Sequence[Collectives]) -> list[tuple[int, ...]]:
         if key[0] >= 0 and len({len(rows) for rows in own}) == 1:
             matched += zip(*own, strict=True)
     return matched
-
-
-STDIN = "-"
-_IN_PARALLEL_BYTES = 4 << 20  # less is read before another process has started
-_MOST_READERS = 8  # of 60 MB each for traces of 50 MB: 600 MB with the process that asks them
-_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,8 @@ from torchdoctor.words.intervals import Intervals, union
 
 _LONG = 0.3  # of the longest wait: the others found their batch ready
 _FEWEST = 3  # long waits, equally far apart
+# cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
+_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 
 
 def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
@@ -146,8 +148,6 @@ def _loading(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     return {"loader_workers": int(apart[0]) if regular else -1}
 
 
-# cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
-_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 # Share of the launches without a kernel: the device was not recorded, or was cut off with the file.
 _MISSING, _MISSING_FROM_CUT, _CAPTURED = 0.90, 0.20, 0.20  # the last: of the time of the steps
 

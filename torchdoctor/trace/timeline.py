@@ -47,6 +47,16 @@ _FEWEST_MARKS = 10  # of optimizers: of fewer, the first ones are the program's 
 _OVERLAP = 0.1  # of a step mark's length: so far the next one may begin in it
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
 HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
+ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
+_WAITS = re.compile(r"Synchronize|Memcpy")
+_FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
+_CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
+_IDLE = 0.9  # of a call: what waits for the device sees it work
+_WAIT_NS = 1_000_000
+_HELD = ("blocking_copy_s", "blocking_copy_exposed_s", "d2h_wait_s", "pageable_wait_s", "sync_s")
+_PROCESS = 2_000_000_000  # no process id of a system
+_TRACKS = {1: "steps", 2: "what the step is in (exposed time)", 3: "findings"}
+_SHORTEST_NS = 1000  # shorter ones nobody sees, and there may be millions
 
 
 @dataclass(frozen=True)
@@ -241,14 +251,8 @@ def host_collectives(trace: Trace) -> Table:
     return table.where(named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION)))
 
 
-ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
-_WAITS = re.compile(r"Synchronize|Memcpy")
-_FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
 _MOST, _MUCH = 0.2, 0.3  # in calls that no usual step makes: of marked steps, of a whole window
-_CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
 _LONG_NS, _LONG = 50_000_000, 0.05  # of the trace: less is not worth leaving out
-_IDLE = 0.9  # of a call: what waits for the device sees it work
-_WAIT_NS = 1_000_000
 
 
 @once
@@ -335,9 +339,6 @@ def _earlier_work(trace: Trace, steps: Intervals) -> tuple[int, str]:
     return int(idle[0]), trace.names[table.name[row]]
 
 
-_HELD = ("blocking_copy_s", "blocking_copy_exposed_s", "d2h_wait_s", "pageable_wait_s", "sync_s")
-
-
 def usual_part(recording: Recording, trace: TraceStatistics) -> Recording:
     """Return the recording without the driver calls of its unusual part."""
     lost_s = trace.unusual_s
@@ -356,10 +357,7 @@ def usual_part(recording: Recording, trace: TraceStatistics) -> Recording:
     )
 
 
-_PROCESS = 2_000_000_000  # no process id of a system
 _STEPS, _EXPOSED, _FINDINGS = 1, 2, 3
-_TRACKS = {1: "steps", 2: "what the step is in (exposed time)", 3: "findings"}
-_SHORTEST_NS = 1000  # shorter ones nobody sees, and there may be millions
 
 
 def annotate(

@@ -32,6 +32,20 @@ from torchdoctor.words.intervals import Ints
 from torchdoctor.words.traced import BranchReplay, WhatIf
 
 ROOT = 0
+COSTS = {
+    "data_loader": Cost.LOADER,
+    "memcpy": Cost.COPY,
+    "communication": Cost.COMMUNICATION,
+    "gpu": Cost.GPU,
+    "cpu": Cost.CPU,
+    "runtime": Cost.RUNTIME,
+}
+# A replay takes well under a second up to here: device events, and host events by a tenth.
+_EVENTS = 25_000
+_EVENTS_OF_ONE_STEP = 250_000  # a single step with more is not replayed
+_HOST_EVENT = 0.1
+_USUAL_DELAYS_WITHIN = 0.015  # off by more: device events are replayed with their own delays
+_UNEXPLAINED_SHARE = 0.05  # of the step, from where on it is said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,22 +278,6 @@ def _step_lengths(graph: Dependencies, done: Times) -> Times:
     start = np.maximum(start, np.concatenate(([begin], end[:-1])))
     lengths: Times = end - start
     return lengths
-
-
-COSTS = {
-    "data_loader": Cost.LOADER,
-    "memcpy": Cost.COPY,
-    "communication": Cost.COMMUNICATION,
-    "gpu": Cost.GPU,
-    "cpu": Cost.CPU,
-    "runtime": Cost.RUNTIME,
-}
-# A replay takes well under a second up to here: device events, and host events by a tenth.
-_EVENTS = 25_000
-_EVENTS_OF_ONE_STEP = 250_000  # a single step with more is not replayed
-_HOST_EVENT = 0.1
-_USUAL_DELAYS_WITHIN = 0.015  # off by more: device events are replayed with their own delays
-_UNEXPLAINED_SHARE = 0.05  # of the step, from where on it is said
 
 
 def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[Evidence] = ()) -> WhatIf | None:

@@ -35,6 +35,8 @@ from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import MISSING, clean, fixes_alone, settings_of_all
 
 _MOST_POINTS = 5000  # of one curve; TensorBoard itself shows a thousand
+_RUN = "run"
+_NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")  # as torch's tensorboard_trace_handler names it
 
 
 class EventFile:
@@ -141,10 +143,6 @@ def _wall_s(t_ns: int, measured: Measured) -> float | None:
 
 def _thinned(points: int) -> Sequence[int]:
     return range(0, points, -(-points // _MOST_POINTS) or 1)
-
-
-_RUN = "run"
-_NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")  # as torch's tensorboard_trace_handler names it
 
 
 def write_tensorboard(report: Report, folder: Path) -> None:
