@@ -35,6 +35,8 @@ def _is_packed(node: ast.stmt) -> bool:
         return False
     if any(not isinstance(x, (ast.Name, ast.Attribute)) for x in left.elts):
         return False
+    if any(isinstance(x, ast.Lambda) for x in right.elts):
+        return False
     if any(isinstance(x, _NOT_PLAIN) for x in ast.walk(right)):
         return False
     attributes = [x for x in left.elts if isinstance(x, ast.Attribute)]

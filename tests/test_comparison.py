@@ -187,7 +187,7 @@ def test_another_machine_workload_and_batch_are_said() -> None:
     assert found.speedup is None
     assert found.sentence.startswith("Not the same workload: another script (train.py -> ")
     assert "another GPU" in found.sentence and "another torch" in found.sentence
-    assert "another number of training processes (1 -> 2)" in found.sentence
+    assert "another number of processes (1 -> 2)" in found.sentence
     assert "x faster" not in found.sentence and "x slower" not in found.sentence
 
 

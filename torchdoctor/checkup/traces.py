@@ -110,11 +110,7 @@ def trace_checkup(
         trace=trace,
         ranks=recording.ranks,
         scaling=scaling(recording),
-        remarks=[
-            *_left_out(left_out),
-            *_remarks(ranks, chosen, aligned),
-            *map(said, unworded),
-        ],
+        remarks=[*_left_out(left_out), *_remarks(ranks, chosen, aligned), *map(said, unworded)],
         reproduce=[shlex.join(command)],
     )
     return _finished(report, chosen, annotated)

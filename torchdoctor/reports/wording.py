@@ -164,7 +164,7 @@ def step_time(report: Report) -> str:
         samples = quantity(rate * time.deciding, "samples")
         parts.append(f"{samples} a {step}: {quantity(rate, 'samples/s')}")
     if report.steps is not None and report.steps.trainers > 1:
-        training = "training " * (report.kind != "inference")
+        training = "" if report.kind == "inference" else "training "
         parts.append(f"{report.steps.trainers} {training}processes")
     return ", ".join(parts) + "."
 
