@@ -74,7 +74,8 @@ def _on_recording(recording: Recording) -> Iterator[Remark]:
 
 def _on_steps(recording: Recording) -> Iterator[Remark]:
     """Yield what keeps the observed steps from being those of the training."""
-    steps, cost_us = recording.steps, recording.main.probe_cost_us_per_step
+    steps = recording.steps
+    cost_us = recording.main.probe_cost_us_per_step
     if steps is None:
         return
     if steps.still_warming:
@@ -102,7 +103,8 @@ def _on_load(recording: Recording, is_told: bool) -> Iterator[Remark]:
 
 def _on_launches(recording: Recording, trials: TrialResults) -> Iterator[Remark]:
     """Yield what the observed launch read from a device, or had of another load, and later ones."""
-    cold, steps = cold_mounts(recording) if trials.baselines else [], recording.steps
+    cold = cold_mounts(recording) if trials.baselines else []
+    steps = recording.steps
     if any(not mount.fits for mount in cold):
         yield _detail("files-beyond-cache")
     elif cold:

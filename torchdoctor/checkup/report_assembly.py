@@ -83,7 +83,9 @@ def _kind(recording: Recording) -> str:
 
 def assemble(run: RunResults) -> Report:
     """Return the report of a run."""
-    recording, trials, fixes = run.recording, run.trials, run.settings.wanted()
+    recording = run.recording
+    trials = run.trials
+    fixes = run.settings.wanted()
     rows = [*(trials.trials if trials else []), *_refused_rows(run, fixes)]
     rows = busy_machine.judged(_noted(rows, recording, fixes), fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
@@ -236,7 +238,8 @@ def _noted(
     noted: dict[str, str | None] = {}
     changed = []
     for row in rows:
-        note, fix = None, row.fixes.only
+        note = None
+        fix = row.fixes.only
         if fix is not None and fix in fixes and fix not in noted:
             note = noted[fix] = fixes[fix].note(recording)
         before = f"{row.reason.rstrip('.')}; " if row.reason else ""
@@ -245,7 +248,9 @@ def _noted(
 
 
 def _overhead(recording: Recording, profiled_within: bool) -> Overhead:
-    cost, steps, trace = recording.main.probe_cost_us_per_step, recording.steps, recording.trace
+    cost = recording.main.probe_cost_us_per_step
+    steps = recording.steps
+    trace = recording.trace
     where = "followed the observed steps" if profiled_within else "ran in its own launch"
     window = trace and (
         f"The profiler window of {counted(trace.steps, 'step')} {where}, "

@@ -127,7 +127,8 @@ def _finished(report: Report, chosen: RankTrace, annotated: Path | None) -> Repo
 def _annotate(chosen: RankTrace, annotated: Path, report: Report) -> None:
     """Write the trace with tracks of its own, which hold the findings in words."""
     if chosen.timeline is not None:
-        path, findings = Path(chosen.statistics.path), report.diagnosis.findings
+        path = Path(chosen.statistics.path)
+        findings = report.diagnosis.findings
         annotate(path, annotated, chosen.timeline, chosen.start_us, findings)
 
 
@@ -198,7 +199,8 @@ def _offered(
         for ident, shares in treated.items()
     }
     for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
-        module, parts = catalogue.fixes()[ident], touched[ident]
+        module = catalogue.fixes()[ident]
+        parts = touched[ident]
         if parts is not None and share_saved(parts) < LEAST_SHARE:
             continue  # nothing, or hardly anything, that it works on was recorded
         words = wording_for_trace(module, recording)
@@ -264,7 +266,8 @@ def _beware(ident: str, **values: object) -> Remark:
 
 def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[Remark]:
     """Return what is missing for a firm answer: steps, or ranks."""
-    figures, world = chosen.statistics, chosen.world_size
+    figures = chosen.statistics
+    world = chosen.world_size
     doubts = [x for x in trace_doubts(figures) if x.fact in _PARTIAL]
     remarks = [_beware(x.fact, **x.values) for x in doubts]
     if not figures.has_device and figures.device_missing is None:

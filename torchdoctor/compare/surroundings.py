@@ -17,7 +17,8 @@ _OTHERWISE = 1.2  # times as long: its milliseconds do not add up to the step th
 
 def environment(a: Report, b: Report) -> list[Difference]:
     """Return versions and devices that both name and that differ."""
-    old, new = a.environment, b.environment
+    old = a.environment
+    new = b.environment
     named: list[tuple[str, str | None, str | None]] = [
         ("GPU", _gpus(a), _gpus(b)),
         ("CPU", old.cpu, new.cpu),
@@ -63,7 +64,8 @@ def workload(a: Side, b: Side) -> list[Difference]:
 
 def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> list[str]:
     """Return what makes the two no versions of one workload; `differences` are of `environment`."""
-    reasons, runs = [], not (a.is_trace or b.is_trace)
+    reasons = []
+    runs = not (a.is_trace or b.is_trace)
     old, new = (side.report.workload for side in (a, b))
     names = script_name(old.command), script_name(new.command)
     same_file = old.script_sha256 and old.script_sha256 == new.script_sha256

@@ -176,7 +176,8 @@ def is_computed(program: Program, value: cst.BaseExpression) -> bool:
     bound |= {x.name.value for x in (*program.of(cst.Param), *program.scopes)}
     known = ({*dir(builtins)} - _OUTSIDE | {*keyword.kwlist}) - bound
     for name in _NAME.findall(_STRING.sub("", source_of(value))):
-        full, root = program.full_name(name), name.split(".")[0]
+        full = program.full_name(name)
+        root = name.split(".")[0]
         library = full in _MACHINE or (
             full.split(".")[0] in _LIBRARIES and not _READS.search(full) and root not in bound
         )

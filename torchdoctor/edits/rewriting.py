@@ -86,7 +86,8 @@ def _with_texts(code: str, changes: Sequence[TextChange]) -> str:
         pieces.append((change.start, _BEFORE, rank, change.start, change.before))
         pieces.append((change.end, _BEHIND, -rank, change.end, change.behind))
     pieces += [(x.start, _IN_PLACE, 0, x.end, x.text) for x in changes if isinstance(x, Replaced)]
-    written, done = [], 0
+    written = []
+    done = 0
     for start, _, _, end, text in sorted(pieces):
         written += [code[done:start], text]
         done = max(done, end)
@@ -124,7 +125,8 @@ class _Plan:
 
     def made(self, body: Sequence[cst.CSTNode]) -> tuple[list[cst.CSTNode], list[cst.EmptyLine]]:
         """Return the statements of the block, and comments that were above its last ones."""
-        statements, removed = list(body), set(self.removed)
+        statements = list(body)
+        removed = set(self.removed)
         if len(removed) == len(statements):
             statements[0] = statements[0].with_changes(body=[cst.Pass()])
             removed.remove(0)
@@ -141,7 +143,8 @@ class _Plan:
         """Return the statements from `first` to `end`, under the contexts that lie within."""
         written: list[cst.CSTNode] = []
         comments: list[cst.EmptyLine] = []
-        waiting, number = list(wraps), first
+        waiting = list(wraps)
+        number = first
         while number < end:
             written += _in_block(self.before[number], written, body[number])
             if waiting and waiting[0].first == number:

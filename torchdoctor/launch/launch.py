@@ -100,7 +100,8 @@ class RunningLaunch:
     def root_pid(self) -> int | None:
         """Return the program's first process as seen from outside; None while it starts."""
         self.started.read_status()
-        init, program = self.started.init_pid, self.started.program_pid
+        init = self.started.init_pid
+        program = self.started.program_pid
         if init is None:
             return program
         for process in processes.tree(init) if self._root is None and program is not None else ():
@@ -125,7 +126,8 @@ def until_end(
     Raise OSError if the channel's disk is full: its window's end would never be seen; UsageError if
     what the program writes lies there, too.
     """
-    popen, waiting = running.started.popen, sensors
+    popen = running.started.popen
+    waiting = sensors
     look_at_s = disk_at_s = 0.0
     while popen.poll() is None:
         running.started.read_status()
@@ -458,7 +460,8 @@ def start_image(
 
     Its imports are waited for so long at most.
     """
-    workload, sandbox = program.workload, program.sandbox
+    workload = program.workload
+    sandbox = program.sandbox
     plain = [workload.script] == [str(Path(workload.cwd, x)) for x in workload.command[1:2]]
     in_namespaces = sandbox.mode == "overlay" and sandbox.pidns
     if not plain or workload.command[0] != workload.python or not in_namespaces:

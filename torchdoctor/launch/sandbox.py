@@ -388,7 +388,8 @@ def _layers(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
 
 
 def _little_room(store: scratch.Scratch) -> list[str]:
-    free, folder = shutil.disk_usage(store.folder).free, store.folder.parent
+    free = shutil.disk_usage(store.folder).free
+    folder = store.folder.parent
     if free >= ROOM_BYTES:
         return []
     return [f"Only {free / 2**30:.1f} GiB are free in {folder} for what a launch writes."]

@@ -72,7 +72,8 @@ class ProcessSensors:
         return began_s + max(least_s, (time.monotonic() - began_s) / _COST_SHARE)
 
     def _read_process(self, process: psutil.Process, with_pss: bool) -> None:
-        pid, before = process.pid, self._counters.get(process.pid)
+        pid = process.pid
+        before = self._counters.get(process.pid)
         if before is None:
             self._inner[pid] = inner_pid(pid)
             before = dict.fromkeys(_UNKNOWN, math.nan)
@@ -228,7 +229,8 @@ class Sensors:
         To a container the driver may give numbers of its own instead of pids: then who computed
         there before the program began is another one, and who came since is the program.
         """
-        running, strangers = [gpus.processes(device) for device in gpus.devices], []
+        running = [gpus.processes(device) for device in gpus.devices]
+        strangers = []
         if self._before is None:
             self._before = [pids or set() for pids in running]
         alive = processes.alive.keys()

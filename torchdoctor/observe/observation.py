@@ -145,9 +145,11 @@ def check_usable(
             result.exit_code,
         )
     if result.ended == "timed-out" and steps < FEWEST_STEPS:
-        problem, todo = f"{steps} were seen", ""
+        problem = f"{steps} were seen"
+        todo = ""
         if isinstance(outcome, NoSteps):
-            problem, todo = outcome.reason, f" {outcome.advice}"
+            problem = outcome.reason
+            todo = f" {outcome.advice}"
         raise TimedOut(
             f"Stopped after {result.wall_s:.0f} s without enough steps: "
             f"{problem.rstrip('.')}.{todo} {_LONGER}{layer}"
@@ -166,7 +168,8 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
 
 
 def _last_words(result: LaunchResult, workload: Workload) -> str:
-    output, todo = result.output_tail.strip(), "Make it run without torchdoctor first."
+    output = result.output_tail.strip()
+    todo = "Make it run without torchdoctor first."
     if not output:
         return f"It printed nothing. {todo}"
     if reason_of_layer(result):  # which says what to do

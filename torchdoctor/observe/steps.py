@@ -373,7 +373,8 @@ def _taking_turns(units: Units) -> list[int]:
     spans: list[tuple[int, int]] = []
     for ident in learned[np.argsort(-counts, kind="stable")]:
         rows = units.start[useful & (units.loader == ident)]
-        first, last = int(rows[0]), int(rows[-1])
+        first = int(rows[0])
+        last = int(rows[-1])
         if all(last < begin or end < first for begin, end in spans):
             loaders.append(int(ident))
             spans.append((first, last))
@@ -420,7 +421,8 @@ def _copy_figures(events: Events, edges: np.ndarray) -> dict[str, Any]:
     if not len(copies):
         return {}
     steps = len(edges) - 1
-    pinned, non_blocking = (events.ident[copies] & 1) > 0, (events.ident[copies] & 2) > 0
+    pinned = (events.ident[copies] & 1) > 0
+    non_blocking = (events.ident[copies] & 2) > 0
     return {
         "pageable_copies_per_step": float((~pinned).sum()) / steps,
         "blocking_copies_per_step": float((pinned & ~non_blocking).sum()) / steps,
@@ -435,7 +437,8 @@ def _counts(events: Events, units: Units, edges: np.ndarray, boundary: Boundary)
     batches = _training_fetches(units)
     if boundary.kind == "loader":
         batches &= units.loader == boundary.ident
-    steps, stepped = len(edges) - 1, _within(events.at(step_log.OPTIMIZER_BEGIN), edges)
+    steps = len(edges) - 1
+    stepped = _within(events.at(step_log.OPTIMIZER_BEGIN), edges)
     return {
         "backwards_per_step": len(_within(events.at(step_log.BACKWARD_BEGIN), edges)) / steps,
         "optimizer_steps_per_step": len(stepped) / steps,

@@ -11,7 +11,8 @@ from torchdoctor.words import LoaderFacts, StepStatistics
 
 LEAST_STEPS = 30
 FEWEST_WARMUP, FEWEST_STEPS = 3, 5  # where steps are so long that the budget allows no more
-LEAST_S, SHORTEST_S = 2.5, 1.0
+LEAST_S = 2.5
+SHORTEST_S = 1.0
 MOST_S = 20.0
 _ASKED_FOR_S = 3600.0  # a number of steps that the user wants is measured to its end
 _LAUNCHES = 30  # a budget should pay for about so many of the longest windows
@@ -56,7 +57,8 @@ def choose_window(
     At least 10 iterations warm up and 30 are measured for 2.5 s (1 s if the budget is small), in
     whole cycles if one fits, as far as program and budget allow: never below 3 and 5.
     """
-    longest, least = MOST_S, LEAST_S
+    longest = MOST_S
+    least = LEAST_S
     step_s = max(observed.mean_s, 1e-6)
     fewest_warmup = fewest = LEAST_WARMUP
     if budget_s is not None:
@@ -183,7 +185,8 @@ def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
 
 def _fit(warmup: int, steps: int, observed: StepStatistics) -> tuple[int, int]:
     """Cut both to a program that ended by itself after `total_steps_seen` iterations."""
-    total, cycle = observed.total_steps_seen, observed.cycle_steps
+    total = observed.total_steps_seen
+    cycle = observed.cycle_steps
     if warmup + steps <= total:
         return warmup, steps
     warmup = max(1, min(warmup, int(total * _WARMUP_SHARE)))

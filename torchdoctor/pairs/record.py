@@ -83,9 +83,14 @@ class Recorder:
     ) -> None:
         self._images: dict[frozenset[tuple[str, Any]], WarmImage | None] = {}
         self._image_numbers = itertools.count()
-        self._forks, self._compiled = forks, False
-        self.workload, self.folder, self.sandbox = workload, folder, sandbox
-        self.seed, self.timeout_s, self.end_by_s = seed, timeout_s, math.inf
+        self._forks = forks
+        self._compiled = False
+        self.workload = workload
+        self.folder = folder
+        self.sandbox = sandbox
+        self.seed = seed
+        self.timeout_s = timeout_s
+        self.end_by_s = math.inf
         self.escaped: list[str] = []
         self.doubts: list[str] = []
         self.contacts: list[list[HostContact]] = []  # of each launch
@@ -154,7 +159,8 @@ class Recorder:
             raise NoStepFound(observation.told_of_server(watch.serves))
         if watch.gave_up:
             result = replace(result, ended="timed-out")
-        self._observed, self._observing = result.channel, result
+        self._observed = result.channel
+        self._observing = result
         if result.exit_code and any(result.channel.glob("observed-*.json")):
             # It failed within the profiler window; what was before that counts.
             result = replace(result, ended="stopped", exit_code=None)

@@ -26,7 +26,8 @@ _STARTED_UNIX_S = time.time()
 class Session:
     """One process of the program. Hooks read `on` first: False costs one attribute look-up."""
 
-    guarded, hide_frames = wrapping.guarded, wrapping.hide_frames
+    guarded = wrapping.guarded
+    hide_frames = wrapping.hide_frames
 
     def __init__(self, plan, torch):
         self.plan = plan

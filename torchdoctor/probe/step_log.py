@@ -148,7 +148,8 @@ class DeviceLog(EventLog):
     def add(self, code, ident=0, value=0):
         """Append one event, as `EventLog.add`."""
         now = super().add(code, ident, value)
-        accelerator, waiting = self._accelerator, self._waiting
+        accelerator = self._accelerator
+        waiting = self._waiting
         if accelerator is None or get_ident() != self._main or len(waiting) >= _MOST_WAITING:
             return now
         try:

@@ -38,7 +38,9 @@ class _Formatter(string.Formatter):
     """Formats values by the named formats."""
 
     def __init__(self, templates: Mapping[str, str], values: Mapping[str, Any], cwd: str) -> None:
-        self.templates, self.values, self.cwd = templates, values, cwd
+        self.templates = templates
+        self.values = values
+        self.cwd = cwd
 
     def format_field(self, value: Any, spec: str) -> str:
         kind, _, separator = spec.partition("|")

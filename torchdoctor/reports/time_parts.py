@@ -87,7 +87,8 @@ def bound_lines(report: Report) -> list[str]:
 
 
 def _bound_line(ceiling: TriedCeiling, step: str) -> str:
-    removed, share = f"without {figures.clean(ceiling.removes)}", ceiling.share
+    removed = f"without {figures.clean(ceiling.removes)}"
+    share = ceiling.share
     reason = figures.clean(ceiling.reason or "")
     if ceiling.speedup is None:
         return f"{removed}: {ceiling.verdict.replace('-', ' ')}. {reason}".strip()

@@ -112,14 +112,16 @@ class Statement:
 
 def with_sentences(report: Report) -> Report:
     """Return the report with its verdict and all facts of its findings in words."""
-    words, cwd = vocabulary(report), report.workload.cwd
+    words = vocabulary(report)
+    cwd = report.workload.cwd
     diagnosis = report.diagnosis
     verdict = diagnosis.verdict
     findings = [
         replace(finding, evidence=[_told(finding.check, x, words, cwd) for x in finding.evidence])
         for finding in diagnosis.findings
     ]
-    why, rest = verdict.why, verdict.rest
+    why = verdict.why
+    rest = verdict.rest
     verdict = replace(
         verdict,
         facts=[_told(None, evidence, words, cwd) for evidence in verdict.facts],
@@ -166,7 +168,9 @@ def trace_doubts(trace: TraceStatistics) -> list[Evidence]:
 
 def _traced(trace: TraceStatistics, words: dict[str, str], cwd: str) -> TraceStatistics:
     """Return the figures of a trace with its facts in words."""
-    missing, unusual, replay = trace.device_missing, trace.unusual, trace.what_if
+    missing = trace.device_missing
+    unusual = trace.unusual
+    replay = trace.what_if
     if replay is not None:
         replay = replace(replay, doubts=[_told(None, x, words, cwd) for x in replay.doubts])
     return replace(
@@ -215,7 +219,8 @@ def statements(report: Report) -> list[Statement]:
 
 
 def _statements(report: Report) -> list[Statement]:
-    diagnosis, words = report.diagnosis, vocabulary(report)
+    diagnosis = report.diagnosis
+    words = vocabulary(report)
     verdict = diagnosis.verdict
     facts = [_statement(evidence) for evidence in verdict.facts]
     told = [*_beside(diagnosis), *_main(verdict, of_verdict(report)), *_proof(diagnosis), *facts]
@@ -245,7 +250,8 @@ def quoted(diagnosis: Diagnosis) -> list[Evidence]:
 def _quoted(diagnosis: Diagnosis, quote: Quote) -> tuple[Finding | None, list[Evidence]]:
     """Return the finding that a quote is of, and the facts that it repeats."""
     finding = next((x for x in diagnosis.findings if x.check == quote.check), None)
-    facts, named = [], list(quote.facts)
+    facts = []
+    named = list(quote.facts)
     for fact in finding.evidence if finding is not None else []:
         if fact.fact in named:  # a name that is quoted once is that of the first such fact
             named.remove(fact.fact)
@@ -288,7 +294,9 @@ def _of_quotes(diagnosis: Diagnosis, quotes: Sequence[Quote]) -> list[Statement]
 def _before(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
     """Return what must be known before the verdict: of what it is, and who waits for it."""
     told: list[Statement] = []
-    replay, latest, rest = verdict.replay, verdict.latest, verdict.rest
+    replay = verdict.replay
+    latest = verdict.latest
+    rest = verdict.rest
     if replay is not None and replay.unseen_share is not None:
         unseen = _plain(_UNSEEN, words, unseen_share=replay.unseen_share)
         told.append(Statement(sentence=unseen, shares=(replay.unseen_share,)))
@@ -356,7 +364,8 @@ def _proof(diagnosis: Diagnosis) -> list[Statement]:
 def _removal(experiment: Removal | None, words: dict[str, str]) -> list[Statement]:
     if experiment is None:
         return []
-    removed, gained = experiment.removed, bound(experiment.speedup)
+    removed = experiment.removed
+    gained = bound(experiment.speedup)
     told = []
     if experiment.outcome != "gain":
         told.append(f"Without {removed} {words['a_step']} takes as long ({gained}).")
@@ -398,7 +407,8 @@ def _replayed(replay: ReplayedGain | None, words: dict[str, str]) -> list[Statem
     if replay is None or replay.is_limit:
         return []
     without = _plain(_REPLAYED[replay.branch], words)
-    only, why = "", ""
+    only = ""
+    why = ""
     if replay.hidden:
         waits_for_unseen = replay.unseen_share is not None
         only = "only "

@@ -45,7 +45,8 @@ def failure(report: Report) -> str:
     failed = report.failure
     if failed is None:
         return ""
-    line, last = exception_line(failed.output_tail), _lines(failed.output_tail)[-1:]
+    line = exception_line(failed.output_tail)
+    last = _lines(failed.output_tail)[-1:]
     own = [x for x in _PLACES.findall(failed.output_tail) if "site-packages" not in x[0]]
     where = f" at {':'.join(own[-1])}".replace(f"{report.workload.cwd}/", "") if own else ""
     ends = [f" The error{where}: {line}"] if line else [f" Its output ends: {x}" for x in last]
@@ -77,7 +78,8 @@ def _lines(output: str) -> list[str]:
 
 def how_it_failed(failed: ProgramFailure) -> str:
     """Return after how many steps it failed, of which the last may be unseen; no full stop."""
-    code, steps = failed.exit_code, counted(failed.steps, "step")
+    code = failed.exit_code
+    steps = counted(failed.steps, "step")
     how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
     return f"The program itself failed after at least {steps} ({how})"
 
@@ -195,12 +197,15 @@ def latency(report: Report) -> str:
 
 def shares_of(report: Report) -> str:
     """Return which launch the shares are of, where the step's time is of others; or ""."""
-    steps, trace = report.steps, report.trace
+    steps = report.steps
+    trace = report.trace
     if steps is None or not report.baseline.launches_s:
         return ""
-    launch, step_s = "observed", steps.mean_s
+    launch = "observed"
+    step_s = steps.mean_s
     if trace is not None and trace.has_device and trace.step_s:
-        launch, step_s = "profiled", trace.step_s
+        launch = "profiled"
+        step_s = trace.step_s
     step = step_of(report)
     took = f"where a {step} took {seconds(step_s)} on average"
     return f"The shares are of the {launch} launch, {took}."

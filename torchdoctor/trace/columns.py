@@ -70,7 +70,8 @@ def _payload(name: str, args: SliceArgs) -> int:
     if any(isinstance(count, int) for count in elements):
         size = _element_bytes(_decoded(args.dtype))
         return max(count for count in elements if isinstance(count, int)) * size if size else -1
-    dims, types = _decoded(args.dims) or _decoded(args.dims_2020), _decoded(args.types)
+    dims = _decoded(args.dims) or _decoded(args.dims_2020)
+    types = _decoded(args.types)
     if not isinstance(dims, list) or not isinstance(types, list):
         return -1
     total = sum(
@@ -334,7 +335,8 @@ class Columns:
             pieces = [part.pop(name) for part in parts]
             return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
 
-        start, dur_us = column("start"), column("dur_us")
+        start = column("start")
+        dur_us = column("dur_us")
         sound = (dur_us >= 0) & (dur_us <= longest_us)  # NaN is not
         end = start + np.rint(np.where(sound, dur_us, 0.0) * 1000.0).astype(np.int64)
         more = {name: column(name) for name in _COLUMNS[table]}

@@ -198,7 +198,8 @@ def _typed(event: dict[str, Any]) -> Slice:
             is_raw = field.type is msgspec.Raw
             encoded = msgspec.Raw(msgspec.json.encode(value)) if is_raw else whole_number(value)
             args[field.name] = encoded
-    pid, tid = event.get("pid"), event.get("tid")
+    pid = event.get("pid")
+    tid = event.get("tid")
     return Slice(
         cat=str(event.get("cat") or ""),
         name=str(event.get("name") or ""),
@@ -215,7 +216,8 @@ try:
 except ImportError:  # no wheel for this platform: the standard library reads the same, slower
     zlib = standard_zlib
 
-GZIP_MAGIC, _BYTE_ORDER_MARK = b"\x1f\x8b", b"\xef\xbb\xbf"
+GZIP_MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def events_start(head: bytes | bytearray) -> int | None:
@@ -416,7 +418,8 @@ def _is_ours(file: Path) -> bool:
 
 def _last_event_end(buffer: bytearray) -> int | None:
     """Return where the last event ends that another one follows; None: nowhere in the buffer."""
-    window, start = _BORDER_WINDOW, len(buffer)
+    window = _BORDER_WINDOW
+    start = len(buffer)
     while start:
         start = max(0, len(buffer) - window)
         if ends := [match.end() for match in EVENT_END.finditer(buffer, start)]:

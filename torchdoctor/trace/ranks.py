@@ -34,7 +34,9 @@ _FEWEST = 3
 _SCATTER_NS, _SCATTER_SHARE = 20_000, 0.005  # of a step
 _TOGETHER_SHARE = 0.1  # of a step, between the marks of one step on two ranks
 # On the host a thread is woken when the data is there, on a busy machine milliseconds later.
-_HOST_SCATTER_NS, _HOST_SCATTER_SHARE, _HOST_SCATTER_MOST = 2_000_000, 0.02, 0.1
+_HOST_SCATTER_NS = 2_000_000
+_HOST_SCATTER_SHARE = 0.02
+_HOST_SCATTER_MOST = 0.1
 STDIN = "-"
 _IN_PARALLEL_BYTES = 4 << 20  # less is read before another process has started
 _MOST_READERS = 8  # of 60 MB each for traces of 50 MB: 600 MB with the process that asks them
@@ -141,7 +143,8 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
     offset = np.median(apart[:, anchors], axis=1).astype(np.int64)
     off = np.abs(apart - offset[:, None])
     scatter = np.median(off[:, anchors], axis=1).max()
-    on_device, step_ns = all(rank.on_device for rank in ranks), step_s * 1e9
+    on_device = all(rank.on_device for rank in ranks)
+    step_ns = step_s * 1e9
     most = _HOST_SCATTER_NS + _HOST_SCATTER_SHARE * step_ns
     most = min(most, _HOST_SCATTER_MOST * step_ns)
     most = _SCATTER_NS + _SCATTER_SHARE * step_ns if on_device else most
@@ -150,7 +153,8 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
         return unmatched if sure.sum() >= _FEWEST else Unaligned.TOO_FEW
     kept = sure | (off.max(axis=0) <= most)
     start, end, rows = start[:, kept], end[:, kept], rows[:, kept]
-    arrived, ended = start - offset[:, None], end - offset[:, None]
+    arrived = start - offset[:, None]
+    ended = end - offset[:, None]
     came = arrived.max(axis=0)
     # Collectives may overlap in time: a moment in several of them counts once.
     waits = [union(x, np.minimum(came, y)).total for x, y in zip(arrived, ended, strict=True)]
@@ -282,7 +286,8 @@ def read_rank(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
         trace = read_trace(source if isinstance(source, Path) else sys.stdin.buffer)
     except NoTrace as error:
         return error
-    timeline, metadata = build_timeline(trace), trace.metadata
+    timeline = build_timeline(trace)
+    metadata = trace.metadata
     distributed = dictionary(metadata.get("distributedInfo"))
     rank = whole_number(distributed.get("rank"))
     if rank is None and (match := _RANK_IN_NAME.search(Path(trace.path).name)):

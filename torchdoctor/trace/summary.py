@@ -52,7 +52,8 @@ _LAUNCH = re.compile(r"Launch(?!HostFunc)")
 def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
     """Return all figures of one trace, means per step; without marks it is one span."""
     timeline = timeline or build_timeline(trace)
-    steps, count = timeline.steps, len(timeline.steps)
+    steps = timeline.steps
+    count = len(timeline.steps)
     work = host_work(trace, timeline)
     fields = summarise_operators(trace, timeline, work) | allocation(trace, timeline)
     missing = device_missing(trace, steps)
@@ -119,7 +120,8 @@ def _host_shares(timeline: Timeline, outside_s: float, device_unknown: bool) -> 
     total = timeline.steps.total
     if not total:
         return Shares()
-    loading, waiting = timeline.share("data_loader") or 0.0, timeline.share("communication") or 0.0
+    loading = timeline.share("data_loader") or 0.0
+    waiting = timeline.share("communication") or 0.0
     if device_unknown:
         return Shares(data_loader=loading)
     rest = max(0.0, 1.0 - loading - waiting)

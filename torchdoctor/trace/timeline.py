@@ -108,7 +108,8 @@ class Timeline:
     def exposed_intervals(self) -> dict[str, Intervals]:
         """Return each branch's exposed time (and "other"): disjoint, and together the steps."""
         steps = Intervals(self.steps.start, self.steps.end)
-        exposed, covered = {}, EMPTY
+        exposed = {}
+        covered = EMPTY
         for branch in BRANCHES:
             own = self.branches[branch]
             exposed[branch] = intersect(subtract(own, covered), steps)
@@ -162,7 +163,8 @@ def _by_optimizer(trace: Trace) -> Steps | None:
     if len(border) < _FEWEST_MARKS:
         return None
     doubt = fact("steps-by-optimizer", marks=len(border), steps=len(border) - 1)
-    steps, whole = _with_device_work(trace, border[:-1], border[1:]), _whole_trace(trace)
+    steps = _with_device_work(trace, border[:-1], border[1:])
+    whole = _whole_trace(trace)
     doubts = [doubt, *whole.doubts[1:], *steps.doubts]
     return replace(steps, doubts=doubts, start_up=whole.start_up)
 
@@ -174,7 +176,8 @@ def _whole_trace(trace: Trace) -> Steps:
     last = max((int(t.end.max()) for t in (*tables, trace.device) if len(t)), default=0)
     doubt = fact("steps-unknown")
     kept, doubts = start_up(trace, begin, last)
-    start, end = np.array([kept]), np.array([last])
+    start = np.array([kept])
+    end = np.array([last])
     return Steps(start, end, start, end, False, [doubt, *doubts], start_up=kept - begin)
 
 
@@ -215,9 +218,11 @@ def build_timeline(trace: Trace) -> Timeline:
     device = trace.device
     kind = device["kind"]
     communication = (kind == KERNEL) & named(trace, device, is_communication)
-    loader, work = [], []
+    loader = []
+    work = []
     for table in trace.ranges:
-        loading, elsewhere = named(trace, table, is_loader), of_fetching_thread(trace, table)
+        loading = named(trace, table, is_loader)
+        elsewhere = of_fetching_thread(trace, table)
         loader.append(table.spans(loading & ~elsewhere))
         work.append(table.spans(~loading & ~elsewhere & ~named(trace, table, is_step)))
     branches = {
@@ -229,13 +234,16 @@ def build_timeline(trace: Trace) -> Timeline:
         "data_loader": join(*loader),
         "cpu": join(*work),
     }
-    on_device, on_host = branches["communication"], host_collectives(trace).spans()
+    on_device = branches["communication"]
+    on_host = host_collectives(trace).spans()
     collectives = on_device if len(on_device) else on_host
     if len(on_host):
         computing = trace.operators.spans(operator_nesting(trace).leaves)
         exposed_on_host = subtract(on_host, join(branches["data_loader"], computing))
         branches["communication"] = join(on_device, exposed_on_host)
-    exposed, below, covered = {}, np.zeros(len(steps), dtype=np.int64), EMPTY
+    exposed = {}
+    below = np.zeros(len(steps), dtype=np.int64)
+    covered = EMPTY
     for branch in BRANCHES:
         covered = join(covered, branches[branch])
         reached = covered.covered(steps.start, steps.end)
@@ -258,7 +266,8 @@ _LONG_NS, _LONG = 50_000_000, 0.05  # of the trace: less is not worth leaving ou
 @once
 def begins_context(trace: Trace) -> Mask:
     """Return which driver calls make the device's context: long, and before any work of it."""
-    table, device = trace.runtime, trace.device
+    table = trace.runtime
+    device = trace.device
     asked = table.start[named(trace, table, ASKS.match)]
     first = min((int(times.min()) for times in (device.start, asked) if len(times)), default=0)
     long = table.end - table.start >= _CONTEXT_NS
@@ -334,7 +343,8 @@ def _earlier_work(trace: Trace, steps: Intervals) -> tuple[int, str]:
     if not waits.any():
         return 0, ""
     row = np.flatnonzero(waits)[table.start[waits].argmin()]
-    start, end = table.start[[row]], table.end[[row]]
+    start = table.start[[row]]
+    end = table.end[[row]]
     idle = steps.covered(start, end) - trace.device.spans().covered(start, end)
     return int(idle[0]), trace.names[table.name[row]]
 
@@ -357,7 +367,9 @@ def usual_part(recording: Recording, trace: TraceStatistics) -> Recording:
     )
 
 
-_STEPS, _EXPOSED, _FINDINGS = 1, 2, 3
+_STEPS = 1
+_EXPOSED = 2
+_FINDINGS = 3
 
 
 def annotate(
@@ -435,5 +447,6 @@ def _events(
         share = finding.share_of_step
         title = finding.check if share is None else f"{finding.check} {share:.0%}"
         evidence = " ".join(proof.sentence for proof in finding.evidence)
-        first, last = int(steps.start.min()), int(steps.end.max())
+        first = int(steps.start.min())
+        last = int(steps.end.max())
         yield slice_(_FINDINGS, title, first, last, evidence=evidence)

@@ -94,12 +94,14 @@ def dependencies(trace: Trace, timeline: Timeline, first: int, last: int) -> Dep
     events = device_events(trace, timeline, first, last)
     across = cross_stream_waits(trace, events)
     delay = start_later_by(events, *across)
-    steps, runtime = timeline.steps, trace.runtime
+    steps = timeline.steps
+    runtime = trace.runtime
     begin = int(steps.host_start[first])
     calls = np.flatnonzero((runtime.start >= begin) & (runtime.start < steps.host_end[last]))
     waits = host_waits(trace, events, calls)
     points = host_points(trace, timeline, (first, last), events, waits)
-    count, size = len(points), len(points) + len(events)
+    count = len(points)
+    size = len(points) + len(events)
     root = int(np.flatnonzero((points.kind == Point.STEP_START) & (points.ref == 0))[0])
     order = _order(points, events, root)
     place = np.empty(size, dtype=np.int64)
@@ -140,7 +142,8 @@ def _cut(trace: Trace, timeline: Timeline, first: int, last: int) -> Trace:
         overlaps: Mask = (table.end >= begin) & (table.start <= end)
         return overlaps
 
-    device, runtime = trace.device.where(around(trace.device)), trace.runtime
+    device = trace.device.where(around(trace.device))
+    runtime = trace.runtime
     inside = around(runtime)
     if len(device):
         known = np.isin(device["correlation"], runtime["correlation"][inside])
@@ -200,7 +203,8 @@ def _needs(
     place: Ints,
 ) -> Needs:
     """Return the dependencies beside the chains, without those that the times contradict."""
-    count, launched = len(points), np.flatnonzero(events.call >= 0)
+    count = len(points)
+    launched = np.flatnonzero(events.call >= 0)
     launches = points.of(Point.LAUNCH, events.call[launched])
     ends = points.of(Point.WAIT_END, waits.call)
     early = np.minimum(0, points.time[ends] - events.end[waits.event])
@@ -209,7 +213,8 @@ def _needs(
     lags_by_kind = (lag, events.latency[launched], np.zeros(len(across[0]), np.int64), early)
     node = place[np.concatenate([also, count + launched, count + across[0], ends])]
     needed = place[np.concatenate([after, launches, count + across[1], count + waits.event])]
-    lags, costs = np.concatenate(lags_by_kind), np.concatenate([fixed, waits.cost])
+    lags = np.concatenate(lags_by_kind)
+    costs = np.concatenate([fixed, waits.cost])
     rows = np.argsort(node, kind="stable")
     rows = rows[needed[rows] < node[rows]]
     return Needs(node=node[rows], needed=needed[rows], lag=lags[rows], cost=costs[rows])
@@ -238,7 +243,8 @@ def _waits(graph: Dependencies) -> Times:
 
 def _done_times(graph: Dependencies, keep: Times, delay: Times) -> Times:
     """Return when each node is done: it begins after all that it needs."""
-    takes, needs = graph.takes * keep[graph.takes_cost], graph.needs
+    takes = graph.takes * keep[graph.takes_cost]
+    needs = graph.needs
     gone = keep == 0
     gone[Cost.FIXED] = False
     # A lag below zero runs within the device event that is waited for: it shrinks when that does.
@@ -268,7 +274,8 @@ def _done_times(graph: Dependencies, keep: Times, delay: Times) -> Times:
 
 def _step_lengths(graph: Dependencies, done: Times) -> Times:
     """Return the steps' lengths as the timeline has them: the last device event ends each."""
-    start, end = done[graph.step_start], done[graph.step_end].copy()
+    start = done[graph.step_start]
+    end = done[graph.step_end].copy()
     belongs = graph.device_step >= 0
     np.maximum.at(end, graph.device_step[belongs], done[graph.device[belongs]])
     begin = start[0]

@@ -279,7 +279,8 @@ def _altered_decisions(trial: LaunchTiming, untouched: Untouched) -> tuple[int, 
 
 def _apart(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> tuple[list[str], int]:
     """Return the decisions that differ, in words, and how many both made."""
-    apart, decided = list[str](), 0
+    apart = list[str]()
+    decided = 0
     for number, both in enumerate(zip(ours, theirs, strict=False), 1):
         for x, y in itertools.zip_longest(*both):
             decided += 1
@@ -308,7 +309,9 @@ def _other_backwards(trial: LaunchTiming, untouched: Untouched) -> str | None:
     theirs = [per_step(b) for b in untouched.baselines if b.losses and b.step_s]
     if not theirs or not trial.step_s:
         return None
-    ours, low, high = per_step(trial), min(theirs), max(theirs)
+    ours = per_step(trial)
+    low = min(theirs)
+    high = max(theirs)
     if low * (1 - BACKWARDS) <= ours <= high * (1 + BACKWARDS):
         return None
     return f"{ours:.2g} backward passes in a step, {low:.2g} in the untouched program."
@@ -361,10 +364,12 @@ def outside_envelope(ours: np.ndarray, runs: Sequence[np.ndarray], length: int) 
     worst = int(np.abs(distances).argmax())
     trend = float(distances[len(distances) // 2 :].mean())
     if abs(distances[worst]) > FARTHEST:
-        begin, apart = worst * length, float(distances[worst])
+        begin = worst * length
+        apart = float(distances[worst])
         far = f"Losses {begin + 1} to {begin + length} are {abs(apart):.0f}"
     elif abs(trend) > FARTHEST_TREND:
-        apart, far = trend, f"The later losses are {abs(trend):.1f}"
+        apart = trend
+        far = f"The later losses are {abs(trend):.1f}"
     else:
         return None
     return f"{far} standard deviations {'above' if apart > 0 else 'below'} those"

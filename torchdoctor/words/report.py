@@ -89,7 +89,8 @@ class Diagnosis:
 def quantile(ordered: Sequence[float], share: float) -> float:
     """Return a quantile of ascending figures (at least one), as numpy gives it."""
     below, part = divmod(share * (len(ordered) - 1), 1)
-    low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
+    low = ordered[int(below)]
+    high = ordered[min(int(below) + 1, len(ordered) - 1)]
     return low + part * (high - low)
 
 

@@ -245,7 +245,8 @@ class WhatIf:
 
         What is left counts as no less than what the replay may be off.
         """
-        replayed, least_s = self.branches.get(branch), REPRODUCED_WITHIN * self.replayed_s
+        replayed = self.branches.get(branch)
+        least_s = REPRODUCED_WITHIN * self.replayed_s
         return self.replayed_s / max(replayed.step_s, least_s) if replayed and least_s else None
 
     def gain(self, branch: str | None) -> float | None:
