@@ -263,21 +263,22 @@ def _largest(phases: dict[str, float], ranks: Ranks) -> str:
     whole = max(sum(phases.values()), 1e-9)
     own = {"forward", "backward", "other"}
     shares = {x: s / whole * (_OWN if x in own else 1.0) for x, s in phases.items()}
-    shares["rank"] = ranks.waiting if ranks.sentence else 0.0
+    shares["rank"] = 0.0 if ranks.rank is None else ranks.waiting
     shares["backward"] -= _OWN * shares["rank"]  # where the wait for others lies
     return max(shares, key=lambda name: shares[name])
 
 
 def _changed(alerts: list[Alert], table: NDArray[np.void], training_s: float) -> str:
     """Return the alert of the change that cost most, where it cost a notable part of the run."""
-    costs = {"": _NOTABLE * training_s}
+    costs: dict[Alert | None, float] = {None: _NOTABLE * training_s}
     for alert in alerts if len(table) else ():
         before = table["step_s"][table["last_step"] < alert.step]
         after = table[table["first_step"] >= alert.step]
         if alert.kind == "slower" and len(before) and len(after):
             added_s = float(np.median(after["step_s"]) - np.median(before))
-            costs[alert.sentence] = added_s * float(after["steps"].sum())
-    return max(costs, key=lambda sentence: costs[sentence])
+            costs[alert] = added_s * float(after["steps"].sum())
+    costliest = max(costs, key=lambda alert: costs[alert])
+    return "" if costliest is None else costliest.sentence
 
 
 def _cause(largest: str, phases: dict[str, float], place: Location | None) -> str:
