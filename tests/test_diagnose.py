@@ -261,12 +261,13 @@ def test_a_broken_rank_among_large_ones_is_told_by_the_other_process(
     (tmp_path / "rank1.json").write_bytes(b"")
     traces, doubts = read_ranks([str(tmp_path)])
     assert [one.rank for one in traces] == [0]
-    assert "rank1.json is empty" in doubts[str(tmp_path / "rank1.json")]
+    assert "rank1.json is empty" in doubts[str(tmp_path / "rank1.json")].values["reason"]
 
 
-def beware(folder: Path) -> str:
-    [told] = [x for x in trace_checkup([str(folder)]).beware if "left out" in x]
-    return told
+def left_out(folder: Path) -> list[str]:
+    report = trace_checkup([str(folder)])
+    [files] = [x.values["files"] for x in report.remarks if x.fact == "files-left-out"]
+    return list(files)
 
 
 def test_a_cut_trace_is_no_rank_that_others_wait_for(tmp_path: Path) -> None:
@@ -293,9 +294,9 @@ def test_a_cut_trace_is_no_rank_that_others_wait_for(tmp_path: Path) -> None:
     assert [row.rank for row in report.ranks] == [0, 1, 3]
     assert report.trace is not None and not report.trace.path.endswith("rank2.json")
     assert "rank-imbalance" not in [finding.check for finding in report.diagnosis.findings]
-    assert any("rank2.json is cut off" in doubt for doubt in report.doubts)
+    assert "file-cut-off" in [remark.fact for remark in report.remarks]
     (tmp_path / "rank1.json").write_text("")
-    assert beware(tmp_path).endswith("left out: rank1.json, rank2.json.")
+    assert sorted(left_out(tmp_path)) == ["rank1.json", "rank2.json"]
     assert "rank1.json, rank2.json" in diagnose(str(tmp_path)).stdout.decode()
     for rank in (0, 3):  # no whole one is there: the shares are of what was read furthest
         (tmp_path / f"rank{rank}.json").write_bytes((tmp_path / "rank2.json").read_bytes()[:-900])
@@ -308,7 +309,7 @@ def test_a_trace_without_a_rank_gets_none_that_another_has(tmp_path: Path) -> No
     for name, information in (("a", {"rank": 1}), ("b", {"rank": 2}), ("c", {})):
         write(tmp_path, f"{name}.json", distributedInfo=information)
     assert [row.rank for row in trace_checkup([str(tmp_path)]).ranks] == [1, 2]
-    assert beware(tmp_path).endswith("left out: c.json.")
+    assert left_out(tmp_path) == ["c.json"]
 
 
 def test_a_folder_without_a_single_trace_is_one_sentence(tmp_path: Path) -> None:

@@ -184,7 +184,9 @@ def _at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 # Objects of other packages, which take what they need no other way.
 _COMPLETED_FROM_OUTSIDE = {
-    *("fixes/cpu_bfloat16_products.py:conv", "watch/inside/hooks.py:iterator"),
+    "fixes/cpu_bfloat16_products.py:conv",
+    "machine/load_beside.py:held",  # what a context manager gives, whole at its end
+    "watch/inside/hooks.py:iterator",
 }
 
 

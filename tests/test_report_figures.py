@@ -11,6 +11,8 @@ from partial_recordings import recording
 from torchdoctor.checkup.notes import report_notes
 from torchdoctor.checkup.report_assembly import RunResults, assemble
 from torchdoctor.checkup.run_settings import RunSettings
+from torchdoctor.reports.remarks import SENTENCES
+from torchdoctor.reports.templates import filled
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     Diagnosis,
@@ -23,8 +25,8 @@ from torchdoctor.words import (
 OBSERVED = {"steps": {"samples_per_step": 32.0, "median_s": 0.010, "mean_s": 0.0104}}
 
 
-def doubts(*of: Any) -> list[str]:
-    return [note.sentence for note in report_notes(*of)]
+def remarks(*of: Any) -> dict[str, dict[str, Any]]:
+    return {remark.fact: remark.values for remark in report_notes(*of)}
 
 
 def report(baselines: list[list[float]]) -> Report:
@@ -75,14 +77,12 @@ def test_samples_per_second_is_the_batch_over_the_step_time(
 
 
 @pytest.mark.parametrize(
-    ("noise", "said"),
-    [
-        ((0.48, 0.10, 2.3), "differed from itself by 0.48x: smaller differences cannot be"),
-        ((1.31, 0.90, 1.91), "differed from itself by 1.31x"),
-        ((1.05, 0.95, 1.16), ""),
-    ],
+    ("noise", "is_noisy"),
+    [((0.48, 0.10, 2.3), True), ((1.31, 0.90, 1.91), True), ((1.05, 0.95, 1.16), False)],
 )
-def test_a_program_unlike_itself_is_doubted(noise: tuple[float, float, float], said: str) -> None:
+def test_a_program_unlike_itself_is_doubted(
+    noise: tuple[float, float, float], is_noisy: bool
+) -> None:
     """Figures beside it would be taken for those of fixes."""
     estimate, low, high = noise
     trials = TrialResults(
@@ -90,9 +90,8 @@ def test_a_program_unlike_itself_is_doubted(noise: tuple[float, float, float], s
         noise_floor=Interval(estimate=estimate, low=low, high=high),
         recommendation=Recommendation(),
     )
-    sentences = " ".join(doubts(recording(OBSERVED), trials))
-    assert said in sentences
-    assert ("itself" in sentences) == bool(said)
+    told = remarks(recording(OBSERVED), trials)
+    assert told.get("noisy-machine") == ({"ratio": estimate} if is_noisy else None)
 
 
 def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
@@ -101,9 +100,9 @@ def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
     trials = TrialResults(
         trials=[], noise_floor=None, recommendation=Recommendation(), baselines=[launch]
     )
-    sentences = " ".join(doubts(recording(OBSERVED), trials))
-    assert "A step took 10.4 ms on average" in sentences
-    assert "and 1.35 s while fixes were tried" in sentences
+    values = remarks(recording(OBSERVED), trials)["step-time-changed"]
+    sentence = filled(SENTENCES["step-time-changed"], values, {})
+    assert "10.4 ms" in sentence and "1.35 s" in sentence
 
 
 def test_a_loss_that_is_no_number_is_said() -> None:
@@ -111,10 +110,10 @@ def test_a_loss_that_is_no_number_is_said() -> None:
     trials = TrialResults(
         trials=[], noise_floor=None, recommendation=Recommendation(), baselines=[launch]
     )
-    (sentence,) = (x for x in doubts(recording(OBSERVED), trials) if "loss" in x)
-    assert "NaN or infinite from its backward pass 4 on" in sentence
+    told = remarks(recording(OBSERVED), trials)
+    assert told["loss-not-finite"] == {"backward_pass": 4}
     whole = replace(trials, baselines=[replace(launch, losses=[2.3, None, 2.2])])
-    assert not any("NaN" in x for x in doubts(recording(OBSERVED), whole))
+    assert "loss-not-finite" not in remarks(recording(OBSERVED), whole)
 
 
 def test_long_steps_beside_other_load_are_a_doubt_of_where_the_time_goes() -> None:
@@ -122,8 +121,8 @@ def test_long_steps_beside_other_load_are_a_doubt_of_where_the_time_goes() -> No
     steps = {"mean_s": 0.04, "median_s": 0.01, "steps": 40}
     machine = {"environment": {"usable_cpus": 2.0}, "steps": steps}
     quiet = recording({**machine, "sensors": {"other_load_cpus": 0.1}})
-    assert "single steps" not in " ".join(doubts(quiet, None))
+    assert "busy-machine" not in remarks(quiet, None)
     busy = recording({**machine, "sensors": {"other_load_cpus": 1.2}})
-    (said,) = [x for x in doubts(busy, None) if x.startswith("Other programs kept")]
-    assert "kept 1.2 of 2 usable CPUs busy" in said
-    assert "75% of the time is what slow steps took beyond the median step" in said
+    values = remarks(busy, None)["busy-machine"]
+    assert values["load"] == "1.2 of 2 usable CPUs"
+    assert values["long_steps"] == pytest.approx(0.75)

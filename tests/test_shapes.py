@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packed import late_constants, packed
 
 PACKAGE = Path(__file__).parent.parent / "torchdoctor"
 
@@ -55,3 +56,51 @@ def test_a_shape_is_seen(code: str) -> None:
 @pytest.mark.parametrize("code", ["3 * x", "['a'] * count", "f(*names)", "{*names, 'b'}"])
 def test_other_code_is_left_alone(code: str) -> None:
     assert not list(shapes(code))
+
+
+_WITH_EXAMPLES = ("fixes/", "checks/")  # the data of their examples stand beside them
+
+
+def files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def is_late_for_a_reason(path: Path) -> bool:
+    return path.relative_to(PACKAGE).as_posix().startswith(_WITH_EXAMPLES)
+
+
+def test_constants_stand_above_the_code() -> None:
+    late = [
+        f"{path.relative_to(PACKAGE.parent)}:{node.lineno}"
+        for path in files()
+        if not is_late_for_a_reason(path)
+        for node in late_constants(path.read_text(encoding="utf-8"))
+    ]
+    assert not late, "\n".join(late)
+
+
+def test_a_constant_that_needs_the_code_above_it_is_not_late() -> None:
+    code = "def f():\n    return 1\n\n\nTABLE = [f]\nMOST = 3\nLEAST = MOST - 1\n"
+    assert [node.lineno for node in late_constants(code)] == [6, 7]
+
+
+def test_unrelated_things_are_assigned_one_by_one() -> None:
+    lines = [
+        f"{path.relative_to(PACKAGE.parent)}:{node.lineno}"
+        for path in files()
+        for node in packed(path.read_text(encoding="utf-8"))
+    ]
+    assert not lines, "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_packed"),
+    [
+        ("first, last = 1, 2", True),
+        ("low, high = high, low", False),
+        ("low, high = pair", False),
+        ("self.low, self.high = 1, read()", False),
+    ],
+)
+def test_a_swap_and_a_pair_stay_as_they_are(code: str, is_packed: bool) -> None:
+    assert bool(list(packed(code))) == is_packed

@@ -227,5 +227,6 @@ def test_a_scripts_own_level_has_no_line_that_the_trace_does_not_know() -> None:
 def test_a_single_event_has_its_verb(tmp_path: Path) -> None:
     trace = without_steps(synthetic.every_branch())
     trace.slice("cpu_op", "aten::mm", 200_000, 199_000)
-    doubts = " ".join(diagnosed(tmp_path, "trace.json", trace).doubts)
-    assert "1 event of 44 has no duration" in doubts and "it counts as" in doubts
+    remarks = diagnosed(tmp_path, "trace.json", trace).remarks
+    [remark] = [x for x in remarks if x.fact == "events-without-duration"]
+    assert remark.values["lost"] == 1 and "1 event of 44 " in remark.sentence

@@ -10,7 +10,7 @@ from samples import diagnosed_only
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.time_parts import replay_lines
-from torchdoctor.words import BranchReplay, Report, Shares, TraceStatistics, WhatIf
+from torchdoctor.words import BranchReplay, Evidence, Report, Shares, TraceStatistics, WhatIf
 from torchdoctor.words.record_files import decode_report, encode
 
 REPLAYED = WhatIf(
@@ -26,7 +26,7 @@ REPLAYED = WhatIf(
         "gpu": BranchReplay(step_s=0.14, lowest_s=0.07),
         "cpu": BranchReplay(step_s=0.114, lowest_s=0.114),
     },
-    doubts=["Something does not hold."],
+    doubts=[Evidence(fact="said", sentence="Something does not hold.")],
 )
 
 
@@ -91,7 +91,7 @@ def test_a_replay_that_misses_the_step_shows_no_gains() -> None:
 
 
 def test_a_doubt_of_the_report_is_not_said_twice() -> None:
-    report = reported(REPLAYED, list(REPLAYED.doubts))
+    report = reported(REPLAYED, [doubt.sentence for doubt in REPLAYED.doubts])
     assert "Something does not hold." not in replay_lines(report)
 
 

@@ -40,8 +40,8 @@ if __name__ == "__main__":
 """
 
 
-def doubts(*of: Any) -> list[str]:
-    return [note.sentence for note in report_notes(*of)]
+def remarks(*of: Any) -> list[str]:
+    return [remark.fact for remark in report_notes(*of)]
 
 
 def _written(path: Path, size: int) -> Path:
@@ -163,17 +163,17 @@ def test_where_data_stay_cold_each_later_launch_begins_with_cold_files(tmp_path)
     assert shares == ["1.0", "1.0", "0.0"], "only the last launch had its files dropped"
 
 
-def _doubts(number: int) -> str:
+def _remarks(number: int) -> list[str]:
     tried = TrialResults(
         trials=[],
         noise_floor=None,
         recommendation=Recommendation(),
         baselines=[LaunchTiming(ended="measured", step_s=[0.002] * 20)],
     )
-    return " ".join(doubts(recording(cold_page_cache.CHECK.fires[number]), tried))
+    return remarks(recording(cold_page_cache.CHECK.fires[number]), tried)
 
 
 def test_speed_ups_of_warm_files_are_not_passed_off_as_those_of_a_first_epoch():
-    assert "the speed-ups for the epochs after it" in _doubts(0)
-    assert "the load of the machine changed" not in _doubts(0), "it is the cache, not the load"
-    assert "were dropped from it" in _doubts(1)
+    assert "cold-files" in _remarks(0)
+    assert "step-time-changed" not in _remarks(0), "it is the cache, not the load"
+    assert "files-beyond-cache" in _remarks(1)

@@ -131,7 +131,8 @@ def _leading(
 
     The host's share counts without copies that block it, which memcpy has.
     """
-    shares, branches = recording.shares, [branch for branch, _ in high]
+    shares = recording.shares
+    branches = [branch for branch, _ in high]
     waits = high[: branches.index("gpu")] if "gpu" in branches else high
     if shares.gpu is None or len(waits) < 2:
         return high[0]
@@ -322,7 +323,8 @@ def _branch(trial: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, Chec
 
 def _gives_far_more(best: TriedCeiling, own: TriedCeiling) -> bool:
     assert best.speedup is not None and own.speedup is not None
-    saved, own_saved = 1.0 - 1.0 / best.speedup.low, 1.0 - 1.0 / own.speedup.high
+    saved = 1.0 - 1.0 / best.speedup.low
+    own_saved = 1.0 - 1.0 / own.speedup.high
     return best.speedup.low > own.speedup.high and saved > _FAR_MORE * own_saved
 
 

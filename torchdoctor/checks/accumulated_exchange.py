@@ -22,7 +22,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 
 def _examine(recording: Recording) -> Symptoms:
-    batches, exposed = batches_of_update(recording), recording.shares.communication
+    batches = batches_of_update(recording)
+    exposed = recording.shares.communication
     if batches is None or batches < CHECK.threshold:
         return
     saved = exposed * (1 - 1 / batches) if exposed else None

@@ -56,7 +56,8 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 def _causes(traced: TraceStatistics) -> list[Evidence]:
-    retries, releases = traced.allocator_retries_per_step, traced.releases_per_step
+    retries = traced.allocator_retries_per_step
+    releases = traced.releases_per_step
     if traced.uncached_per_step:
         return [fact("cache-off", calls=traced.uncached_per_step)]
     causes = []

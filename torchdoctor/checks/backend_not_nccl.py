@@ -20,7 +20,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 
 def _examine(recording: Recording) -> Symptoms:
-    backend, traced = backend_by_host(recording), recording.trace
+    backend = backend_by_host(recording)
+    traced = recording.trace
     if backend is None:
         return
     name = "MPI" if backend == "mpi" else backend

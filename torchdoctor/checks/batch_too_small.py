@@ -16,7 +16,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_
 
 
 def _examine(recording: Recording) -> Symptoms:
-    traced, used = recording.trace, gpu_memory_share(recording)
+    traced = recording.trace
+    used = gpu_memory_share(recording)
     if traced is None or not traced.has_device or traced.short_kernels_share is None:
         return
     if traced.short_kernels_share < CHECK.threshold or (traced.gpu_busy_share or 0.0) > 0.5:

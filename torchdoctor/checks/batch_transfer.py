@@ -32,7 +32,8 @@ _LEAST_WAIT = 0.05  # share of the step
 
 
 def _examine(recording: Recording) -> Symptoms:
-    waits, taken_s = data_wait_share(recording), taken_over_s(recording)
+    waits = data_wait_share(recording)
+    taken_s = taken_over_s(recording)
     steps = recording.steps
     if waits is None or taken_s is None or steps is None or not workers_keep_up(recording):
         return

@@ -29,7 +29,8 @@ _NAMED = 0.01  # share of the step from which a part of the wait is named
 
 
 def _examine(recording: Recording) -> Symptoms:
-    share, steps = recording.shares.data_loader, recording.steps
+    share = recording.shares.data_loader
+    steps = recording.steps
     if share is None or share < _MODERATE:
         return
     evidence = [fact("waits", share=share)]

@@ -16,7 +16,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 def _examine(recording: Recording) -> Symptoms:
     flags = recording.main.flags
-    evidence, location = [], None
+    evidence = []
+    location = None
     if flags.anomaly_enabled:
         evidence.append(fact("anomaly-detection"))
         location = flags.anomaly_location

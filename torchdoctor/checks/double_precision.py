@@ -36,14 +36,17 @@ _MUCH = 0.6
 
 
 def _examine(recording: Recording) -> Symptoms:
-    models, share = double_models(recording), arithmetic_share(recording)
+    models = double_models(recording)
+    share = arithmetic_share(recording)
     working = "large-operators"
     if share is None:
         share = phase_share(recording, "forward_s", "backward_s", "optimizer_s")
         working = "phases"
     if not models or share is None or share < CHECK.threshold:
         return
-    model, call, made_by = models[0], made_double(recording), None
+    model = models[0]
+    call = made_double(recording)
+    made_by = None
     if call is not None:
         owner = "Module." if call.kind == "model" else "torch."
         made_by = f"{owner}{call.name}"

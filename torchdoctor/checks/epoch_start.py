@@ -24,11 +24,13 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 
 def _examine(recording: Recording) -> Symptoms:
-    steps, seconds = recording.steps, start_s(recording)
+    steps = recording.steps
+    seconds = start_s(recording)
     share = share_of_seconds(recording, seconds)
     if steps is None or share is None or share < CHECK.threshold:
         return
-    loaders, line = training_loaders(recording), sampler_line(recording)
+    loaders = training_loaders(recording)
+    line = sampler_line(recording)
     batches = sum(loader.batches for loader in loaders)
     per_epoch = batches / max(sum(loader.iterators for loader in loaders), 1)
     starts = fact(

@@ -26,7 +26,8 @@ _SMALLER = 4  # times, than the batches of training
 
 
 def _examine(recording: Recording) -> Symptoms:
-    steps, share = recording.steps, phase_share(recording, "evaluation_s")
+    steps = recording.steps
+    share = phase_share(recording, "evaluation_s")
     if steps is None or share is None or share < CHECK.threshold or steps.evaluations < _FEWEST:
         return
     every = steps.evaluation_every

@@ -32,7 +32,8 @@ def _examine(recording: Recording) -> Symptoms:
     if recording.trace is not None and not recording.processes:
         yield from _of_trace(recording.trace)
         return
-    gpus, main = recording.environment.gpus, recording.main
+    gpus = recording.environment.gpus
+    main = recording.main
     one_device = len({model.device for model in main.models}) < 2
     parallel = not one_device or any(model.data_parallel for model in main.models)
     called = training_models(recording) or [model for model in main.models if model.forwards]
@@ -54,7 +55,8 @@ def _of_trace(traced: TraceStatistics) -> Symptoms:
     """Yield that listed GPUs did nothing, unless the host launched work that was not recorded."""
     if not traced.idle_gpus or any("Launch" in call.name for call in traced.runtime_calls):
         return
-    number, names = len(traced.idle_gpus), sorted(set(traced.idle_gpus))
+    number = len(traced.idle_gpus)
+    names = sorted(set(traced.idle_gpus))
     listed = "listed-one-idle" if number == 1 else "listed-idle"
     yield Symptom(evidence=fact(listed, number=number, names=names), severity="moderate")
 

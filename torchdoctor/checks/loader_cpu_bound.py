@@ -21,7 +21,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 
 def _examine(recording: Recording) -> Symptoms:
-    loader, busy = waiting_loader(recording), loader_cpu_share(recording)
+    loader = waiting_loader(recording)
+    busy = loader_cpu_share(recording)
     if loader is None or busy is None or busy < CHECK.threshold:
         return
     evidence = [

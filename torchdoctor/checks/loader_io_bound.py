@@ -23,7 +23,8 @@ from torchdoctor.words import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptom
 
 
 def _examine(recording: Recording) -> Symptoms:
-    loader, busy = waiting_loader(recording), loader_cpu_share(recording)
+    loader = waiting_loader(recording)
+    busy = loader_cpu_share(recording)
     if loader is None or busy is None or busy >= CHECK.threshold:
         return
     if untold_wait(recording) is not None:  # the report's doubts say it

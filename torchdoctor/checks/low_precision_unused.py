@@ -20,8 +20,10 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_
 
 
 def _examine(recording: Recording) -> Symptoms:
-    share, dtype = product_share(recording), low_precision(recording)
-    features, capability = recording.environment.cpu_features, compute_capability(recording)
+    share = product_share(recording)
+    dtype = low_precision(recording)
+    features = recording.environment.cpu_features
+    capability = compute_capability(recording)
     known = capability if recording.has_gpu else features
     models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
     if not models or share is None or share < CHECK.threshold:

@@ -32,7 +32,8 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 def _on_gpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
-    short, busy = traced.short_kernels_share, traced.gpu_busy_share
+    short = traced.short_kernels_share
+    busy = traced.gpu_busy_share
     if short is None or busy is None or short < CHECK.threshold or busy > _MOST_BUSY:
         return
     shares = traced.shares if recording.shares.gpu is None else recording.shares
@@ -41,7 +42,8 @@ def _on_gpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
     # More driver time than the operators and Python around it take allocates or loads.
     share = host + min(max((shares.runtime or 0.0) - blocked, 0.0), host)
     if share >= _LAUNCHING and (traced.kernels_per_step or 0) >= _FEWEST_KERNELS:
-        kernels, computes = traced.kernels_per_step or 0, shares.gpu or busy
+        kernels = traced.kernels_per_step or 0
+        computes = shares.gpu or busy
         evidence = fact("kernels", kernels=kernels, short=short, computes=computes)
         line = forward_line(recording)
         yield Symptom(share=share, evidence=evidence, location=line, severity="high")
@@ -49,7 +51,8 @@ def _on_gpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
 
 def _on_cpu(recording: Recording, traced: TraceStatistics) -> Symptoms:
     overhead = overhead_share(recording)
-    median, calls = traced.operator_median_us, traced.operator_calls_per_step
+    median = traced.operator_median_us
+    calls = traced.operator_calls_per_step
     if overhead is None or median is None or calls is None:
         return
     if any(map(updates_one_by_one, recording.main.optimizers)):  # another check counts those

@@ -20,7 +20,8 @@ _MODERATE = 0.05
 
 
 def _measure(recording: Recording) -> float | None:
-    shares, traced = recording.shares, recording.trace
+    shares = recording.shares
+    traced = recording.trace
     if shares.memcpy is None:
         return None
     blocked = 0.0
@@ -30,7 +31,8 @@ def _measure(recording: Recording) -> float | None:
 
 
 def _examine(recording: Recording) -> Symptoms:
-    share, traced = _measure(recording), recording.trace
+    share = _measure(recording)
+    traced = recording.trace
     if share is None or share < _MODERATE:
         return
     evidence = [fact("exposed", share=share)]

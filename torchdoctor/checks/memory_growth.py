@@ -23,7 +23,8 @@ _SHORTEST_S = 3.0
 
 
 def _examine(recording: Recording) -> Symptoms:
-    growth, total = recording.sensors.rss_growth_bytes_per_s, recording.environment.memory_bytes
+    growth = recording.sensors.rss_growth_bytes_per_s
+    total = recording.environment.memory_bytes
     if growth is None or not total or recording.sensors.window_s < _SHORTEST_S:
         return
     if growth * 60.0 >= CHECK.threshold * total:

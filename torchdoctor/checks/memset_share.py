@@ -26,7 +26,8 @@ _EMBEDDING = "aten::embedding_dense_backward"
 
 
 def _examine(recording: Recording) -> Symptoms:
-    traced, flags = recording.trace, recording.main.flags
+    traced = recording.trace
+    flags = recording.main.flags
     if traced is None or not traced.step_s:
         return
     fills = [x for x in traced.operators if _FILLS.fullmatch(x.name) and spent_s(x) > 0]

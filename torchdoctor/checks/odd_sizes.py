@@ -51,7 +51,8 @@ def _examine(recording: Recording) -> Symptoms:
 
 
 def _padded(gain: PaddingGain) -> Evidence:
-    product, speedup = gain.product, gain.speedup
+    product = gain.product
+    speedup = gain.speedup
     return fact(
         "padded",
         padded=product.padded,

@@ -15,7 +15,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 
 def _examine(recording: Recording) -> Symptoms:
-    share, optimizers = phase_share(recording, "optimizer_s"), recording.main.optimizers
+    share = phase_share(recording, "optimizer_s")
+    optimizers = recording.main.optimizers
     if share is not None and share >= CHECK.threshold:
         yield Symptom(
             share=share,

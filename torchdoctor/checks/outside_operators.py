@@ -51,7 +51,8 @@ def _examine(recording: Recording) -> Symptoms:
         return
     ranked = sorted(traced.python_places, key=lambda place: place.other_s, reverse=True)
     places = [place for place in ranked if place.other_s >= _LITTLE * traced.step_s][:_NAMED]
-    evidence, location = [fact("no-operator", share=share)], None
+    evidence = [fact("no-operator", share=share)]
+    location = None
     if sum(place.other_s for place in places) >= _EXPLAINED * share * traced.step_s:
         named = [_named(place, place.other_s / traced.step_s) for place in places]
         top = places[0]

@@ -18,7 +18,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 def _examine(recording: Recording) -> Symptoms:
     for model in training_models(recording):
-        padding, common = model.padding_share or 0.0, model.common_padding_share or None
+        padding = model.padding_share or 0.0
+        common = model.common_padding_share or None
         if padding < CHECK.threshold:
             continue
         backward = () if recording.infers else ("backward_s",)

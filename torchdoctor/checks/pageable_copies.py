@@ -19,7 +19,8 @@ _LEAST_SHARE = 0.005  # of the step; less is not worth pinning for
 
 
 def _examine(recording: Recording) -> Symptoms:
-    traced, steps = recording.trace, recording.steps
+    traced = recording.trace
+    steps = recording.steps
     pageable = traced.pageable_copies if traced is not None else None
     if pageable is None and steps is not None:
         pageable = steps.pageable_copies_per_step

@@ -19,7 +19,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, tra
 
 
 def _examine(recording: Recording) -> Symptoms:
-    share, traced = overhead_share(recording), recording.trace
+    share = overhead_share(recording)
+    traced = recording.trace
     if share is None or share < CHECK.threshold:
         return
     evidence = [fact("overhead", share=share)]

@@ -38,7 +38,8 @@ def _examine(recording: Recording) -> Symptoms:
         return
     share = compiled.later_s / compiled.watched_s if compiled.watched_s > 0 else 0.0
     often = compiled.later_most > _NORMAL and share >= CHECK.threshold
-    reasons, gave_up = compiled.recompile_reasons, compiled.gave_up
+    reasons = compiled.recompile_reasons
+    gave_up = compiled.gave_up
     if not often and not gave_up:
         return
     evidence = []
@@ -63,7 +64,8 @@ def _of_trace(recording: Recording) -> Symptoms:
     traced = recording.trace
     if traced is None or traced.compilation is None or not traced.step_s or not traced.steps:
         return
-    compiled, share = traced.compilation, traced.compilation.compile_s / traced.step_s
+    compiled = traced.compilation
+    share = traced.compilation.compile_s / traced.step_s
     if share < CHECK.threshold:
         return
     evidence = [

@@ -32,7 +32,8 @@ def _examine(recording: Recording) -> Symptoms:
     if traced is None or work is None or work.mfu is None or not traced.step_s:
         return
     share = min(work.device_s / traced.step_s, 1.0)
-    by_compute, by_memory = work.compute_bound_s or 0.0, work.memory_bound_s or 0.0
+    by_compute = work.compute_bound_s or 0.0
+    by_memory = work.memory_bound_s or 0.0
     if share < CHECK.threshold or not by_compute + by_memory:
         return
     kernels_s = max((traced.shares.gpu or 0.0) * traced.step_s, work.device_s)

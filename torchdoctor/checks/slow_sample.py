@@ -19,7 +19,8 @@ _LEAST_SHARE = 0.02  # of the step
 
 
 def _examine(recording: Recording) -> Symptoms:
-    steps, loaders = recording.steps, training_loaders(recording)
+    steps = recording.steps
+    loaders = training_loaders(recording)
     if steps is None or not loaders or not steps.fetch_median_s or not steps.fetch_p99_s:
         return
     # One fetch in a hundred: what it costs is spread over a hundred steps.

@@ -21,7 +21,8 @@ _LEAST_IOWAIT = 0.1
 
 
 def _examine(recording: Recording) -> Symptoms:
-    used, iowait = recording.sensors.swap_used_bytes or 0, recording.sensors.iowait_share or 0.0
+    used = recording.sensors.swap_used_bytes or 0
+    iowait = recording.sensors.iowait_share or 0.0
     if used >= CHECK.threshold and iowait >= _LEAST_IOWAIT:
         yield Symptom(
             evidence=fact("swapped", gib=used / 2**30, iowait=iowait),

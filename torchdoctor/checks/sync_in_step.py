@@ -38,7 +38,8 @@ _COPYING = ("cpu", "numpy", "tolist", "__repr__", "nonzero")
 
 
 def _examine(recording: Recording) -> Symptoms:
-    traced, calls = recording.trace, calls_of(recording, "wait")
+    traced = recording.trace
+    calls = calls_of(recording, "wait")
     if traced is None or not traced.step_s:
         return
     loaders = training_loaders(recording)
@@ -61,7 +62,8 @@ def _examine(recording: Recording) -> Symptoms:
     if share < CHECK.threshold:
         return
     copies = traced.d2h_copies if traced.d2h_wait_s else None  # others hold nobody
-    syncs, reads = traced.syncs_per_step, sum(x.calls_per_step for x in calls) or 1.0
+    syncs = traced.syncs_per_step
+    reads = sum(x.calls_per_step for x in calls) or 1.0
     yield Symptom(
         share=share,
         evidence=[

@@ -23,10 +23,12 @@ _WITHOUT = "GTX 16"  # Turing without tensor cores
 
 
 def _examine(recording: Recording) -> Symptoms:
-    traced, capability = recording.trace, compute_capability(recording)
+    traced = recording.trace
+    capability = compute_capability(recording)
     if traced is None or not traced.step_s or not traced.float32_matrix_s:
         return
-    share, gpus = traced.float32_matrix_s / traced.step_s, recording.environment.used_gpus
+    share = traced.float32_matrix_s / traced.step_s
+    gpus = recording.environment.used_gpus
     if share < CHECK.threshold or capability is None or capability < (7, 0):
         return
     if training_models(recording) or any(_WITHOUT in gpu.name for gpu in gpus):

@@ -17,7 +17,8 @@ _AMPERE = (8, 0)
 
 
 def _examine(recording: Recording) -> Symptoms:
-    capability, main = compute_capability(recording), recording.main
+    capability = compute_capability(recording)
+    main = recording.main
     if not recording.has_gpu or capability is None or capability < _AMPERE:
         return
     if main.flags.matmul_tf32 is False and not any(m.autocast_forwards for m in main.models):

@@ -15,7 +15,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 
 def _examine(recording: Recording) -> Symptoms:
-    threads, usable = recording.main.flags.num_threads or 1, recording.environment.cpus
+    threads = recording.main.flags.num_threads or 1
+    usable = recording.environment.cpus
     load = much_load(recording.sensors.other_load_cpus, usable)
     free = usable if load is None else round(usable - load)
     if threads == 1 or recording.steps is None or recording.has_gpu:

@@ -31,7 +31,8 @@ _SHOWN = 50  # characters of a line
 
 
 def _examine(recording: Recording) -> Symptoms:
-    outside, waits = recording.shares.other, [x.location for x in calls_of(recording, "wait")]
+    outside = recording.shares.other
+    waits = [x.location for x in calls_of(recording, "wait")]
     rows = rows_showing(recording, "outside", "updates")
     rows = [row for row in rows if row.location not in waits or not _waits_in_torch(row)]
     if outside is None or not rows:

@@ -17,7 +17,8 @@ _BUSY = 0.7  # of the usable CPUs
 
 
 def _examine(recording: Recording) -> Symptoms:
-    usable, loaders = recording.environment.cpus, training_loaders(recording)
+    usable = recording.environment.cpus
+    loaders = training_loaders(recording)
     busy = recording.sensors.workers_cpus
     if not loaders or busy is None or busy < _BUSY * usable:
         return

@@ -21,9 +21,11 @@ _FEWEST = 3  # batches
 
 
 def _examine(recording: Recording) -> Symptoms:
-    share, wait = order_wait_share(recording), data_wait_share(recording)
+    share = order_wait_share(recording)
+    wait = data_wait_share(recording)
     loaders = training_loaders(recording)
-    late, batches = sum(x.overtaken for x in loaders), sum(x.batches for x in loaders)
+    late = sum(x.overtaken for x in loaders)
+    batches = sum(x.batches for x in loaders)
     if share is None or wait is None or share < CHECK.threshold or late < _FEWEST:
         return
     yield Symptom(

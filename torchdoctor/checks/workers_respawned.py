@@ -16,7 +16,8 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, pro
 
 
 def _examine(recording: Recording) -> Symptoms:
-    share, loaders = respawn_share(recording), training_loaders(recording)
+    share = respawn_share(recording)
+    loaders = training_loaders(recording)
     if share is None or share < CHECK.threshold:
         return
     loader = loaders[0]

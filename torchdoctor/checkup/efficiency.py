@@ -17,6 +17,7 @@ from torchdoctor.words import (
 
 _ROWS_OF_TOKENS = re.compile(r"(\d+)x(\d+) int(?:32|64)")
 _HOUR_S = 3600.0
+_BOUNDS = ("estimate", "low", "high")
 
 
 def efficiency(
@@ -26,7 +27,8 @@ def efficiency(
     settings: RunSettings,
 ) -> Efficiency | None:
     """Return the figures of a run; None: not one is known."""
-    rate, length = baseline.samples_per_s, _tokens_of_a_sample(recording)
+    rate = baseline.samples_per_s
+    length = _tokens_of_a_sample(recording)
     told = Efficiency(
         samples_per_s=rate,
         tokens_per_s=rate * length if rate is not None and length is not None else None,
@@ -58,7 +60,8 @@ def _tokens_of_a_sample(recording: Recording) -> int | None:
 
 def _mfu(recording: Recording) -> float | None:
     """Return the share of an unprofiled step: the profiler's own time is no part of it."""
-    trace, steps = recording.trace, recording.steps
+    trace = recording.trace
+    steps = recording.steps
     if trace is None or trace.matrix_work is None or trace.matrix_work.mfu is None:
         return None
     if steps is None or not steps.mean_s or not trace.step_s:
@@ -68,7 +71,8 @@ def _mfu(recording: Recording) -> float | None:
 
 def _per_step(recording: Recording, energy_j: float | None) -> float | None:
     """Return the energy of a step, of the launch in which both were measured."""
-    steps, window_s = recording.steps, recording.sensors.window_s
+    steps = recording.steps
+    window_s = recording.sensors.window_s
     if energy_j is None or steps is None or not window_s:
         return None
     return energy_j / window_s * steps.mean_s
@@ -84,10 +88,12 @@ def _saving(
     if steps_total is None or time is None:
         return None
     hours = steps_total * (time.mean or time.median) / _HOUR_S
-    gain, saved = recommended.speedup, None
+    gain = recommended.speedup
+    saved = None
     if recommended.fixes and gain is not None and is_proven(gain, recommended.pairs):
         saved = _scaled(Interval(**{x: 1 - 1 / getattr(gain, x) for x in _BOUNDS}), hours)
-    cost, cost_saved = None, None
+    cost = None
+    cost_saved = None
     if cost_per_hour is not None:
         cost = hours * cost_per_hour
         cost_saved = _scaled(saved, cost_per_hour) if saved is not None else None
@@ -99,9 +105,6 @@ def _saving(
         cost=cost,
         cost_saved=cost_saved,
     )
-
-
-_BOUNDS = ("estimate", "low", "high")
 
 
 def _scaled(interval: Interval, by: float) -> Interval:

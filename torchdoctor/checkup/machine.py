@@ -44,7 +44,8 @@ def seen_environment() -> SeenEnvironment:
 
 def describe_environment(here: SeenEnvironment) -> list[str]:
     """Return what torchdoctor sees of this machine, and what that rules out; lines of text."""
-    machine, limits = here.machine, here.machine.container
+    machine = here.machine
+    limits = here.machine.container
     lines = [
         f"torch        {_build(machine, here.python)}",
         f"python       {machine.python}, {here.python} ({here.python_from})",

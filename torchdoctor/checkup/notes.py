@@ -1,6 +1,6 @@
-"""What weakens a report: notes with their severity, collected in one place.
+"""What weakens a report: remarks with their severity, collected in one place.
 
-A note of severity "beware" may change a decision: the first screen shows those, the details all.
+A remark of severity "beware" may change a decision: the first screen shows those, the details all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,8 +13,7 @@ from torchdoctor.facts.loading import untold_wait
 from torchdoctor.facts.lookup import data_wait_share, long_steps_share
 from torchdoctor.facts.slow_reads import cold_mounts
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.words import Note, OtherLoad, RecommendedFix, Recording
-from torchdoctor.words.figures import counted, ratio, seconds
+from torchdoctor.words import OtherLoad, RecommendedFix, Recording, Remark
 from torchdoctor.words.specs import FixSpec
 
 _FEW_STEPS = 12
@@ -25,7 +24,7 @@ _OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, ei
 
 def report_notes(
     recording: Recording, trials: TrialResults | None, load: OtherLoad | None = None
-) -> list[Note]:
+) -> list[Remark]:
     """Return the notes on the recording, and on the trials' launches against it.
 
     `load`: of others during the trials; where it was much, the first screen says that instead.
@@ -42,118 +41,88 @@ def fix_notes(
     shown: Iterable[RecommendedFix],
     recording: Recording,
     fixes: Mapping[str, FixSpec],
-) -> list[Note]:
+) -> list[Remark]:
     """Return what may go wrong with fixes that were tried or are shown as code, each note once."""
     doubts = [fixes[ident].doubt(recording) for ident in idents if ident in fixes]
     known = [fix for fix in shown if fix.fix in fixes]
     failures = [x for f in known for x in wording(fixes[f.fix], f.settings, recording).failures]
-    return [_detail(x) for x in dict.fromkeys([*doubts, *failures]) if x is not None]
+    return [quoted(x) for x in dict.fromkeys([*doubts, *failures]) if x is not None]
 
 
-def _detail(sentence: str) -> Note:
-    return Note(severity="detail", sentence=sentence)
+def quoted(sentence: str, severity: str = "detail") -> Remark:
+    """Return a remark whose sentence is that of a fix, of a check or of the program."""
+    return Remark(severity=severity, fact="said", sentence=sentence)
 
 
-def _beware(sentence: str) -> Note:
-    return Note(severity="beware", sentence=sentence)
+def _detail(ident: str, **values: object) -> Remark:
+    return Remark(severity="detail", fact=ident, values=values)
 
 
-def _on_recording(recording: Recording) -> Iterator[Note]:
+def _beware(ident: str, **values: object) -> Remark:
+    return Remark(severity="beware", fact=ident, values=values)
+
+
+def _on_recording(recording: Recording) -> Iterator[Remark]:
     """Yield the run's doubts, each once, and what the probe itself could not do."""
-    yield from map(_detail, dict.fromkeys(recording.doubts))
+    yield from map(quoted, dict.fromkeys(recording.doubts))
     errors = [error for process in recording.processes for error in process.probe_errors]
     if errors:
-        yield _detail(f"The probe failed in {len(errors)} places; the first: {errors[0]}.")
+        yield _detail("probe-failed", failures=len(errors), first=errors[0])
     if recording.environment.sandbox == "none":
-        yield _detail("No sandbox: each launch wrote to your own files.")
+        yield _detail("no-sandbox")
 
 
-def _on_steps(recording: Recording) -> Iterator[Note]:
+def _on_steps(recording: Recording) -> Iterator[Remark]:
     """Yield what keeps the observed steps from being those of the training."""
-    steps, cost_us = recording.steps, recording.main.probe_cost_us_per_step
+    steps = recording.steps
+    cost_us = recording.main.probe_cost_us_per_step
     if steps is None:
         return
     if steps.still_warming:
-        yield _detail(
-            "Steps were still getting faster or slower while the program was observed; the shares "
-            "of the step may shift later."
-        )
+        yield _detail("still-warming")
     if steps.growth is not None:
-        yield _beware(
-            "The step grows: fixes were compared at the same, early steps, and what treats the "
-            "growth gains more later."
-        )
+        yield _beware("step-grows")
     if steps.steps < _FEW_STEPS:
-        yield _beware(
-            f"Only {counted(steps.steps, 'step')} could be measured: the step time is an estimate."
-        )
+        yield _beware("few-steps", steps=steps.steps)
     if cost_us is not None and cost_us * 1e-6 > _COSTLY * steps.median_s:
-        yield _beware(
-            f"Observing a step costs {cost_us:.0f} us, a large part of the step itself: its shares "
-            "are uncertain."
-        )
+        yield _beware("costly-observing", cost_us=cost_us)
     unknown = untold_wait(recording)
     if unknown and (data_wait_share(recording) or 0.0) >= _WAITED_FOR:
-        yield _detail(unknown)
+        yield quoted(unknown)
 
 
-def _on_load(recording: Recording, is_told: bool) -> Iterator[Note]:
+def _on_load(recording: Recording, is_told: bool) -> Iterator[Remark]:
     """Yield what others did on the machine, and how much of the step's time may be theirs."""
-    note = _detail if is_told else _beware
+    remark = _detail if is_told else _beware
     load = load_of([recording.sensors], recording.environment.cpus)
     if load is None:
         return
     share = long_steps_share(recording.steps) if recording.steps is not None else 0.0
-    theirs = (
-        f" {share:.0%} of the time is what slow steps took beyond the median step, and those "
-        "programs may have caused it."
-    )
-    yield note(
-        f"Other programs kept {load} busy: speed-ups, above all of thread counts and workers, may "
-        f"be those of a busy machine.{theirs if share >= _LARGE else ''} Measure on a quiet "
-        "one before changing anything for good."
-    )
+    yield remark("busy-machine", load=load, long_steps=share if share >= _LARGE else None)
 
 
-def _on_launches(recording: Recording, trials: TrialResults) -> Iterator[Note]:
+def _on_launches(recording: Recording, trials: TrialResults) -> Iterator[Remark]:
     """Yield what the observed launch read from a device, or had of another load, and later ones."""
-    cold, steps = cold_mounts(recording) if trials.baselines else [], recording.steps
+    cold = cold_mounts(recording) if trials.baselines else []
+    steps = recording.steps
     if any(not mount.fits for mount in cold):
-        yield _detail(
-            "The files that training reads do not fit into the page cache. Before each later "
-            "launch, the files of the observed launch were dropped from it, so that fixes were "
-            "tried as in a training that always reads new files."
-        )
+        yield _detail("files-beyond-cache")
     elif cold:
-        yield _beware(
-            "The observed launch read its files from the device, and later launches found them in "
-            "the page cache: the diagnosis holds for the first epoch, the speed-ups for the "
-            "epochs after it."
-        )
+        yield _beware("cold-files")
     logs = [enumerate(launch.losses, 1) for launch in trials.baselines]
     broken = [n for log in logs for n, loss in log if loss is not None and not isfinite(loss)]
     if broken:
-        yield _beware(
-            "The loss of the untouched program is NaN or infinite from its backward pass "
-            f"{broken[0]} on: fixes were compared by the losses before it."
-        )
+        yield _beware("loss-not-finite", backward_pass=broken[0])
     times = [s for launch in trials.baselines for s in launch.step_s]
     if steps is None or not times or steps.mean_s <= 0 or any(mount.fits for mount in cold):
         return
     later_s = fmean(times)
     if not 1 / _OTHER_TIMES <= later_s / steps.mean_s <= _OTHER_TIMES:
-        yield _beware(
-            f"A step took {seconds(steps.mean_s)} on average during the diagnosis and "
-            f"{seconds(later_s)} while fixes were tried: the machine's load changed, and perhaps "
-            "the bottleneck with it. Run again on a quieter machine."
-        )
+        yield _beware("step-time-changed", observed_s=steps.mean_s, later_s=later_s)
 
 
-def _on_noise(trials: TrialResults) -> Iterator[Note]:
+def _on_noise(trials: TrialResults) -> Iterator[Remark]:
     """Yield a note where the untouched program against itself is not 1."""
     noise = trials.noise_floor
     if noise and not (noise.low <= 1 <= noise.high and 0.8 <= noise.estimate <= 1.25):
-        yield _beware(
-            f"The untouched program differed from itself by {ratio(noise.estimate)}x: smaller "
-            "differences cannot be seen here."
-        )
+        yield _beware("noisy-machine", ratio=noise.estimate)

@@ -170,7 +170,8 @@ def as_code(
     if spec is None:
         return fix
     words = wording(spec, fix.settings, recording)
-    text, edits = words.instruction or "", words.edits
+    text = words.instruction or ""
+    edits = words.edits
     placed = (Location(file=x.file, line=x.line) for x in edits if isinstance(x, LineEdit))
     location = words.location or next(placed, None)
     folder = folder_of(edits, recording.workload.cwd)

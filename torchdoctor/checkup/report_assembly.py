@@ -10,7 +10,7 @@ from pathlib import Path
 from torchdoctor import __version__
 from torchdoctor.checkup import busy_machine
 from torchdoctor.checkup.efficiency import efficiency
-from torchdoctor.checkup.notes import fix_notes, report_notes
+from torchdoctor.checkup.notes import fix_notes, quoted, report_notes
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.bounds import bound_of
@@ -23,7 +23,6 @@ from torchdoctor.words import (
     Baseline,
     Diagnosis,
     Ending,
-    Note,
     OtherLoad,
     Overhead,
     Recommendation,
@@ -84,7 +83,9 @@ def _kind(recording: Recording) -> str:
 
 def assemble(run: RunResults) -> Report:
     """Return the report of a run."""
-    recording, trials, fixes = run.recording, run.trials, run.settings.wanted()
+    recording = run.recording
+    trials = run.trials
+    fixes = run.settings.wanted()
     rows = [*(trials.trials if trials else []), *_refused_rows(run, fixes)]
     rows = busy_machine.judged(_noted(rows, recording, fixes), fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
@@ -96,9 +97,9 @@ def assemble(run: RunResults) -> Report:
     shown = [*chosen, *offered]
     told = [fix.fix for fix in shown]
     told += [fix for row in rows if row.verdict != "refused" for fix in row.fixes]
-    notes = [Note(severity="beware", sentence=sentence) for sentence in run.warnings]
-    notes += fix_notes(told, shown, recording, fixes)
-    notes += report_notes(recording, trials, run.other_load)
+    remarks = [quoted(sentence, "beware") for sentence in run.warnings]
+    remarks += fix_notes(told, shown, recording, fixes)
+    remarks += report_notes(recording, trials, run.other_load)
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()
     baseline = _baseline(recording, trials)
@@ -130,8 +131,7 @@ def assemble(run: RunResults) -> Report:
         sensors=recording.sensors,
         other_load=run.other_load,
         network=recording.network,
-        doubts=[note.sentence for note in notes],
-        beware=[note.sentence for note in notes if note.severity == "beware"],
+        remarks=remarks,
         failure=recording.failure,
         interrupted=run.interrupted,
         run_folder=recording.folder,
@@ -163,7 +163,8 @@ def _bounded(
 
 def _reproduce(run: RunResults) -> list[str]:
     """Return the commands that repeat the run and show its report again."""
-    workload, options = run.recording.workload, run.settings.options()
+    workload = run.recording.workload
+    options = run.settings.options()
     again = f"torchdoctor run {shlex.join([*options, '--', *workload.typed])}"
     if workload.is_cell:  # no command line has it
         again = f"%%torchdoctor {shlex.join(options)}"
@@ -241,7 +242,8 @@ def _noted(
     noted: dict[str, str | None] = {}
     changed = []
     for row in rows:
-        note, fix = None, row.fixes.only
+        note = None
+        fix = row.fixes.only
         if fix is not None and fix in fixes and fix not in noted:
             note = noted[fix] = fixes[fix].note(recording)
         before = f"{row.reason.rstrip('.')}; " if row.reason else ""
@@ -250,7 +252,9 @@ def _noted(
 
 
 def _overhead(recording: Recording, profiled_within: bool) -> Overhead:
-    cost, steps, trace = recording.main.probe_cost_us_per_step, recording.steps, recording.trace
+    cost = recording.main.probe_cost_us_per_step
+    steps = recording.steps
+    trace = recording.trace
     where = "followed the observed steps" if profiled_within else "ran in its own launch"
     window = trace and (
         f"The profiler window of {counted(trace.steps, 'step')} {where}, "

@@ -37,6 +37,7 @@ from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.reports.remarks import NO_GPU_EVENTS
 from torchdoctor.reports.status import StatusFile
 from torchdoctor.reports.summary import summarized
 from torchdoctor.reports.verdict import trace_doubts
@@ -61,7 +62,8 @@ from torchdoctor.words.errors import ProgramFailed, UsageError
 from torchdoctor.words.record_files import without_secrets, write_record, write_recording
 
 _OBSERVE_SHARE, _OBSERVE_MOST = 0.06, 0.35  # of the budget, for watching training steps
-_OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
+_OBSERVE_LEAST_S = 4.0
+_OBSERVE_MOST_S = 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
 _LEAST_PROFILE_SHARE = 0.15  # of what is left, also where trials are short of time: it says which
 _LEAST_TRIALS_S = 3.0  # of trials, and what starting takes
@@ -78,17 +80,20 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     sentence and its exit code, where nothing could be measured.
     """
     settings.check()
-    began_s, created = settings.began_s or time.monotonic(), datetime.now(timezone.utc)
+    began_s = settings.began_s or time.monotonic()
+    created = datetime.now(timezone.utc)
     imports_s = time.monotonic() - began_s  # where they took long, so does the report
     folder = settings.made_folder or new_run_folder(settings.output, workload.cwd, created)
-    mode, network = "auto" if settings.sandbox else "none", settings.network
+    mode = "auto" if settings.sandbox else "none"
+    network = settings.network
     with gone_if_refused(folder):
         chosen = Sandbox.choose(mode, folder, workload, network=network)
     with chosen as sandbox:
         machine = replace(environment(workload.python), sandbox=sandbox.mode)
         with gone_if_refused(folder):
             kept = keep_stdin(folder)
-        seed, timeout_s = settings.seed, settings.timeout_s
+        seed = settings.seed
+        timeout_s = settings.timeout_s
         forks = not (settings.cold or settings.no_fixes)  # of two launches an image saves nothing
         recorder = Recorder(workload, folder, sandbox, seed, kept.path, timeout_s, forks)
         report_s = min(_REPORT_S + imports_s, _REPORT_SHARE * settings.budget_s)
@@ -197,7 +202,8 @@ class _Checkup(RunResults):
                 self.profiled_within = joined.asked
             return without_yielding(observed, held.yielded)
 
-        earlier, workload = self.settings.earlier, self.recording.workload
+        earlier = self.settings.earlier
+        workload = self.recording.workload
         observation = earlier(workload, observe) if earlier else observe()
         self.doubts += observation.doubts
         self._take(observation)
@@ -230,7 +236,8 @@ class _Checkup(RunResults):
                 observation.processes[0], self.recording.environment, observation.trainers
             ),
         )
-        machine, world = self.recording.environment, self.recording.main.world_size or 1
+        machine = self.recording.environment
+        world = self.recording.main.world_size or 1
         if world > observation.steps.trainers:
             self.doubts.append(
                 f"The program runs in {world} processes, and {observation.steps.trainers} told "
@@ -265,7 +272,8 @@ class _Checkup(RunResults):
         why = "Its trace says which operators and kernels take the time"
         message = "The profiler records a few steps, in a launch of its own"
         self._relay(ProgressEvent(phase="profile", message=message, why=why))
-        boundary, cold = observation.steps_found.boundary, stays_cold(self.recording)
+        boundary = observation.steps_found.boundary
+        cold = stays_cold(self.recording)
         forked = not self.recording.has_gpu  # what records kernels was never tried in a fork
         profile = self.recorder.profile
         return self._attempted(
@@ -290,7 +298,8 @@ class _Checkup(RunResults):
 
     def _joined_window(self, steps: StepStatistics, start_s: float) -> ProfilerWindow | None:
         """Return the profiler window that the observing launch is to end with; None: none."""
-        most_s, budget_s = self._profile_most_s(start_s), self.settings.budget_s
+        most_s = self._profile_most_s(start_s)
+        budget_s = self.settings.budget_s
         window = choose_joined_window(steps, start_s, most_s, budget_s)
         if window is not None:
             why = "Its trace says which operators and kernels take the time"
@@ -311,7 +320,8 @@ class _Checkup(RunResults):
         trace = chosen.statistics
         # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
         expected = not self.recording.environment.gpus and not trace.has_device
-        self.doubts += [x for x in trace_doubts(trace) if not (expected and "GPU events" in x)]
+        unexpected = [x for x in trace_doubts(trace) if not (expected and x.fact in NO_GPU_EVENTS)]
+        self.doubts += [doubt.sentence for doubt in unexpected]
         processes = profiled.added_to(self.recording.processes, trace.path)
         self.recording = replace(self.recording, trace=trace, processes=processes, ranks=ranks)
         return observation
@@ -338,11 +348,13 @@ class _Checkup(RunResults):
 
     def _diagnose(self) -> None:
         diagnosis = diagnose(self.recording, catalogue.checks(), catalogue.fixes())
-        trace, ranks = self.recording.trace, self.recording.ranks
+        trace = self.recording.trace
+        ranks = self.recording.ranks
         self.diagnosis = with_waits(diagnosis, trace, ranks) if trace else diagnosis
 
     def _try_fixes(self, observation: Observation) -> None:
-        modules, wanted = catalogue.fixes(), self.settings
+        modules = catalogue.fixes()
+        wanted = self.settings
         chosen, self.refused = candidates(
             self.recording,
             self.diagnosis,
@@ -351,7 +363,8 @@ class _Checkup(RunResults):
             skip=wanted.skip,
             allow_training_changes=wanted.allow_training_changes,
         )
-        left_s, least_s = self._left(), _LEAST_TRIALS_S + observation.start_s
+        left_s = self._left()
+        least_s = _LEAST_TRIALS_S + observation.start_s
         if left_s < least_s:
             # Of more time, shares go to observing and, where it is still to come, to profiling.
             profile_share = _PROFILE_SHARE if self.recording.trace is None else 0.0
@@ -407,10 +420,12 @@ class _Checkup(RunResults):
         self, observation: Observation, window: Window
     ) -> tuple[ProgramLaunches, str | None]:
         """Return how launches of trials are made, and why they follow each other, if they do."""
-        wanted, cold = self.settings, stays_cold(self.recording)
+        wanted = self.settings
+        cold = stays_cold(self.recording)
         turns: TurnBlocks | str | None = None
         if wanted.side_by_side:
-            mode, left_s = self.sandbox.mode, self._left()
+            mode = self.sandbox.mode
+            left_s = self._left()
             turns = turns_of_trials(
                 observation, window, sandbox=mode, cold=cold, steps=wanted.steps, left_s=left_s
             )
@@ -425,9 +440,11 @@ class _Checkup(RunResults):
         """Advice on training, where it is wanted: last, with the time that is left."""
         if not self.settings.allow_training_changes or self.interrupted:
             return
-        recorder, wanted = self.recorder, self.settings.wanted()
+        recorder = self.recorder
+        wanted = self.settings.wanted()
         advice = try_advice(recorder, observation, wanted, self.recording, self._left, self._relay)
-        self.training, self.interrupted = advice.trials, advice.interrupted
+        self.training = advice.trials
+        self.interrupted = advice.interrupted
 
     def _assemble(self) -> Report:
         doubts = [*self.doubts, *self.recorder.doubts, *filter(None, [self.sandbox.doubt])]

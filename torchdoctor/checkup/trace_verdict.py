@@ -81,7 +81,8 @@ def with_waits(
     waited_s = min(row.wait_s, exposed_s)
     if not exposed_s or waited_s < _MOSTLY * exposed_s:
         return _of_the_latest(diagnosis, row, ranks)
-    waits, exchange = waited_s / trace.step_s, (exposed_s - waited_s) / trace.step_s
+    waits = waited_s / trace.step_s
+    exchange = (exposed_s - waited_s) / trace.step_s
     waiting = fact(WAITS_FOR_RANKS, share=waits, rank=row.rank, exchange=exchange)
     checks = catalogue.checks()
     findings = [
@@ -128,7 +129,8 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     gains = {branch: gain for branch in _TREE if (gain := replay.gain(branch))}
     own = gains.pop(diagnosis.bottleneck, 1.0)
     best = max(gains, key=lambda branch: gains[branch], default=diagnosis.bottleneck)
-    own_saved, saved = 1.0 - 1.0 / own, 1.0 - 1.0 / gains.get(best, 1.0)
+    own_saved = 1.0 - 1.0 / own
+    saved = 1.0 - 1.0 / gains.get(best, 1.0)
     hidden = own < MATTERS
     if not hidden and saved <= _MORE * own_saved:
         return diagnosis

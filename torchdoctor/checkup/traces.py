@@ -12,24 +12,28 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import LEAST_SHARE
 from torchdoctor.advice.wording import wording_for_trace
 from torchdoctor.checkup.efficiency import of_trace
+from torchdoctor.checkup.notes import quoted
 from torchdoctor.checkup.trace_verdict import diagnosed
 from torchdoctor.checkup.windows import mostly_start_up
 from torchdoctor.facts.bounds import bound_of, share_saved
 from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.ranks import latest
 from torchdoctor.facts.scaling import scaling
+from torchdoctor.reports.remarks import FILES
 from torchdoctor.reports.verdict import trace_doubts, with_sentences
 from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, align, read_ranks
-from torchdoctor.trace.timeline import STARTS_UP, annotate
+from torchdoctor.trace.timeline import annotate
 from torchdoctor.words import (
     Baseline,
     Bound,
     Diagnosis,
+    Evidence,
     Gpu,
     RankTime,
     Recommendation,
     RecommendedFix,
     Recording,
+    Remark,
     Report,
     StepTime,
     Touches,
@@ -38,7 +42,7 @@ from torchdoctor.words import (
     WorkloadRecord,
 )
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import counted, seconds
+from torchdoctor.words.evidence import fact
 from torchdoctor.words.traced import MATTERS
 
 NOT_MEASURED = "No fix was tried, because a trace cannot be run."
@@ -47,6 +51,7 @@ _FEW_STEPS = 3
 _HOST_MATTERS = 0.3  # of a step: from here on what slows the host down changes the answer
 _CLOCKS_TOGETHER_S = 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
+_PARTIAL = frozenset({*FILES, "cut-before-device", "start-up-left-out"})  # less than was run
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
 
 
@@ -59,7 +64,8 @@ def trace_checkup(
     cluster that reads the files. Raise UsageError if a source does not exist or is no trace, or
     `annotated` cannot be written.
     """
-    created, reader = datetime.now(timezone.utc), None
+    created = datetime.now(timezone.utc)
+    reader = None
     if on is not None:
         from torchdoctor.clusters.ray_traces import reader_on
 
@@ -103,8 +109,7 @@ def trace_checkup(
         trace=trace,
         ranks=recording.ranks,
         scaling=scaling(recording),
-        doubts=[*left_out.values(), *_doubts(ranks, chosen, aligned), *unworded],
-        beware=[*_left_out(left_out), *_too_little(ranks, chosen)],
+        remarks=[*_left_out(left_out), *_remarks(ranks, chosen, aligned), *map(quoted, unworded)],
         reproduce=[shlex.join(command)],
     )
     return _finished(report, chosen, annotated)
@@ -127,7 +132,8 @@ def _finished(report: Report, chosen: RankTrace, annotated: Path | None) -> Repo
 def _annotate(chosen: RankTrace, annotated: Path, report: Report) -> None:
     """Write the trace with tracks of its own, which hold the findings in words."""
     if chosen.timeline is not None:
-        path, findings = Path(chosen.statistics.path), report.diagnosis.findings
+        path = Path(chosen.statistics.path)
+        findings = report.diagnosis.findings
         annotate(path, annotated, chosen.timeline, chosen.start_us, findings)
 
 
@@ -198,7 +204,8 @@ def _offered(
         for ident, shares in treated.items()
     }
     for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
-        module, parts = catalogue.fixes()[ident], touched[ident]
+        module = catalogue.fixes()[ident]
+        parts = touched[ident]
         if parts is not None and share_saved(parts) < LEAST_SHARE:
             continue  # nothing, or hardly anything, that it works on was recorded
         words = wording_for_trace(module, recording)
@@ -247,97 +254,89 @@ def _worth(
     return (leads, known, saved, own, sum(shares.values()) - own)
 
 
-def _left_out(doubts: Mapping[str, str]) -> list[str]:
-    """Return a sentence on the files that were left out, but for copies that we made."""
-    files = [Path(path).name for path, why in doubts.items() if "is an annotated copy" not in why]
-    told = "Files that are cut off, cannot be read or name no rank were left out: "
-    return [f"{told}{', '.join(files)}."] if files else []
+def _left_out(reasons: Mapping[str, Evidence]) -> list[Remark]:
+    """Return why files were left out, and which: all but the copies that we made."""
+    remarks = [_detail(reason) for reason in reasons.values()]
+    files = [Path(path).name for path, x in reasons.items() if x.fact != "file-annotated"]
+    return [*remarks, _beware("files-left-out", files=files)] if files else remarks
 
 
-def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
+def _detail(doubt: Evidence, of: str = "") -> Remark:
+    return Remark(severity="detail", fact=doubt.fact, values=doubt.values, of=of)
+
+
+def _beware(ident: str, **values: object) -> Remark:
+    return Remark(severity="beware", fact=ident, values=values)
+
+
+def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[Remark]:
     """Return what is missing for a firm answer: steps, or ranks."""
-    steps, world = chosen.statistics.steps, chosen.world_size
-    doubts = trace_doubts(chosen.statistics)
-    sentences = [x for x in doubts if STARTS_UP in x or "cut off" in x]
-    if not chosen.statistics.has_device and chosen.statistics.device_missing is None:
-        sentences.append("The trace holds no event of a GPU.")
-    if 0 < steps < _FEW_STEPS:
-        few = counted(steps, "step")
-        sentences.append(f"The trace holds {few}: too few to tell usual from unusual steps.")
-    shares = chosen.statistics.shares
+    figures = chosen.statistics
+    world = chosen.world_size
+    doubts = [x for x in trace_doubts(figures) if x.fact in _PARTIAL]
+    remarks = [_beware(x.fact, **x.values) for x in doubts]
+    if not figures.has_device and figures.device_missing is None:
+        remarks.append(_beware("no-device"))
+    if 0 < figures.steps < _FEW_STEPS:
+        remarks.append(_beware("too-few-steps", steps=figures.steps))
+    shares = figures.shares
     host = (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
-    if chosen.statistics.with_stack and host >= _HOST_MATTERS:
-        sentences.append("Python stacks were recorded (with_stack), which slows the host down.")
+    if figures.with_stack and host >= _HOST_MATTERS:
+        remarks.append(_beware("stacks-recorded"))
     if world and world > len(ranks):
-        sentences.append(
-            f"Traces of {len(ranks)} of {world} ranks are here, so the others may be slower: name "
-            "a folder with the traces of all ranks."
-        )
-    return sentences
+        remarks.append(_beware("ranks-missing", traces=len(ranks), ranks=world))
+    return remarks
 
 
-def _doubts(
+def _remarks(
     ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
-) -> list[str]:
-    doubts = [*trace_doubts(chosen.statistics), *_too_little(ranks, chosen)]
+) -> list[Remark]:
+    """Return what weakens the figures of the chosen trace, then what weakens the others."""
+    doubts = [x for x in trace_doubts(chosen.statistics) if x.fact not in _PARTIAL]
+    remarks = [*_too_little(ranks, chosen), *map(_detail, doubts)]
     if len(ranks) > 1:
-        doubts += _whose(ranks, chosen, aligned)
+        remarks += map(_detail, _whose(ranks, chosen, aligned))
     for rank in ranks:
         if rank is not chosen:
-            label = Path(rank.statistics.path).name
-            doubts += [f"{label}: {doubt}" for doubt in trace_doubts(rank.statistics)]
-    return list(dict.fromkeys(doubts))
+            name = Path(rank.statistics.path).name
+            remarks += [_detail(doubt, of=name) for doubt in trace_doubts(rank.statistics)]
+    return remarks
 
 
 def _whose(
     ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
-) -> list[str]:
+) -> list[Evidence]:
     """Return which trace the shares are of, and how the ranks' times compare."""
     name = Path(chosen.statistics.path).name
     if not _of_one_job(ranks):
-        return [
-            f"The {len(ranks)} traces name no rank and hold no communication: they count as "
-            f"separate recordings, and the figures are of {name}, which has the longest steps."
-        ]
+        return [fact("separate-recordings", traces=len(ranks), file=name)]
     if aligned is Unaligned.APART:
-        return [
-            "The collectives of the traces could not be matched: those that look alike do not end "
-            "at the same time, nor do steps begin together, so they may be of several runs. "
-            f"Ranks are not compared, and the figures are of {name}, whose steps without "
-            "collectives are the longest."
-        ]
+        return [fact("collectives-apart", file=name)]
     rank = name if chosen.rank is None else chosen.rank
-    doubts = [f"The shares are of rank {rank}, which the others wait for."]
     if aligned is Unaligned.UNMATCHED:
-        return [
-            f"The shares are of rank {rank}, whose steps without collectives are the longest. The "
-            "steps of all ranks begin together, but their collectives could not be matched one by "
-            "one (events may be missing): which rank waits for which is not known."
-        ]
+        return [fact("collectives-unmatched", rank=rank)]
+    doubts = [fact("shares-of-rank", rank=rank)]
     numbers = [trace.rank for trace in ranks if trace.rank is not None]
     repeated = sorted({number for number in numbers if numbers.count(number) > 1})
     if repeated:
-        doubts.append(
-            f"Several traces are of rank {', '.join(map(str, repeated))} (windows of one run, or "
-            "several runs): ranks are compared as if all of them ran together."
-        )
+        doubts.append(fact("ranks-repeated", ranks=repeated))
     return doubts + _clock_doubts(ranks, aligned)
 
 
-def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> list[str]:
+def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> list[Evidence]:
+    """Return how far the ranks' clocks are apart, where that matters; or that it is not known."""
     if isinstance(aligned, Alignment):
         apart_s = max(aligned.offset_s) - min(aligned.offset_s)
         if apart_s < (_CLOCKS_TOGETHER_S if aligned.on_device else _HOST_CLOCKS_TOGETHER_S):
             return []
         return [
-            f"The ranks' clocks differ by up to {seconds(apart_s)}. They were aligned on "
-            f"{aligned.collectives} collectives that all ranks ran, whose ends then agree within "
-            f"{aligned.scatter_s * 1e6:.0f} us."
+            fact(
+                "clocks-aligned",
+                apart_s=apart_s,
+                collectives=aligned.collectives,
+                scatter_us=aligned.scatter_s * 1e6,
+            )
         ]
     if not any(trace.statistics.communication_s for trace in ranks):
         return []
-    return [
-        "The ranks' clocks could not be aligned, which needs marked steps with collectives that "
-        "all ranks ran alike. Waits for other ranks cannot be separated from the exchange itself, "
-        "and whether the traces are of one run is not known."
-    ]
+    return [fact("clocks-not-aligned")]

@@ -31,6 +31,11 @@ app = typer.Typer(
     "will it be: measured here, with an interval, and with proof that training stays the same.",
     epilog=f"Exit codes: {', '.join(f'{code} {told}' for code, told in EXIT_CODES.items())}.",
 )
+_INTERRUPTED = 130
+_HINT = re.compile(r"\. Did you mean (.*)\?$")
+# typer exports no name for the error of which this is one kind.
+UNUSABLE: type[Exception] = typer.BadParameter.__mro__[1]
+_ITS_ARGUMENTS = {"allow_interspersed_args": False}
 
 
 def _version(value: bool) -> None:
@@ -48,11 +53,6 @@ def _main(
     """Why is this PyTorch training slow, and what exactly should change?"""
 
 
-_INTERRUPTED = 130
-_HINT = re.compile(r"\. Did you mean (.*)\?$")
-# typer exports no name for the error of which this is one kind.
-UNUSABLE: type[Exception] = typer.BadParameter.__mro__[1]
-_ITS_ARGUMENTS = {"allow_interspersed_args": False}
 app.command(name="run", context_settings=_ITS_ARGUMENTS, help=run.HELP)(run.run)
 app.command(name="watch", context_settings=_ITS_ARGUMENTS, help=watch.HELP)(watch.watch)
 app.command(name="diagnose", help=diagnose.HELP)(diagnose.diagnose)

@@ -14,7 +14,8 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 # Of address space: what is imported, and the buffer and the stack of each thread of OpenBLAS.
-_LEAST_BYTES, _LEAST_BYTES_PER_CPU = 256 << 20, 40 << 20
+_LEAST_BYTES = 256 << 20
+_LEAST_BYTES_PER_CPU = 40 << 20
 
 _PROCESSES = (
     "no process or thread could be started here: raise the limits on processes and on memory "

@@ -136,7 +136,8 @@ def hand_out(
     from torchdoctor.reports.summary import summarized
     from torchdoctor.words.record_files import write_record
 
-    json, html = files["report"], files["HTML page"]
+    json = files["report"]
+    html = files["HTML page"]
     if json is not None:
         write_record(summarized(report), json)
     write_page(report, html)

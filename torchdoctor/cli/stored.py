@@ -60,8 +60,8 @@ def report_file(named: Path | None) -> Path:
 
 def _newest_first() -> list[Path]:
     """Return the reports of the runs below this folder; raise UsageError where there is none."""
-    found = [path for path in Path(RUNS).glob("*/report.json") if path.is_file()]  # no pipe
-    reports = [path for path in found if not (path.parent / _WATCH).is_dir()]
+    run_reports = [path for path in Path(RUNS).glob("*/report.json") if path.is_file()]  # no pipe
+    reports = [path for path in run_reports if not (path.parent / _WATCH).is_dir()]
     if not reports:
         todo = "name a report.json, or measure a program first with: torchdoctor run train.py"
         raise UsageError(f"There is no run in {RUNS} below this folder: {todo}")
@@ -317,14 +317,18 @@ def _of_fixes(report: Report, file: Path, asked: list[str], applied: bool) -> _P
     shown = [edit_of(report, ident) for ident in asked]
     editable = [fix for fix in shown if fix.edit]
     if len(shown) == 1 and editable:
-        diff, folder, made = shown[0].edit or "", shown[0].folder or report.workload.cwd, asked
+        diff = shown[0].edit or ""
+        folder = shown[0].folder or report.workload.cwd
+        made = asked
     else:
         wanted = set_of(editable)
         patch = source_patch(wanted, _recording(report, file), fixes()) if editable else None
         if patch is None:
             lines = [*measured_at_run_time(report, shown), *remarks_on(shown, [], None)]
             return _Printed(diff="", folder="", edited=[], remarks=lines)
-        diff, folder, made = patch.diff, patch.folder, patch.fixes
+        diff = patch.diff
+        folder = patch.folder
+        made = patch.fixes
     lines = remarks_on(shown, made, None if applied else folder)
     edited = [fix for fix in shown if fix.fix in made]
     if len(edited) < len(shown):  # else said before the diff
@@ -375,7 +379,8 @@ def _print_explained(id: str | None, tree: bool, format: str) -> None:
     from torchdoctor.advice import catalogue
 
     if id is not None:
-        page, here = catalogue.explain(id), _in_newest_run(id)
+        page = catalogue.explain(id)
+        here = _in_newest_run(id)
         sentence = page.strip().partition("\n")[0]
         if format == "json":
             answer = Summary(sentence=sentence, next=_after_page(id))

@@ -95,7 +95,8 @@ def anew(output: Path | None, remarks: list[str]) -> Path | None:
 
 def described() -> list[str]:
     """Return what is seen of a scheduler, as lines of `torchdoctor env`."""
-    given, lines = allocation(), []
+    given = allocation()
+    lines = []
     if given is not None:
         left = "no time limit" if given.left_s is None else f"{given.left_s:.0f} s left"
         where = given.here or "a login node"

@@ -56,7 +56,8 @@ class RunningCommand:
     """A command that measures a pair."""
 
     def __init__(self, popen: subprocess.Popen[bytes], file: Path) -> None:
-        self._popen, self._file = popen, file
+        self._popen = popen
+        self._file = file
 
     def result(self) -> bytes | str | None:
         """Return the result, or why there is none; None: the command has not ended."""

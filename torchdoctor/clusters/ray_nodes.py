@@ -106,7 +106,8 @@ class RunningTask:
     """A Ray task that measures a pair."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
-        self._ray, self._reference = ray, reference
+        self._ray = ray
+        self._reference = reference
 
     def result(self) -> bytes | str | None:
         """Return the result, or why there is none; None: the task has not ended."""

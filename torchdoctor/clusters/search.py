@@ -69,7 +69,8 @@ class ClusterSearch(Search):
                 raise BudgetEnded
 
     def _measure_pair(self, members: Members) -> None:
-        arm, log = self._arm_of_next_pair(members), self._log
+        arm = self._arm_of_next_pair(members)
+        log = self._log
         if arm is None:
             return
         if not log.affords(log.baseline, arm):
@@ -98,5 +99,6 @@ class ClusterSearch(Search):
 
     def _prices(self) -> Prices:
         """Return prices by the time of nodes, of which there is as much as nodes."""
-        prices, nodes = super()._prices(), max(self._engine.fleet.count, 1)
+        prices = super()._prices()
+        nodes = max(self._engine.fleet.count, 1)
         return replace(prices, budget_s=nodes * prices.budget_s, left_s=nodes * prices.left_s)

@@ -48,7 +48,8 @@ def run_in_a_job(text: str, gpus: int) -> int | None:
 
     Ctrl-C interrupts it there; whatever happens, no job is left.
     """
-    options, given = options_of(text), allocation()
+    options = options_of(text)
+    given = allocation()
     if given is not None and given.here is not None:
         return None
     lacks = "command srun was not found" if shutil.which("srun") is None else ""
@@ -89,7 +90,8 @@ def nodes(text: str, count: int, gpus: int, folder: Path) -> tuple[list[CommandN
 
     In a job that somebody else asked for these are its nodes, `count` (0: all) of them at most.
     """
-    given, options = allocation(), options_of(text)
+    given = allocation()
+    options = options_of(text)
     if given is None:
         raise UsageError("--on slurm runs on a node of Slurm only.")
     here = CommandNode(

@@ -40,16 +40,21 @@ def parts(a: Side, b: Side) -> tuple[str, list[PartChange]]:
     # Both measured the same branches, and both or neither by a profiler window.
     same = known[0] == known[1] and profiled[0] == profiled[1]
     if Shares() not in shares and (same or not phases):
-        kind, old, new = "branches", asdict(shares[0]), asdict(shares[1])
+        kind = "branches"
+        old = asdict(shares[0])
+        new = asdict(shares[1])
         names = list(SHARE_LABELS)
     elif phases:
-        kind, names = "phases", list(PHASE_LABELS)
-        old, new = _phases(a.report), _phases(b.report)
+        kind = "phases"
+        names = list(PHASE_LABELS)
+        old = _phases(a.report)
+        new = _phases(b.report)
     else:
         return "none", []
     changes = []
     for name in names:
-        a_s, b_s = a.cost_s(old[name]), b.cost_s(new[name])
+        a_s = a.cost_s(old[name])
+        b_s = b.cost_s(new[name])
         change_s = None if a_s is None or b_s is None else b_s - a_s
         if a_s is not None or b_s is not None:
             changes.append(PartChange(name=name, a_s=a_s, b_s=b_s, change_s=change_s))
@@ -86,10 +91,13 @@ def operators(a: Report, b: Report) -> list[OperatorChange]:
     shorter_s = min(a.trace.step_s or 0.0, b.trace.step_s or 0.0)
     changes = []
     for name in {**listed[0], **listed[1]}:
-        old, new = listed[0].get(name), listed[1].get(name)
+        old = listed[0].get(name)
+        new = listed[1].get(name)
         host_s = (new.self_s if new else 0.0) - (old.self_s if old else 0.0)
         device_s = ((new and new.device_s) or 0.0) - ((old and old.device_s) or 0.0)
-        change_s, kind, recounted = max(host_s, device_s, key=abs), "changed", False
+        change_s = max(host_s, device_s, key=abs)
+        kind = "changed"
+        recounted = False
         if old is None:
             kind = "newly listed" if len(listed[0]) >= LISTED_OPERATORS else "new"
         elif new is None:
@@ -147,7 +155,8 @@ def _could_show(side: Side, other: Side, finding: Finding) -> bool:
 
 def _pairs(a: Side, b: Side) -> list[tuple[Finding | None, Finding | None]]:
     """Return findings of the same check, the nearest to each other first: an edit moves lines."""
-    old, new = list(a.report.diagnosis.findings), list(b.report.diagnosis.findings)
+    old = list(a.report.diagnosis.findings)
+    new = list(b.report.diagnosis.findings)
     pairs: list[tuple[Finding | None, Finding | None]] = []
     same: list[Callable[[str], str]] = [str, lambda x: x.rpartition(":")[0], lambda _: ""]
     for of in same:  # the line, the file, or anywhere
@@ -169,8 +178,10 @@ def _place(finding: Finding, side: Side) -> str:
 def _change(kind: str, old: Finding, new: Finding, a: Side, b: Side) -> FindingChange:
     """Return a change; `kind` says which of the findings is there."""
     check = catalogue.checks().get(new.check)  # a report may name a check of another version
-    a_s, b_s = a.cost_s(old.share_of_step), b.cost_s(new.share_of_step)
-    in_a, in_b = kind != "new", kind != "gone"
+    a_s = a.cost_s(old.share_of_step)
+    b_s = b.cost_s(new.share_of_step)
+    in_a = kind != "new"
+    in_b = kind != "gone"
     return FindingChange(
         check=new.check,
         change=kind,

@@ -41,7 +41,8 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     weaknesses = list(doubts(first, second, interval))
     if reasons:
         told = _not_the_same(reasons, first, second)
-        answer, interval = "not comparable", None
+        answer = "not comparable"
+        interval = None
     elif answer in ("same", "unclear"):
         told = _no_change(answer, first, second, interval, changes, load)
     else:
@@ -96,7 +97,8 @@ def _change(
     findings: list[FindingChange],
 ) -> str:
     """Return how much slower or faster B is, and where the change lies."""
-    change_s, ratio_of_times = b.time.step_s - a.time.step_s, b.time.step_s / a.time.step_s
+    change_s = b.time.step_s - a.time.step_s
+    ratio_of_times = b.time.step_s / a.time.step_s
     times = _from_to(seconds(a.time.step_s), seconds(b.time.step_s))
     head = f"B is {_times(ratio_of_times)} per step ({times})"
     if interval is not None:

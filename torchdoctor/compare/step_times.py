@@ -84,7 +84,8 @@ def verdict(a: Side, b: Side, interval: Interval | None, load: str | None) -> st
 
 
 def _within_spread(side: Side, other: Side) -> bool:
-    low_s, high_s = other.time.low_s, other.time.high_s
+    low_s = other.time.low_s
+    high_s = other.time.high_s
     return low_s is not None and high_s is not None and low_s <= side.time.step_s <= high_s
 
 
@@ -101,7 +102,8 @@ def other_load(a: Side, b: Side) -> str | None:
 
 def _time(report: Report, name: str, profiled: bool) -> StepTime:
     """Return the step's time; for a run beside a trace that of its profiled steps."""
-    trace, time = report.trace, report.baseline.step_time_s
+    trace = report.trace
+    time = report.baseline.step_time_s
     if profiled and not is_trace(report) and trace is not None and trace.step_times_s:
         time = StepTime.of(trace.step_times_s)
     if time is None or not (math.isfinite(time.median) and time.median > 0):
@@ -117,7 +119,9 @@ def _time(report: Report, name: str, profiled: bool) -> StepTime:
 def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> Side:
     median = f" (median {seconds(time.median)})" if by_mean else ""
     basis = f"{'mean' if by_mean else 'median'} of {counted(time.steps, 'step')}{median}"
-    mean_s, steps, rate = time.mean or time.median, report.steps, report.baseline.samples_per_s
+    mean_s = time.mean or time.median
+    steps = report.steps
+    rate = report.baseline.samples_per_s
     samples = steps.samples_per_step if steps is not None else None
     if not samples and rate and report.baseline.step_time_s is not None:
         samples = rate * report.baseline.step_time_s.deciding
@@ -165,5 +169,6 @@ def _by_launches(a: Side, b: Side) -> tuple[Side, Side, Interval | None]:
 
 def same_batch(a: Side, b: Side) -> bool:
     """Return True if steps train on as many samples, but for short last batches, or unknown."""
-    old, new = a.time.samples_per_step, b.time.samples_per_step
+    old = a.time.samples_per_step
+    new = b.time.samples_per_step
     return old is None or new is None or 0.97 < old / new < 1.03

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from torchdoctor.compare.step_times import Side, same_batch
+from torchdoctor.reports.remarks import FILES
 from torchdoctor.words import Interval, Report
 from torchdoctor.words.comparison import Difference
 from torchdoctor.words.figures import counted, seconds
@@ -16,7 +17,8 @@ _OTHERWISE = 1.2  # times as long: its milliseconds do not add up to the step th
 
 def environment(a: Report, b: Report) -> list[Difference]:
     """Return versions and devices that both name and that differ."""
-    old, new = a.environment, b.environment
+    old = a.environment
+    new = b.environment
     named: list[tuple[str, str | None, str | None]] = [
         ("GPU", _gpus(a), _gpus(b)),
         ("CPU", old.cpu, new.cpu),
@@ -62,7 +64,8 @@ def workload(a: Side, b: Side) -> list[Difference]:
 
 def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> list[str]:
     """Return what makes the two no versions of one workload; `differences` are of `environment`."""
-    reasons, runs = [], not (a.is_trace or b.is_trace)
+    reasons = []
+    runs = not (a.is_trace or b.is_trace)
     old, new = (side.report.workload for side in (a, b))
     names = script_name(old.command), script_name(new.command)
     same_file = old.script_sha256 and old.script_sha256 == new.script_sha256
@@ -94,7 +97,7 @@ def doubts(a: Side, b: Side, interval: Interval | None) -> Iterator[str]:
     for label, side in both:
         if side.report.interrupted:
             yield f"{label} was interrupted: the measurements after that are missing."
-        yield from (f"{label}: {x}" for x in side.report.beware if "cut off" in x)
+        yield from (f"{label}: {x.sentence}" for x in side.report.remarks if x.fact in FILES)
     versions = a.report.torchdoctor_version, b.report.torchdoctor_version
     if all(versions) and versions[0] != versions[1]:
         yield (

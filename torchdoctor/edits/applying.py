@@ -171,7 +171,9 @@ def _patched(text: str, parts: Sequence[str], exactly: bool) -> str | None:
 
     `parts`: first line, number of lines and text of each. If not `exactly`, they may have moved.
     """
-    lines, whole, done = lines_of(text), list[str](), 0
+    lines = lines_of(text)
+    whole = list[str]()
+    done = 0
     for begin, number, hunk in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         body: list[str] = []
         for line in lines_of(hunk):

@@ -52,7 +52,8 @@ def _on_lines_of_their_own(
     program: Program, call: cst.Call, added: Sequence[str]
 ) -> list[Replaced]:
     """Return the changes that give each argument a line, those that are added included."""
-    code, spans = program.code, [program.span(given) for given in call.args]
+    code = program.code
+    spans = [program.span(given) for given in call.args]
     line = code[code.rfind("\n", 0, spans[0][0]) + 1 : spans[0][0]]
     newline = program.module.default_newline
     outer = newline + line[: len(line) - len(line.lstrip())]
@@ -106,7 +107,8 @@ def _added(program: Program, call: cst.Call, texts: Sequence[str]) -> Replaced:
 def _dropped(program: Program, call: cst.Call, first: int, last: int) -> Replaced:
     """Return the change that takes arguments away; a line of its own goes with its comment."""
     code = program.code
-    start, end = program.span(call.args[first])[0], program.span(call.args[last])[1]
+    start = program.span(call.args[first])[0]
+    end = program.span(call.args[last])[1]
     begin = code.rfind("\n", 0, start) + 1
     rest = _REST_OF_LINE.match(code, end)
     if rest and not code[begin:start].strip():

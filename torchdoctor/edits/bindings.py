@@ -88,7 +88,8 @@ class Bindings:
         """Return True if of one compound statement the part with a node runs before a block."""
         if node is statement:
             return True  # `for model in models:`
-        of_node, of_block = self._part(node, statement), self._part(block, statement)
+        of_node = self._part(node, statement)
+        of_block = self._part(block, statement)
         if not any(isinstance(x, cst.IndentedBlock) for x in of_node):
             return True  # in its head: `with made() as model:`
         first = getattr(statement, "body", None)

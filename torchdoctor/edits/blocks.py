@@ -118,7 +118,8 @@ def scaled_step(program: Program, edit: ScaledStepEdit) -> Changes | None:
     between = block.body[number + 1 : stepped]
     if any(matchers.findall(x, _LEAVES) for x in between):
         return None
-    name, scaler = source_of(owner), edit.scaler
+    name = source_of(owner)
+    scaler = edit.scaler
     changes = [
         *_through(program, block.body[number], loss, f"{scaler}.scale(", ").backward()"),
         *_through(program, block.body[stepped], owner, f"{scaler}.step(", ")"),

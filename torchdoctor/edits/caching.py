@@ -20,6 +20,7 @@ def {0}({1}, {2}):
         samples[key] = copy.deepcopy(made)
     return copy.deepcopy(samples[key])
 """
+_UNLIKE = re.compile(r"rand|seed|shuffle|dropout|perm|uniform|normal_|time|open|read|grad|numpy")
 
 
 def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> Changes | None:
@@ -61,9 +62,6 @@ def _changes_later(program: Program, owner: cst.ClassDef, changed: tuple[str, ..
     own = [x for x in owner.body.body if x not in begin]
     read = {x for each in own for x in Syntax(each).of(cst.Attribute)} - later
     return bool({*changed, *(x.attr.value for x in later)} & {x.attr.value for x in read})
-
-
-_UNLIKE = re.compile(r"rand|seed|shuffle|dropout|perm|uniform|normal_|time|open|read|grad|numpy")
 
 
 def with_kept_results(program: Program, edit: KeptResultEdit) -> Changes | None:

@@ -110,7 +110,8 @@ def _may_become(earlier: LoaderFacts, loader: LoaderFacts) -> bool:
     if (earlier.dataset_cls, earlier.dataset_length) != (loader.dataset_cls, loader.dataset_length):
         return False
     for known in ("batch_size", "shuffles"):
-        before, after = getattr(earlier, known), getattr(loader, known)
+        before = getattr(earlier, known)
+        after = getattr(loader, known)
         if before is not None and after is not None and before != after:
             return False
     return True

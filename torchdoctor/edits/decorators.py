@@ -62,7 +62,8 @@ class _Calls:
 
     def may_train(self, function: cst.FunctionDef) -> bool:
         """Return True if gradients may be needed in a function, or in what it leads to here."""
-        waiting, visited = [function], {function}
+        waiting = [function]
+        visited = {function}
         while waiting:
             current = waiting.pop()
             if any(self._trains_or_unknown(call) for call in Syntax(current).calls()):
@@ -90,7 +91,8 @@ class _Calls:
         return attribute.attr.value in ("train", "eval") and owner in self.models
 
     def _trains_or_unknown(self, call: cst.Call) -> bool:
-        name, called = last_name(call.func), call.func
+        name = last_name(call.func)
+        called = call.func
         if name in _TRAINS:
             return True
         root: cst.CSTNode = called

@@ -109,7 +109,8 @@ def _file_diff(path: Path, before: str, after: str, folder: Path) -> str:
         name = path.resolve().relative_to(folder.resolve()).as_posix()
     except ValueError:
         name = path.as_posix().lstrip("/")
-    old, new = _header_name(f"a/{name}"), _header_name(f"b/{name}")
+    old = _header_name(f"a/{name}")
+    new = _header_name(f"b/{name}")
     head = f"diff --git {old} {new}\n".replace("\t", "")
     head += f"index {blob_id(before)}..{blob_id(after)}\n"
     lines = difflib.unified_diff(lines_of(before), lines_of(after), old, new)

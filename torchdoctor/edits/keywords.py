@@ -22,7 +22,8 @@ def with_keyword_set(
 
     `beside`: what other edits change, which may be the number that this argument needs.
     """
-    asked, call = edit, call_of(program, edit)
+    asked = edit
+    call = call_of(program, edit)
     if call is None:
         return None
     needed = argument(call, edit.needs or "")
@@ -94,7 +95,8 @@ def argument_of(program: Program, edit: KeywordEdit) -> cst.BaseExpression | Non
 
 def origin_of(program: Program, edit: KeywordEdit) -> str | None:
     """Return where the argument comes from, as source: "**options", "config.num_workers"."""
-    value, call = argument_of(program, edit), call_of(program, edit)
+    value = argument_of(program, edit)
+    call = call_of(program, edit)
     if value is not None:
         return source_of(value) if is_computed(program, value) else None
     given = call.args if call else ()

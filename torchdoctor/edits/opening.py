@@ -24,7 +24,8 @@ def opened_once(program: Program, edit: OpenedOnceEdit) -> Changes | None:
     function = program.innermost(program.of(cst.FunctionDef), edit.line)
     if call is None or function is None or _NAME in program.code:
         return None
-    path, head = source_of(call.args[0].value), last_import(program.module.body)
+    path = source_of(call.args[0].value)
+    head = last_import(program.module.body)
     made = [program.full_name(x.func) for x in Syntax(call.args[0].value).calls()]
     if head is None or not all(name in _PATHS for name in made):
         return None
@@ -50,7 +51,8 @@ def opened_once(program: Program, edit: OpenedOnceEdit) -> Changes | None:
 
 def _opens(program: Program, call: cst.Call) -> bool:
     """Return True if a call opens a file to read it, given by its path and constants."""
-    name, rest = program.full_name(call.func), call.args[1:]
+    name = program.full_name(call.func)
+    rest = call.args[1:]
     if not call.args or call.args[0].star or call.args[0].keyword is not None:
         return False
     if name == "lmdb.open":
@@ -72,7 +74,8 @@ def _in_place(
     program: Program, call: cst.Call, function: cst.FunctionDef, code: str
 ) -> Changes | None:
     """Return what puts other code in place of the call, without what closes its result."""
-    item, assign = program.parents[call], program.parents[call]
+    item = program.parents[call]
+    assign = program.parents[call]
     if isinstance(item, cst.WithItem):
         statement = program.parents[item]
         name = item.asname.name if item.asname is not None else None

@@ -160,7 +160,9 @@ def _dest(call: cst.Call) -> str:
 
 def _command(option: cst.Call, edit: KeywordEdit) -> list[str] | None:
     """Return the command with an option's (last) value changed; None if it does not give it."""
-    own, words, changed = _names(option), list(edit.command), None
+    own = _names(option)
+    words = list(edit.command)
+    changed = None
     for number, word in enumerate(words[: words.index("--")] if "--" in words else words):
         name, equals, _ = word.partition("=")
         if name in own and equals:
@@ -176,7 +178,8 @@ def _command(option: cst.Call, edit: KeywordEdit) -> list[str] | None:
 
 
 def _default_changed(program: Program, option: cst.Call, value: str) -> Changes | None:
-    kind, old = argument(option, "type"), argument(option, "default")
+    kind = argument(option, "type")
+    old = argument(option, "default")
     if old is None or argument(option, "action") is not None or not value.isdigit():
         return None
     number = isinstance(old, cst.Name) and kind is not None and last_name(kind) in _CONVERTS

@@ -27,6 +27,7 @@ _LIBRARIES = frozenset({"datetime", "math", "multiprocessing", "numpy", "psutil"
 _MACHINE = frozenset({"os.cpu_count", "os.process_cpu_count", "os.sched_getaffinity"})
 _OUTSIDE = frozenset({"__import__", "eval", "exec", "getattr", "globals", "input", "open", "vars"})
 _READS = re.compile(r"\.(load|read|from)")
+_EVERY_NAME = ("exec", "globals", "locals")
 
 
 def _bindings(program: Program, name: cst.CSTNode) -> list[BaseAssignment]:
@@ -175,7 +176,8 @@ def is_computed(program: Program, value: cst.BaseExpression) -> bool:
     bound |= {x.name.value for x in (*program.of(cst.Param), *program.scopes)}
     known = ({*dir(builtins)} - _OUTSIDE | {*keyword.kwlist}) - bound
     for name in _NAME.findall(_STRING.sub("", source_of(value))):
-        full, root = program.full_name(name), name.split(".")[0]
+        full = program.full_name(name)
+        root = name.split(".")[0]
         library = full in _MACHINE or (
             full.split(".")[0] in _LIBRARIES and not _READS.search(full) and root not in bound
         )
@@ -206,9 +208,6 @@ def constant_changed(program: Program, value: cst.Name, edit: KeywordEdit) -> Ch
     if shared or any(reference.node is not value for reference in bound[0].references):
         return [Replaced(*program.span(value), edit.value)]
     return [Replaced(*program.span(assign.value), edit.value)]
-
-
-_EVERY_NAME = ("exec", "globals", "locals")
 
 
 def _is_started(file: str, command: Sequence[str]) -> bool:

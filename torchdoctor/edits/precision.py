@@ -66,7 +66,8 @@ def cast_batch(program: Program, edit: BatchCastEdit) -> Changes | None:
     loops = [x for x in program.of(cst.For) if program.line(x) == edit.line]
     if len(loops) != 1 or not isinstance(loops[0].body, cst.IndentedBlock):
         return None
-    block, body = loops[0].body, loops[0].body.body
+    block = loops[0].body
+    body = loops[0].body.body
     casts = ", ".join(f"{name}.float()" for name in edit.names)
     added = cst.parse_statement(f"{', '.join(edit.names)} = {casts}")
     text = matchers.SimpleStatementLine(body=[matchers.Expr(value=matchers.SimpleString())])

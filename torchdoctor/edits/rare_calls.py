@@ -58,7 +58,8 @@ def _moved(program: Program, block: Block, number: int) -> Changes | None:
     names = [x.target.value for x in assign.targets if isinstance(x.target, cst.Name)]
     if len(names) != 1 or len(assign.targets) != 1 or not isinstance(block, cst.IndentedBlock):
         return None
-    name, scope = names[0], _function(program, block)
+    name = names[0]
+    scope = _function(program, block)
     readers = [x for x in Syntax(scope).of(cst.Name) if x.value == name]
     readers = [x for x in readers if x is not assign.targets[0].target]
     places = [n for n, x in enumerate(block.body) if set(Syntax(x).of(cst.Name)) & set(readers)]
@@ -130,7 +131,8 @@ def _every(program: Program, block: Block, number: int, every: int) -> Changes |
 def _counter(loop: cst.For | cst.While) -> str | None:
     """Return the name that goes up by one in each pass of a loop."""
     if isinstance(loop, cst.For):
-        target, iterated = loop.target, loop.iter
+        target = loop.target
+        iterated = loop.iter
         if isinstance(iterated, cst.Call) and last_name(iterated.func) == "range":
             return target.value if isinstance(target, cst.Name) else None
         counts = isinstance(iterated, cst.Call) and last_name(iterated.func) == "enumerate"

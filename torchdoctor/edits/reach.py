@@ -21,7 +21,8 @@ def project_folder(folder: str) -> Path:
 
     `folder`: as the report names it.
     """
-    here, there = Path.cwd().resolve(), _resolved(Path(folder))
+    here = Path.cwd().resolve()
+    there = _resolved(Path(folder))
     if not (here.is_relative_to(there) or there.is_relative_to(here)):
         raise UsageError(f"The run measured the files in {folder}: call this there.")
     return there
@@ -50,7 +51,8 @@ def check_place(path: Path) -> Path:
 
     It lies at or below the current folder or in its repository, and has the name of a source.
     """
-    real, reach = _resolved(path), _reach()
+    real = _resolved(path)
+    reach = _reach()
     if not real.is_relative_to(reach):
         raise UsageError(_outside(real, reach))
     inside = [part.casefold() for part in real.relative_to(reach).parts]

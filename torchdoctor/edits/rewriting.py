@@ -29,6 +29,8 @@ from torchdoctor.edits.syntax import LED, Block, Program
 
 _MARK = "\ufeff"  # of a file's byte order; LibCST drops it
 _BEHIND, _BEFORE, _IN_PLACE = range(3)  # of what is written at one offset, in this order
+_USUAL = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+_WITHOUT_BLOCKS = (cst.SimpleStatementLine, cst.BaseExpression, cst.Parameters, cst.EmptyLine)
 
 
 def rewritten(program: Program, changes: Iterable[Change]) -> str:
@@ -68,9 +70,6 @@ def _of_arguments(program: Program, changes: Sequence[Change]) -> list[TextChang
     return texts
 
 
-_USUAL = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-
-
 def _usual(argument: tuple[str, str]) -> tuple[int, str]:
     """Return a sorting key: a loader's arguments as its signature has them, others by name."""
     name, _ = argument
@@ -87,7 +86,8 @@ def _with_texts(code: str, changes: Sequence[TextChange]) -> str:
         pieces.append((change.start, _BEFORE, rank, change.start, change.before))
         pieces.append((change.end, _BEHIND, -rank, change.end, change.behind))
     pieces += [(x.start, _IN_PLACE, 0, x.end, x.text) for x in changes if isinstance(x, Replaced)]
-    written, done = [], 0
+    written = []
+    done = 0
     for start, _, _, end, text in sorted(pieces):
         written += [code[done:start], text]
         done = max(done, end)
@@ -125,7 +125,8 @@ class _Plan:
 
     def made(self, body: Sequence[cst.CSTNode]) -> tuple[list[cst.CSTNode], list[cst.EmptyLine]]:
         """Return the statements of the block, and comments that were above its last ones."""
-        statements, removed = list(body), set(self.removed)
+        statements = list(body)
+        removed = set(self.removed)
         if len(removed) == len(statements):
             statements[0] = statements[0].with_changes(body=[cst.Pass()])
             removed.remove(0)
@@ -142,7 +143,8 @@ class _Plan:
         """Return the statements from `first` to `end`, under the contexts that lie within."""
         written: list[cst.CSTNode] = []
         comments: list[cst.EmptyLine] = []
-        waiting, number = list(wraps), first
+        waiting = list(wraps)
+        number = first
         while number < end:
             written += _in_block(self.before[number], written, body[number])
             if waiting and waiting[0].first == number:
@@ -245,9 +247,6 @@ def _under(context: str, inside: Sequence[cst.CSTNode]) -> cst.With:
     item = cst.WithItem(item=cst.parse_expression(context))
     block = cst.IndentedBlock([]).with_changes(body=body)
     return cst.With(items=[item], body=block, leading_lines=lines)
-
-
-_WITHOUT_BLOCKS = (cst.SimpleStatementLine, cst.BaseExpression, cst.Parameters, cst.EmptyLine)
 
 
 class _Blocks(cst.CSTVisitor):

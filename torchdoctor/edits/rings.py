@@ -56,10 +56,12 @@ def _made(program: Program, name: str) -> tuple[cst.Assign, cst.Call] | None:
             assigns.append(assign)
     if len(assigns) != 1 or len(assigns[0].targets) != 1:
         return None
-    assign, value = assigns[0], assigns[0].value
+    assign = assigns[0]
+    value = assigns[0].value
     if not isinstance(value, cst.Call) or program.full_name(value.func) != _DEQUE:
         return None
-    line, around = program.parents[assign], list(program.around(assign))
+    line = program.parents[assign]
+    around = list(program.around(assign))
     first = next((x for x in around if isinstance(x, cst.FunctionDef)), None)
     if first is None or first.name.value != "__init__" or any(x.star for x in value.args):
         return None
@@ -69,7 +71,8 @@ def _made(program: Program, name: str) -> tuple[cst.Assign, cst.Call] | None:
 
 def _use(program: Program, use: cst.Attribute) -> Changes | None:
     """Return what becomes of one use of the field; None where it is no use that is known."""
-    code, above = source_of(use), program.parents[use]
+    code = source_of(use)
+    above = program.parents[use]
     if source_of(use.value) != "self":
         return None
     if isinstance(above, cst.Attribute):
@@ -100,7 +103,8 @@ def _append(program: Program, use: cst.Attribute, method: cst.Attribute) -> Chan
     given = [x for x in getattr(call, "args", ()) if not x.star and x.keyword is None]
     if len(given) != 1:
         return None
-    code, value = source_of(use), source_of(given[0].value)
+    code = source_of(use)
+    value = source_of(given[0].value)
     ring = cst.parse_statement(
         f"if len({code}) < {code}_size:\n"
         f"    {code}.append({value})\n"
@@ -120,7 +124,8 @@ def _subscript(program: Program, use: cst.Attribute, above: cst.Subscript) -> Ch
     """Return the change of `self.memory[i]`, which is only read."""
     if above.value is not use or len(above.slice) != 1 or above in program.targets:
         return None
-    index, code = above.slice[0].slice, source_of(use)
+    index = above.slice[0].slice
+    code = source_of(use)
     if not isinstance(index, cst.Index) or not isinstance(index.value, cst.Name):
         return None
     if isinstance(program.parents[above], cst.Del):

@@ -110,7 +110,8 @@ def _own_changed(
         if isinstance(line, (cst.For, cst.While)) or len(own) != 1:
             return None
         if _setting(program, line) == setting:
-            old, new = _value(line), _value(added)
+            old = _value(line)
+            new = _value(added)
             if old is None or new is None or is_computed(program, old):
                 return None
             return [Replaced(*program.span_with_brackets(old), source_of(new))]

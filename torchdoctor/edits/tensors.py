@@ -181,7 +181,8 @@ def _needs_no_number(program: Program, use: cst.Name) -> bool:
 
 def _kept(line: cst.SimpleStatementLine, name: str) -> cst.BaseExpression | None:
     """Return what the statement adds to the name, or appends to it."""
-    statement, call = line.body[0], called(line)
+    statement = line.body[0]
+    call = called(line)
     if isinstance(statement, cst.AugAssign):
         adds = isinstance(statement.operator, cst.AddAssign)
         return statement.value if adds and source_of(statement.target) == name else None
@@ -207,9 +208,11 @@ def _learned_from(scope: cst.Module | cst.FunctionDef, name: str) -> bool:
     for function in syntax.of(cst.FunctionDef) if isinstance(scope, cst.Module) else ():
         mention = rf"(?<!\w){function.name.value}(?!\w)"
         made_of += [(mention, source_of(x)) for x in Syntax(function).of(cst.Return)]
-    known, size = {_mention(name)}, 0
+    known = {_mention(name)}
+    size = 0
     while len(known) > size:
-        size, mentions = len(known), re.compile("|".join(known))
+        size = len(known)
+        mentions = re.compile("|".join(known))
         known |= {mention for mention, code in made_of if mentions.search(code)}
     return any(mentions.search(source_of(x)) for x in syntax.calls(*_BACKWARD))
 

@@ -27,7 +27,8 @@ def around_forward(recording: Recording, context: str) -> list[Edit]:
     models = {model.ident: model for model in training_models(recording)}
     edits: dict[tuple[str, int], WithEdit] = {}
     for training_pass in recording.main.passes:
-        model, meeting = models.get(training_pass.model), _meeting(training_pass)
+        model = models.get(training_pass.model)
+        meeting = _meeting(training_pass)
         if model is None or meeting is None:
             return []
         forward, callee, before = meeting
@@ -62,7 +63,8 @@ def _meeting(training_pass: TrainingPass) -> tuple[Location, str, int] | None:
 
 def with_scaler(recording: Recording) -> list[Edit]:
     """Return edits that add a gradient scaler; [] where there are several models or optimizers."""
-    models, backward = _trained(recording), recording.main.flags.backward_location
+    models = _trained(recording)
+    backward = recording.main.flags.backward_location
     if len(models) != 1 or len(recording.main.optimizers) > 1 or backward is None:
         return []
     device = models[0].device.partition(":")[0]

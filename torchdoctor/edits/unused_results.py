@@ -96,7 +96,8 @@ def holds_collectives(files: list[str], function: str) -> bool:
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, _Function):
             defined.setdefault(node.name, []).append(node)
-    visited, open_names = {function}, [function]
+    visited = {function}
+    open_names = [function]
     while open_names:
         for body in defined.get(open_names.pop(), ()):
             called = {_name(x.func) for x in ast.walk(body) if isinstance(x, ast.Call)}

@@ -74,7 +74,8 @@ class PaddingGain:
     @property
     def text(self) -> str:
         """Such as "columns 50257 -> 50304: 1.31x (1.25 to 1.38) measured alone, aten::mm of ..."""
-        product, gain = self.product, self.speedup
+        product = self.product
+        gain = self.speedup
         return (
             f"{', '.join(product.padded)}: {gain.estimate:.2f}x "
             f"({gain.low:.2f} to {gain.high:.2f}) measured alone, "
@@ -84,12 +85,14 @@ class PaddingGain:
 
 def padding_gains(recording: Recording) -> list[PaddingGain]:
     """Return the gain of every product that was timed padded, in pairs; the largest first."""
-    steps, gains = recording.steps, []
+    steps = recording.steps
+    gains = []
     for product in recording.main.padded_products:
         logs = [math.log(ratio) for ratio in product.speedups if ratio > 0]
         if len(logs) < 2:
             continue
-        mean, degrees = fmean(logs), len(logs) - 1
+        mean = fmean(logs)
+        degrees = len(logs) - 1
         half = t_quantile(0.975, degrees) * stdev(logs) / math.sqrt(len(logs))
         low, estimate, high = (math.exp(mean + half * side) for side in (-1, 0, 1))
         saved_s = product.calls_per_step * product.alone_s * (1.0 - 1.0 / estimate)

@@ -14,7 +14,8 @@ def start_s(recording: Recording) -> float:
 
     Workers that each epoch starts again are another cost, with a cure of its own.
     """
-    steps, loaders = recording.steps, training_loaders(recording)
+    steps = recording.steps
+    loaders = training_loaders(recording)
     if steps is None or not loaders:
         return 0.0
     if loaders[0].num_workers and not loaders[0].persistent_workers:

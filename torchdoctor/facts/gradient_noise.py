@@ -37,7 +37,8 @@ class NoiseScale:
 
 def noise_scale(recording: Recording) -> NoiseScale | None:
     """Return the scale where it was analysed; None: clipped, or of several losses."""
-    steps, main = recording.steps, recording.main
+    steps = recording.steps
+    main = recording.main
     if steps is None or not steps.samples_per_step or main.flags.clip_calls:
         return None
     if steps.optimizers_per_step != 1 or steps.optimizer_steps_per_step <= 0:

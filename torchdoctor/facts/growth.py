@@ -27,7 +27,8 @@ def times_at_end(recording: Recording, growth: StepGrowth) -> tuple[float | None
 
     None: how many steps an epoch has is not known, or the measured ones were of several epochs.
     """
-    steps, observed = growth.anew_every or _epoch_steps(recording), recording.steps
+    steps = growth.anew_every or _epoch_steps(recording)
+    observed = recording.steps
     if steps is None or observed is None:
         return None, None
     before = 0 if growth.anew_every is not None else observed.warmup_steps
@@ -40,10 +41,12 @@ def times_at_end(recording: Recording, growth: StepGrowth) -> tuple[float | None
 
 def _epoch_steps(recording: Recording) -> int | None:
     """Return the batches of an epoch of the training loader; None: they are not known."""
-    loaders, steps = training_loaders(recording), recording.steps
+    loaders = training_loaders(recording)
+    steps = recording.steps
     if not loaders or steps is None or steps.boundary.kind != "loader":
         return None
-    length, size = loaders[0].dataset_length, loaders[0].batch_size
+    length = loaders[0].dataset_length
+    size = loaders[0].batch_size
     return math.ceil(length / size) if length and size else None
 
 

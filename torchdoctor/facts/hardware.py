@@ -50,7 +50,8 @@ def low_precision(recording: Recording) -> str | None:
 
 def capped_simd(recording: Recording) -> dict[str, str]:
     """Return the variables that hold vector instructions below those of the CPU, with values."""
-    features, given = recording.environment.cpu_features, recording.main.flags.environment
+    features = recording.environment.cpu_features
+    given = recording.main.flags.environment
     return {
         name: given[name]
         for name, levels in _SIMD.items()

@@ -85,8 +85,10 @@ def sampled_share(recording: Recording, rows: Iterable[StackSample]) -> float:
 
     Long calls into C let fewer samples be taken, so phases count by the clock where it knows them.
     """
-    stacks, steps = recording.main.stacks, recording.steps
-    everything, wanted = _by_phase(stacks), _by_phase(rows)
+    stacks = recording.main.stacks
+    steps = recording.steps
+    everything = _by_phase(stacks)
+    wanted = _by_phase(rows)
     total = sum(everything.values())
     if not total:
         return 0.0

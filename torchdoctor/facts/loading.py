@@ -32,7 +32,8 @@ def waiting_loader(recording: Recording) -> LoaderFacts | None:
 
     The wait where a pass begins is of its start, and says nothing of samples.
     """
-    loaders, wait = training_loaders(recording), data_wait_share(recording)
+    loaders = training_loaders(recording)
+    wait = data_wait_share(recording)
     if not loaders or wait is None or wait < _LEAST_WAIT or workers_keep_up(recording):
         return None
     return None if _waits_for_starts(recording, loaders[0]) else loaders[0]
@@ -60,8 +61,10 @@ def sample_time(loader: LoaderFacts) -> list[Evidence]:
 
 def untold_wait(recording: Recording) -> str | None:
     """Return why a fetch of little CPU time may have waited for a CPU alone; None: it did not."""
-    share, sensors = loader_cpu_share(recording), recording.sensors
-    cpus, loaders = recording.environment.cpus, training_loaders(recording)
+    share = loader_cpu_share(recording)
+    sensors = recording.sensors
+    cpus = recording.environment.cpus
+    loaders = training_loaders(recording)
     load = much_load(sensors.other_load_cpus, cpus)
     if share is None or share >= MOSTLY_WAITING or load is None:
         return None
@@ -79,7 +82,8 @@ def untold_wait(recording: Recording) -> str | None:
 
 def queued_share(recording: Recording) -> float | None:
     """Return which part of a fetch's CPU time was the queue for a CPU; None: hardly any."""
-    loaders, sensors = training_loaders(recording), recording.sensors
+    loaders = training_loaders(recording)
+    sensors = recording.sensors
     queued = loaders[0].sample_queue_share if loaders else None
     if loaders and loaders[0].num_workers:
         could = min(loaders[0].num_workers, max(recording.environment.cpus, 1.0))
@@ -93,8 +97,10 @@ def least_step_s(recording: Recording) -> float | None:
     The CPUs share what samples and training take. Training, which takes the batches over, counts as
     one CPU's work, the least that it takes; on a GPU not at all, as the host mostly waits for it.
     """
-    steps, cpus = recording.steps, recording.environment.usable_cpus
-    loaders, busy = training_loaders(recording), loader_cpu_share(recording)
+    steps = recording.steps
+    cpus = recording.environment.usable_cpus
+    loaders = training_loaders(recording)
+    busy = loader_cpu_share(recording)
     if steps is None or busy is None or cpus is None or loaders[0].num_workers:
         return None
     waits_s = steps.data_wait_s + steps.loader_start_s
@@ -104,7 +110,8 @@ def least_step_s(recording: Recording) -> float | None:
 
 def making_s(recording: Recording, loader: LoaderFacts) -> float | None:
     """Return the seconds in which the training process could make a batch; None: not known."""
-    steps, busy = recording.steps, recording.sensors.workers_cpus
+    steps = recording.steps
+    busy = recording.sensors.workers_cpus
     check = recording.main.sample_check
     times = [] if steps is None or busy is None else [busy * steps.mean_s]
     # A sample that waits for a file server computes nothing: what samples took there counts too.
@@ -115,7 +122,8 @@ def making_s(recording: Recording, loader: LoaderFacts) -> float | None:
 
 def fewest(recording: Recording, loader: LoaderFacts) -> int:
     """Return the fewest workers that would still keep up; 1 where that is not known."""
-    steps, own_s = recording.steps, making_s(recording, loader)
+    steps = recording.steps
+    own_s = making_s(recording, loader)
     if steps is None or own_s is None:
         return 1
     return max(math.ceil(own_s / max(steps.mean_s - steps.data_wait_s, 1e-6) - _WHOLE), 1)

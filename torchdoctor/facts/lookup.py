@@ -25,6 +25,14 @@ _LONG = 0.2  # of a step: what holds the host for less explains little
 # Phases in which the host launches work of the GPU.
 _LAUNCHING = frozenset(("forward_s", "backward_s", "optimizer_s", "evaluation_s"))
 _OTHER_WAIT = 0.10  # between the shares that wait for data
+_SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block
+_CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
+_PRODUCT = re.compile(
+    r"conv(?!ert)|mm(_|$)|::_?(mv|linear|matmul|einsum)|attention|lstm|gru|mkldnn_rnn",
+    re.IGNORECASE,
+)
+# `_convolution` calls the library's operator; oneDNN's transposed one has no other operator.
+_TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)
 
 
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
@@ -59,7 +67,8 @@ def _made_there(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFac
 
 def loader_target(recording: Recording) -> dict[str, int]:
     """Return the setting that names the loader; {}: all, also where one line makes several."""
-    training, loaders = training_loaders(recording), recording.main.loaders
+    training = training_loaders(recording)
+    loaders = recording.main.loaders
     if training and len(loaders) > len(_made_there(training[0], loaders)) == 1:
         return {"loader": training[0].ident}
     return {}
@@ -67,7 +76,8 @@ def loader_target(recording: Recording) -> dict[str, int]:
 
 def allows_second_loader(recording: Recording) -> bool:
     """Return True if a loader beside its own can compare fixes: epochs must not be short."""
-    training, steps = training_loaders(recording), recording.steps
+    training = training_loaders(recording)
+    steps = recording.steps
     if steps is None or len(training) != 1 or training[0].no_second is not None:
         return False
     loader = training[0]
@@ -165,7 +175,8 @@ def respawn_share(recording: Recording) -> float | None:
 
 def order_wait_share(recording: Recording) -> float | None:
     """Return the share of the step spent waiting while a later batch lay ready; None: unknown."""
-    steps, loaders = recording.steps, training_loaders(recording)
+    steps = recording.steps
+    loaders = training_loaders(recording)
     wait = data_wait_share(recording)
     batches = sum(loader.batches for loader in loaders)
     if steps is None or wait is None or not batches:
@@ -211,7 +222,8 @@ def changes_itself(recording: Recording) -> str | None:
 
 def loader_cpu_share(recording: Recording) -> float | None:
     """Return the share of fetching that is CPU time, of workers of what they could use."""
-    loaders, sensors = training_loaders(recording), recording.sensors
+    loaders = training_loaders(recording)
+    sensors = recording.sensors
     if not loaders or not loaders[0].num_workers:
         return loaders[0].sample_cpu_share if loaders else None
     if sensors.workers_cpus is None:
@@ -222,10 +234,12 @@ def loader_cpu_share(recording: Recording) -> float | None:
 
 def taken_over_s(recording: Recording) -> float | None:
     """Return the seconds of a step in which ready batches of workers are taken over, or None."""
-    loaders, steps = training_loaders(recording), recording.steps
+    loaders = training_loaders(recording)
+    steps = recording.steps
     if not loaders or loaders[0].num_workers == 0 or steps is None:
         return None
-    looks, taken_s = sum(x.looks for x in loaders), sum(x.taken_over_s for x in loaders)
+    looks = sum(x.looks for x in loaders)
+    taken_s = sum(x.taken_over_s for x in loaders)
     return taken_s / looks * (steps.batches_per_step or 1.0) if looks else None
 
 
@@ -234,7 +248,8 @@ def workers_keep_up(recording: Recording) -> bool:
     loaders = training_loaders(recording)
     if not loaders or sum(x.looks for x in loaders) < _FEWEST_LOOKS:
         return False
-    ready_s, awaited_s = sum(x.taken_over_s for x in loaders), sum(x.awaited_s for x in loaders)
+    ready_s = sum(x.taken_over_s for x in loaders)
+    awaited_s = sum(x.awaited_s for x in loaders)
     return ready_s > 0 and ready_s >= MOSTLY_READY * (ready_s + awaited_s)
 
 
@@ -259,7 +274,8 @@ def _in_training(recording: Recording, *without: str) -> float:
 
 def product_share(recording: Recording) -> float | None:
     """Return what 16 bits may make faster: `arithmetic_share`, of a CPU matrix products alone."""
-    trace, on_gpu = recording.trace, recording.shares.gpu is not None or recording.has_gpu
+    trace = recording.trace
+    on_gpu = recording.shares.gpu is not None or recording.has_gpu
     if on_gpu or trace is None or not trace.step_s:
         return arithmetic_share(recording)
     products_s = sum(x.self_s for x in trace.operators if _PRODUCT.search(x.name))
@@ -268,7 +284,8 @@ def product_share(recording: Recording) -> float | None:
 
 def arithmetic_share(recording: Recording) -> float | None:
     """Return `compute_share` without looking rows up or scattering them, which moves memory."""
-    share, trace = compute_share(recording), recording.trace
+    share = compute_share(recording)
+    trace = recording.trace
     if share is None or trace is None or not trace.gather_s or not trace.step_s:
         return share
     return max(share - trace.gather_s / trace.step_s, 0.0)
@@ -342,13 +359,3 @@ def convolution_share(recording: Recording) -> float | None:
     if all("backward" in x.name.lower() for x in plain):  # which both kinds have in common
         return 0.0
     return sum(map(spent_s, plain)) / trace.step_s
-
-
-_SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block
-_CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
-_PRODUCT = re.compile(
-    r"conv(?!ert)|mm(_|$)|::_?(mv|linear|matmul|einsum)|attention|lstm|gru|mkldnn_rnn",
-    re.IGNORECASE,
-)
-# `_convolution` calls the library's operator; oneDNN's transposed one has no other operator.
-_TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)

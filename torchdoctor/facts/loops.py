@@ -34,7 +34,8 @@ def inner_loops(recording: Recording) -> list[InnerLoop]:
     A loop over layers or blocks, whose operators are large, is none of them: what its lines hold
     has to be small operators and Python.
     """
-    stacks, overhead = recording.main.stacks, overhead_share(recording)
+    stacks = recording.main.stacks
+    overhead = overhead_share(recording)
     calls = recording.trace.operator_calls_per_step if recording.trace is not None else None
     small = overhead or 0.0 if (calls or 0.0) >= _FEWEST_OPERATORS else 0.0
     if sum(row.count for row in stacks) < _FEWEST:

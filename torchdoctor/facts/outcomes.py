@@ -33,7 +33,8 @@ def replay_ceilings(what_if: WhatIf | None) -> dict[str, Ceiling | None]:
         return ceilings
     error = abs(what_if.replayed_s / what_if.measured_s - 1.0)
     for branch in BRANCHES:
-        replayed, speedup = what_if.branches.get(branch), what_if.speedup(branch)
+        replayed = what_if.branches.get(branch)
+        speedup = what_if.speedup(branch)
         if replayed is None or speedup is None or replayed.lowest_s <= 0:
             continue
         high = what_if.replayed_s / replayed.lowest_s * (1.0 + error)

@@ -64,7 +64,8 @@ def links(recording: Recording) -> list[Evidence]:
 
 def batches_of_update(recording: Recording) -> float | None:
     """Return the backward passes to an optimizer step; None without DistributedDataParallel."""
-    steps, models = recording.steps, recording.main.models
+    steps = recording.steps
+    models = recording.main.models
     if not any(model.data_parallel == "DistributedDataParallel" for model in models):
         return None
     if steps is None or steps.optimizer_steps_per_step <= 0:

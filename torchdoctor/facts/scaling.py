@@ -80,7 +80,8 @@ def scaling(recording: Recording) -> Scaling | None:
         return replace(known, missing=missing)
     figures = (known.gradient_bytes, known.last_bytes, known.alone_s, known.backward_s)
     step = Step(*(figure or 0.0 for figure in figures))
-    low, high = known.low_bytes_per_s, known.high_bytes_per_s
+    low = known.low_bytes_per_s
+    high = known.high_bytes_per_s
     if low and high:
         return replace(known, rows=[step.row(gpus, low, high) for gpus in ON_ONE_MACHINE])
     links = "what links the GPUs of one machine: no data sheet says it, no collective was measured"
@@ -90,16 +91,21 @@ def scaling(recording: Recording) -> Scaling | None:
 def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
     """Return the prediction without its rows."""
     exchange = trace.exchange or GradientExchange()
-    total, source, last = exchange.gradient_bytes, exchange.known_from, exchange.last_bytes
+    total = exchange.gradient_bytes
+    source = exchange.known_from
+    last = exchange.last_bytes
     optimizers = recording.main.optimizers
     used = [optimizer for optimizer in optimizers if optimizer.steps] or optimizers
     # A gradient has its parameter's type.
     own = float(sum(x.elements * _BYTES.get(x.dtype, 4) for x in used))
     if source in (None, "backward") and own:
-        total, source, last = own, "program", None
+        total = own
+        source = "program"
+        last = None
     if total and last is None:
         last = min(total, float(BUCKET_BYTES))
-    traced_s, steps = trace.step_s or 0.0, recording.steps
+    traced_s = trace.step_s or 0.0
+    steps = recording.steps
     alone_s = max(traced_s - (trace.communication_exposed_s or 0.0), 0.0)
     replay = trace.what_if
     if replay is not None and replay.reproduced and (gain := replay.speedup("communication")):
@@ -122,11 +128,13 @@ def _with_links(known: Scaling, recording: Recording, exchange: GradientExchange
     gpus = recording.environment.gpus
     sheet = data_sheet(gpus[0].name) if gpus else None
     if sheet is not None and sheet.links is not None:
-        slow, fast = sheet.links[0] * SLOWEST, sheet.links[1]
+        slow = sheet.links[0] * SLOWEST
+        fast = sheet.links[1]
         known = replace(known, low_bytes_per_s=slow, high_bytes_per_s=fast)
         known = replace(known, links_from="data sheet", links_of=sheet.name)
     if exchange.mean_bytes_per_s and exchange.best_bytes_per_s:
-        low, high = exchange.mean_bytes_per_s, exchange.best_bytes_per_s
+        low = exchange.mean_bytes_per_s
+        high = exchange.best_bytes_per_s
         known = replace(known, low_bytes_per_s=low, high_bytes_per_s=high, links_from="collectives")
     return known
 
@@ -135,7 +143,8 @@ def _missing(known: Scaling, trace: TraceStatistics) -> list[str]:
     """Return what the prediction needs and the recording does not tell."""
     if not trace.steps or not known.alone_s:
         return ["how long a step takes: the trace has no step annotation"]
-    exchange, missing = trace.exchange, []
+    exchange = trace.exchange
+    missing = []
     if exchange is None or known.backward_s is None:
         return ["how long the backward pass takes: the trace shows none"]
     together_s = (exchange.exchange_s or 0.0) + exchange.other_s
@@ -189,8 +198,10 @@ def _grounds(forecast: Scaling) -> list[str]:
         f"{seconds(forecast.alone_s)} without exchange, a backward pass of "
         f"{seconds(forecast.backward_s)} in it"
     ]
-    slow, fast = forecast.low_bytes_per_s or 0.0, forecast.high_bytes_per_s or 0.0
-    low, high = f"{slow / 1e9:.3g} GB/s", f"{fast / 1e9:.3g} GB/s"
+    slow = forecast.low_bytes_per_s or 0.0
+    fast = forecast.high_bytes_per_s or 0.0
+    low = f"{slow / 1e9:.3g} GB/s"
+    high = f"{fast / 1e9:.3g} GB/s"
     if forecast.links_from == "collectives":
         lines.append(
             f"links of {low} (all exchanges, waits included) to {high} (the fastest): what the "
@@ -211,7 +222,8 @@ def _grounds(forecast: Scaling) -> list[str]:
 
 def _times(speedup: PredictedSpeedup) -> str:
     """Return two digits, rounded down: "at best 7.9x", or "1.7x to at best 1.9x"."""
-    low, high = _two_figures(speedup.low), _two_figures(speedup.high)
+    low = _two_figures(speedup.low)
+    high = _two_figures(speedup.high)
     return f"at best {high}x" if low == high else f"{low}x to at best {high}x"
 
 

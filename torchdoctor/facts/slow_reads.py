@@ -41,7 +41,8 @@ def hidden_by_cache(recording: Recording, mount: MountReads) -> bool:
 
 
 def _gains_by_cache(mount: MountReads) -> bool:
-    cold_s, warm_s = mount.cold_file_s, mount.warm_file_s
+    cold_s = mount.cold_file_s
+    warm_s = mount.warm_file_s
     return cold_s is not None and warm_s is not None and cold_s >= _WORTH_CACHING * warm_s
 
 
@@ -59,7 +60,9 @@ def read_share(recording: Recording, mount: MountReads) -> float | None:
 
 def _opened_share(recording: Recording, mount: MountReads, file_s: float | None) -> float | None:
     """Return the share of the step that opened files cost, of so many seconds each."""
-    steps, wait, loaders = recording.steps, wait_share(recording), training_loaders(recording)
+    steps = recording.steps
+    wait = wait_share(recording)
+    loaders = training_loaders(recording)
     if steps is None or wait is None or file_s is None or steps.mean_s <= 0:
         return None
     if not mount.opens or not steps.total_steps_seen:
@@ -103,7 +106,8 @@ def cold_mounts(recording: Recording) -> list[ColdMount]:
     """Return the mounts whose files came from the device while the step waited for them."""
     if recording.steps is None or (wait_share(recording) or 0.0) < LEAST_WAIT:
         return []
-    mounts, reads = [], (recording.sensors.read_bytes_per_s or 0.0) >= HARDLY_READ
+    mounts = []
+    reads = (recording.sensors.read_bytes_per_s or 0.0) >= HARDLY_READ
     for mount in read_mounts_of(recording):
         cached = mount.cached_at_first
         if mount.kind == "memory" or cached is None or cached >= _COLD:
@@ -128,14 +132,16 @@ def stays_cold(recording: Recording) -> bool:
 
 def why_not_slow(recording: Recording) -> str:
     """Return a sentence: why no mount of the program's counts as slow."""
-    mounts, wait = read_mounts_of(recording), wait_share(recording)
+    mounts = read_mounts_of(recording)
+    wait = wait_share(recording)
     if not mounts:
         readers = recording.storage.c_readers if recording.storage is not None else []
         opened = f": {', '.join(readers)} may open files in C, which is not watched"
         return f"No file was seen being read in the training loop{opened if readers else ''}."
     if wait is not None and wait < LEAST_WAIT:
         return f"The step waits for data only {100 * wait:.1f} % of its time."
-    first, share = mounts[0], read_share(recording, mounts[0])
+    first = mounts[0]
+    share = read_share(recording, mounts[0])
     where = f"{first.path} ({first.file_system}, {first.kind})"
     if first.kind == "memory":
         return f"The files already lie in memory: {where}."

@@ -144,7 +144,8 @@ def preparing_line(recording: Recording) -> Evidence | None:
     if not loaders or loaders[0].num_workers or total < _FEWEST:
         return None
     slowest = by_function(rows)[0]
-    top, share = slowest.top, slowest.count / total
+    top = slowest.top
+    share = slowest.count / total
     function = top.location.function
     if share < _MOST or function in (None, "<module>") or _ASKS_FOR_BATCH.search(top.text):
         return None
@@ -214,7 +215,8 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
 def _gap_phases(recording: Recording) -> tuple[str, ...]:
     if recording.steps is None:
         return ("before_forward", "after_step")
-    kind, several = recording.steps.boundary.kind, recording.steps.backwards_per_step > _SEVERAL
+    kind = recording.steps.boundary.kind
+    several = recording.steps.backwards_per_step > _SEVERAL
     return _GAP_PHASES.get(kind, _BETWEEN if several else ("before_forward", "after_step"))
 
 
@@ -235,7 +237,8 @@ def role(recording: Recording, row: StackSample) -> Role:
     "prepares": a batch, outside any DataLoader; "computes": a forward that no call of a root module
     shows, or its loss; "updates": weights, by hand; "outside": neither data loading nor the model.
     """
-    between, loaders = row.phase in _BETWEEN, training_loaders(recording)
+    between = row.phase in _BETWEEN
+    loaders = training_loaders(recording)
     if _is_transform(recording, row):
         return "computes" if between else "other"
     # With a loader, what follows a step works on the step that was: a metric that autograd records
@@ -275,7 +278,8 @@ def updates_by_hand(recording: Recording, row: StackSample) -> bool:
     steps = recording.steps
     if row.phase != "after_backward" or steps is None or steps.optimizer_steps_per_step:
         return False
-    call, at = _gradient_call(recording), row.location
+    call = _gradient_call(recording)
+    at = row.location
     if call is not None and (at.file, at.function) == (call.file, call.function):
         return at.line >= call.line
     return bool(_UPDATE_LINE.search(row.text))
@@ -285,7 +289,8 @@ def _is_transform(recording: Recording, row: StackSample) -> bool:
     """Return True if a sample lies within torch.func, around the function it differentiates."""
     if any(mark in row.leaf for mark in _TRANSFORMS):
         return True
-    steps, call = recording.steps, _gradient_call(recording)
+    steps = recording.steps
+    call = _gradient_call(recording)
     if steps is None or steps.boundary.learned_by != "torch.func" or call is None:
         return False
     return (row.location.file, row.location.line) == (call.file, call.line)

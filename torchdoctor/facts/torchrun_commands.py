@@ -43,7 +43,8 @@ def program(recording: Recording) -> Program:
 
 def _words(recording: Recording) -> list[str]:
     """Return the script (or -m and the module) with its arguments, without what started it."""
-    command, argv = recording.workload.command, recording.main.argv
+    command = recording.workload.command
+    argv = recording.main.argv
     if not command or "python" not in Path(command[0]).name:
         return list(argv or command)
     options = [command[0], *takewhile(lambda word: word.startswith("-"), command[1:])]

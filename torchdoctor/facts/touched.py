@@ -131,7 +131,8 @@ def waits(recording: Recording, *names: str, elsewhere: bool = False) -> Touches
         return waited
     (wait,) = waited
     busy = loader_cpu_share(recording) or 0.0
-    share, rest_s = (1.0 - busy) * wait.seconds / steps.mean_s, steps.mean_s - wait.seconds
+    share = (1.0 - busy) * wait.seconds / steps.mean_s
+    rest_s = steps.mean_s - wait.seconds
     rest = Touched(
         label="operators on cores that slept",
         seconds=rest_s,
@@ -150,7 +151,8 @@ def waits(recording: Recording, *names: str, elsewhere: bool = False) -> Touches
 
 def given_back(recording: Recording) -> Touches:
     """Return the time of a step that workers of the loader take from the training's operators."""
-    loaders, steps = training_loaders(recording), recording.steps
+    loaders = training_loaders(recording)
+    steps = recording.steps
     busy = recording.sensors.workers_cpus
     if steps is None or busy is None or not loaders or not loaders[0].num_workers:
         return []
@@ -218,7 +220,8 @@ def moved_in_half(recording: Recording) -> Touches:
 
 def at_peak_s(recording: Recording, wanted: str) -> float:
     """Return what listed products of such a name take at the peak of their precision, of a step."""
-    trace, sheet = traced(recording), sheet_of(recording)
+    trace = traced(recording)
+    sheet = sheet_of(recording)
     if trace is None or trace.matrix_work is None or sheet is None:
         return 0.0
     listed = (product for product in trace.matrix_work.products if wanted in product.operator)
@@ -237,7 +240,8 @@ def convolutions(recording: Recording, flat_too: bool) -> Touches:
 
 def optimizer_update(recording: Recording) -> Touches:
     """Return the update of the parameters, which are read and written once in any case."""
-    trace, sheet = traced(recording), sheet_of(recording)
+    trace = traced(recording)
+    sheet = sheet_of(recording)
     exchanged = trace.exchange.gradient_bytes if trace and trace.exchange else None
     moved_s = _PASSES * exchanged / sheet.bandwidth if exchanged and sheet else 0.0
     return host_and_device(recording, "optimizer", "the optimizer's update", moved_s)
@@ -248,7 +252,8 @@ def model(recording: Recording) -> Touches:
 
     On a CPU some of the products' time as well, for what it puts into the loops around them.
     """
-    trace, steps = traced(recording), recording.steps
+    trace = traced(recording)
+    steps = recording.steps
     own = trace.parts.get("model") if trace is not None else None
     if recording.has_gpu or steps is None:
         return host_and_device(recording, "model", _MODEL, own.remains_s if own else 0.0)
@@ -268,7 +273,8 @@ def products_on_cpu(recording: Recording, ratio: float) -> Touches:
     if steps is None:
         return products(recording, "products", "matrix products", ratio)
     forward = phases(recording, "forward_s", "backward_s", label="matrix products")
-    share, trace = product_share(recording), recording.trace
+    share = product_share(recording)
+    trace = recording.trace
     if not forward or share is None:
         return forward
     # The profiler makes small operators longer, and products hardly.
@@ -299,7 +305,8 @@ def attention(recording: Recording) -> Touches:
 
 def synchronization(recording: Recording) -> Touches:
     """Return what the device idles for values that the host reads, and for memory given back."""
-    trace, steps = traced(recording), recording.steps
+    trace = traced(recording)
+    steps = recording.steps
     if trace is None or not trace.step_s:
         return None
     if not trace.has_device:
@@ -316,7 +323,8 @@ def synchronization(recording: Recording) -> Touches:
 
 def zeroing(recording: Recording) -> Touches:
     """Return gradients that are written to zero, and added to after that."""
-    trace, steps = traced(recording), recording.steps
+    trace = traced(recording)
+    steps = recording.steps
     if steps is None or recording.has_gpu:
         return host_and_device(recording, "zeroing", _ZEROS, 0.0)
     if trace is None or not trace.parts or not trace.step_s or unlike_profiled(steps, trace):
@@ -328,7 +336,8 @@ def zeroing(recording: Recording) -> Touches:
 
 def uneven_products(recording: Recording) -> Touches:
     """Return products of sizes that miss the fast path, and what they take at the peak."""
-    trace, sheet = traced(recording), sheet_of(recording)
+    trace = traced(recording)
+    sheet = sheet_of(recording)
     if trace is None or trace.matrix_work is None or not trace.step_s:
         return None
     own = [product for product in trace.matrix_work.products if product.uneven]
@@ -356,13 +365,16 @@ def operators_on_cpu(recording: Recording, left: float = 0.0) -> Touches:
 
     No sleep, wait or Python of the program's own; beside a GPU it is what the GPU waits for.
     """
-    trace, steps, label = traced(recording), recording.steps, "operators on the CPU"
+    trace = traced(recording)
+    steps = recording.steps
+    label = "operators on the CPU"
     if recording.has_gpu and (trace is None or trace.has_device):
         share = recording.shares.cpu
         whole_s = trace.step_s if trace is not None else None
         if share is None or not whole_s:
             return None
-        seconds, of_s = share * whole_s, whole_s
+        seconds = share * whole_s
+        of_s = whole_s
     elif trace is not None and trace.step_s and not unlike_profiled(steps, trace):
         if trace.compute_s is None:
             return None
@@ -380,7 +392,8 @@ def operators_on_cpu(recording: Recording, left: float = 0.0) -> Touches:
 
 def busy_workers_wait(recording: Recording) -> Touches:
     """Return the waits for workers as far as these compute: they do it sooner on free cores."""
-    loaders, steps = training_loaders(recording), recording.steps
+    loaders = training_loaders(recording)
+    steps = recording.steps
     if steps is None or not loaders or not loaders[0].num_workers:
         return []
     busy = loader_cpu_share(recording)

@@ -19,7 +19,8 @@ _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 
 def hardly_waits(recording: Recording) -> str | None:
     """Return why nothing that prepares batches faster can gain; None: it may."""
-    share, steps = data_wait_share(recording), recording.steps
+    share = data_wait_share(recording)
+    steps = recording.steps
     if share is None or steps is None:
         return None
     if share < _NOTHING_TO_GAIN:

@@ -52,7 +52,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if type(optimizer) is not torch.optim.Adam:
             return
         for group in optimizer.param_groups:
-            rate, weight_decay = group["lr"], group["weight_decay"]
+            rate = group["lr"]
+            weight_decay = group["weight_decay"]
             if not weight_decay or group.get("decoupled_weight_decay"):
                 continue
             weights = [p for p in group["params"] if p.grad is not None]

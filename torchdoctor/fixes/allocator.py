@@ -89,7 +89,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     for name, value in settings.items():
         if os.environ.get(name) != value:
             program.refuse(f"The program sets {name} by itself.")
-        library, maps = Path(value.split(":")[0]), Path("/proc/self/maps")
+        library = Path(value.split(":")[0])
+        maps = Path("/proc/self/maps")
         if name == "LD_PRELOAD" and library.resolve().name not in maps.read_text(errors="replace"):
             program.refuse(f"{library} could not be preloaded.")
     program.applied()

@@ -58,7 +58,8 @@ def refuses(recording: Recording) -> str | None:
 
 def _share(recording: Recording) -> float | None:
     """Return the share of the training time that pandas' readers take, of one worker."""
-    steps, loaders = recording.steps, training_loaders(recording)
+    steps = recording.steps
+    loaders = training_loaders(recording)
     if steps is None or not steps.total_steps_seen or steps.mean_s <= 0:
         return None
     workers = max(loaders[0].num_workers, 1) if loaders else 1
@@ -67,7 +68,8 @@ def _share(recording: Recording) -> float | None:
 
 
 def touches(recording: Recording) -> Touches:
-    steps, share = recording.steps, _share(recording)
+    steps = recording.steps
+    share = _share(recording)
     waited = phases(recording, *WAITS, "before_forward_s")
     if steps is None or share is None or not waited:
         return waited
@@ -78,7 +80,9 @@ class _Copies:
     """Arrow copies of what was read, in a local folder that all processes share."""
 
     def __init__(self, program: Any, pandas: Any, pyarrow: Any) -> None:
-        self._program, self._pandas, self._pyarrow = program, pandas, pyarrow
+        self._program = program
+        self._pandas = pandas
+        self._pyarrow = pyarrow
         self._folder = program.shared_folder("arrow")
         self._unequal: set[str] = set()
 

@@ -85,7 +85,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 def _cancelled(torch: Any, module: Any, output: Any) -> list[tuple[Any, set[Any]]]:
     """Return the convolutions whose bias cancels, each with the norms that alone use its output."""
-    nn, owners = torch.nn, {}
+    nn = torch.nn
+    owners = {}
     for child in module.modules():
         if isinstance(child, nn.modules.conv._ConvNd):
             owners[id(child.bias)] = child
@@ -136,7 +137,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
     """
     lines = []
     for model in training_models(recording):
-        count, name = model.conv_bias_before_norm, model.cls.rpartition(".")[2]
+        count = model.conv_bias_before_norm
+        name = model.cls.rpartition(".")[2]
         if count:
             lines.append(
                 f"{place(recording, model.location, name)}  {name}: nn.Conv2d(..., bias=False) for "

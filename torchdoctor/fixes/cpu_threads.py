@@ -45,7 +45,8 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[Settings]:
     """Return the free cores, all, those that workers leave, half, one; without today's number."""
-    cores, today = _cores(recording), recording.main.flags.num_threads
+    cores = _cores(recording)
+    today = recording.main.flags.num_threads
     workers = max((x.num_workers for x in training_loaders(recording)), default=0)
     free = round(cores - (much_load(recording.sensors.other_load_cpus, cores) or 0))
     numbers = [max(free, 1), cores, max(cores - workers, 1), max(cores // 2, 1), 1]

@@ -48,7 +48,8 @@ _STATE = (
 
 
 def refuses(recording: Recording) -> str | None:
-    storage, wait = recording.storage, wait_share(recording)
+    storage = recording.storage
+    wait = wait_share(recording)
     if wait is not None and wait < LEAST_WAIT:
         return f"The step waits for data only {100 * wait:.1f} % of its time."
     if storage is None or not storage.remote:
@@ -70,7 +71,9 @@ class _Layers:
     """The cache of each file system that a process uses; `folder`: shared by all processes."""
 
     def __init__(self, folder: str, fsspec: Any, settings: Settings) -> None:
-        self.folder, self._fsspec, self._settings = folder, fsspec, settings
+        self.folder = folder
+        self._fsspec = fsspec
+        self._settings = settings
         self._layers: dict[int, tuple[Any, Any]] = {}
         self._lock = threading.RLock()
         self.busy = threading.local()  # its own reads are not redirected again

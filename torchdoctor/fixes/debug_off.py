@@ -81,7 +81,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return entered
 
-    profile, skipped = instead(None, profiler="off"), instead(True, gradcheck="skipped")
+    profile = instead(None, profiler="off")
+    skipped = instead(True, gradcheck="skipped")
     replacements = {
         # detect_anomaly and set_detect_anomaly both end here.
         "anomaly": [(torch, "set_anomaly_enabled", anomaly)],

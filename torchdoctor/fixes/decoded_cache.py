@@ -67,7 +67,8 @@ def refuses(recording: Recording) -> str | None:
             return f"{within}. Nor may it be used later. {check.reason}"
     if check is not None and not check.same:
         return f"Its samples must not be kept. {check.reason}"
-    needed, limit = _needed_bytes(loader), _limit_bytes(recording)
+    needed = _needed_bytes(loader)
+    limit = _limit_bytes(recording)
     if needed is not None and limit is not None and needed > limit:
         most = f"a quarter of the memory ({limit / 1e9:.2f} GB)"
         return f"All decoded samples would take about {needed / 1e9:.2f} GB, more than {most}."
@@ -79,7 +80,8 @@ def by_hand(recording: Recording) -> bool:
     loaders = training_loaders(recording)
     if not loaders or loaders[0].iterable:
         return False
-    length, passes = loaders[0].dataset_length, sum(loader.iterators for loader in loaders)
+    length = loaders[0].dataset_length
+    passes = sum(loader.iterators for loader in loaders)
     return passes < 2 and (length is None or loaders[0].samples <= length)
 
 
@@ -110,7 +112,8 @@ class _Cached:
     """Stands in place of the dataset that a loader's fetcher asks."""
 
     def __init__(self, dataset: Any, cache: Any) -> None:
-        self._dataset, self._cache = dataset, cache
+        self._dataset = dataset
+        self._cache = cache
         cache.new_pass()
 
     def __getitem__(self, index: Any) -> Any:
@@ -125,10 +128,12 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         program.applied(answered=program.details.get("answered", 0) + 1)
 
     def on_off(reason: str) -> None:
-        program.state, program.reason = "refused", reason
+        program.state = "refused"
+        program.reason = reason
 
     def choose(arguments: dict[str, Any]) -> None:
-        dataset, workers = arguments["dataset"], int(arguments["num_workers"] or 0)
+        dataset = arguments["dataset"]
+        workers = int(arguments["num_workers"] or 0)
         key = id(dataset)
         if isinstance(dataset, torch.utils.data.IterableDataset) or key in chosen:
             return
@@ -163,7 +168,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def _makes_samples(recording: Recording) -> Location | None:
-    loaders, script = training_loaders(recording), recording.workload.script
+    loaders = training_loaders(recording)
+    script = recording.workload.script
     module, _, cls = (loaders[0].dataset_cls if loaders else "").rpartition(".")
     file = script or ""
     if script and module not in ("", "__main__"):
@@ -174,7 +180,8 @@ def _makes_samples(recording: Recording) -> Location | None:
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return how the class keeps its samples, where they all fit into memory, in each worker."""
-    loaders, made = training_loaders(recording), _makes_samples(recording)
+    loaders = training_loaders(recording)
+    made = _makes_samples(recording)
     known = _needed_bytes(loaders[0]) if loaders else None
     needed = math.inf if known is None else known * max(loaders[0].num_workers, 1)
     if made is None or made.line is None or needed > int(settings["limit_bytes"]):
@@ -186,7 +193,8 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    loaders, check = training_loaders(recording), recording.main.sample_check
+    loaders = training_loaders(recording)
+    check = recording.main.sample_check
     lines = []
     if by_hand(recording) and check is not None:
         lines = [

@@ -42,7 +42,8 @@ from torchdoctor.words import FixSpec, Recording, Settings, TraceStatistics, tra
 def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
         return "The model trains on the CPU, where there is no copy to hide."
-    steps, traced = recording.steps, recording.trace
+    steps = recording.steps
+    traced = recording.trace
     pageable = traced.pageable_copies if traced is not None else None
     if pageable is None and steps is not None:
         pageable = steps.pageable_copies_per_step

@@ -82,7 +82,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    name, every = settings["function"], settings["every"]
+    name = settings["function"]
+    every = settings["every"]
     files = sorted({settings["file"], recording.workload.script or settings["file"]})
     return [
         RareCallEdit(file=file, function=name, every=every)

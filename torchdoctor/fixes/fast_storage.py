@@ -51,7 +51,8 @@ _FOLDER = "TORCHDOCTOR_STAGED"  # tells children where the copies lie
 
 
 def refuses(recording: Recording) -> str | None:
-    slow, storage = slow_mounts(recording), recording.storage
+    slow = slow_mounts(recording)
+    storage = recording.storage
     if not slow or storage is None:
         return why_not_slow(recording)
     mount = slow[0][0]
@@ -66,10 +67,12 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    slow, storage = slow_mounts(recording), recording.storage
+    slow = slow_mounts(recording)
+    storage = recording.storage
     if not slow or storage is None:
         return []
-    mount, places = slow[0][0], []
+    mount = slow[0][0]
+    places = []
     fast = _FASTER * (mount.cold_bytes_per_s or 0.0)
     for local in storage.places:
         limit = int(_MOST_OF_FREE * local.free_bytes)
@@ -89,7 +92,9 @@ class _Stage:
     """
 
     def __init__(self, folder: str, limit: int, program: Any) -> None:
-        self._folder, self._limit, self._program = folder, limit, program
+        self._folder = folder
+        self._limit = limit
+        self._program = program
         self._used = os.path.join(folder, "used")  # a byte for each 64 KiB: appending is atomic
 
     def copy_of(self, path: str, most: float) -> str | None:
@@ -130,7 +135,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     stage = _Stage(folder, int(settings["limit_bytes"]), program)
     is_below = program.is_below(settings["mount"])
     program.set_reason(f"No file on {settings['mount']} was read by Python.")
-    began_s, files = time.monotonic(), 0
+    began_s = time.monotonic()
+    files = 0
     for path in program.read_before() if first else ():
         if time.monotonic() > began_s + _COPY_S:
             break

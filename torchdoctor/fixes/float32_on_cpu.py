@@ -38,7 +38,8 @@ def refuses(recording: Recording) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    half, single = torch.float16, torch.float32
+    half = torch.float16
+    single = torch.float32
     hooks: dict[int, Any] = {}  # of modules that were changed
 
     def cast(value: Any, dtype: Any) -> Any:

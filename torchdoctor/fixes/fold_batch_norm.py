@@ -52,7 +52,8 @@ class _Folding:
     """The convolutions of a model with the norm behind each, and what they were before."""
 
     def __init__(self, torch: Any, pairs: Any) -> None:
-        self.torch, self.pairs = torch, pairs
+        self.torch = torch
+        self.pairs = pairs
         self.before: list[Any] = []
 
     def fold(self) -> None:
@@ -70,7 +71,8 @@ class _Folding:
     def undo(self) -> None:
         """Leave all as it was."""
         for conv, norm, weight, bias in self.before:
-            conv.weight, conv.bias = weight, bias
+            conv.weight = weight
+            conv.bias = bias
             del norm.forward
         self.before = []
 
@@ -81,7 +83,7 @@ def _unchanged(x: Any) -> Any:
 
 def _pairs(torch: Any, module: Any, call: Any) -> tuple[Any, list[tuple[Any, Any]]]:
     """Return what a call gives, and each convolution with the one norm that got its output."""
-    nn, outputs, found = torch.nn, list[Any](), list[tuple[Any, Any]]()
+    nn, outputs, pairs = torch.nn, list[Any](), list[tuple[Any, Any]]()
     calls: dict[Any, int] = {}
 
     def after_convolution(conv: Any, _: Any, output: Any) -> None:
@@ -93,7 +95,7 @@ def _pairs(torch: Any, module: Any, call: Any) -> tuple[Any, list[tuple[Any, Any
         conv = next((conv for conv, output in outputs if args and output is args[0]), None)
         plain = not norm.training and norm.running_mean is not None
         if conv is not None and plain and "forward" not in norm.__dict__:
-            found.append((conv, norm))
+            pairs.append((conv, norm))
 
     hooks = []
     for part in module.modules():
@@ -106,7 +108,7 @@ def _pairs(torch: Any, module: Any, call: Any) -> tuple[Any, list[tuple[Any, Any
     finally:
         for hook in hooks:
             hook.remove()
-    return output, [pair for pair in found if all(calls[part] == 1 for part in pair)]
+    return output, [pair for pair in pairs if all(calls[part] == 1 for part in pair)]
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -149,7 +151,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    folds, script = before_training(recording, _FUSE), recording.workload.script
+    folds = before_training(recording, _FUSE)
+    script = recording.workload.script
     if not folds or script is None:
         return []
     return [StatementEdit(file=script, statement=_IMPORT), *folds]

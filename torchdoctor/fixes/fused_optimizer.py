@@ -135,7 +135,8 @@ def _switch(torch: Any, choose: Any, program: Any) -> None:
 
 
 def touches(recording: Recording) -> Touches:
-    steps, changed = recording.steps, {o.ident for o in _concerned(recording)}
+    steps = recording.steps
+    changed = {o.ident for o in _concerned(recording)}
     if steps is None or recording.has_gpu:
         return optimizer_update(recording)
     own_s = sum(seconds for ident, seconds in enumerate(steps.update_s) if ident in changed)
@@ -166,7 +167,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
     made: list[Edit] = []
     for optimizer in _changed(settings, recording):
-        name, where = _name(optimizer), optimizer.location
+        name = _name(optimizer)
+        where = optimizer.location
         made += (changed := call_edits(recording, where, name, settings))
         if changed and where is not None:  # torch refuses both at once
             other = "foreach" if settings.get("fused") else "fused"

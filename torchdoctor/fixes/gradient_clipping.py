@@ -50,8 +50,10 @@ def _usual(norms: list[float]) -> list[float]:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    norms, bound = recording.main.gradient_norms, "1.0"
-    usual, listed = _usual(norms), ", ".join(f"{norm:.2g}" for norm in norms)
+    norms = recording.main.gradient_norms
+    bound = "1.0"
+    usual = _usual(norms)
+    listed = ", ".join(f"{norm:.2g}" for norm in norms)
     lines = [f"# norms at consecutive steps: {listed}"]
     if usual:
         median, bound = (f"{quantile(usual, share):.2g}" for share in (0.5, _PERCENTILE))

@@ -40,7 +40,8 @@ def refuses(recording: Recording) -> str | None:
 
 
 def touches(recording: Recording) -> Touches:
-    share, steps = order_wait_share(recording), recording.steps
+    share = order_wait_share(recording)
+    steps = recording.steps
     if share is None or steps is None:
         return None
     return calls(recording, share * steps.mean_s, "waiting while later batches lie ready")

@@ -93,7 +93,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 class _Entry:
     def __init__(self, noted: tuple[Any, Any], result: Any, result_versions: Any) -> None:
         self.arguments, self.versions = noted
-        self.result, self.result_versions = result, result_versions
+        self.result = result
+        self.result_versions = result_versions
         self.answers = 0
 
     def is_trusted(self) -> bool:
@@ -106,7 +107,8 @@ class _Kept:
     """Arguments and results of earlier calls."""
 
     def __init__(self, torch: Any, program: Any) -> None:
-        self.torch, self.program = torch, program
+        self.torch = torch
+        self.program = program
         self.entries: list[_Entry] = []
         self.calls = self.hits = 0
 

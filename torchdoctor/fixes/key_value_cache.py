@@ -67,7 +67,8 @@ class _Sequence:
 
     def keep(self, tokens: Any, output: Any) -> None:
         """Note a call and its answer."""
-        self.tokens, self.output = tokens, output
+        self.tokens = tokens
+        self.output = output
 
     def is_to_compare(self) -> bool:
         """Return whether both ways are to be computed, which counts as done."""
@@ -84,7 +85,9 @@ def _caching(torch: Any, program: Any) -> Any:
 
         def __init__(self, kept: Any, past: int) -> None:
             super().__init__()
-            self.kept, self.past, self.calls = kept, past, 0
+            self.kept = kept
+            self.past = past
+            self.calls = 0
 
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -119,13 +122,15 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def is_close(output: Any, whole: Any) -> bool:
         scale = float(whole.float().abs().max())
-        ours, theirs = output.float(), whole.float()
+        ours = output.float()
+        theirs = whole.float()
         if ours.shape != theirs.shape:
             return False
         return bool(torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * scale))
 
     def next_token(own: _Sequence, module: Any, tokens: Any) -> Any:
-        past, before = own.tokens.shape[1], own.output
+        past = own.tokens.shape[1]
+        before = own.output
         with caching(own.kept, past):
             output = module._call_impl(tokens[:, -1:])
         if before.dim() == 3 and before.shape[1] == past:  # it answers for each token

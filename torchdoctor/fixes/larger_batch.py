@@ -55,7 +55,8 @@ def refuses(recording: Recording) -> str | None:
     size = loaders[0].batch_size
     if settings(recording):
         return None
-    length, scale = loaders[0].dataset_length, noise_scale(recording)
+    length = loaders[0].dataset_length
+    scale = noise_scale(recording)
     if scale is not None and (length is None or length >= _doubled(size)):
         return (
             f"The gradient noise scale is {scale.words()}: of batches larger than {size}, most of "
@@ -67,7 +68,8 @@ def refuses(recording: Recording) -> str | None:
 def settings(recording: Recording) -> list[Settings]:
     """Return twice the batch, a multiple of 8, if the dataset has so many samples."""
     today = training_loaders(recording)[0].batch_size or 1
-    size, most = _doubled(today), _most(recording)
+    size = _doubled(today)
+    most = _most(recording)
     return [{"batch_size": size, **loader_target(recording)}] if size <= most else []
 
 
@@ -88,7 +90,8 @@ def next_settings(tried: Sequence[Tried], recording: Recording) -> dict[str, Any
         size = (largest + min(failed)) // 2 // 8 * 8
         enough = min(failed) - largest <= max(8, largest // 8)
     else:
-        size, enough = _doubled(largest), False
+        size = _doubled(largest)
+        enough = False
     fits = size <= _most(recording) and _has_memory(size, sizes, recording)
     if enough or size in sizes or size <= today or not fits:
         return None
@@ -101,7 +104,8 @@ def _doubled(size: int) -> int:
 
 def _most(recording: Recording) -> float:
     """Return the samples of the dataset, or what the gradient noise scale calls useful at most."""
-    length, scale = training_loaders(recording)[0].dataset_length, noise_scale(recording)
+    length = training_loaders(recording)[0].dataset_length
+    scale = noise_scale(recording)
     useful = math.inf if scale is None or scale.high is None else scale.high
     return min(math.inf if length is None else length, useful)
 
@@ -141,7 +145,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
     scale = noise_scale(recording)
     if scale is not None:
         call += f"\n# batches are useful up to the gradient noise scale, {scale.words()}"
-    loaders, optimizers = training_loaders(recording), recording.main.optimizers
+    loaders = training_loaders(recording)
+    optimizers = recording.main.optimizers
     if not loaders or not loaders[0].batch_size or not optimizers or optimizers[0].lr is None:
         return call + "\nand raise the learning rate with it"
     factor = settings["batch_size"] / loaders[0].batch_size

@@ -83,7 +83,8 @@ def together(settings: Settings, recording: Recording) -> dict[str, Settings]:
 
     A parallel operator waits for its slowest thread, and that one waits for a worker's core.
     """
-    threads, cpus = recording.main.flags.num_threads, recording.environment.whole_cpus
+    threads = recording.main.flags.num_threads
+    cpus = recording.environment.whole_cpus
     if recording.has_gpu or not threads or _waits(recording):
         return {}
     free = max(cpus - settings.get("num_workers", 0), 1)
@@ -126,7 +127,8 @@ def _started_again(recording: Recording) -> bool:
 
 def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
     """Return True if the training process may make batches faster than it waits for them."""
-    steps, own_s = recording.steps, loading.making_s(recording, loader)
+    steps = recording.steps
+    own_s = loading.making_s(recording, loader)
     if not loader.num_workers or steps is None or own_s is None:
         return False
     waits_s = steps.data_wait_s + steps.loader_start_s
@@ -135,7 +137,8 @@ def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
 
 def ladder(recording: Recording) -> dict[str, Any]:
     """Return the range to search: twice the CPUs, or more if the workers wait."""
-    loader, cpus = lookup.training_loaders(recording)[0], recording.environment.whole_cpus
+    loader = lookup.training_loaders(recording)[0]
+    cpus = recording.environment.whole_cpus
     most = max(8 * cpus, 16) if _waits(recording) else 2 * cpus
     most = most if _shards(loader) else 1
     return {"setting": "num_workers", "least": 1, "most": most, "today": loader.num_workers}

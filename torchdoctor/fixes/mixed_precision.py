@@ -86,7 +86,8 @@ def _unscalable(recording: Recording) -> str | None:
     """Return why float16, which needs a gradient scaler, cannot apply."""
     if recording.infers:
         return None
-    main, models = recording.main, recording.main.models
+    main = recording.main
+    models = recording.main.models
     if main.flags.grad_scaler:
         return "The program scales gradients itself (GradScaler)."
     if any(m.data_parallel == "FSDP" for m in models):
@@ -156,7 +157,8 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 def _code(recording: Recording, dtype: str, clips: bool) -> str:
     """Return the context around forward and loss, and the scaler that float16 needs."""
-    device, traced = "cuda" if recording.has_gpu else "cpu", recording.trace
+    device = "cuda" if recording.has_gpu else "cpu"
+    traced = recording.trace
     if traced is not None and traced.platform == "xpu":
         device = "xpu"
     forward = (

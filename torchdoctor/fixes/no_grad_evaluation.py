@@ -31,7 +31,8 @@ from torchdoctor.words import Example, FixSpec, ModelFacts, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:
-    models, steps = recording.main.models, recording.steps
+    models = recording.main.models
+    steps = recording.steps
     if not any(m.eval_forwards for m in models):
         if steps is not None and steps.program_ended:
             return "No evaluation was made: the program ended without one."

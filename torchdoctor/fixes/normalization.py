@@ -44,7 +44,8 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _input(recording: Recording) -> bool:
-    mean, std = recording.main.input_mean, recording.main.input_std
+    mean = recording.main.input_mean
+    std = recording.main.input_std
     far = mean is not None and std is not None and (abs(mean) > _FAR or not 1 / _FAR <= std <= _FAR)
     return far and std != 0.0
 
@@ -64,7 +65,8 @@ def _channels(recording: Recording) -> list[tuple[float, float]]:
 def instruction(settings: Settings, recording: Recording) -> str:
     lines = []
     if _input(recording):
-        mean, std = recording.main.input_mean, recording.main.input_std
+        mean = recording.main.input_mean
+        std = recording.main.input_std
         lines.append(f"x = (x - {mean:.3g}) / {std:.3g}  # in the dataset; as the inputs were seen")
         if 1 < len(channels := _channels(recording)) <= _MOST_SHOWN:
             means, stds = ([f"{x:g}" for x in column] for column in zip(*channels, strict=True))

@@ -55,7 +55,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    node, command = settings["node"], " ".join(recording.workload.command)
+    node = settings["node"]
+    command = " ".join(recording.workload.command)
     return f"numactl --cpunodebind={node} --membind={node} {command}"
 
 

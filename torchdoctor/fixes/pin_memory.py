@@ -44,7 +44,8 @@ def refuses(recording: Recording) -> str | None:
         return "The training loop uses no torch DataLoader, whose batches could be pinned."
     if any("cuda" in shape for shape in loaders[0].batch_shapes):
         return "The loader's batches already lie on the GPU."
-    steps, trace = recording.steps, recording.trace
+    steps = recording.steps
+    trace = recording.trace
     pageable = steps.pageable_copies_per_step if steps is not None else None
     blocking = steps is not None and bool(steps.blocking_copies_per_step)
     if loaders[0].pin_memory and pageable == 0 and not blocking:
@@ -56,7 +57,8 @@ def refuses(recording: Recording) -> str | None:
 
 def _hardly_held(trace: TraceStatistics) -> bool:
     """Return True if a trace shows that copies hold the host for next to nothing."""
-    waits_s, step_s = trace.pageable_wait_s, trace.step_s
+    waits_s = trace.pageable_wait_s
+    step_s = trace.step_s
     return waits_s is not None and step_s is not None and waits_s < _WORTH * step_s
 
 

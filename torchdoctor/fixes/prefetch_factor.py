@@ -42,7 +42,8 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    today, target = training_loaders(recording)[0].prefetch_factor, loader_target(recording)
+    today = training_loaders(recording)[0].prefetch_factor
+    target = loader_target(recording)
     return [{"prefetch_factor": n, **target} for n in (4, 8) if n > (today or _DEFAULT)]
 
 

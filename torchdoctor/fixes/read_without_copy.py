@@ -59,7 +59,8 @@ class _Watched:
     """Whether copies and their originals were written to while the copies lived."""
 
     def __init__(self, torch: Any, program: Any) -> None:
-        self.torch, self.program = torch, program
+        self.torch = torch
+        self.program = program
         self.copies = self.gone = 0
         self.written: str | None = None
 
@@ -100,7 +101,8 @@ class _Watched:
     def share(self, value: Any) -> Any:
         """Return tensors of the same memory, in containers of their own."""
         shared = self.torch.utils._pytree.tree_map(self._alias, value)
-        originals, copies = self.leaves(value), self.leaves(shared)
+        originals = self.leaves(value)
+        copies = self.leaves(shared)
         self.watch(originals, copies)
         self.program.applied()
         return shared

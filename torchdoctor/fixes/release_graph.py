@@ -55,7 +55,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             frame = program.calling_frame()
             if frame is None:
                 return old(self, *args, **kwargs)
-            file, line = frame.f_code.co_filename, frame.f_lineno
+            file = frame.f_code.co_filename
+            line = frame.f_lineno
             if line not in numbers or (os.path.realpath(file), line) not in lines:
                 return old(self, *args, **kwargs)
             program.applied()

@@ -61,7 +61,8 @@ def refuses(recording: Recording) -> str | None:
 
 def suits(trace: TraceStatistics) -> bool:
     """Return True if the device idles for values that the host reads, or memory is given back."""
-    to_host_s, held_s = trace.d2h_wait_s or 0.0, trace.blocking_copy_s or 0.0
+    to_host_s = trace.d2h_wait_s or 0.0
+    held_s = trace.blocking_copy_s or 0.0
     read_s = (trace.blocking_copy_exposed_s or 0.0) if to_host_s > held_s / 2 else 0.0
     waits = max(read_s, trace.after_sync_s or 0.0) >= _NOTABLE * (trace.step_s or 0.0)
     emptied = trace.releases_per_step and not trace.uncached_per_step
@@ -93,7 +94,8 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     removed: list[Edit] = []
     detached: list[Edit] = []
     for call in _WAITS.calls(recording):
-        file, line = call.location.file, call.location.line
+        file = call.location.file
+        line = call.location.line
         if call.name in settings.get("calls", ()):
             removed.append(RemoveEdit(file=file, line=line, callee=call.name))
         elif call.name == "item" and call.sure and (match := _SUMMED.match(call.text)):

@@ -92,7 +92,8 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
         SinglePrecisionEdit(file=c.location.file, line=c.location.line, callee=c.name)
         for c in calls
     ]
-    loaders, made = training_loaders(recording), any(call.kind == "data" for call in calls)
+    loaders = training_loaders(recording)
+    made = any(call.kind == "data" for call in calls)
     if not loaders or not any(double_leaves(recording)):
         return lines
     if made and loaders[0].dataset_cls.endswith("TensorDataset"):

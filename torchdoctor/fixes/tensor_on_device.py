@@ -31,7 +31,8 @@ from torchdoctor.fixes._parts import Lines
 from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall, Touches
 
 # Attributes of a tensor: the line that made it, and the copy that a line made of it.
-_MADE, _COPY = "_torchdoctor_made_at", "_torchdoctor_copy"
+_MADE = "_torchdoctor_made_at"
+_COPY = "_torchdoctor_copy"
 
 
 def _advise(call: TensorCall) -> str:

@@ -86,7 +86,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 def _switches(torch: Any) -> list[tuple[Any, str, Any]]:
     """Return owner, name and value of the switches, by the interface that the program uses."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul = torch.backends.cuda.matmul
+    cudnn = torch.backends.cudnn
     try:
         _ = matmul.allow_tf32, cudnn.allow_tf32
     except RuntimeError:  # both interfaces must not be mixed

@@ -58,7 +58,9 @@ _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
 _COMPILES_BLOCKS_AT_ONCE = (2, 5)  # the first torch with one compilation for all of them
 _FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
 # Of 1,000 to 5,000 operators a step, on two cores, compiling took 21 to 42 s.
-_SETUP_S, _OPERATOR_S, _USUAL_CALLS = 15.0, 0.0055, 2600
+_SETUP_S = 15.0
+_OPERATOR_S = 0.0055
+_USUAL_CALLS = 2600
 _EVAL_GRAPH = 0.4  # it has no backward: three of them and one for training took 55 s
 # For each product of other sizes: Inductor's own lines "AUTOTUNE takes" say 5.2 s in PyTorch's pull
 # request 107983, 9.0 s in 96729, and 9.6 s ("benchmarking" and "precompiling") in vLLM's documents.
@@ -141,7 +143,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     log = program.compile_log()
 
     def compile_module(module: Any) -> None:
-        parameters, modules = list(module.parameters()), list(module.modules())
+        parameters = list(module.parameters())
+        modules = list(module.modules())
         if not any(parameter.requires_grad for parameter in parameters):
             return
         if any(type(m).__name__ == "DataParallel" for m in modules):

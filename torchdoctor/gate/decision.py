@@ -35,7 +35,8 @@ def look(differences: Sequence[float], tolerance: float, final: bool = False) ->
     pairs = len(differences)
     if pairs < FEWEST_PAIRS or (pairs not in LOOKS and not final):
         return "more"
-    accepted, slowdown = math.log1p(tolerance), fmean(differences)
+    accepted = math.log1p(tolerance)
+    slowdown = fmean(differences)
     final = final or pairs >= LOOKS[-1]
     if p_value(differences) < (FAIL_FINAL if final else FAIL) and slowdown > accepted:
         return "slower"
@@ -105,9 +106,11 @@ def against_stored(
     stored_s: Sequence[float], now_s: Sequence[float], tolerance: float
 ) -> StoredComparison:
     """Compare launches of now with at least two stored ones, by a prediction interval."""
-    before, now = [math.log(x) for x in stored_s], [math.log(x) for x in now_s]
+    before = [math.log(x) for x in stored_s]
+    now = [math.log(x) for x in now_s]
     spread = stdev(before) * math.sqrt(1 / len(before) + 1 / len(now))
-    ratio, freedom = fmean(now) - fmean(before), len(before) - 1
+    ratio = fmean(now) - fmean(before)
+    freedom = len(before) - 1
     chance = t_quantile(_BASELINE_CONFIDENCE, freedom) * spread
     limit = max(chance, math.log1p(tolerance))
     return StoredComparison(

@@ -71,7 +71,8 @@ def metrics(
     observed: Sequence[tuple[StepStatistics, StepStatistics]],
 ) -> list[GateMetric]:
     """Return a row for each metric; `observed`: steps of (reference, new), once for each order."""
-    times, ratio = measured.times(), ratio_of(measured.differences())
+    times = measured.times()
+    ratio = ratio_of(measured.differences())
     accepted = tolerances.get("step_time")
     word = state(verdict, ratio, accepted, measured.mean_ratio)
     # Geometric means over the pairs, so that their quotient is the ratio that decides.
@@ -131,7 +132,8 @@ def waiting(
     shares = [
         [x.data_wait_s / x.mean_s if x.mean_s > 0 else 0.0 for x in both] for both in observed
     ]
-    tolerance, verdict = tolerances.get("data_loader_share"), "ok"
+    tolerance = tolerances.get("data_loader_share")
+    verdict = "ok"
     if tolerance is not None:
         grew = all(now - before > tolerance for before, now in shares)
         verdict = "not measured" if len(shares) < 2 else "worse" if grew else "ok"

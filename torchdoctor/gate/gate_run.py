@@ -49,7 +49,9 @@ class GateRun:
         progress: Callable[[ProgressEvent], None],
     ) -> None:
         self._session = GateSession(workload, settings, progress)
-        self._workload, self._ref, self._settings = workload, ref, settings
+        self._workload = workload
+        self._ref = ref
+        self._settings = settings
         self._doubts = [*settings.remarks]
         self._why = ""  # it is not decided
         self._interrupted = False
@@ -87,7 +89,8 @@ class GateRun:
             finally:
                 engine.close()
             if why := changed(sources, folders[0]):
-                verdict, self._why = "inconclusive", why
+                verdict = "inconclusive"
+                self._why = why
             self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]
             machine = session.environment(observed.versions[1])
             if load := load_of([x.sensors for x in observed.versions], machine.cpus):
@@ -123,7 +126,8 @@ class GateRun:
 
     def _launches(self, observed: Observed) -> ProgramLaunches:
         """Return how both are launched: by the slower version's steps."""
-        settings, left_s = self._settings, self._session.left_s()
+        settings = self._settings
+        left_s = self._session.left_s()
         slower = max((x.steps for x in observed.versions), key=lambda steps: steps.mean_s)
         # What either version's workers hold ready is used up within the warm-up.
         loaders = [loader for x in observed.versions for loader in x.processes[0].loaders]
@@ -151,7 +155,8 @@ class GateRun:
         self, engine: Engine, launches: ProgramLaunches, observed: Observed, measured: Measured
     ) -> str:
         """Measure pair after pair until the rule has decided or the time is up."""
-        session, tolerance = self._session, self._settings.tolerances["step_time"]
+        session = self._session
+        tolerance = self._settings.tolerances["step_time"]
         reference, new = observed.arms
         took: list[float] = []
         self._spent_s, self._pair_s = session.spent_s(), engine.expected_s(new, reference)
@@ -197,7 +202,8 @@ class GateRun:
         rows = metrics(measured, self._settings.tolerances, verdict, observed.waits)
         if verdict == "not slower" and any(row.verdict == "worse" for row in rows):
             verdict = "slower"
-        name, differences = f"{self._ref} ({commit[:10]})", measured.differences()
+        name = f"{self._ref} ({commit[:10]})"
+        differences = measured.differences()
         p = p_value(differences) if len(differences) > 1 else None
         tolerance = self._settings.tolerances["step_time"]
         # Where it is the mean step alone that is slower, more pairs would not decide.

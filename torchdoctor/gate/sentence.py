@@ -75,7 +75,8 @@ def _passed(time: GateMetric, verdict: str, reference: str, so_far: str, basis: 
 
 def _worse(rows: Sequence[GateMetric], reference: str) -> str:
     """Return each row that fails, with what it was, is and may be."""
-    names, parts = [], []
+    names = []
+    parts = []
     for row in rows:
         # The rate is the step time's figure, inverted.
         if row.verdict != "worse" or row.name == "samples_per_s":

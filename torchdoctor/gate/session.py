@@ -41,13 +41,16 @@ class GateSession:
     def __init__(
         self, workload: Workload, settings: GateSettings, progress: Callable[[ProgressEvent], None]
     ) -> None:
-        self.workload, self.settings, self._tell = workload, settings, progress
+        self.workload = workload
+        self.settings = settings
+        self._tell = progress
         self._began, self._created = time.monotonic(), datetime.now(timezone.utc)
         self._closing = contextlib.ExitStack()
         self.input_doubts: list[str] = []  # of what was piped in
 
     def __enter__(self) -> GateSession:
-        settings, workload = self.settings, self.workload
+        settings = self.settings
+        workload = self.workload
         self._folder = new_run_folder(settings.output, workload.cwd, self._created)
         mode = "auto" if settings.sandbox else "none"
         with gone_if_refused(self._folder):
@@ -75,7 +78,8 @@ class GateSession:
 
     def say(self, phase: str, message: str) -> None:
         """Tell what begins."""
-        spent_s, budget_s = self.spent_s(), self.settings.budget_s
+        spent_s = self.spent_s()
+        budget_s = self.settings.budget_s
         event = ProgressEvent(phase=phase, message=message, elapsed_s=spent_s, budget_s=budget_s)
         self._tell(event)
 

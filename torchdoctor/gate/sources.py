@@ -40,7 +40,8 @@ def unloaded_doubts(
     folders: Sequence[Path], differing: Iterable[str], sources: Iterable[str]
 ) -> list[str]:
     """Return sentences on what of the paths that differ was perhaps not measured."""
-    loaded, differ = set(sources), list(differing)
+    loaded = set(sources)
+    differ = list(differing)
     python = [path for path in differ if path.endswith(".py")]
     left_out = [x for x in python if not any(str(folder / x) in loaded for folder in folders)]
     installed = [Path(x).parent for x in loaded if x.endswith("/__init__.py")]

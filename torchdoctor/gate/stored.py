@@ -35,7 +35,8 @@ from torchdoctor.words.gate import GateReport
 from torchdoctor.words.record_files import read_report
 
 _SEES_NOTHING = 10.0  # times as long, from which on alone a comparison would fail
-FEWEST_STORED, LAUNCHES = 3, 5
+FEWEST_STORED = 3
+LAUNCHES = 5
 _ANOTHER_TIME = (
     "Compared with launches of another time: what else ran on the machine then and now is in the "
     "figures. A gate against a commit (--against) measures both side by side."
@@ -86,7 +87,9 @@ def launched(session: GateSession, observed: Observation) -> list[LaunchTiming]:
     window = window.overruled(settings.steps, settings.warmup)
     launches = ProgramLaunches(recorder=session.recorder, pace=Pace.of(observed), window=window)
     engine = Engine(launches, random.Random(settings.seed))
-    timings, longest_s, measured = [], 0.0, 0
+    timings = []
+    longest_s = 0.0
+    measured = 0
     for number in range(LAUNCHES):
         begun_s = session.spent_s()
         if measured >= FEWEST_STORED and longest_s > session.left_s():
@@ -116,8 +119,10 @@ def stored_report(
 
     Raise Inconclusive if times are not of the same, or if those stored differ too much.
     """
-    before, by = stored.baseline.launches_s, stored.baseline.launches_by or "median"
-    per_step, then = is_per_step(timings), stored.baseline.launches_per
+    before = stored.baseline.launches_s
+    by = stored.baseline.launches_by or "median"
+    per_step = is_per_step(timings)
+    then = stored.baseline.launches_per
     if then is not None and (then == "step") != per_step:
         raise Inconclusive(
             f"{name} is not comparable: its times are per {then}, those of now are not, because "

@@ -44,7 +44,8 @@ class Reference:
     """A commit of the program's repository, checked out into a scratch folder; or UsageError."""
 
     def __init__(self, workload: Workload, ref: str) -> None:
-        self.workload, self.ref = workload, ref
+        self.workload = workload
+        self.ref = ref
         if shutil.which("git") is None:
             raise UsageError("--against needs git, which is not installed here.")
         try:
@@ -126,7 +127,8 @@ class Reference:
         contents: dict[str, bytes | str | None] = {}
         size = 0
         for name, (then, _) in self.differing.items():
-            there, path = self.folder / name, str(self.root / name)
+            there = self.folder / name
+            path = str(self.root / name)
             if then in (_ABSENT, _SUBMODULE):
                 contents[path] = None
             elif then == _LINK:
@@ -146,7 +148,8 @@ def elsewhere(reference: Reference) -> tuple[LaunchSpec, list[str]]:
     """Return how the program runs in the scratch folder, linked to what git lacks, and doubts."""
     _link_the_rest(reference)
     _own_repository(reference)
-    workload, doubts = reference.workload, []
+    workload = reference.workload
+    doubts = []
     python = workload.python
     imported = None if python is None else ask_interpreter(python, _ASK, workload.cwd)
     if imported is None:
@@ -170,7 +173,8 @@ def elsewhere(reference: Reference) -> tuple[LaunchSpec, list[str]]:
 
 def _moved(reference: Reference, path: str) -> str:
     """Return a path of the working tree as that of the folder; others as they are."""
-    inside, root = Path(path).resolve(), reference.root.resolve()
+    inside = Path(path).resolve()
+    root = reference.root.resolve()
     if not inside.is_relative_to(root):
         return path
     return str(reference.folder / inside.relative_to(root))
@@ -180,7 +184,9 @@ def _moved_argument(reference: Reference, word: str) -> str:
     """Return an argument moved: a whole path, or a path behind `--config=` or `config=`."""
     option, equal, value = word.partition("=")
     if not equal or Path(option).is_absolute():
-        option, equal, value = "", "", word
+        option = ""
+        equal = ""
+        value = word
     with contextlib.suppress(OSError, ValueError):  # too long, or no path at all
         if Path(value).is_absolute() and Path(value).exists():
             value = _moved(reference, value)
@@ -192,7 +198,8 @@ def _link_the_rest(reference: Reference) -> None:
     untracked = reference.git_names("ls-files", "--others", "--directory", "-z")
     names = [name.rstrip("/") for name in untracked]
     for name in [*names, *reference.submodules()]:
-        link, real = reference.folder / name, reference.root / name
+        link = reference.folder / name
+        real = reference.root / name
         if link.name == "__pycache__" or not real.exists():
             continue
         with contextlib.suppress(OSError):

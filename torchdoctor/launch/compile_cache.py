@@ -42,7 +42,8 @@ def is_next_run(workload: Workload, folder: Path) -> bool:
 
 def remove_oldest() -> None:
     """Remove the files that were used longest ago, until the rest is within the limit."""
-    left, hour_ago_s = _most_bytes(), time.time() - 3600
+    left = _most_bytes()
+    hour_ago_s = time.time() - 3600
     with contextlib.suppress(OSError, RuntimeError):
         known = [(x, x.lstat()) for x in _folders().rglob("*") if x.is_file()]
         files = [(max(it.st_atime, it.st_mtime), it.st_size, path) for path, it in known]

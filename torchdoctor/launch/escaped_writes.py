@@ -29,7 +29,9 @@ def walk(
     """
     left_out = {*skip, *unanswered()}
     waiting = sorted({os.path.realpath(path) for path in folders})
-    count, deadline, visited = 0, time.monotonic() + seconds, set(left_out)
+    count = 0
+    deadline = time.monotonic() + seconds
+    visited = set(left_out)
     while waiting:
         folder = waiting.pop(0)
         if folder in visited:

@@ -77,7 +77,9 @@ def _path_of(descriptor: int, status: os.stat_result) -> Path | None:
 
 def _of_pipe(descriptor: int, folder: Path) -> KeptInput:
     """Keep what comes until the pipe is closed, or nothing came for some seconds."""
-    kept, size, closed = folder / "stdin", 0, False
+    kept = folder / "stdin"
+    size = 0
+    closed = False
     with writing(folder), _private(kept) as file:
         while not closed and _has_more(descriptor, GOES_ON_WITHIN_S):
             chunk = _read(descriptor)

@@ -69,7 +69,8 @@ def _punch(path: Path, begin: int, length: int) -> bool:
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
     if fallocate is None:
         return False
-    begins, bytes_long = ctypes.c_int64(begin), ctypes.c_int64(length)
+    begins = ctypes.c_int64(begin)
+    bytes_long = ctypes.c_int64(length)
     descriptor = os.open(path, os.O_WRONLY)
     try:
         failed: int = fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, begins, bytes_long)

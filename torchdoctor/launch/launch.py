@@ -41,6 +41,34 @@ POLL_INTERVAL_S = 0.08
 END_WITHIN_S = 30.0
 LAST_WAIT_S = 3.0  # for other training processes, once the first one is done
 _LEAST_FREE_BYTES = 4096
+_PATIENCE_S = 120.0  # until a warm image is there
+TAIL_BYTES = 16_384
+PROBE = Path(__file__).resolve().parent.parent / "probe"
+# Variables that each tracker reads itself; where the user has switched one off, that stays.
+_MODES = {
+    "WANDB_MODE": "offline",
+    "NEPTUNE_MODE": "offline",
+    "SWANLAB_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_START_ONLINE": "0",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+_REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_WEBHOOK_URL")  # places to log to
+_KEPT = ("offline", "disabled", "dryrun", "debug", "read-only")
+_FEWEST_STEPS = 3
+# CUDA's; those of torch's allocator on the CPU; the C library's (a mapping, a fork); Python's own;
+# and what a DataLoader says of a worker, torchrun of a rank, that the kernel killed.
+_NO_MEMORY = re.compile(
+    r"out of memory|not enough memory|can't allocate memory|Cannot allocate memory|^MemoryError"
+    r"|killed by signal: Killed|\(SIGKILL\)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_KILLED = (-9, 137)
+_MAYBE_MEMORY = (
+    "So the kernel ends a program where memory runs out: look at the memory limit of the job or "
+    "the container, and at what else needs memory here."
+)
 
 
 @dataclass(kw_only=True)
@@ -72,7 +100,8 @@ class RunningLaunch:
     def root_pid(self) -> int | None:
         """Return the program's first process as seen from outside; None while it starts."""
         self.started.read_status()
-        init, program = self.started.init_pid, self.started.program_pid
+        init = self.started.init_pid
+        program = self.started.program_pid
         if init is None:
             return program
         for process in processes.tree(init) if self._root is None and program is not None else ():
@@ -97,7 +126,8 @@ def until_end(
     Raise OSError if the channel's disk is full: its window's end would never be seen; UsageError if
     what the program writes lies there, too.
     """
-    popen, waiting = running.started.popen, sensors
+    popen = running.started.popen
+    waiting = sensors
     look_at_s = disk_at_s = 0.0
     while popen.poll() is None:
         running.started.read_status()
@@ -196,36 +226,6 @@ class WindowDone:
 def _files_by_pid(channel: Path, kind: str) -> dict[str, Path]:
     files = {path.stem.partition("-")[2]: path for path in channel.glob(f"{kind}-*")}
     return {pid: path for pid, path in files.items() if pid.isdecimal()}
-
-
-_PATIENCE_S = 120.0  # until a warm image is there
-TAIL_BYTES = 16_384
-PROBE = Path(__file__).resolve().parent.parent / "probe"
-# Variables that each tracker reads itself; where the user has switched one off, that stays.
-_MODES = {
-    "WANDB_MODE": "offline",
-    "NEPTUNE_MODE": "offline",
-    "SWANLAB_MODE": "offline",
-    "CLEARML_OFFLINE_MODE": "1",
-    "COMET_START_ONLINE": "0",
-    "MLFLOW_ALLOW_FILE_STORE": "true",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
-_REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_WEBHOOK_URL")  # places to log to
-_KEPT = ("offline", "disabled", "dryrun", "debug", "read-only")
-_FEWEST_STEPS = 3
-# CUDA's; those of torch's allocator on the CPU; the C library's (a mapping, a fork); Python's own;
-# and what a DataLoader says of a worker, torchrun of a rank, that the kernel killed.
-_NO_MEMORY = re.compile(
-    r"out of memory|not enough memory|can't allocate memory|Cannot allocate memory|^MemoryError"
-    r"|killed by signal: Killed|\(SIGKILL\)",
-    re.IGNORECASE | re.MULTILINE,
-)
-_KILLED = (-9, 137)
-_MAYBE_MEMORY = (
-    "So the kernel ends a program where memory runs out: look at the memory limit of the job or "
-    "the container, and at what else needs memory here."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -460,7 +460,8 @@ def start_image(
 
     Its imports are waited for so long at most.
     """
-    workload, sandbox = program.workload, program.sandbox
+    workload = program.workload
+    sandbox = program.sandbox
     plain = [workload.script] == [str(Path(workload.cwd, x)) for x in workload.command[1:2]]
     in_namespaces = sandbox.mode == "overlay" and sandbox.pidns
     if not plain or workload.command[0] != workload.python or not in_namespaces:

@@ -9,7 +9,12 @@ from pathlib import Path
 _NO_ROOM = re.compile(r"No space left on device|\bENOSPC\b|\[Errno 28\]|os error 28|Disk full")
 _DENIED = re.compile(r"Permission denied|\bEACCES\b|Operation not permitted|\[Errno 13\]")
 # What a program could not write in whole it may have removed: a little may be free again.
-_NEARLY_FULL_BYTES, _NEARLY_FULL_SHARE = 64 << 20, 0.05
+_NEARLY_FULL_BYTES = 64 << 20
+_NEARLY_FULL_SHARE = 0.05
+SAID_OF_DENIED = (
+    "It may have been denied by torchdoctor: without namespaces, other programs and libraries than "
+    "Python and torch are not let write to your files. If they may, give --no-sandbox."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,8 @@ class Room:
 def room(folder: Path) -> Room:
     """Return the room of the disk that a folder lies on."""
     disk = os.statvfs(folder)
-    size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    size = disk.f_blocks * disk.f_frsize
+    free = disk.f_bavail * disk.f_frsize
     return Room(folder=str(folder), size_bytes=size, free_bytes=free)
 
 
@@ -65,12 +71,6 @@ def said_of_shared_disk(folder: Path) -> str:
 def was_denied(output: str) -> bool:
     """Return whether the program complains that it may not do something."""
     return _DENIED.search(output) is not None
-
-
-SAID_OF_DENIED = (
-    "It may have been denied by torchdoctor: without namespaces, other programs and libraries than "
-    "Python and torch are not let write to your files. If they may, give --no-sandbox."
-)
 
 
 def _amount(size_bytes: int) -> str:

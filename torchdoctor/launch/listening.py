@@ -28,7 +28,8 @@ class ServerWatch:
         waited_s = now_s - self._since_s if self._since_s is not None else 0.0
         is_busy = computed_s - self._computed_s > _IDLE_CPUS * max(waited_s, 1.0)
         if self.port is None or self._since_s is None or is_busy:
-            self._since_s, self._computed_s = now_s if self.port else None, computed_s
+            self._since_s = now_s if self.port else None
+            self._computed_s = computed_s
             return False
         return waited_s >= _LEAST_S
 

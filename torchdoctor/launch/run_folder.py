@@ -42,7 +42,8 @@ def new_run_folder(
 
 def _made_for(parent: Path, created: datetime) -> Path:
     """Return a folder that nobody else has made, named by the time and, if need be, a number."""
-    name, number = f"{created:%Y%m%d-%H%M%S}", 1
+    name = f"{created:%Y%m%d-%H%M%S}"
+    number = 1
     while True:
         folder = parent / (name if number == 1 else f"{name}-{number}")
         try:

@@ -29,6 +29,38 @@ from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
 ENTRY = Path(__file__).with_name("sandbox_entry.py")
+ROOM_BYTES = 2 << 30  # below this a checkpoint or two may fill the disk
+MODES = ("auto", "overlay", "landlock", "none")
+TEMPORARY = "tmp"  # in a launch's folder, where nobody may write to /tmp
+_TRUNCATE_SINCE = 3  # version of Landlock
+_TRIAL_TIMEOUT_S = 20.0
+# Run inside: writes beside the user's files, reads back, and says who it is.
+_OVERLAY_TRIAL = """
+import os, sys
+for folder in sys.argv[2:]:
+    path = os.path.join(folder, sys.argv[1])
+    try:
+        with open(path, "w") as file:
+            file.write("trial")
+    except OSError as error:
+        sys.exit(f"{folder} cannot be written in the sandbox: {error.strerror}")
+    if open(path).read() != "trial":
+        sys.exit(f"{folder} does not read back what was written")
+print(os.getuid(), ascii(os.getcwd()), sep="\\n")
+"""
+# Run inside: what stays of its writing beside the user's files, others see.
+_LANDLOCK_TRIAL = """
+import contextlib, os, sys
+for folder in sys.argv[2:]:
+    with contextlib.suppress(OSError):
+        open(os.path.join(folder, sys.argv[1]), "w").close()
+try:
+    open(os.path.join(os.environ["TMPDIR"], "trial"), "w").close()
+    open(os.devnull, "w").close()
+except OSError as error:
+    sys.exit(f"its own folder cannot be written: {error.strerror}")
+print(os.getuid(), ascii(os.getcwd()), sep="\\n")
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,40 +178,6 @@ def start_entry(settings: dict[str, Any], command: Command, folder: Path) -> Sta
     finally:
         os.close(writer)
     return Started(popen=popen, status_fd=reader, folder=folder)
-
-
-ROOM_BYTES = 2 << 30  # below this a checkpoint or two may fill the disk
-MODES = ("auto", "overlay", "landlock", "none")
-TEMPORARY = "tmp"  # in a launch's folder, where nobody may write to /tmp
-_TRUNCATE_SINCE = 3  # version of Landlock
-_TRIAL_TIMEOUT_S = 20.0
-# Run inside: writes beside the user's files, reads back, and says who it is.
-_OVERLAY_TRIAL = """
-import os, sys
-for folder in sys.argv[2:]:
-    path = os.path.join(folder, sys.argv[1])
-    try:
-        with open(path, "w") as file:
-            file.write("trial")
-    except OSError as error:
-        sys.exit(f"{folder} cannot be written in the sandbox: {error.strerror}")
-    if open(path).read() != "trial":
-        sys.exit(f"{folder} does not read back what was written")
-print(os.getuid(), ascii(os.getcwd()), sep="\\n")
-"""
-# Run inside: what stays of its writing beside the user's files, others see.
-_LANDLOCK_TRIAL = """
-import contextlib, os, sys
-for folder in sys.argv[2:]:
-    with contextlib.suppress(OSError):
-        open(os.path.join(folder, sys.argv[1]), "w").close()
-try:
-    open(os.path.join(os.environ["TMPDIR"], "trial"), "w").close()
-    open(os.devnull, "w").close()
-except OSError as error:
-    sys.exit(f"its own folder cannot be written: {error.strerror}")
-print(os.getuid(), ascii(os.getcwd()), sep="\\n")
-"""
 
 
 # By absolute path; text is the target of a symbolic link; None: no such file.
@@ -390,7 +388,8 @@ def _layers(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
 
 
 def _little_room(store: scratch.Scratch) -> list[str]:
-    free, folder = shutil.disk_usage(store.folder).free, store.folder.parent
+    free = shutil.disk_usage(store.folder).free
+    folder = store.folder.parent
     if free >= ROOM_BYTES:
         return []
     return [f"Only {free / 2**30:.1f} GiB are free in {folder} for what a launch writes."]

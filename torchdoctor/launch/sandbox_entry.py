@@ -19,12 +19,27 @@ import struct
 import sys
 from typing import Any, NoReturn
 
-CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x08000000, 0x10000000, 0x20000000
-CLONE_NEWNET, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK = 0x40000000, 0x8914, 0x8916, 0x891C
+CLONE_NEWNS = 0x20000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+SIOCSIFFLAGS = 0x8914
+SIOCSIFADDR = 0x8916
+SIOCSIFNETMASK = 0x891C
 IFF_UP_AND_RUNNING = 0x1 | 0x40
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
-MNT_DETACH, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, SETUP_FAILED = 2, 1, 38, 125
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
+SETUP_FAILED = 125
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 FLAGS = {"ro": MS_RDONLY, "nosuid": MS_NOSUID, "nodev": MS_NODEV, "noexec": MS_NOEXEC}
 
@@ -33,8 +48,12 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s39
 
 # Landlock: the same numbers on every machine. Rights are bits; reading is none of those handled,
 # nor is IOCTL_DEV, without which no GPU works.
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
+_WRITE_FILE = 1 << 1
+_REFER = 1 << 13
+_TRUNCATE = 1 << 14
 _ALL_WRITING = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))  # remove and make anything
 
 
@@ -57,7 +76,8 @@ def _write(path: str, text: str) -> None:
 
 
 def _unshare(settings: dict[str, Any]) -> None:
-    uid, gid = os.getuid(), os.getgid()
+    uid = os.getuid()
+    gid = os.getgid()
     flags = CLONE_NEWNS
     for name, flag in (
         ("userns", CLONE_NEWUSER),
@@ -150,14 +170,16 @@ class Root:
         self.layers += 1
         store = self.upper if on_disk and self.upper else self.memory
         layer = f"{store}/{self.layers}"
-        upper, work = f"{layer}/upper", f"{layer}/work"
+        upper = f"{layer}/upper"
+        work = f"{layer}/work"
         os.makedirs(upper)
         os.mkdir(work)
         self._same_access(path, upper)
         for relative in before:
             self.attempt("copy", os.path.join(path, relative), os.path.join(upper, relative))
         target = self._mount_point(path)
-        lower, descriptor = path, None
+        lower = path
+        descriptor = None
         if any(c in path for c in ":,\\"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             lower = f"/proc/self/fd/{descriptor}"

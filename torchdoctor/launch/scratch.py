@@ -37,7 +37,8 @@ def choose(
     top = Path(cwd).resolve().parts[:2] if cwd is not None else ()
     ranked = []
     for folder in candidates(beside):
-        mount, place = mount_of(str(folder.resolve()), mounts), folder.resolve()
+        mount = mount_of(str(folder.resolve()), mounts)
+        place = folder.resolve()
         kind = mount.kind if mount is not None else ""
         free = shutil.disk_usage(folder).free >> 30
         rank = (kind in LAYER_KINDS, place.parts[:2] != top, kind != "tmpfs", free)

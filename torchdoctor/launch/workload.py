@@ -44,7 +44,8 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
     """
     if not args or not args[0].strip():
         raise UsageError("Nothing to run: name a script, or a command after '--'.")
-    folder, words = cwd or str(Path.cwd()), list(args)
+    folder = cwd or str(Path.cwd())
+    words = list(args)
     if not Path(folder).is_dir():
         raise UsageError(f"The folder {folder} does not exist.")
     name = words[0]

@@ -122,7 +122,8 @@ class _Watch:
         if seconds < SHORTEST_S:
             return Held(seconds=seconds)
         others_s -= self._took(None)
-        unsure_s, yields_s = self._took(Manner.UNSURE), self._took(Manner.YIELDS)
+        unsure_s = self._took(Manner.UNSURE)
+        yields_s = self._took(Manner.YIELDS)
         waited_s = sum(max(last - first, 0.0) for first, last in self._waits.values())
         yielded_s = yields_s + max(unsure_s - waited_s, 0.0)  # it cannot have taken more than that
         yielded_s = min(yielded_s, max(others_s, 0.0))
@@ -153,7 +154,8 @@ class LoadBeside:
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Held]:
         """Measure meanwhile; what is given is filled in at the end."""
-        held, cpus = Held(), affinity()
+        held = Held()
+        cpus = affinity()
         try:
             manners = Manners(self._own, self._proc, self._cgroups)
             watch = _Watch(self._proc, self._own, manners, self._plan, cpus)

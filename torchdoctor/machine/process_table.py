@@ -61,7 +61,8 @@ def descendants(table: dict[int, ProcessRow], root: int) -> set[int]:
     children: dict[int, list[int]] = {}
     for row in table.values():
         children.setdefault(row.parent, []).append(row.pid)
-    known, waiting = set[int](), [root]
+    known = set[int]()
+    waiting = [root]
     while waiting:
         pid = waiting.pop()
         if pid in table and pid not in known:
@@ -72,7 +73,8 @@ def descendants(table: dict[int, ProcessRow], root: int) -> set[int]:
 
 def busy_s(cpus: Iterable[int], proc: Path = PROC) -> float:
     """Return the seconds that these CPUs were busy since boot; raise OSError where none tells."""
-    wanted, total = {f"cpu{number}" for number in cpus}, 0.0
+    wanted = {f"cpu{number}" for number in cpus}
+    total = 0.0
     for line in (proc / "stat").read_text().splitlines():
         name, *ticks = line.split()
         if name in wanted:

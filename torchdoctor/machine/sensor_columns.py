@@ -106,7 +106,8 @@ class SensorColumns:
 
     def use_of_cpus(self) -> tuple[Times, Columns, float]:
         """Return times, CPU seconds by then, and usable CPUs; below a quota our own use counts."""
-        usable, quota = affinity(), cpu_quota()
+        usable = affinity()
+        quota = cpu_quota()
         if quota is not None and quota < len(usable):
             return self.process_t_ns, self.tree_cpu_s + np.nan_to_num(self.own_cpu_s), quota
         shown = [core for core in usable if core < self.core_busy_s.shape[1]]
@@ -127,8 +128,11 @@ class _Window:
     def __init__(
         self, columns: SensorColumns, begin_ns: int, end_ns: int, main_pid: int | None
     ) -> None:
-        self.columns, self.begin, self.end = columns, begin_ns, end_ns
-        t, process_t = columns.t_ns, columns.process_t_ns
+        self.columns = columns
+        self.begin = begin_ns
+        self.end = end_ns
+        t = columns.t_ns
+        process_t = columns.process_t_ns
         self.inside = (t >= begin_ns) & (t <= end_ns)
         self.processes = (process_t >= begin_ns) & (process_t <= end_ns)
         pids: list[int | None] = columns.process_pids.tolist()
@@ -138,7 +142,8 @@ class _Window:
         c = self.columns
         rates = [self._rate(c.t_ns, busy) for busy in c.core_busy_s.T]
         cores = [] if None in rates else [min(1.0, rate or 0.0) for rate in rates]
-        tree, own = self._process_rate(c.tree_cpu_s), self._process_rate(c.own_cpu_s)
+        tree = self._process_rate(c.tree_cpu_s)
+        own = self._process_rate(c.own_cpu_s)
         main = None if self.main is None else self._process_rate(c.process_cpu_s[:, self.main])
         iowait = self._rate(c.t_ns, c.iowait_s)
         t_ns, used_s, cpus = c.use_of_cpus()
@@ -171,7 +176,8 @@ class _Window:
         def of_ours(values: Columns, combine: Callable[..., Any] = np.nanmean) -> Columns:
             return _across(values[self.inside][:, chosen], combine)
 
-        used, strangers = of_ours(c.gpu_utilization), c.gpu_others[self.processes]
+        used = of_ours(c.gpu_utilization)
+        strangers = c.gpu_others[self.processes]
         return {
             "gpu_other_processes": _most(_across(strangers, np.nansum)),
             "gpu_sharing_processes": _most(_across(strangers[:, chosen], np.nanmax)),
@@ -194,10 +200,12 @@ class _Window:
     def _rate(self, t_ns: Times, cumulative: Columns) -> float | None:
         """Return the increase per second in the window, or between the outermost samples."""
         valid = ~np.isnan(cumulative)
-        t, values = t_ns[valid], cumulative[valid]
+        t = t_ns[valid]
+        values = cumulative[valid]
         if len(t) < 2:
             return None
-        begin, end = max(self.begin, int(t[0])), min(self.end, int(t[-1]))
+        begin = max(self.begin, int(t[0]))
+        end = min(self.end, int(t[-1]))
         if end <= begin:
             return None
         low, high = np.interp([begin, end], t, values)
@@ -218,7 +226,8 @@ class _Window:
 
         An evaluation of larger batches has a slope as well; a cache that fills hides no leak.
         """
-        t, y = self.columns.process_t_ns[self.processes] / 1e9, values[self.processes]
+        t = self.columns.process_t_ns[self.processes] / 1e9
+        y = values[self.processes]
         t, y = t[~np.isnan(y)], y[~np.isnan(y)]
         if len(t) < 3 or np.ptp(t) <= 0:
             return None

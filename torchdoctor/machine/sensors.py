@@ -21,6 +21,21 @@ _COST_SHARE = 0.003  # of one CPU, that looking for new processes may take
 _ERRORS = (psutil.Error, OSError)
 _OF_EVERY = ("read_bytes", "write_bytes", "read_ops")
 _UNKNOWN = ("pss_bytes", "queued_s", *_OF_EVERY)
+PROCESS_INTERVAL_S = 0.5
+COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
+_BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
+_TREE_FIELDS = (
+    "rss_bytes",
+    "pss_bytes",
+    "swap_bytes",
+    "threads",
+    "read_bytes",
+    "write_bytes",
+    "tree_cpu_s",
+    "own_cpu_s",
+    "network_bytes",
+    "gpu_others",
+)
 
 
 class ProcessSensors:
@@ -57,7 +72,8 @@ class ProcessSensors:
         return began_s + max(least_s, (time.monotonic() - began_s) / _COST_SHARE)
 
     def _read_process(self, process: psutil.Process, with_pss: bool) -> None:
-        pid, before = process.pid, self._counters.get(process.pid)
+        pid = process.pid
+        before = self._counters.get(process.pid)
         if before is None:
             self._inner[pid] = inner_pid(pid)
             before = dict.fromkeys(_UNKNOWN, math.nan)
@@ -117,23 +133,6 @@ def _pss_bytes(pid: int) -> float:
             if line.startswith("Pss:"):
                 return float(line.split()[1]) * 1024
     return math.nan
-
-
-PROCESS_INTERVAL_S = 0.5
-COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
-_BUSY = ("user", "nice", "system", "irq", "softirq")  # guest time is part of user time already
-_TREE_FIELDS = (
-    "rss_bytes",
-    "pss_bytes",
-    "swap_bytes",
-    "threads",
-    "read_bytes",
-    "write_bytes",
-    "tree_cpu_s",
-    "own_cpu_s",
-    "network_bytes",
-    "gpu_others",
-)
 
 
 def busy_s() -> list[float]:
@@ -230,7 +229,8 @@ class Sensors:
         To a container the driver may give numbers of its own instead of pids: then who computed
         there before the program began is another one, and who came since is the program.
         """
-        running, strangers = [gpus.processes(device) for device in gpus.devices], []
+        running = [gpus.processes(device) for device in gpus.devices]
+        strangers = []
         if self._before is None:
             self._before = [pids or set() for pids in running]
         alive = processes.alive.keys()

@@ -30,6 +30,16 @@ _CHUNK_BYTES = 128 * 1024
 _FIRST_BYTES = 4096
 _MOST_BYTES = 8 * 1024 * 1024  # of each file
 _MOST_DROP_S = 2.0
+_WAITS = 0.01  # share of the step spent on its input, from which on storage is looked at
+_STAT_S = 2.0
+_MEASURE_S = 1.0  # for each mount
+_MEASURED_MOUNTS = 3
+_MEASURED_FILES = 256
+_NAMED = 4
+_TRIED_BYTES = 4 * 1024 * 1024
+_SHARED_MEMORY = Path("/dev/shm")
+_IN_LOADER = (file_reads.LOADER, file_reads.WORKER)
+_OPENS = (*_IN_LOADER, file_reads.TRAINING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,18 +136,8 @@ def drop(listed: Path) -> None:
                 _drop(os.fsdecode(path))
 
 
-_WAITS = 0.01  # share of the step spent on its input, from which on storage is looked at
-_STAT_S = 2.0
-_MEASURE_S = 1.0  # for each mount
-_MEASURED_MOUNTS = 3
-_MEASURED_FILES = 256
-_NAMED = 4
-_TRIED_BYTES = 4 * 1024 * 1024
-_SHARED_MEMORY = Path("/dev/shm")
-_IN_LOADER = (file_reads.LOADER, file_reads.WORKER)
 # One read by a library: seconds, and its path, followed by NUL and the user's line if it is known.
 _Call = tuple[float, str]
-_OPENS = (*_IN_LOADER, file_reads.TRAINING)
 
 
 @dataclass(kw_only=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 from torchdoctor.machine.process_table import PROC, ProcessRow
 
 CGROUPS = Path("/sys/fs/cgroup")
-_SCHED_IDLE, _NICEST = 5, 19
+_SCHED_IDLE = 5
+_NICEST = 19
 
 
 class Manner(Enum):
@@ -26,7 +27,8 @@ class Manners:
     """Tells how processes compete with process `own`."""
 
     def __init__(self, own: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
-        self._proc, self._cgroups = proc, cgroups
+        self._proc = proc
+        self._cgroups = cgroups
         self._own_group = self._group(own)
         self._autogroup = _read(proc / "sys/kernel/sched_autogroup_enabled") == "1"
 

@@ -63,7 +63,8 @@ def _of_tokens(events: Events, edges: Rows) -> dict[str, float | None]:
 
 def _pairs(events: Events, edges: Rows, begin: int, end: int) -> Rows:
     """Return the rows of begin and end of each whole bracket between the edges; shape (n, 2)."""
-    begins, ends = events.at(begin), events.at(end)
+    begins = events.at(begin)
+    ends = events.at(end)
     begins = begins[(begins >= edges[0]) & (begins < edges[-1])]
     after = np.searchsorted(ends, begins)
     whole = after < len(ends)

@@ -27,6 +27,8 @@ _CALLS_ENDED = (step_log.FORWARD_END, step_log.ENTRY_END)
 _FEWEST = 3
 _STEADY_SPAN = 0.6  # of all such calls, by time or number
 _MINOR = 0.2  # of the other kind's calls: those of an evaluation between
+EXHAUSTED = -1
+_GRAD_AND_TRAINING = 3
 
 
 def with_backwards(rows: np.ndarray) -> tuple[np.ndarray, str]:
@@ -37,7 +39,8 @@ def with_backwards(rows: np.ndarray) -> tuple[np.ndarray, str]:
     code = rows[:, 0]
     has_backwards = bool(np.isin(code, (step_log.BACKWARD_BEGIN, step_log.BACKWARD_END)).any())
     steps = bool(np.isin(code, (step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END)).any())
-    begins, learned_by = rows[code == step_log.GRADIENT_BEGIN], "backward"
+    begins = rows[code == step_log.GRADIENT_BEGIN]
+    learned_by = "backward"
     if len(begins) and not has_backwards:
         kind = _backward_of(begins)
         learned_by = step_log.GRADIENT_CALLS[kind]
@@ -77,7 +80,8 @@ def _backward_of(begins: np.ndarray) -> int:
 
 def _batches_trained_on(rows: np.ndarray) -> np.ndarray:
     """Return the log without batches of loaders whose models are only evaluated."""
-    code, loader = rows[:, 0], rows[:, 1] & _LOADER_MASK
+    code = rows[:, 0]
+    loader = rows[:, 1] & _LOADER_MASK
     learned = np.flatnonzero(code == step_log.LEARNED)
     trains = (code == step_log.FORWARD_BEGIN) & ((rows[:, 3] & 2) > 0)
     last = np.searchsorted(learned, np.flatnonzero(trains)) - 1
@@ -122,7 +126,8 @@ def _on_device_clock(rows: np.ndarray) -> tuple[np.ndarray, bool]:
     rows = rows[rows[:, 0] != step_log.DEVICE]
     if not len(marks) or (marks[:, 3] < 0).any():
         return rows, False
-    at, elapsed = marks[:, 2], marks[:, 3]
+    at = marks[:, 2]
+    elapsed = marks[:, 3]
     # A GPU comes to no event before the host recorded it, and to that of an idle moment at once.
     reached = elapsed + (at - elapsed).max()
     rows = rows[rows[:, 2] <= at[-1]]
@@ -174,9 +179,11 @@ def _made_anew(events: Events, facts: ProcessFacts) -> dict[int, int]:
         loader.ident: (loader.location.file, loader.location.line) if loader.location else None
         for loader in facts.loaders
     }
-    fetches, learned = events.at(step_log.FETCH_BEGIN), learning_rows(events)
+    fetches = events.at(step_log.FETCH_BEGIN)
+    learned = learning_rows(events)
     if not len(fetches):  # the log of a launch that is timed
-        fetches, learned = events.at(step_log.FETCH_END), events.at(step_log.BOUNDARY)
+        fetches = events.at(step_log.FETCH_END)
+        learned = events.at(step_log.BOUNDARY)
     first_of: dict[tuple[str, int], int] = {}
     ended: dict[tuple[str, int], int] = {}  # the last fetch of the last one of a line
     anew: dict[int, int] = {}
@@ -251,10 +258,6 @@ def _whole_numbers(path: Path, dtype: str, row_bytes: int) -> np.ndarray:
 
 def _pid_of(path: Path) -> int:
     return int(path.stem.split("-")[1].split(".")[0])
-
-
-EXHAUSTED = -1
-_GRAD_AND_TRAINING = 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -332,7 +335,8 @@ def evaluation_mask(events: Events) -> np.ndarray:
     A validation loader, the training loader iterated for evaluation, and without any loader an
     eval-mode forward of the model that also trains: no frozen teacher, no batch fetched ahead.
     """
-    mask, units = np.zeros(len(events), dtype=bool), cut_units(events)
+    mask = np.zeros(len(events), dtype=bool)
+    units = cut_units(events)
     if events.learned_by == "forward":
         return mask
     chosen = evaluation_units(units)

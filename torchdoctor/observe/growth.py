@@ -46,7 +46,8 @@ def _largest(
     step_s = phases.sum(axis=1)
     slopes = [_slope(at, segments, phases[:, phase], step_s) for phase in range(len(names))]
     largest = int(np.argmax(slopes))
-    slope, middle = slopes[largest], float(np.median(step_s))
+    slope = slopes[largest]
+    middle = float(np.median(step_s))
     first = max(middle - slope * span / 2, _SMALL * middle)
     if slope * span < _LEAST * first:
         return None

@@ -37,6 +37,11 @@ _ENOUGH_STEPS = 40
 FEW_STEPS = 12
 _LONG_STEPS = 8  # where each takes a second
 FEWEST_STEPS = 3
+_REFUSED = re.compile(r"unrecognized|unknown|no such option", re.IGNORECASE)
+_LONGER = (
+    "Where it had not come to its loop yet (it loads its data, or evaluates first), give it "
+    "longer with --budget and --timeout, or less data."
+)
 
 
 @dataclass
@@ -113,13 +118,6 @@ class ObservationWatch:
         return self.joined.ask(running, number, boundary, steps, start_s)
 
 
-_REFUSED = re.compile(r"unrecognized|unknown|no such option", re.IGNORECASE)
-_LONGER = (
-    "Where it had not come to its loop yet (it loads its data, or evaluates first), give it "
-    "longer with --budget and --timeout, or less data."
-)
-
-
 def told_of_server(port: int) -> str:
     """Return what to do about a program that waits for requests, in one sentence."""
     return (
@@ -148,9 +146,11 @@ def check_usable(
             result.exit_code,
         )
     if result.ended == "timed-out" and steps < FEWEST_STEPS:
-        problem, todo = f"{steps} were seen", ""
+        problem = f"{steps} were seen"
+        todo = ""
         if isinstance(outcome, NoSteps):
-            problem, todo = outcome.reason, f" {outcome.advice}"
+            problem = outcome.reason
+            todo = f" {outcome.advice}"
         raise TimedOut(
             f"Stopped after {result.wall_s:.0f} s without enough steps: "
             f"{problem.rstrip('.')}.{todo} {_LONGER}{layer}"
@@ -169,7 +169,8 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
 
 
 def _last_words(result: LaunchResult, workload: Workload) -> str:
-    output, todo = result.output_tail.strip(), "Make it run without torchdoctor first."
+    output = result.output_tail.strip()
+    todo = "Make it run without torchdoctor first."
     if not output:
         return f"It printed nothing. {todo}"
     if reason_of_layer(result):  # which says what to do

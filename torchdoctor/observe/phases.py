@@ -63,13 +63,15 @@ def _phases(events: Events) -> list[_Phase]:
     """Return all phases, in their order."""
     forwards = events.at(step_log.FORWARD_BEGIN)
     forwards = forwards[(events.value[forwards] & _GRAD) == 0]
-    ends, fetches = events.at(step_log.FORWARD_END), events.at(step_log.FETCH_BEGIN)
+    ends = events.at(step_log.FORWARD_END)
+    fetches = events.at(step_log.FETCH_BEGIN)
     section = np.searchsorted(learning_rows(events), forwards)
     phases = []
     for rows in np.split(forwards, np.flatnonzero(np.diff(section)) + 1):
         if len(rows) < _FEWEST_CALLS:
             continue
-        first, last = int(rows[0]), int(rows[-1])
+        first = int(rows[0])
+        last = int(rows[-1])
         end = ends[np.searchsorted(ends, last) :][:1]
         stop = min(int(end[0]) + 1 if len(end) else last, len(events) - 1)
         fetched = np.searchsorted(fetches, last) - np.searchsorted(fetches, first)

@@ -50,7 +50,8 @@ def _unseen_device(
 
     It computes while the host waits for a value, and where it came to events behind the host.
     """
-    cpu, rest = known.cpu or 0.0, 1.0 - (known.data_loader or 0.0)
+    cpu = known.cpu or 0.0
+    rest = 1.0 - (known.data_loader or 0.0)
     surely = (steps.device_busy_s or 0.0) / steps.mean_s
     if trace is not None and trace.step_s:
         surely = max(surely, reading_wait_s(trace) / max(trace.step_s, steps.mean_s))
@@ -66,7 +67,8 @@ def _unseen_device(
 
 def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:
     """Return a trace's shares without the profiler; what is logged of waits is a bound."""
-    known, step_s = trace.shares, trace.step_s or 0.0
+    known = trace.shares
+    step_s = trace.step_s or 0.0
     if steps is None or steps.mean_s <= 0 or not step_s or known.gpu is None:
         return known
     device_s = {x: (getattr(known, x) or 0.0) * step_s for x in _ON_DEVICE}
@@ -106,9 +108,11 @@ def with_inline_preparation(recording: Recording) -> Recording:
     known = recording.shares
     if preparation is None or preparation.share < _WORTH_COUNTING or known.data_loader is None:
         return recording
-    cpu, other = known.cpu or 0.0, known.other or 0.0
+    cpu = known.cpu or 0.0
+    other = known.other or 0.0
     moved = min(preparation.share, cpu + other)
-    loading, left = known.data_loader + moved, max(other - moved, 0.0)
+    loading = known.data_loader + moved
+    left = max(other - moved, 0.0)
     working = None if known.cpu is None else max(cpu + other - moved - left, 0.0)
     return replace(recording, shares=replace(known, data_loader=loading, other=left, cpu=working))
 

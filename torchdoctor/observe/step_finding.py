@@ -298,8 +298,10 @@ def _fetched(events: Events) -> int:
 
 
 def _counted(events: Events) -> str:
-    forwards, backwards = events.at(step_log.FORWARD_BEGIN), events.at(step_log.BACKWARD_BEGIN)
-    computed, later = _COMPUTED[events.learned_by], ""
+    forwards = events.at(step_log.FORWARD_BEGIN)
+    backwards = events.at(step_log.BACKWARD_BEGIN)
+    computed = _COMPUTED[events.learned_by]
+    later = ""
     if len(forwards) and (backwards[:1] < forwards[0]).any():
         later = f" after the first {computed[0]}"  # none was hooked yet
     gradients = len(events.at(step_log.GRADIENT_BEGIN))

@@ -90,7 +90,8 @@ def _cut(
     first: int, times: np.ndarray, lanes: dict[str, Intervals], steps_known: bool = True
 ) -> StepLanes:
     edges = times[first : first + _STEPS + 1]
-    begin, end = int(edges[0]), int(edges[-1])
+    begin = int(edges[0])
+    end = int(edges[-1])
     inside = {
         label: union(*(np.clip(times, begin, end) - begin for times in (lane.start, lane.end)))
         for label, lane in lanes.items()

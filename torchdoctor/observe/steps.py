@@ -37,6 +37,14 @@ _BRACKETS = (
     (step_log.FETCH_BEGIN, step_log.FETCH_END, 4),
     (step_log.COPY_BEGIN, step_log.COPY_END, 5),
 )
+_TREND_STEPS = 10
+# Mann-Kendall: of the 45 pairs among ten steps, this many more falling than rising; p = 0.01.
+_TREND_SCORE = 27
+_TREND_SIZE = 0.03  # and the fall must matter
+_LONG_STEP = 3.0  # times the median
+_LONGEST_SEARCH = 2000
+LEAST_WARMUP = 10
+_ENOUGH_FOR_P99 = 50
 
 
 def is_open(events: Events, begin: int, end: int) -> np.ndarray:
@@ -163,14 +171,6 @@ def regular_distance(steps: np.ndarray) -> int | None:
     return int(np.median(gaps)) if len(gaps) and gaps.max() - gaps.min() <= 1 else None
 
 
-_TREND_STEPS = 10
-# Mann-Kendall: of the 45 pairs among ten steps, this many more falling than rising; p = 0.01.
-_TREND_SCORE = 27
-_TREND_SIZE = 0.03  # and the fall must matter
-_LONG_STEP = 3.0  # times the median
-_LONGEST_SEARCH = 2000
-
-
 def shows_slope(durations: np.ndarray) -> bool:
     """Return True if the last ten step times still fall, by a rank test that ignores spikes."""
     last = durations[-_TREND_STEPS:]
@@ -242,10 +242,6 @@ def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
             totals[int(events.ident[row])] += max(own, 0)
     steps = len(edges) - 1
     return [totals[ident] / 1e9 / steps for ident in range(max(totals, default=-1) + 1)]
-
-
-LEAST_WARMUP = 10
-_ENOUGH_FOR_P99 = 50
 
 
 def step_statistics(
@@ -382,7 +378,8 @@ def _taking_turns(units: Units) -> list[int]:
     spans: list[tuple[int, int]] = []
     for ident in learned[np.argsort(-counts, kind="stable")]:
         rows = units.start[useful & (units.loader == ident)]
-        first, last = int(rows[0]), int(rows[-1])
+        first = int(rows[0])
+        last = int(rows[-1])
         if all(last < begin or end < first for begin, end in spans):
             loaders.append(int(ident))
             spans.append((first, last))
@@ -429,7 +426,8 @@ def _copy_figures(events: Events, edges: np.ndarray) -> dict[str, Any]:
     if not len(copies):
         return {}
     steps = len(edges) - 1
-    pinned, non_blocking = (events.ident[copies] & 1) > 0, (events.ident[copies] & 2) > 0
+    pinned = (events.ident[copies] & 1) > 0
+    non_blocking = (events.ident[copies] & 2) > 0
     return {
         "pageable_copies_per_step": float((~pinned).sum()) / steps,
         "blocking_copies_per_step": float((pinned & ~non_blocking).sum()) / steps,
@@ -444,7 +442,8 @@ def _counts(events: Events, units: Units, edges: np.ndarray, boundary: Boundary)
     batches = _training_fetches(units)
     if boundary.kind == "loader":
         batches &= units.loader == boundary.ident
-    steps, stepped = len(edges) - 1, _within(events.at(step_log.OPTIMIZER_BEGIN), edges)
+    steps = len(edges) - 1
+    stepped = _within(events.at(step_log.OPTIMIZER_BEGIN), edges)
     return {
         "backwards_per_step": len(_within(events.at(step_log.BACKWARD_BEGIN), edges)) / steps,
         "optimizer_steps_per_step": len(stepped) / steps,

@@ -11,7 +11,8 @@ from torchdoctor.words import LoaderFacts, StepStatistics
 
 LEAST_STEPS = 30
 FEWEST_WARMUP, FEWEST_STEPS = 3, 5  # where steps are so long that the budget allows no more
-LEAST_S, SHORTEST_S = 2.5, 1.0
+LEAST_S = 2.5
+SHORTEST_S = 1.0
 MOST_S = 20.0
 _ASKED_FOR_S = 3600.0  # a number of steps that the user wants is measured to its end
 _LAUNCHES = 30  # a budget should pay for about so many of the longest windows
@@ -20,6 +21,9 @@ _SHORT_LAUNCHES = 60  # and, where it is small, for so many of the shortest: pai
 _WRITTEN_S = {ANALYSED_STEPS: 5.0, 1: 2.5, 0: 1.5}
 _WARMUP_SHARE = 0.25  # of a short program's iterations
 DEFAULT_PREFETCH = 2
+_LONG_STEP_S = 1.0  # so long a step needs no ten others before it, and two show enough
+_MOST_LONG_STEPS = 2
+_DEAR_START = 0.02  # of a budget: another start only for the profiler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,8 @@ def choose_window(
     At least 10 iterations warm up and 30 are measured for 2.5 s (1 s if the budget is small), in
     whole cycles if one fits, as far as program and budget allow: never below 3 and 5.
     """
-    longest, least = MOST_S, LEAST_S
+    longest = MOST_S
+    least = LEAST_S
     step_s = max(observed.mean_s, 1e-6)
     fewest_warmup = fewest = LEAST_WARMUP
     if budget_s is not None:
@@ -116,11 +121,8 @@ PROFILER_WINDOWS = tuple(
         (1, 1, 0),
     )
 )
-_LONG_STEP_S = 1.0  # so long a step needs no ten others before it, and two show enough
-_MOST_LONG_STEPS = 2
 # At the end of the observing launch, which has warmed up: one step until it begins.
 JOINED_WINDOWS = tuple(replace(window, warmup_steps=1) for window in PROFILER_WINDOWS[1:])
-_DEAR_START = 0.02  # of a budget: another start only for the profiler
 
 
 def choose_profiler_window(
@@ -183,7 +185,8 @@ def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
 
 def _fit(warmup: int, steps: int, observed: StepStatistics) -> tuple[int, int]:
     """Cut both to a program that ended by itself after `total_steps_seen` iterations."""
-    total, cycle = observed.total_steps_seen, observed.cycle_steps
+    total = observed.total_steps_seen
+    cycle = observed.cycle_steps
     if warmup + steps <= total:
         return warmup, steps
     warmup = max(1, min(warmup, int(total * _WARMUP_SHARE)))

@@ -76,7 +76,9 @@ class Engine:
         patience: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._starts, self._chance, self._clock = starts, chance, clock
+        self._starts = starts
+        self._chance = chance
+        self._clock = clock
         self.failures = Failures(patience=patience)
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of launches, by arm
         self._compiled: dict[tuple[str, ...], LaunchSpec] = {}  # by fixes: the last one measured
@@ -238,7 +240,8 @@ class Engine:
         return own_s, pair_s - own_s
 
     def _in_turns(self, task: PairTask, measured: PairTimings) -> Pair | Outcome:
-        timings, seconds = measured.timings, measured.seconds
+        timings = measured.timings
+        seconds = measured.seconds
         order = task.arms[::-1] if task.swapped else task.arms
         for spec, timing, took_s in zip(order, timings, seconds, strict=False):
             self._seconds[spec.name].append(took_s)

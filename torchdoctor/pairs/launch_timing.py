@@ -49,19 +49,23 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
         trained = [pid for pid, fact in facts.items() if fact.fixes and not fact.is_loader_worker]
         fixes = list(facts[min(trained)].fixes) if trained else []
         return LaunchTiming(ended="failed", fixes=fixes)
-    log, fact = events[main], facts.get(main, ProcessFacts(pid=main))
-    is_whole, marks = len(log.at(step_log.WINDOW_END)) > 0, log.at(step_log.BOUNDARY)
+    log = events[main]
+    fact = facts.get(main, ProcessFacts(pid=main))
+    is_whole = len(log.at(step_log.WINDOW_END)) > 0
+    marks = log.at(step_log.BOUNDARY)
     if blocks:
         steps = [step for block in blocks for step in block.step_s]
         samples = _total([block.samples for block in blocks])
         # Without the last iteration of the warm-up, which ends after standing still.
-        first, begin = marks[0], marks[: max(warmup_steps, 1)][-1]
+        first = marks[0]
+        begin = marks[: max(warmup_steps, 1)][-1]
     else:
         # The synchronisation at its end belongs to the window; `rows` holds the boundary after it.
         steps = _step_times(log, windows[main])
         rates = [_rate(events[pid], windows[pid], boundary) for pid in windows]
         samples = _total([None if rate is None else rate * sum(steps) for rate in rates])
-        first, begin = 0, log.at(step_log.WINDOW_BEGIN)[0]
+        first = 0
+        begin = log.at(step_log.WINDOW_BEGIN)[0]
     gpu = fact.peak_gpu_memory_bytes
     return LaunchTiming(
         ended="measured" if is_whole else "failed" if blocks else "program-ended",
@@ -83,7 +87,8 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
 
 def _measured_blocks(log: Events, boundary: Boundary) -> list[Block]:
     """Return whole blocks in order, without those that were cut off or hold no iteration."""
-    begins, ends = log.at(step_log.BLOCK_BEGIN), log.at(step_log.BLOCK_END)
+    begins = log.at(step_log.BLOCK_BEGIN)
+    ends = log.at(step_log.BLOCK_END)
     marks = log.at(step_log.BOUNDARY)
     blocks = []
     for begin, end in zip(begins, ends, strict=False):  # the last one may be cut off
@@ -118,7 +123,8 @@ def measured_windows(events: Mapping[int, Events]) -> dict[int, Rows]:
     """Return the boundaries of each process's measured window that holds a whole iteration."""
     windows = {}
     for pid, log in events.items():
-        begin, rows = log.at(step_log.WINDOW_BEGIN), log.at(step_log.BOUNDARY)
+        begin = log.at(step_log.WINDOW_BEGIN)
+        rows = log.at(step_log.BOUNDARY)
         if len(begin) and len(rows := rows[rows > begin[0]]) > 1:
             windows[pid] = rows
     return windows

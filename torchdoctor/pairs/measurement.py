@@ -24,7 +24,8 @@ from torchdoctor.pairs.turns import abba, take_turns
 from torchdoctor.words import Boundary, LaunchTiming, LoaderFacts, SwitchedLaunch
 
 # A fix may need more than the untouched program: larger batches, samples kept.
-_MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
+_MEMORY_TO_SPARE = 2.0
+_GPU_MEMORY_TO_SPARE = 1.25
 _TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 2.5  # times two launches that follow each other, which see half as much
@@ -248,7 +249,8 @@ def turns_of_trials(
     if too_large([observed, observed], _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE) is not None:
         return "memory for both at the same time, and for what a fix may need, is not sure"
     most_s = _DEARER * 2 * Pace.of(observed).launch_s(window)
-    cycle, start_s = observed.steps.cycle_steps or 1, observed.start_s
+    cycle = observed.steps.cycle_steps or 1
+    start_s = observed.start_s
     turns, parts = (
         choose_turns(observed.steps, window, start_s, most_s, steps, parts=cut)
         for cut in (False, True)

@@ -84,9 +84,14 @@ class Recorder:
         self._images: dict[frozenset[tuple[str, Any]], WarmImage | None] = {}
         self._image_numbers = itertools.count()
         self.image_s: float | None = None  # that the last image's imports took; None: no image
-        self._forks, self._compiled = forks, False
-        self.workload, self.folder, self.sandbox = workload, folder, sandbox
-        self.seed, self.timeout_s, self.end_by_s = seed, timeout_s, math.inf
+        self._forks = forks
+        self._compiled = False
+        self.workload = workload
+        self.folder = folder
+        self.sandbox = sandbox
+        self.seed = seed
+        self.timeout_s = timeout_s
+        self.end_by_s = math.inf
         self.escaped: list[str] = []
         self.doubts: list[str] = []
         self.contacts: list[list[HostContact]] = []  # of each launch
@@ -155,7 +160,8 @@ class Recorder:
             raise NoStepFound(observation.told_of_server(watch.serves))
         if watch.gave_up:
             result = replace(result, ended="timed-out")
-        self._observed, self._observing = result.channel, result
+        self._observed = result.channel
+        self._observing = result
         if result.exit_code and any(result.channel.glob("observed-*.json")):
             # It failed within the profiler window; what was before that counts.
             result = replace(result, ended="stopped", exit_code=None)
@@ -229,7 +235,8 @@ class Recorder:
             self._close_oldest()
             folder = self.folder.absolute() / f"image-{next(self._image_numbers)}"
             with writing(self.folder):
-                most_s, began_s = _IMAGE_SHARE * self.left_s, time.monotonic()
+                most_s = _IMAGE_SHARE * self.left_s
+                began_s = time.monotonic()
                 image = start_image(self._program, folder, spec, most_s)
             self._images[files] = image
             self.image_s = self.image_s if image is None else time.monotonic() - began_s

@@ -31,7 +31,8 @@ class _Player:
     """One launch in a thread of its own, let go and held up from outside."""
 
     def __init__(self, start: Start, over: threading.Event) -> None:
-        self._start, self._over = start, over
+        self._start = start
+        self._over = over
         self.running: RunningLaunch | None = None
         self.result: LaunchTiming | None = None
         self.error: BaseException | None = None
@@ -112,7 +113,8 @@ def take_turns(
     than `turn_s` is not waited for; after `until_s`, once four turns were, no more four begin. At
     `end_by_s` both are ended, whosever turn it is.
     """
-    over, late = threading.Event(), None
+    over = threading.Event()
+    late = None
     players = _Player(starts[0], over), _Player(starts[1], over)
     try:
         for player in players:

@@ -11,7 +11,10 @@ import functools
 import ipaddress
 import os
 
-CONNECTION, THROUGH_PROXY, DATAGRAM, REQUEST = "c", "p", "d", "r"
+CONNECTION = "c"
+THROUGH_PROXY = "p"
+DATAGRAM = "d"
+REQUEST = "r"
 _MOST_ROWS = 2000  # of each process
 _MOST_NAMES = 4096
 _IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
@@ -36,6 +39,7 @@ _PEERS = ("MASTER_ADDR", "PET_RDZV_ENDPOINT")  # variables that name the process
 _names: dict = {}  # addresses -> the name that was asked for
 _written: set = set()  # rows that are written once
 _rows = 0
+_PORTS = {b"https": 443, b"wss": 443}
 
 
 def _note(letter, *columns, once=False):
@@ -112,7 +116,8 @@ def _connected(stream, address):
     """Note a connection, made or begun, or a datagram; `address` as socket takes it."""
     if not isinstance(address, tuple) or len(address) < 2:  # a unix socket's, or of another family
         return
-    given, port = _plain(address[0]), address[1]
+    given = _plain(address[0])
+    port = address[1]
     host = _names.get(given, given)
     if stream and not _proxies().isdisjoint({(host, port), (given, port)}):
         _note(THROUGH_PROXY, host, port, once=True)
@@ -239,9 +244,6 @@ def _wrap_http(client):
     client.HTTPConnection.putrequest = putrequest
 
 
-_PORTS = {b"https": 443, b"wss": 443}
-
-
 def _wrap_httpcore(module):
     def note(request):
         url = request.url
@@ -249,8 +251,10 @@ def _wrap_httpcore(module):
         requested(url.host, port, request.method, url.target)
 
     note = _never_raising(note)
-    pool, pool_async = module.ConnectionPool, module.AsyncConnectionPool
-    old, old_async = pool.handle_request, pool_async.handle_async_request
+    pool = module.ConnectionPool
+    pool_async = module.AsyncConnectionPool
+    old = pool.handle_request
+    old_async = pool_async.handle_async_request
 
     @functools.wraps(old)
     def handle_request(self, request):
@@ -262,7 +266,8 @@ def _wrap_httpcore(module):
         note(request)
         return await old_async(self, request)
 
-    pool.handle_request, pool_async.handle_async_request = handle_request, handle_async_request
+    pool.handle_request = handle_request
+    pool_async.handle_async_request = handle_async_request
 
 
 def _wrap_aiohttp(module):

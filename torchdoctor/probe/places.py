@@ -77,7 +77,9 @@ def made_here(made):
 
     Frames alone are looked at: a look at names keeps what they hold alive, up to Python 3.12.
     """
-    frame, package, constructors = sys._getframe(1), None, _constructors(type(made))
+    frame = sys._getframe(1)
+    package = None
+    constructors = _constructors(type(made))
     while frame is not None and not is_users(frame.f_code.co_filename):
         package = _package(frame.f_code.co_filename) or package
         if frame.f_code in constructors:
@@ -141,5 +143,6 @@ def name_of(frame, value):
         for name, part in [*attributes.items(), *children]:
             if part is value and name in frame.f_code.co_names:
                 return "%s.%s" % (owner, name)
-    names, known = frame.f_code.co_names, frame.f_globals
+    names = frame.f_code.co_names
+    known = frame.f_globals
     return next((name for name in names if known.get(name) is value), None)

@@ -86,7 +86,9 @@ class _Layer:
         return self._resolve(name) if follow else name
 
     def _resolve(self, path):
-        name, parts, links = os.sep, path.split(os.sep)[::-1], 0
+        name = os.sep
+        parts = path.split(os.sep)[::-1]
+        links = 0
         while parts:
             part = parts.pop()
             if part in ("", "."):
@@ -158,7 +160,8 @@ class _Layer:
 
     def listing(self, name):
         """Return names in a folder as the program sees it, with the files that stand for them."""
-        upper, files = self.upper(name), {}
+        upper = self.upper(name)
+        files = {}
         if os.path.isdir(name) and not self.is_gone(name):
             for entry in os.listdir(name):
                 path = os.path.join(name, entry)
@@ -292,7 +295,8 @@ def _open_descriptor(layer, old, path, full, flags, *args, **kwargs):
     if unnamed and flags & unnamed == unnamed:
         layer.make_folders(full, full)
         return old(layer.upper(full), flags, *args, **kwargs)
-    write, create = flags & _WRITING, flags & os.O_CREAT
+    write = flags & _WRITING
+    create = flags & os.O_CREAT
     if write and not create:
         _must_exist(layer, path, full)
     target = _target(layer, path, full, write, not flags & os.O_TRUNC, create and flags & os.O_EXCL)

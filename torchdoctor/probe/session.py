@@ -19,12 +19,15 @@ from .window import Window
 
 _FACTS_EVERY_NS = 2_000_000_000
 _MOST_ERRORS = 20
+_STARTED_S = time.perf_counter()
+_STARTED_UNIX_S = time.time()
 
 
 class Session:
     """One process of the program. Hooks read `on` first: False costs one attribute look-up."""
 
-    guarded, hide_frames = wrapping.guarded, wrapping.hide_frames
+    guarded = wrapping.guarded
+    hide_frames = wrapping.hide_frames
 
     def __init__(self, plan, torch):
         self.plan = plan
@@ -231,7 +234,3 @@ class Session:
             old(status)
 
         os._exit = _exit
-
-
-_STARTED_S = time.perf_counter()
-_STARTED_UNIX_S = time.time()

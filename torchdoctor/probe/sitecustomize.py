@@ -62,7 +62,8 @@ class _ImportWatch:
             return spec
         # Only this loader instance is touched, and only until the module has been executed: the
         # module's __spec__ and __loader__ keep their type (resources are read through them).
-        loader, execute = spec.loader, spec.loader.exec_module
+        loader = spec.loader
+        execute = spec.loader.exec_module
 
         def exec_module(module):
             vars(loader).pop("exec_module", None)
@@ -130,7 +131,8 @@ def _redirect_writes():
     import json
 
     plan = json.loads(plan_text)
-    redirect, module = plan["redirect"], _load("_torchdoctor_redirect", "redirect.py")
+    redirect = plan["redirect"]
+    module = _load("_torchdoctor_redirect", "redirect.py")
     module.install(redirect["scratch"], [plan["channel"], *redirect.get("exempt", [])], _WATCH)
 
 

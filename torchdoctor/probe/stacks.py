@@ -64,7 +64,8 @@ class Growth:
     """Adds keys to `counts` by whether operations were recorded between the last event and now."""
 
     def __init__(self, log, counts):
-        self._log, self._counts = log, counts
+        self._log = log
+        self._counts = counts
         self._waiting = Counter()
         self._asked_ns = 0
         self._settled = (0, 0)  # the log's mark when samples were counted last
@@ -144,7 +145,8 @@ class Stacks:
         session = self._session
         if not session.learned:
             return
-        mark, phase = session.log.mark, _PHASES.get(session.log.last_code, "other")
+        mark = session.log.mark
+        phase = _PHASES.get(session.log.last_code, "other")
         frames = stack_of(self._main)
         if session.log.mark != mark:
             return  # the program went on in between: the stack may be of another phase

@@ -53,6 +53,20 @@ LOADER_BITS = 20
 
 _FLUSH_NS = 250_000_000
 _pack = Struct("=4q").pack
+# What may come before the model is where it is going to learn.
+_BEFORE_LEARNING = frozenset(
+    (
+        LOADER_START_BEGIN,
+        LOADER_START_END,
+        FETCH_BEGIN,
+        FETCH_END,
+        COPY_BEGIN,
+        COPY_END,
+        GC_BEGIN,
+        GC_END,
+    )
+)
+_MOST_WAITING = 4096  # recorded and not reached yet; a GPU's queue holds about a thousand launches
 
 
 def open_to_append(path):
@@ -119,22 +133,6 @@ class EventLog:
         self._written += len(rows) // 4
 
 
-# What may come before the model is where it is going to learn.
-_BEFORE_LEARNING = frozenset(
-    (
-        LOADER_START_BEGIN,
-        LOADER_START_END,
-        FETCH_BEGIN,
-        FETCH_END,
-        COPY_BEGIN,
-        COPY_END,
-        GC_BEGIN,
-        GC_END,
-    )
-)
-_MOST_WAITING = 4096  # recorded and not reached yet; a GPU's queue holds about a thousand launches
-
-
 class DeviceLog(EventLog):
     """Adds a DEVICE row for each event of the main thread that the GPU has come to.
 
@@ -150,7 +148,8 @@ class DeviceLog(EventLog):
     def add(self, code, ident=0, value=0):
         """Append one event, as `EventLog.add`."""
         now = super().add(code, ident, value)
-        accelerator, waiting = self._accelerator, self._waiting
+        accelerator = self._accelerator
+        waiting = self._waiting
         if accelerator is None or get_ident() != self._main or len(waiting) >= _MOST_WAITING:
             return now
         try:

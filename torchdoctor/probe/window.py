@@ -25,7 +25,8 @@ class Window:
 
     def __init__(self, session):
         self._session = session
-        plan, boundary = session.plan, session.plan.get("boundary") or {}
+        plan = session.plan
+        boundary = session.plan.get("boundary") or {}
         self.kind, self.ident = boundary.get("kind"), boundary.get("ident", 0)
         self._every = max(int(boundary.get("every", 1)), 1)
         self._first = int(plan.get("warmup_steps") or 0)
@@ -45,7 +46,8 @@ class Window:
         self._learned_at = -1
         self._began_s = self._profiler = self._analysis = None
         # Before this iteration and this time a boundary is nothing but a mark.
-        self._plain_until, self._plain_ns = 0, 0
+        self._plain_until = 0
+        self._plain_ns = 0
 
     def bounds(self, kind):
         """Return whether such events separate iterations, or may do so later."""
@@ -75,7 +77,8 @@ class Window:
             if session.learned == self._learned_at:
                 return
             self._learned_at = session.learned
-        events, number = self._events, self.iteration
+        events = self._events
+        number = self.iteration
         self._events = events + 1
         if self._every > 1 and events % self._every:
             return
@@ -89,7 +92,8 @@ class Window:
             session.fail("window", error)
 
     def _boundary(self):
-        session, number = self._session, self.iteration
+        session = self._session
+        number = self.iteration
         if self._may_be_asked and number == 0:
             session.end_observing()
         self.iteration += 1
@@ -160,7 +164,8 @@ class Window:
                 self._export()
 
     def _start_profiler(self, wanted):
-        torch, profiler = self._session.torch, self._session.torch.profiler
+        torch = self._session.torch
+        profiler = self._session.torch.profiler
         if torch.autograd._profiler_enabled():
             reason = "the program runs a profiler of its own, so no profiler window was taken"
             self._session.fail("profiler", RuntimeError(reason))

@@ -90,7 +90,8 @@ def around_steps(torch, begins, ended, failed=None):
     Around torch's own hooks: where a step is compiled these are traced, and ours would break its
     graph. None may raise; failed(optimizer) is called in place of `ended` where the step raises.
     """
-    base, compiling = torch.optim.Optimizer, torch.compiler.is_dynamo_compiling
+    base = torch.optim.Optimizer
+    compiling = torch.compiler.is_dynamo_compiling
     old = base.profile_hook_step  # called once for each class, when the first of it is made
 
     @functools.wraps(old)
@@ -133,7 +134,8 @@ class NotedCalls:
     """Functions of torch whose calls, but for nested ones, are noted while `on`, as a `part`."""
 
     def __init__(self, session, part):
-        self._session, self._part = session, part
+        self._session = session
+        self._part = part
         self._wrapped = []  # (owner, name, what was there, what is there now)
         self.on = False
         self.inside = False
@@ -153,7 +155,8 @@ class NotedCalls:
                 if places.is_probes(caller.f_code.co_filename):
                     return old(*args, **kwargs)  # what the probe itself calls is not the program's
                 lone = bool(args) and sys.getrefcount(args[0]) <= temporary
-                result, self.inside = None, True
+                result = None
+                self.inside = True
                 began = perf_counter_ns()
                 try:
                     result = old(*args, **kwargs)

@@ -22,7 +22,8 @@ def worth_of(bounds: Sequence[Bound | None]) -> str:
 
 def by_hand_at_most(report: Report, findings: Sequence[Finding]) -> Bound | None:
     """Return the bound of ending the largest cost of these findings."""
-    trace, checks = report.trace, catalogue.checks()
+    trace = report.trace
+    checks = catalogue.checks()
     if trace is None:
         return None
     bounds = []

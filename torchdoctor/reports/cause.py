@@ -19,7 +19,8 @@ def cause(report: Report) -> list[Block]:
     """Return the cause with its place, and what proves it, each at most two lines long."""
     verdict = statements(report)
     first, *rest = [_placed(statement, report) for statement in verdict] or [""]
-    proof, not_profiled = _proof(report, verdict), _not_profiled(report)
+    proof = _proof(report, verdict)
+    not_profiled = _not_profiled(report)
     told = quoted(report.diagnosis) + ([proof] if proof is not None else [])
     shown = _shortened(proof) if proof is not None else not_profiled
     larger = own_code.large_findings(report, told)

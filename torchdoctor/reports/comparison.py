@@ -113,16 +113,19 @@ def _calls(comparison: Comparison) -> list[list[str]]:
     """Return a row for each kernel, or without one each operator, whose calls changed most."""
     rows = []
     for change in (comparison.kernels or comparison.operators)[:_MOST_CALLS]:
-        old, new = change.a_device_s, change.b_device_s
+        old = change.a_device_s
+        new = change.b_device_s
         if not comparison.kernels:
-            old, new = change.a_self_s, change.b_self_s
+            old = change.a_self_s
+            new = change.b_self_s
         times = f"{ratio(new / old)}x the time" if old and new else MISSING
         rows.append([clean(change.name), _time(old), _time(new), times])
     return rows
 
 
 def _step_times(comparison: Comparison) -> list[Block]:
-    rows, lines = [], []
+    rows = []
+    lines = []
     for label, side in (("A", comparison.a), ("B", comparison.b)):
         spread = MISSING
         if side.low_s is not None and side.high_s is not None:
@@ -185,8 +188,12 @@ def _figure(value: float | None, unit: str) -> str:
 
 def _named(change: FindingChange) -> str:
     """Return a finding with its place and its cost: "new: sync-in-step at a.py:4 (2 ms a step)"."""
-    a_s, b_s, a_place, b_place = change.a_s, change.b_s, change.a_place, change.b_place
-    kind, cost = change.change, _arrow(_time(a_s), _time(b_s))
+    a_s = change.a_s
+    b_s = change.b_s
+    a_place = change.a_place
+    b_place = change.b_place
+    kind = change.change
+    cost = _arrow(_time(a_s), _time(b_s))
     if kind in _CROSSED and a_s is not None and b_s is not None:
         kind = _CROSSED[kind]
     elif kind in _CROSSED:

@@ -139,7 +139,8 @@ def _time(report: Report) -> list[document.Block]:
 
 def _cost_and_place(report: Report, finding: Finding) -> list[str]:
     """Return what a finding costs, where that is measured, and where it is."""
-    cost, check = "", catalogue.checks().get(finding.check)
+    cost = ""
+    check = catalogue.checks().get(finding.check)
     if finding.share_of_step is not None:  # a report may name a check of another version
         cost = (check.share_prefix if check else "") + percent(finding.share_of_step)
     return [x for x in (cost, place(finding.location, report.workload.cwd)) if x]
@@ -184,7 +185,8 @@ def _trials(report: Report) -> list[document.Block]:
             str(trial.risk),
         ]
         rows.append(document.Row(cells, _TONES.get(verdict_of(trial), "")))
-    floor, noise = report.noise_floor, ""
+    floor = report.noise_floor
+    noise = ""
     if floor is not None:
         rows.append(document.Row([A_A, "", speedup(floor), "noise floor", "", "", ""], "soft"))
         noise = f"{A_A}: the untouched program against itself."

@@ -38,5 +38,6 @@ def _saving(saving: Saving) -> str:
 
 
 def _figures(interval: Interval) -> str:
-    low, high = quantity(interval.low, ""), quantity(interval.high, "")
+    low = quantity(interval.low, "")
+    high = quantity(interval.high, "")
     return f"{quantity(interval.estimate, '')} ({low}-{high})"

@@ -14,6 +14,7 @@ from torchdoctor.reports import (
     network,
     other_load,
     own_code,
+    screen_room,
     unobserved,
     wording,
 )
@@ -74,20 +75,23 @@ from torchdoctor.words.figures import (
 )
 from torchdoctor.words.traced import MATTERS
 
-_MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 8, 2
+_MOST_TRIALS = 7
+_MOST_FIXES = 4
+_MOST_CODE = 8
+_MOST_BEWARE = 2
 _FEWEST_TRIALS, _FEW_LINES, _MANY_LINES = (
     2,
     7,
     14,
 )  # an answer of more lines leaves room for fewer trials
 _FEW_ABOVE = 5  # lines of cause and load, beyond which each takes the room of a trial
-_HALF = 36  # characters of a cell of the key figures, on a narrow screen
 _LITTLE, _SMALL = 3, 10  # percent: gains below are nothing; are little
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
-_NAME, _CODE_WIDTH = 44, 76  # characters of a fix with its settings; of code on a narrow screen
+_NAME = 44  # characters of a fix with its settings
 _WHOLE_BUDGET = 0.9
 _UNPROVEN = "No speed-up is proven yet"
-_RECOMMENDED, _BY_HAND = "RECOMMENDED", "RECOMMENDED, BY HAND"
+_RECOMMENDED = "RECOMMENDED"
+_BY_HAND = "RECOMMENDED, BY HAND"
 _LOOKS_FASTER = "LOOKS FASTER, not proven"
 _MOST_REJECTED, _MOST_LIKELY, _REJECTED = 2, 3, 200  # the last: characters of a sentence
 _PROBABLY = 0.5  # that a fix helps, from where on it is likely to
@@ -102,12 +106,12 @@ _TRAINING = {"rounding": "the same but for rounding", "seed noise": "within seed
 def screen(report: Report, folder: str) -> list[Section]:
     """Return the sections of the first screen; commands name paths from the reader's folder."""
     answer = _answer(report, folder)
-    lines = _lines_of(answer)
+    lines = screen_room.lines_on_screen(answer)
     # Each trial may take two lines.
     trials, long = _MOST_TRIALS - max(0, lines - _FEW_LINES) * 2 // 3, lines > _MANY_LINES
     above = [*sentences(wording.failure(report), tone="bad"), *cause(report)]
     load = sentences(other_load.held(report), network.sent(report.network), tone="bad")
-    trials -= max(0, _lines_of([*above, *load]) - _FEW_ABOVE)
+    trials -= max(0, screen_room.lines_on_screen([*above, *load]) - _FEW_ABOVE)
     return sections(
         ("", above),
         ("", [*answer, *_ending(report)]),
@@ -116,20 +120,6 @@ def screen(report: Report, folder: str) -> list[Section]:
         ("", _step(report)),
         ("", _beware(report)[: 1 if long else _MOST_BEWARE]),
     )
-
-
-def _lines_of(blocks: Sequence[Block]) -> int:
-    """Return about how many lines blocks take on a narrow screen."""
-    lines = 0
-    for block in blocks:
-        if isinstance(block, Sentence):
-            lines += math.ceil(len(block.text) / _CODE_WIDTH)
-        elif isinstance(block, Code):
-            lines += block.text.count("\n") + 1
-        elif isinstance(block, KeyFigures):
-            rows = [(block.title, block.figure), *block.rows]
-            lines += sum(1 + any(len(cell) > _HALF for cell in row) for row in rows)
-    return lines
 
 
 def _answer(report: Report, folder: str) -> list[Block]:
@@ -152,7 +142,8 @@ def _to_do(report: Report) -> str:
 
 
 def _measured_answer(report: Report, folder: str) -> list[Block]:
-    rejected, open_proof = _rejected(report), _open_proof(report)
+    rejected = _rejected(report)
+    open_proof = _open_proof(report)
     beside = [*rejected, *open_proof] if report.recommendation.fixes else [*open_proof, *rejected]
     if not (rejected and open_proof):  # else there is no room: the details have the candidates
         beside += _likely(report, 1 if beside else _MOST_LIKELY)
@@ -197,8 +188,10 @@ def _by_hand(report: Report) -> list[Block]:
 
 
 def _recommended(report: Report, folder: str) -> list[Block]:
-    recommended, memory = report.recommendation, ""
-    before, after = report.baseline.peak_memory_bytes, recommended.peak_memory_bytes
+    recommended = report.recommendation
+    memory = ""
+    before = report.baseline.peak_memory_bytes
+    after = recommended.peak_memory_bytes
     if before is not None and after is not None:
         memory = f"{memory_change(after - before)} memory"
     rows: list[tuple[str, str]] = []
@@ -213,7 +206,8 @@ def _recommended(report: Report, folder: str) -> list[Block]:
 def _recommended_title(report: Report) -> tuple[str, str]:
     """Return the heading of the set with its figure; without proof it is not recommended."""
     recommended = report.recommendation
-    interval, pairs = recommended.speedup, recommended.pairs
+    interval = recommended.speedup
+    pairs = recommended.pairs
     if interval is None:
         return _RECOMMENDED, "not measured all together"
     load = load_of([report.sensors], report.environment.usable_cpus)
@@ -273,7 +267,8 @@ def _open_proof(report: Report) -> list[Block]:
 
 def _likely(report: Report, most: int = _MOST_LIKELY) -> list[Block]:
     """Return fixes that probably help and had no time, with the finding that they treat."""
-    proof, told = report.recommendation.open_proof, set(report.recommendation.patch_fixes)
+    proof = report.recommendation.open_proof
+    told = set(report.recommendation.patch_fixes)
     told |= {fix.fix for fix in report.recommendation.fixes} | set(proof.fixes if proof else {})
     likely: dict[tuple[str, ...], Trial] = {}
     for trial in sorted(filter(not_tried, report.trials), key=value_of, reverse=True):
@@ -348,8 +343,11 @@ def _offered(report: Report, of: Trial | None = None) -> list[RecommendedFix]:
 
 def _not_measured(report: Report) -> list[Block]:
     """Return what could help where no fix was tried: of a trace, and of `--no-fixes`."""
-    offered, reason, to_do = _offered(report), wording.untried(report), _to_do(report)
-    findings, cause = report.diagnosis.findings, report.diagnosis.bottleneck
+    offered = _offered(report)
+    reason = wording.untried(report)
+    to_do = _to_do(report)
+    findings = report.diagnosis.findings
+    cause = report.diagnosis.bottleneck
     if not offered and not to_do:
         unknown = report.steps is None and cause != "none"
         return sentences(f"{'torchdoctor knows no fix for this. ' * unknown}{reason}")
@@ -362,7 +360,8 @@ def _not_measured(report: Report) -> list[Block]:
         treats = [finding for finding in findings if fix.fix in finding.fixes]
         title = (spec.says(fix.settings) or spec.title) if spec is not None else ""
         leads.append((_name(fix.as_set), title, treats))
-    rows, checks = list[tuple[Bound | None, tuple[str, str]]](), catalogue.checks()
+    rows = list[tuple[Bound | None, tuple[str, str]]]()
+    checks = catalogue.checks()
     best = max((bound.speedup for bound in bounds if bound), default=0.0)
     for (name, title, treats), bound in zip(leads, bounds, strict=True):
         # What saves nothing by itself stands here only if it treats the cause.
@@ -384,7 +383,8 @@ def _not_measured(report: Report) -> list[Block]:
 
 def _ending(report: Report) -> list[Block]:
     """Return how much of its time the search took, if it ended by itself."""
-    ending, measured = report.ending, any(trial.speedup for trial in report.trials)
+    ending = report.ending
+    measured = any(trial.speedup for trial in report.trials)
     if ending is None or not measured or ending.reason in ("interrupted", "failed"):
         return []
     times = f"{duration(ending.after_s)}, with a budget of {duration(ending.budget_s)}"
@@ -405,7 +405,8 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     intervals = [(x.upper_bound or 1.0, x.speedup) for x in tried if x.speedup]
     bounds = [max(most, x.high) for most, x in intervals if says_something(x)]
     most = max([_LITTLE, *(math.ceil(100 * (bound - 1.0)) for bound in bounds)])
-    title, figure = "Nothing to gain.", f"No fix tried gains {most} % or more"
+    title = "Nothing to gain."
+    figure = f"No fix tried gains {most} % or more"
     parts = [f"; the {step_of(report)} is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
     if few := most > _SMALL:
         title, parts = "No gain was found.", []
@@ -479,7 +480,7 @@ def _instructions(fixes: Sequence[RecommendedFix]) -> list[Block]:
     room = _MOST_CODE
     for fix in [fix for fix in fixes if fix.instruction][:_MOST_FIXES]:
         lines = clean(fix.instruction or "").strip("\n").split("\n")
-        short = len(lines) <= room and max(map(len, lines)) <= _CODE_WIDTH
+        short = len(lines) <= room and max(map(len, lines)) <= screen_room.WIDTH
         where = ":" if short else ": its code is in the details."
         blocks.append(Sentence(f"By hand, {clean(catalogue.name(fix.fix))}{where}"))
         blocks += [Code("\n".join(lines))] * short

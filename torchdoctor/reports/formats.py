@@ -33,6 +33,7 @@ FORMATS = ("text", "html", "markdown", "json", "sarif")
 _LEVELS = {"high": "warning", "moderate": "warning", "advice": "note"}
 _BASE = "SRCROOT"  # GitHub's name for the top of the repository
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_STEP_COLUMNS = ("launches", "launch", "step", "ended_s", "step_s")
 
 
 def document(report: Report, folder: str = "") -> Document:
@@ -143,9 +144,6 @@ def _result(finding: Finding, top: str) -> dict[str, Any]:
         }
         result["locations"] = [{"physicalLocation": place}]
     return result
-
-
-_STEP_COLUMNS = ("launches", "launch", "step", "ended_s", "step_s")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -138,7 +138,8 @@ def junit(report: GateReport) -> str:
             ElementTree.SubElement(case, "error" if report.broken else "skipped", message=reason)
         if not judged:
             continue
-        reference, new = figure(metric.reference, metric), figure(metric.new, metric)
+        reference = figure(metric.reference, metric)
+        new = figure(metric.new, metric)
         text = f"{reference} -> {new}, ratio {_ratio(metric.ratio)}"
         text = figures.clean(f"{text}, tolerance {figures.percent(metric.tolerance)}")
         if metric.verdict == "worse" and not undecided:

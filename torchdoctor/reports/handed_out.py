@@ -86,12 +86,14 @@ def _patched_set(report: Report) -> FixSet:
 
 def patch_run(report: Report, wanted: FixSet) -> PatchRun | None:
     """Return how the program ran with the edits of just these fixes; None: it never did."""
-    recommended, trial = report.recommendation, report.recommendation.patch_trial
+    recommended = report.recommendation
+    trial = report.recommendation.patch_trial
     if wanted and wanted == _patched_set(report):
         if trial is not None and trial.speedup is not None:
             return PatchRun(speedup=trial.speedup, pairs=trial.pairs, numerics=trial.numerics)
         if recommended.handed_out == "patch" and recommended.speedup is not None:
-            pairs, numerics = recommended.pairs, recommended.numerics
+            pairs = recommended.pairs
+            numerics = recommended.numerics
             return PatchRun(speedup=recommended.speedup, pairs=pairs, numerics=numerics)
     for row in report.trials:
         if row.patched and row.speedup is not None and row.fixes == wanted:
@@ -101,7 +103,8 @@ def patch_run(report: Report, wanted: FixSet) -> PatchRun | None:
 
 def rejected_patches(report: Report) -> list[RejectedPatch]:
     """Return the patches that were rejected; of an older report, by how its patch ran."""
-    recommended, trial = report.recommendation, report.recommendation.patch_trial
+    recommended = report.recommendation
+    trial = report.recommendation.patch_trial
     if recommended.handed_out is not None or recommended.rejected_patches or trial is None:
         return recommended.rejected_patches
     problem = _problem_of_older(trial, recommended.numerics)
@@ -212,12 +215,14 @@ def ran(report: Report, run: PatchRun) -> str:
 def proof(report: Report, fixes: Sequence[RecommendedFix]) -> list[str]:
     """Return what was proven of the edits of these fixes: said before a file is changed."""
     wanted = set_of(fixes)
-    problem, run = problem_of_patch(report, wanted), patch_run(report, wanted)
+    problem = problem_of_patch(report, wanted)
+    run = patch_run(report, wanted)
     if problem is not None:
         return [rejected_sentence(problem)]
     if run is not None:
         return [ran(report, run)]
-    trial, why = report.recommendation.patch_trial, ""
+    trial = report.recommendation.patch_trial
+    why = ""
     if wanted == _patched_set(report) and trial is not None and trial.reason:
         why = f": {clean(trial.reason).rstrip('.')}"
     return [f"This patch was not tried{why}.", *measured_at_run_time(report, fixes)]
@@ -350,7 +355,8 @@ def measured_at_run_time(report: Report, fixes: Sequence[RecommendedFix]) -> lis
         return []
     wanted = set_of(fixes)
     names = fixes_with_settings(wanted)
-    first, several = fixes[0], len(fixes) > 1
+    first = fixes[0]
+    several = len(fixes) > 1
     trials = [trial for trial in report.trials if trial.speedup is not None]
     for trial in trials:
         if not trial.patched and trial.fixes == wanted:

@@ -116,7 +116,8 @@ def _table(block: blocks.Table) -> str:
     for row in block.rows:
         cells = [f"<td>{_text(cell)}</td>" for cell in row.cells]
         if marked:
-            ends, drawn = "", row.interval
+            ends = ""
+            drawn = row.interval
             if drawn is not None and says_something(drawn):
                 ends = f' data-interval="{drawn.low} {drawn.estimate} {drawn.high}"'
             cells.insert(2, f'<td class="mark"{ends}></td>')

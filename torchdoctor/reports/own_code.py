@@ -114,7 +114,8 @@ def _is_uncured(finding: Finding, tried: Set[str]) -> bool:
 
 def large_findings(report: Report, told: Sequence[Evidence]) -> list[str]:
     """Return sentences on severe findings of half of the step or more that nothing told yet."""
-    sentences, checks = [], catalogue.checks()
+    sentences = []
+    checks = catalogue.checks()
     for finding in report.diagnosis.findings:
         check = checks.get(finding.check)
         # The answer to a question of the tree is the first sentence, or would only repeat it.

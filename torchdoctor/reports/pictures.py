@@ -41,7 +41,9 @@ _BINS = 48
 _HIGHEST = 99.5  # percentile of step times that the histogram reaches to
 _OUTLIER = 2.0  # times the median
 _NARROWEST = 1 / 4000  # of a timeline: shorter gaps are not drawn
-_MOST_BARS, _MOST_LINES, _AROUND = 12, 8, 2
+_MOST_BARS = 12
+_MOST_LINES = 8
+_AROUND = 2
 _LEAST_SHARE = 0.01  # of a line that is listed
 
 
@@ -58,7 +60,8 @@ class Picture:
 
 def pictures(report: Report) -> list[Picture]:
     """Return the pictures of a report, in the order of the page."""
-    columns, trace = read_measured(report), report.trace
+    columns = read_measured(report)
+    trace = report.trace
     return [
         _time(report),
         _trials(report),
@@ -74,7 +77,8 @@ def pictures(report: Report) -> list[Picture]:
 
 def _time(report: Report) -> Picture:
     step = step_of(report)
-    title, time = f"Where a {step}'s time goes", report.baseline.step_time_s
+    title = f"Where a {step}'s time goes"
+    time = report.baseline.step_time_s
     step_s = time.median if time else report.trace.step_s if report.trace else None
     bars = time_bars(report)
     if not bars or not step_s:
@@ -134,12 +138,10 @@ def _trials(report: Report) -> Picture:
 
 def steps_picture(report: Report, columns: Measured) -> Picture:
     """Return the time of every step of the observed launch, or of a trace."""
-    key, title, launch, trace = (
-        "steps",
-        f"The time of every {step_of(report)}",
-        columns.observed,
-        report.trace,
-    )
+    key = "steps"
+    title = f"The time of every {step_of(report)}"
+    launch = columns.observed
+    trace = report.trace
     marks: dict[str, NDArray[np.bool_]] = {}
     if launch is not None:
         at_ns, step_s = columns.steps("observed")
@@ -236,7 +238,8 @@ def rounded(values: NDArray[np.float64]) -> list[float]:
 
 
 def _resources(report: Report, launch: Observed | None) -> Picture:
-    key, title = "resources", "Processors, memory, disk and network under the steps"
+    key = "resources"
+    title = "Processors, memory, disk and network under the steps"
     sensors = launch.sensors if launch is not None else None
     curves = sensor_curves(sensors) if sensors is not None else {}
     if launch is None or sensors is None or not curves:
@@ -255,8 +258,10 @@ def _resources(report: Report, launch: Observed | None) -> Picture:
 
 
 def _timeline(report: Report, launch: Observed | None) -> Picture:
-    key, title = "timeline", "What ran when, in a few usual steps"
-    lanes, of = profiled_lanes(report), "the profiler's trace: lanes at the same moment overlap"
+    key = "timeline"
+    title = "What ran when, in a few usual steps"
+    lanes = profiled_lanes(report)
+    of = "the profiler's trace: lanes at the same moment overlap"
     if lanes is None and launch is not None and report.steps is not None:
         lanes = lanes_of_events(launch.events, launch.rows, report.steps.warmup_steps)
         of = "the observed launch, by phase"
@@ -293,7 +298,8 @@ def _timeline(report: Report, launch: Observed | None) -> Picture:
 
 
 def _operators(trace: TraceStatistics) -> Picture:
-    key, title = "operators", "The operators and kernels that take most"
+    key = "operators"
+    title = "The operators and kernels that take most"
     device = trace.has_device
     cost_s = {x: (x.device_s or 0.0) if device else x.self_s for x in trace.operators}
     rows: list[dict[str, Any]] = [
@@ -307,7 +313,9 @@ def _operators(trace: TraceStatistics) -> Picture:
 
 
 def _tree(report: Report) -> Picture:
-    key, title, diagnosis = "tree", "How the cause was found", report.diagnosis
+    key = "tree"
+    title = "How the cause was found"
+    diagnosis = report.diagnosis
     if not diagnosis.path:
         return Picture(key=key, title=title, missing="No question of the tree was asked.")
     checks = catalogue.checks()
@@ -326,7 +334,8 @@ def _tree(report: Report) -> Picture:
 
 
 def _ranks(report: Report) -> Picture:
-    key, title = "ranks", "Who waits for whom: the ranks"
+    key = "ranks"
+    title = "Who waits for whom: the ranks"
     if not report.ranks:
         reason = "One process trained, so there are no ranks to compare."
         if report.steps is not None and report.steps.trainers > 1:
@@ -345,7 +354,8 @@ def _ranks(report: Report) -> Picture:
 
 
 def _source(report: Report) -> Picture:
-    key, title = "source", "The lines that cost time, and the change"
+    key = "source"
+    title = "The lines that cost time, and the change"
     recommended = report.recommendation
     lines = sorted(_lines(report), key=lambda line: -line["share"])[:_MOST_LINES]
     lines = [line for line in lines if line["share"] >= _LEAST_SHARE]
@@ -394,7 +404,8 @@ def _around(file: str, number: int, text: str) -> list[tuple[int, str]]:
 
     Of Python sources alone: a report may come from elsewhere, and the page may be handed on.
     """
-    path, source = Path(file), list[str]()
+    path = Path(file)
+    source = list[str]()
     if path.suffix in (".py", ".pyw") and path.is_file():
         with contextlib.suppress(OSError):
             source = path.read_text(encoding="utf-8", errors="replace").splitlines()

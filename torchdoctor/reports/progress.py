@@ -39,7 +39,8 @@ class Progress:
         live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._live = live if drawn else None
         self._shown: tuple[ProgressEvent, float] | None = None  # and when it came
-        self._said, self._said_s = "", -_SILENT_S
+        self._said = ""
+        self._said_s = -_SILENT_S
         self._printing = threading.Lock()
         self._warned = self._diagnosed = ""
         self._over = threading.Event()
@@ -92,7 +93,8 @@ class Progress:
             text = sentences(event)
             every_s = _SILENT_S if text == self._said else _NEWS_EVERY_S
             if now_s - self._said_s >= every_s:
-                self._said, self._said_s = text, now_s
+                self._said = text
+                self._said_s = now_s
                 print(f"[{clock(event)}] {text}", file=sys.stderr, flush=True)
 
 
@@ -118,7 +120,8 @@ def panel(event: ProgressEvent, width: int) -> RenderableType:
 
 def clock(event: ProgressEvent) -> str:
     """Return the time that is gone and that is left: "41 s of 5 min, 4 min 19 s left"."""
-    text, budget_s = duration(event.elapsed_s), event.budget_s
+    text = duration(event.elapsed_s)
+    budget_s = event.budget_s
     if budget_s is None:
         return text
     over_s = event.elapsed_s - budget_s

@@ -54,7 +54,8 @@ def read_measured(report: Report) -> Measured:
     if not report.run_folder or report.steps is None:
         return Measured()
     chosen = set_of(report.recommendation.fixes)
-    observed, kinds = None, dict[str, list[Edges]](observed=[], baseline=[], recommended=[])
+    observed = None
+    kinds = dict[str, list[Edges]](observed=[], baseline=[], recommended=[])
     for folder in sorted((Path(report.run_folder) / "launches").glob("*")):
         try:
             plan = msgspec.json.decode(bytes_of(folder / "plan.json"), type=dict[str, Any])

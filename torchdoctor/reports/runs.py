@@ -32,7 +32,8 @@ def _row(file: Path) -> Row:
         report = read_report(file)
     except UsageError:
         return Row([file.parent.name, "cannot be read", "", ""], "soft")
-    recommended, branch = report.recommendation, report.diagnosis.bottleneck
+    recommended = report.recommendation
+    branch = report.diagnosis.bottleneck
     share = vars(report.baseline.shares).get(branch)
     cause = SHARE_LABELS.get(branch, "no part of the step")
     cause += f", {percent(share)}" if share is not None else ""

@@ -81,7 +81,9 @@ def _row(label: str, figures: str, verdict: str, interval: Interval, tone: str) 
 
 
 def _speedup(comparison: Comparison) -> Picture:
-    title, gain, verdict = "B's speed-up", comparison.speedup, comparison.verdict
+    title = "B's speed-up"
+    gain = comparison.speedup
+    verdict = comparison.verdict
     if gain is None:
         reason = "No interval is known without several launches of both."
         return Picture(key="trials", title=title, missing=reason)
@@ -98,7 +100,8 @@ def gate_page(report: GateReport) -> str:
 
 def _pairs(report: GateReport) -> Picture:
     """Return the ratio of each pair and their interval, beside the tolerance."""
-    title, time = "New against reference, pair by pair", _step_time(report)
+    title = "New against reference, pair by pair"
+    time = _step_time(report)
     if time is None or time.ratio is None:
         return Picture(key="trials", title=title, missing="No ratio of the two was measured.")
     label, *cells, verdict = gate_format.row(time)
@@ -120,7 +123,8 @@ def _step_time(report: GateReport) -> GateMetric | None:
 
 def _versions(report: GateReport) -> Picture:
     """Return the time of both versions on one scale."""
-    title, time = "The time of both versions", _step_time(report)
+    title = "The time of both versions"
+    time = _step_time(report)
     if time is None or time.reference is None or time.new is None:
         return Picture(key="time", title=title, missing="No step time was measured.")
     times = {f"reference: {report.reference}": time.reference, "new": time.new}

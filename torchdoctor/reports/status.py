@@ -20,7 +20,8 @@ from torchdoctor.words.figures import clean, duration
 from torchdoctor.words.record_files import bytes_of, encoded, write_atomically
 from torchdoctor.words.summary import NextCommand, Summary
 
-STATUS_NAME, LOG_NAME = "status.json", "run.log"
+STATUS_NAME = "status.json"
+LOG_NAME = "run.log"
 _NOT_KNOWN = "The program is observed; no diagnosis is known yet."
 _KEPT = ("phase", "message", "why", "best", "launches_done", "elapsed_s", "budget_s")
 
@@ -151,7 +152,8 @@ def as_json(status: Status) -> str:
 
 def as_text(status: Status, format: str) -> str:
     """Return a status as a few lines of text, or of Markdown."""
-    answer, spent = status.summary, duration(status.elapsed_s)
+    answer = status.summary
+    spent = duration(status.elapsed_s)
     of = f" of {duration(status.budget_s)}" if status.budget_s is not None else ""
     place = f" ({answer.location})" if answer.location else ""
     lines = [f"{status.state}, {spent}{of}", f"{answer.sentence.rstrip('.')}{place}."]

@@ -33,7 +33,8 @@ def summarized(report: Report) -> Report:
 
 def of_report(report: Report) -> Summary:
     """Return the answer of a run, or of traces."""
-    told, fixes = report.diagnosis, report.recommendation.fixes
+    told = report.diagnosis
+    fixes = report.recommendation.fixes
     first = next(iter(statements(report)), None)
     where = first.place if first is not None and told.verdict.opening else None
     recommended = _recommended(report) if fixes else None
@@ -178,7 +179,8 @@ def _more_time_decides(report: Report) -> bool:
 
 def _needed_s(report: Report) -> float:
     """Return a budget that decides what is open."""
-    ending, proof = report.ending, report.recommendation.open_proof
+    ending = report.ending
+    proof = report.recommendation.open_proof
     if ending is None:
         named = re.search(r"--budget (\d+)s", report.no_trials_reason or "")
         return float(named[1]) if named else 2 * (report.elapsed_s or _MINUTE_S)

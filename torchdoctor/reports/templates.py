@@ -1,7 +1,7 @@
 """A template with its values -> a sentence.
 
 `{share:.0%}` is a value as Python formats it. Named formats: `{x:seconds}`, `{x:memory}`,
-`{x:percent}` (a decimal below a tenth), `{x:place}` (a location), `{x:path}`,
+`{x:percent}` (a decimal below a tenth), `{x:ratio}`, `{x:place}` (a location), `{x:path}`,
 `{x:counted copy, copies}`, `{x:list}`, and `{x:each NAME}` (each item by the template NAME); the
 last two may end in their separator: `{x:list|; }`. What stands in brackets is left out where a
 value in it is None. `{each_step}` and the like are words of the report (`reports.vocabulary`).
@@ -12,7 +12,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchdoctor.words.figures import counted, memory, percent, place, relative, seconds
+from torchdoctor.words.figures import counted, memory, percent, place, ratio, relative, seconds
 
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 _COMMA = ", "
@@ -38,7 +38,9 @@ class _Formatter(string.Formatter):
     """Formats values by the named formats."""
 
     def __init__(self, templates: Mapping[str, str], values: Mapping[str, Any], cwd: str) -> None:
-        self.templates, self.values, self.cwd = templates, values, cwd
+        self.templates = templates
+        self.values = values
+        self.cwd = cwd
 
     def format_field(self, value: Any, spec: str) -> str:
         kind, _, separator = spec.partition("|")
@@ -50,6 +52,8 @@ class _Formatter(string.Formatter):
                 return memory(value)
             case "percent":
                 return percent(value)
+            case "ratio":
+                return ratio(value)
             case "place":
                 return place(value, self.cwd)
             case "path":

@@ -139,7 +139,8 @@ def _key_figures(block: blocks.KeyFigures, width: int) -> RenderableType:
 
 
 def _table(block: blocks.Table, width: int) -> Grid:
-    columns, rows = list(block.columns), [list(map(clean, row.cells)) for row in block.rows]
+    columns = list(block.columns)
+    rows = [list(map(clean, row.cells)) for row in block.rows]
     drawn = [row.interval for row in block.rows if row.interval is not None]
     if drawn and width >= _MARKED_FROM - 2 * _MARGIN:
         ends = [_within(end) for interval in drawn for end in (interval.low, interval.high)]
@@ -176,7 +177,8 @@ def _mark(interval: Interval, lowest: float, highest: float) -> str:
 
     cells = [" "] * _MARK
     cells[column(1.0)] = "┊"
-    low, high = column(interval.low), column(interval.high)
+    low = column(interval.low)
+    high = column(interval.high)
     for number in range(low, high + 1):
         cells[number] = "─"
     cells[low], cells[high] = "├", "┤"
@@ -185,7 +187,10 @@ def _mark(interval: Interval, lowest: float, highest: float) -> str:
 
 
 def _bars(block: blocks.Bars, width: int) -> list[RenderableType]:
-    bar, lines, drawn, exact = Text(), [Text()], 0, 0.0
+    bar = Text()
+    lines = [Text()]
+    drawn = 0
+    exact = 0.0
     for part in block.bars:
         exact += min(max(part.share, 0.0), 1.0) * width  # a file may say anything
         cells = max(round(exact) - drawn, 0)

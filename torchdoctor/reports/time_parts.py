@@ -87,7 +87,8 @@ def bound_lines(report: Report) -> list[str]:
 
 
 def _bound_line(ceiling: TriedCeiling, step: str) -> str:
-    removed, share = f"without {figures.clean(ceiling.removes)}", ceiling.share
+    removed = f"without {figures.clean(ceiling.removes)}"
+    share = ceiling.share
     reason = figures.clean(ceiling.reason or "")
     if ceiling.speedup is None:
         return f"{removed}: {ceiling.verdict.replace('-', ' ')}. {reason}".strip()
@@ -135,4 +136,5 @@ def replay_lines(report: Report) -> list[str]:
         f"replay of the trace as it is: {figures.seconds(replay.replayed_s)}, "
         f"measured {figures.seconds(replay.measured_s)}: {apart:.1f} % apart ({steps})"
     )
-    return lines + [figures.clean(doubt) for doubt in replay.doubts if doubt not in report.doubts]
+    sentences = [doubt.sentence for doubt in replay.doubts]
+    return lines + [figures.clean(text) for text in sentences if text not in report.doubts]

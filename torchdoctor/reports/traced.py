@@ -5,7 +5,8 @@ from torchdoctor.words import MatrixWork, Operator, Report, TraceStatistics
 from torchdoctor.words.figures import clean, counted, percent, seconds
 from torchdoctor.words.traced import KNOWN_ENOUGH
 
-_MOST, _NAME = 5, 40
+_MOST = 5
+_NAME = 40
 _WORTH = 0.01  # of the step
 _ROUNDING = 0.005  # of the step
 _AT_ONCE = 1.05  # times the time that any thread is in a call: more are several at once
@@ -13,7 +14,8 @@ _AT_ONCE = 1.05  # times the time that any thread is in a call: more are several
 
 def lines(report: Report) -> list[tuple[str, list[str]]]:
     """Return what the trace says beside the findings: titles, and the lines below each."""
-    trace, profiled = report.trace, ""
+    trace = report.trace
+    profiled = ""
     of = "per step" if trace is None or trace.steps else "in the whole trace"
     parts = [(f"The ranks, {of}", rank_lines(report))]
     if trace is not None and trace.step_s:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import bound
-from torchdoctor.reports import templates
+from torchdoctor.reports import remarks, templates
 from torchdoctor.reports.vocabulary import of_verdict, vocabulary
 from torchdoctor.words import (
     Diagnosis,
@@ -13,6 +13,7 @@ from torchdoctor.words import (
     Finding,
     Location,
     Quote,
+    Remark,
     Removal,
     ReplayedGain,
     Report,
@@ -111,14 +112,16 @@ class Statement:
 
 def with_sentences(report: Report) -> Report:
     """Return the report with its verdict and all facts of its findings in words."""
-    words, cwd = vocabulary(report), report.workload.cwd
+    words = vocabulary(report)
+    cwd = report.workload.cwd
     diagnosis = report.diagnosis
     verdict = diagnosis.verdict
     findings = [
         replace(finding, evidence=[_told(finding.check, x, words, cwd) for x in finding.evidence])
         for finding in diagnosis.findings
     ]
-    why, rest = verdict.why, verdict.rest
+    why = verdict.why
+    rest = verdict.rest
     verdict = replace(
         verdict,
         facts=[_told(None, evidence, words, cwd) for evidence in verdict.facts],
@@ -127,24 +130,53 @@ def with_sentences(report: Report) -> Report:
     )
     told = replace(diagnosis, findings=findings, verdict=verdict)
     report = replace(report, trace=report.trace and _traced(report.trace, words, cwd))
+    report = _with_remarks(report, words, cwd)
     whole = statements(replace(report, diagnosis=told))
     sentence = " ".join(statement.sentence for statement in whole)
     return replace(report, diagnosis=replace(told, sentence=sentence))
 
 
-def trace_doubts(trace: TraceStatistics) -> list[str]:
+def _with_remarks(report: Report, words: dict[str, str], cwd: str) -> Report:
+    """Return the report with its remarks in words, which are its doubts; each once."""
+    if not report.remarks:
+        return report
+    told = [_remark(remark, words, cwd) for remark in report.remarks]
+    told = list({remark.sentence: remark for remark in told}.values())
+    return replace(
+        report,
+        remarks=told,
+        doubts=[remark.sentence for remark in told],
+        beware=[remark.sentence for remark in told if remark.severity == "beware"],
+    )
+
+
+def _remark(remark: Remark, words: dict[str, str], cwd: str) -> Remark:
+    """Return a remark with its sentence, which begins with the trace that it is of."""
+    text = template(None, remark.fact)
+    if text is None:
+        return remark
+    sentence = templates.filled(text, {**words, **remark.values}, {}, cwd)
+    return replace(remark, sentence=f"{remark.of}: {sentence}" if remark.of else sentence)
+
+
+def trace_doubts(trace: TraceStatistics) -> list[Evidence]:
     """Return what a reader must know of a trace: why the device's part is missing, and doubts."""
     missing = trace.device_missing
-    if missing is None:
-        return trace.doubts
-    return [_told(None, missing, {}, "").sentence, *trace.doubts]
+    facts = trace.doubts if missing is None else [missing, *trace.doubts]
+    return [_told(None, x, {}, "") for x in facts]
 
 
 def _traced(trace: TraceStatistics, words: dict[str, str], cwd: str) -> TraceStatistics:
     """Return the figures of a trace with its facts in words."""
-    missing, unusual = trace.device_missing, trace.unusual
+    missing = trace.device_missing
+    unusual = trace.unusual
+    replay = trace.what_if
+    if replay is not None:
+        replay = replace(replay, doubts=[_told(None, x, words, cwd) for x in replay.doubts])
     return replace(
         trace,
+        doubts=[_told(None, x, words, cwd) for x in trace.doubts],
+        what_if=replay,
         device_missing=missing and _told(None, missing, words, cwd),
         unusual=unusual and _told(None, unusual, words, cwd),
     )
@@ -153,7 +185,7 @@ def _traced(trace: TraceStatistics, words: dict[str, str], cwd: str) -> TraceSta
 def template(check: str | None, fact: str) -> str | None:
     """Return the template of a check's fact, or of one of no check; None: it has none."""
     if check is None:
-        return _FACTS.get(fact)
+        return _FACTS.get(fact) or remarks.SENTENCES.get(fact)
     spec = catalogue.checks().get(check)
     return spec.sentences.get(fact) if spec is not None else None
 
@@ -187,7 +219,8 @@ def statements(report: Report) -> list[Statement]:
 
 
 def _statements(report: Report) -> list[Statement]:
-    diagnosis, words = report.diagnosis, vocabulary(report)
+    diagnosis = report.diagnosis
+    words = vocabulary(report)
     verdict = diagnosis.verdict
     facts = [_statement(evidence) for evidence in verdict.facts]
     told = [*_beside(diagnosis), *_main(verdict, of_verdict(report)), *_proof(diagnosis), *facts]
@@ -217,7 +250,8 @@ def quoted(diagnosis: Diagnosis) -> list[Evidence]:
 def _quoted(diagnosis: Diagnosis, quote: Quote) -> tuple[Finding | None, list[Evidence]]:
     """Return the finding that a quote is of, and the facts that it repeats."""
     finding = next((x for x in diagnosis.findings if x.check == quote.check), None)
-    facts, named = [], list(quote.facts)
+    facts = []
+    named = list(quote.facts)
     for fact in finding.evidence if finding is not None else []:
         if fact.fact in named:  # a name that is quoted once is that of the first such fact
             named.remove(fact.fact)
@@ -260,7 +294,9 @@ def _of_quotes(diagnosis: Diagnosis, quotes: Sequence[Quote]) -> list[Statement]
 def _before(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
     """Return what must be known before the verdict: of what it is, and who waits for it."""
     told: list[Statement] = []
-    replay, latest, rest = verdict.replay, verdict.latest, verdict.rest
+    replay = verdict.replay
+    latest = verdict.latest
+    rest = verdict.rest
     if replay is not None and replay.unseen_share is not None:
         unseen = _plain(_UNSEEN, words, unseen_share=replay.unseen_share)
         told.append(Statement(sentence=unseen, shares=(replay.unseen_share,)))
@@ -328,7 +364,8 @@ def _proof(diagnosis: Diagnosis) -> list[Statement]:
 def _removal(experiment: Removal | None, words: dict[str, str]) -> list[Statement]:
     if experiment is None:
         return []
-    removed, gained = experiment.removed, bound(experiment.speedup)
+    removed = experiment.removed
+    gained = bound(experiment.speedup)
     told = []
     if experiment.outcome != "gain":
         told.append(f"Without {removed} {words['a_step']} takes as long ({gained}).")
@@ -370,7 +407,8 @@ def _replayed(replay: ReplayedGain | None, words: dict[str, str]) -> list[Statem
     if replay is None or replay.is_limit:
         return []
     without = _plain(_REPLAYED[replay.branch], words)
-    only, why = "", ""
+    only = ""
+    why = ""
     if replay.hidden:
         waits_for_unseen = replay.unseen_share is not None
         only = "only "

@@ -52,7 +52,8 @@ def vocabulary(report: Report) -> dict[str, str]:
 
 def of_verdict(report: Report) -> dict[str, str]:
     """Return the words for the verdict's own sentence, which names a start-up left out."""
-    words, trace = vocabulary(report), report.trace
+    words = vocabulary(report)
+    trace = report.trace
     is_whole_trace = words["the_step"] == _WHOLE_TRACE
     if not is_whole_trace or trace is None or not trace.start_up_s:
         return words

@@ -28,6 +28,11 @@ _LONGEST_LINE, _LAST_LINES = 200, 40  # of a program's output that is looked at
 _PLACES = re.compile(r'File "([^"<>]+)", line (\d+)')
 # Behind the rank, where torchrun started it; torchrun's own ends with a colon.
 _EXCEPTION = re.compile(r"(\[\w+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: \S.*)?$")
+_BELIEVED = {
+    "share": "by the time of",
+    "replay": "by replay of the trace (a model), which hides a part of",
+    "experiment": "by the experiment, in which other work hid a part of",
+}
 
 
 def first_sentence(text: str) -> str:
@@ -40,7 +45,8 @@ def failure(report: Report) -> str:
     failed = report.failure
     if failed is None:
         return ""
-    line, last = exception_line(failed.output_tail), _lines(failed.output_tail)[-1:]
+    line = exception_line(failed.output_tail)
+    last = _lines(failed.output_tail)[-1:]
     own = [x for x in _PLACES.findall(failed.output_tail) if "site-packages" not in x[0]]
     where = f" at {':'.join(own[-1])}".replace(f"{report.workload.cwd}/", "") if own else ""
     ends = [f" The error{where}: {line}"] if line else [f" Its output ends: {x}" for x in last]
@@ -63,9 +69,9 @@ def program_failed(
 def in_one_line(error: TorchdoctorError) -> str:
     """Return what an error says, and of the program's own output its exception or last line."""
     message, _, output = str(error).partition("\n")
-    said = exception_line(output) or next(reversed(_lines(output)), "")
+    cause = exception_line(output) or next(reversed(_lines(output)), "")
     message = message.removesuffix(" Its own output ends with:")
-    return f"{message} It says: {said}" if said else message
+    return f"{message} It says: {cause}" if cause else message
 
 
 def exception_line(output: str) -> str:
@@ -80,16 +86,10 @@ def _lines(output: str) -> list[str]:
 
 def how_it_failed(failed: ProgramFailure) -> str:
     """Return after how many steps it failed, of which the last may be unseen; no full stop."""
-    code, steps = failed.exit_code, counted(failed.steps, "step")
+    code = failed.exit_code
+    steps = counted(failed.steps, "step")
     how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
     return f"The program itself failed after at least {steps} ({how})"
-
-
-_BELIEVED = {
-    "share": "by the time of",
-    "replay": "by replay of the trace (a model), which hides a part of",
-    "experiment": "by the experiment, in which other work hid a part of",
-}
 
 
 def bound_of(fix: RecommendedFix) -> str:
@@ -205,12 +205,15 @@ def latency(report: Report) -> str:
 
 def shares_of(report: Report) -> str:
     """Return which launch the shares are of, where the step's time is of others; or ""."""
-    steps, trace = report.steps, report.trace
+    steps = report.steps
+    trace = report.trace
     if steps is None or not report.baseline.launches_s:
         return ""
-    launch, step_s = "observed", steps.mean_s
+    launch = "observed"
+    step_s = steps.mean_s
     if trace is not None and trace.has_device and trace.step_s:
-        launch, step_s = "profiled", trace.step_s
+        launch = "profiled"
+        step_s = trace.step_s
     step = step_of(report)
     took = f"where a {step} took {seconds(step_s)} on average"
     return f"The shares are of the {launch} launch, {took}."

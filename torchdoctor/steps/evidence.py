@@ -63,7 +63,8 @@ class Evidence:
         self._in_entry = False
         self._backwards = self._in_optimizer = self._gradients = 0
         self._updates_in_backward = 0
-        self._passes_open, self._stepping = 0, False
+        self._passes_open = 0
+        self._stepping = False
         self._late = 0
 
     def add(self, kind: int, source: Hashable, now: int) -> bool:

@@ -66,14 +66,17 @@ class StepRule:
         self.bounded_at = 0  # what had been learned at the last boundary
         self._learned_before = -1  # and when the loader was fetched last
         self._longest = 1  # what is learned in the longest step
-        self._passes_open, self._has_passes = 0, False
+        self._passes_open = 0
+        self._has_passes = False
         self.decision: Decision | None = None
         if decision is not None:
             self._decide(decision)
 
     def _decide(self, decision: Decision) -> None:
-        self.decision, self._anew = decision, None
-        self._longest, self.bounded_at = decision.learned, self.learned
+        self.decision = decision
+        self._anew = None
+        self._longest = decision.learned
+        self.bounded_at = self.learned
         if self._provisional:
             self._anew = Evidence(self._given_up)
         self._learned_before = -1

@@ -28,7 +28,7 @@ from torchdoctor.trace.kinds import (
     table_of,
 )
 from torchdoctor.trace.product_sizes import PRODUCT_OPERATORS, ProductInputs
-from torchdoctor.words.figures import counted
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.intervals import Intervals, union
 
 ACCUMULATED = "torch::autograd::AccumulateGrad"  # its input is the gradient of one parameter
@@ -38,6 +38,18 @@ _BYTES = {
     **dict.fromkeys(("half", "bfloat16", "short"), 2),
     **dict.fromkeys(("byte", "char", "unsigned char", "signed char", "bool"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
+}
+_LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
+_FURTHEST_US = 4e15  # from the first event, 127 years: what is further no int64 of ns holds
+_LONG_FRAME_US = 1000  # a library's frame so long is kept: what a user's line waits for is named
+_NO_ARGS = SliceArgs()
+_COLUMNS = {
+    "operators": ("shapes", "product", "payload"),
+    "annotations": ("payload",),
+    "runtime": ("correlation", "bytes"),
+    "device": ("kind", "correlation", "device", "stream", "bytes", "payload", "group"),
+    "spans": (),
+    "python": (),
 }
 
 
@@ -58,7 +70,8 @@ def _payload(name: str, args: SliceArgs) -> int:
     if any(isinstance(count, int) for count in elements):
         size = _element_bytes(_decoded(args.dtype))
         return max(count for count in elements if isinstance(count, int)) * size if size else -1
-    dims, types = _decoded(args.dims) or _decoded(args.dims_2020), _decoded(args.types)
+    dims = _decoded(args.dims) or _decoded(args.dims_2020)
+    types = _decoded(args.types)
     if not isinstance(dims, list) or not isinstance(types, list):
         return -1
     total = sum(
@@ -84,10 +97,6 @@ def _decoded(raw: msgspec.Raw) -> Any:
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Found = TypeVar("Found")
-_LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
-_FURTHEST_US = 4e15  # from the first event, 127 years: what is further no int64 of ns holds
-_LONG_FRAME_US = 1000  # a library's frame so long is kept: what a user's line waits for is named
-_NO_ARGS = SliceArgs()
 
 
 class Names(dict[Any, int]):
@@ -153,7 +162,7 @@ class Trace:
     annotated: bool = False  # a copy of a trace, with tracks of `trace_annotate`
     categories: frozenset[str] = frozenset()  # of all events
     metadata: dict[str, Any] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)
     # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -179,16 +188,6 @@ def once(function: Callable[[Trace], Found]) -> Callable[[Trace], Found]:
         return answered
 
     return answer
-
-
-_COLUMNS = {
-    "operators": ("shapes", "product", "payload"),
-    "annotations": ("payload",),
-    "runtime": ("correlation", "bytes"),
-    "device": ("kind", "correlation", "device", "stream", "bytes", "payload", "group"),
-    "spans": (),
-    "python": (),
-}
 
 
 class Columns:
@@ -287,10 +286,7 @@ class Columns:
         """Return all that was added, as one Trace; durations that cannot be become zero."""
         doubts = []
         if self.untimed:
-            doubts.append(
-                f"{self.untimed} of {self.events} events {'has' if self.untimed == 1 else 'have'} "
-                "no time that can be (none, or over a century from all others); left out."
-            )
+            doubts.append(fact("events-without-time", lost=self.untimed, events=self.events))
         starts = [part["start"] for parts in self._parts.values() for part in parts]
         borders = [int(border) for start in starts for border in (start.min(), start.max())]
         span_ns = max(borders, default=0) - min(borders, default=0)
@@ -300,12 +296,14 @@ class Columns:
         for table in _COLUMNS:
             tables[table], unsound[table] = self._join(table, longest_us)
         if total := sum(unsound.values()):
-            have, they = ("has", "it counts") if total == 1 else ("have", "they count")
-            of_gpu = f"; {unsound['device']} ran on the GPU, whose time is too low"
+            on_device = unsound["device"] or None
             doubts.append(
-                f"{counted(total, 'event')} of {self.events} {have} no duration that can be "
-                f"(missing, negative, or longer than the trace by far); {they} as instants"
-                f"{of_gpu if unsound['device'] else ''}."
+                fact(
+                    "events-without-duration",
+                    lost=total,
+                    events=self.events,
+                    on_device=on_device,
+                )
             )
         working = [table for table, columns in _COLUMNS.items() if columns]
         self.lasting = sum(len(tables[table]) - unsound[table] for table in working)
@@ -337,7 +335,8 @@ class Columns:
             pieces = [part.pop(name) for part in parts]
             return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
 
-        start, dur_us = column("start"), column("dur_us")
+        start = column("start")
+        dur_us = column("dur_us")
         sound = (dur_us >= 0) & (dur_us <= longest_us)  # NaN is not
         end = start + np.rint(np.where(sound, dur_us, 0.0) * 1000.0).astype(np.int64)
         more = {name: column(name) for name in _COLUMNS[table]}

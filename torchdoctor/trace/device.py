@@ -16,12 +16,30 @@ from torchdoctor.words import KernelTime, RuntimeCall
 from torchdoctor.words.intervals import Intervals, exposed_in_order, intersect, union
 
 SHORT_KERNEL_NS = 10_000
-_LISTED, _LETTERS = 8, 60
+_LISTED = 8
+_LETTERS = 60
+# What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
+COPY_LAUNCH_NS = 20_000
+# "Memcpy HtoD (Pageable -> Device)", and of ROCm's older versions "CopyHostToDevice".
+_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
+# Memory of the device is asked of the driver, or given back to it: what a warm allocator avoids.
+_ALLOCATION = re.compile(
+    r"(?:cuda|hip)(?:Malloc|Free)(?!.*(?:Host|Async))|cuMem(?:Create|Map|Unmap|Release|SetAccess)"
+)
+_GIVES_BACK = re.compile(r"Free|MemUnmap|MemRelease")
+_WAITS = re.compile(r"(?:cuda|hip|cu)(?:\w*Synchronize|Memcpy|Malloc|Free|Mem[A-Z])")
+_AS_WRITTEN = {"aten::_local_scalar_dense": "aten::item"}  # what the user's code says
+_EMPTY = re.compile(r"aten::(?:_?empty|resize_)")  # operators that get a tensor its memory
+_LEAST_BYTES = 2 << 20  # of what PyTorch's caching allocator asks of the driver
+_LOOKED_AT = 24  # calls within each other count once, which changes their order
+_PROOF = 10
+_NEARLY_EACH = 0.5
 
 
 def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: kernels, synchronisation and tensor cores."""
-    steps, count = timeline.steps, len(timeline.steps)
+    steps = timeline.steps
+    count = len(timeline.steps)
     in_steps = steps.index(trace.device.start) >= 0
     is_kernel = in_steps & (trace.device["kind"] == kinds.KERNEL)
     kernels = trace.device.where(is_kernel)
@@ -58,16 +76,15 @@ def _of_graphs(trace: Trace, kernels: Mask) -> int:
 
 def _idle_after_waits(trace: Trace, steps: Steps) -> int:
     """Return the ns that the device idles after waits of the host, by which it would be ahead."""
-    runtime, device = trace.runtime, trace.device
+    runtime = trace.runtime
+    device = trace.device
     waits, reads = _waits(trace)
     copies = np.flatnonzero(device["kind"] == kinds.MEMCPY)
     to_host = copies[copy_sides(trace, device.where(copies))[1] != "device"]
     call = launch_rows(trace)[to_host]
     waits[call[call >= 0]] = True
-    start, end = (
-        np.append(runtime.start[waits], reads.start),
-        np.append(runtime.end[waits], reads.end),
-    )
+    start = np.append(runtime.start[waits], reads.start)
+    end = np.append(runtime.end[waits], reads.end)
     order = np.argsort(start, kind="stable")
     order = order[steps.index(start[order]) >= 0]
     start, end = start[order], end[order]
@@ -84,7 +101,8 @@ def _idle_after_waits(trace: Trace, steps: Steps) -> int:
 def _longest_kernels(trace: Trace, rows: Mask, steps: int) -> list[KernelTime]:
     rows = rows & ~named(trace, trace.device, kinds.is_communication)
     names = trace.device.name[rows]
-    each, spent = np.bincount(names), np.bincount(names, weights=device_time(trace)[rows])
+    each = np.bincount(names)
+    spent = np.bincount(names, weights=device_time(trace)[rows])
     calls: Counter[str] = Counter()
     took: Counter[str] = Counter()
     for number in np.flatnonzero(each).tolist():
@@ -104,7 +122,8 @@ def device_time(trace: Trace) -> Ints:
     computing = (device["kind"] == kinds.KERNEL) & ~named(trace, device, kinds.is_communication)
     added = np.zeros(len(device), dtype=np.int64)
     added[computing] = exposed_in_order(device.start[computing], device.end[computing])
-    start, end = device.start[~computing], device.end[~computing]
+    start = device.start[~computing]
+    end = device.end[~computing]
     under = device.spans(computing).covered(start, end)
     added[~computing] = np.minimum(exposed_in_order(start, end), end - start - under)
     return added
@@ -117,12 +136,6 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
     kernels = device.where(device["kind"] == kinds.KERNEL)
     busy = [_covered(kernels.where(rows), steps) for rows in rows_by(kernels["device"]).values()]
     return sum(busy) / len(np.unique(device["device"])) / steps.total
-
-
-# What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
-COPY_LAUNCH_NS = 20_000
-# "Memcpy HtoD (Pageable -> Device)", and of ROCm's older versions "CopyHostToDevice".
-_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
 
 
 def summarise_copies(trace: Trace, timeline: Timeline) -> dict[str, Any]:
@@ -166,7 +179,8 @@ def summarise_copies(trace: Trace, timeline: Timeline) -> dict[str, Any]:
 
 def _range_of(trace: Trace, held_ns: Ints) -> str | None:
     """Return the shortest of the program's ranges that most of the calls' time lies in."""
-    runtime, marks = trace.runtime, trace.annotations
+    runtime = trace.runtime
+    marks = trace.annotations
     marks = marks.where(~named(trace, marks, is_step))
     within = np.zeros(len(marks))
     holding = np.flatnonzero(held_ns > 0)
@@ -174,13 +188,12 @@ def _range_of(trace: Trace, held_ns: Ints) -> str | None:
     for thread, own in rows_by(marks.thread).items():
         calls = holding[calls_of.get(thread, [])]
         calls = calls[np.argsort(runtime.start[calls])]
-        until, begins = np.append(0, np.cumsum(held_ns[calls])), runtime.start[calls]
+        until = np.append(0, np.cumsum(held_ns[calls]))
+        begins = runtime.start[calls]
         first, last = (np.searchsorted(begins, x[own]) for x in (marks.start, marks.end))
         within[own] = until[last] - until[first]
-    held, lasting = (
-        np.bincount(marks.name, within),
-        np.bincount(marks.name, marks.end - marks.start),
-    )
+    held = np.bincount(marks.name, within)
+    lasting = np.bincount(marks.name, marks.end - marks.start)
     most = np.flatnonzero((held > 0) & (held >= held_ns.sum() / 2))
     return trace.names[most[lasting[most].argmin()]] if len(most) else None
 
@@ -196,23 +209,13 @@ def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[n
     return table[:, 0], table[:, 1]
 
 
-# Memory of the device is asked of the driver, or given back to it: what a warm allocator avoids.
-_ALLOCATION = re.compile(
-    r"(?:cuda|hip)(?:Malloc|Free)(?!.*(?:Host|Async))|cuMem(?:Create|Map|Unmap|Release|SetAccess)"
-)
-_GIVES_BACK = re.compile(r"Free|MemUnmap|MemRelease")
-_WAITS = re.compile(r"(?:cuda|hip|cu)(?:\w*Synchronize|Memcpy|Malloc|Free|Mem[A-Z])")
-_AS_WRITTEN = {"aten::_local_scalar_dense": "aten::item"}  # what the user's code says
-_EMPTY = re.compile(r"aten::(?:_?empty|resize_)")  # operators that get a tensor its memory
-_LEAST_BYTES = 2 << 20  # of what PyTorch's caching allocator asks of the driver
-_PROOF, _NEARLY_EACH = 10, 0.5
 _ASKED, _OTHER = 1, 0  # what came before a call that frees
-_LOOKED_AT = 24  # calls within each other count once, which changes their order
 
 
 def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
     """Return the calls that take most host time in the steps, at most eight."""
-    steps, table = timeline.steps, trace.runtime
+    steps = timeline.steps
+    table = trace.runtime
     if not len(table):
         return []
     rows = table.where(steps.inside(table) > 0)
@@ -255,7 +258,8 @@ def _covered_by_threads(table: Table, steps: Steps) -> float:
     of_thread = table.thread.astype(np.int64) * size  # so that no time of two threads touches
     starts, ends = (np.searchsorted(moments, times) for times in (table.start, table.end))
     spans = union(of_thread + starts, of_thread + ends)
-    begun, ended = moments[spans.start % size], moments[spans.end % size]
+    begun = moments[spans.start % size]
+    ended = moments[spans.end % size]
     return float(Intervals(steps.start, steps.end).covered(begun, ended).sum())
 
 
@@ -266,7 +270,8 @@ def allocates(trace: Trace) -> Mask:
 
 def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: memory asked of the driver, but to make the context."""
-    steps, table = timeline.steps, trace.runtime
+    steps = timeline.steps
+    table = trace.runtime
     if not len(table):
         return {}
     lasting = steps.inside(table)

@@ -27,6 +27,14 @@ _LONGEST_LATENCY_NS = 100_000  # of a launch on an idle stream; longer waits for
 LONG_CALL_NS = 20_000  # of a launch; a usual one takes 3 to 10 us
 NEVER = np.iinfo(np.int64).min // 4
 _WAIT_EVENT = re.compile(r"(?:cuda|hip|cu)StreamWaitEvent")
+_WAITING = re.compile(r"Synchronize|WaitEvent|Free|Malloc|Alloc|Unregister")
+_MOST_PAIRS = 10_000_000  # of a call that waits and a stream: 80 MB for each column
+_DEVICE_SYNC = re.compile(r"(?:cuda|hip)(?:Device|Thread)Synchronize|(?:cu|hip)CtxSynchronize")
+_STREAM_SYNC = re.compile(r"(?:cuda|hip|cu)StreamSynchronize")
+_EVENT_SYNC = re.compile(r"(?:cuda|hip|cu)EventSynchronize")
+_FREEING = re.compile(r"(?:cuda|hip)(?:Free|Malloc|Host|Unregister)|cuMem(?:Free|Alloc|HostAlloc)")
+_FULL_QUEUE = 512  # launches that have not begun: queues take about a thousand
+_WAKE_UP_NS = 100_000  # after the awaited event the call has returned by then
 
 
 class Cost(IntEnum):
@@ -82,11 +90,13 @@ class DeviceEvents:
 
 def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> DeviceEvents:
     """Return the device events that these steps launched, and earlier work that delays them."""
-    steps, device = timeline.steps, trace.device
+    steps = timeline.steps
+    device = trace.device
     row = launch_rows(trace)
     launched = row >= 0
     called = np.where(launched, trace.runtime.start[row], NEVER) if len(trace.runtime) else row
-    begin, end = steps.host_start[first], steps.host_end[last]
+    begin = steps.host_start[first]
+    end = steps.host_end[last]
     inside = launched & (called >= begin) & (called < end)
     # Without a launch an event can only be placed by its own time.
     inside |= ~launched & (device.start >= begin) & (device.start < steps.end[last])
@@ -120,10 +130,6 @@ def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> De
         stream_first=np.searchsorted(stream, np.arange(int(stream.max(initial=-1)) + 2)),
     )
     return _with_usual_delays(events, table["kind"], returned)
-
-
-_WAITING = re.compile(r"Synchronize|WaitEvent|Free|Malloc|Alloc|Unregister")
-_MOST_PAIRS = 10_000_000  # of a call that waits and a stream: 80 MB for each column
 
 
 def too_many_pairs(trace: Trace) -> bool:
@@ -228,14 +234,6 @@ def _inferred_waits(events: DeviceEvents, late: Ints) -> tuple[Ints, Ints]:
     return late[good], whom[good]
 
 
-_DEVICE_SYNC = re.compile(r"(?:cuda|hip)(?:Device|Thread)Synchronize|(?:cu|hip)CtxSynchronize")
-_STREAM_SYNC = re.compile(r"(?:cuda|hip|cu)StreamSynchronize")
-_EVENT_SYNC = re.compile(r"(?:cuda|hip|cu)EventSynchronize")
-_FREEING = re.compile(r"(?:cuda|hip)(?:Free|Malloc|Host|Unregister)|cuMem(?:Free|Alloc|HostAlloc)")
-_FULL_QUEUE = 512  # launches that have not begun: queues take about a thousand
-_WAKE_UP_NS = 100_000  # after the awaited event the call has returned by then
-
-
 @dataclass(frozen=True)
 class HostWaits:
     """One entry per call and device event: `call` is a row of `Trace.runtime`."""
@@ -287,7 +285,8 @@ def _awaited_streams(
 ) -> Mask:
     """Return which streams a call may wait for: the last used, or one that ended just then."""
     runtime = trace.runtime
-    begin, end = runtime.start[calls][:, None], runtime.end[calls][:, None]
+    begin = runtime.start[calls][:, None]
+    end = runtime.end[calls][:, None]
     called = np.where(last >= 0, events.called[last], -1)
     own_thread = runtime.thread[calls][:, None]
     same_thread = (events.call[last] >= 0) & (runtime.thread[events.call[last]] == own_thread)
@@ -335,7 +334,8 @@ def _full_queues(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
     call = events.call[launched]
     length = runtime.end[call] - runtime.start[call]
     launched = launched[length >= LONG_CALL_NS]
-    calls, waited = [], []
+    calls = []
+    waited = []
     for event in launched.tolist():  # few: launches that took long
         first = int(events.stream_first[events.stream[event]])
         returned = runtime.end[events.call[event]]
@@ -503,8 +503,10 @@ def _bursts(
         gap = np.searchsorted(edges, time[own], side="right")
         own, gap = own[(gap > 0) & (gap < len(edges))], gap[(gap > 0) & (gap < len(edges))]
         changes = np.diff(gap) != 0
-        first, last = np.append(True, changes)[: len(gap)], np.append(changes, True)[: len(gap)]
-        silent, back = edges[gap[first] - 1], edges[gap[first]]
+        first = np.append(True, changes)[: len(gap)]
+        last = np.append(changes, True)[: len(gap)]
+        silent = edges[gap[first] - 1]
+        back = edges[gap[first]]
         works = threads.works(number)
         begins = ~works.contain(silent)
         asleep = ~works.contain(back) & ~busy.contain(silent)
@@ -521,7 +523,8 @@ def _hand_over(points: HostPoints, bursts: Sequence[_Burst], place: Ints, main: 
     }
     resumed: dict[int, int] = {}  # the last point of other threads that each is after
     for burst in bursts:
-        first, last = int(place[burst.first]), int(place[burst.last])
+        first = int(place[burst.first])
+        last = int(place[burst.last])
         if burst.begins:
             points.chain[first] = on_main[burst.silent, Point.HAND_OVER]
             points.between[first] = 0

@@ -53,7 +53,8 @@ def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | No
     if backward_s is None:
         return None
     exchanged = collective_calls(trace, steps)
-    reduced, scattered = exchanged.of("all-reduce"), exchanged.of("reduce-scatter")
+    reduced = exchanged.of("all-reduce")
+    scattered = exchanged.of("reduce-scatter")
     sharded = exchanged.bytes(scattered) > exchanged.bytes(reduced)
     kind, rows = ("reduce-scatter", scattered) if sharded else ("all-reduce", reduced)
     known_from: str | None = kind
@@ -88,7 +89,9 @@ def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | No
 
 def _backward_s(trace: Trace, steps: Steps) -> float | None:
     """Return the time from the first to the last kernel of the backward pass; None: no kernel."""
-    table, runtime, device = trace.operators, trace.runtime, trace.device
+    table = trace.operators
+    runtime = trace.runtime
+    device = trace.device
     table = table.where(named(trace, table, _BACKWARD.search))
     within = innermost(table, nest(table), runtime.thread, runtime.start) >= 0
     launch = launch_rows(trace)
@@ -108,7 +111,8 @@ def _backward_s(trace: Trace, steps: Steps) -> float | None:
 
 def collective_kinds(trace: Trace, timeline: Timeline) -> list[CollectiveKind]:
     """Return what each kind of collective costs and reaches, the costliest first."""
-    calls, count = collective_calls(trace, timeline.steps), len(timeline.steps)
+    calls = collective_calls(trace, timeline.steps)
+    count = len(timeline.steps)
     ranks = whole_number(dictionary(trace.metadata.get("distributedInfo")).get("world_size"))
     kinds = []
     for kind in sorted(set(calls.kind)):
@@ -136,7 +140,8 @@ def collective_calls(trace: Trace, steps: Steps) -> CollectiveCalls:
     launch = launch_rows(trace)[rows] if len(rows) else rows
     thread, start = (np.append(x, -1)[launch] for x in (trace.runtime.thread, trace.runtime.start))
     around = innermost(ranges, nest(ranges), thread, start)
-    payload, kind = device["payload"][rows].copy(), []
+    payload = device["payload"][rows].copy()
+    kind = []
     for at, (row, call) in enumerate(zip(rows.tolist(), around.tolist(), strict=True)):
         names = [trace.names[device.name[row]]]
         if call >= 0:
@@ -164,5 +169,6 @@ def _bandwidths(
     if ranks < 2 or not large.any():
         return None, None
     passes = (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
-    carried, lengths = passes * exchanged.payload[large], exchanged.length_ns[large] / 1e9
+    carried = passes * exchanged.payload[large]
+    lengths = exchanged.length_ns[large] / 1e9
     return float(carried.sum() / lengths.sum()), float((carried / lengths).max())

@@ -21,6 +21,7 @@ import msgspec
 
 from torchdoctor.trace.foreign import real_number, whole_number
 from torchdoctor.words.errors import NoTrace, UsageError
+from torchdoctor.words.evidence import Evidence, fact
 
 # Where one event ends and the next begins, or the array ends. Decoding proves a cut right: one
 # inside a string or a nested list leaves a run that is no valid JSON.
@@ -34,6 +35,33 @@ _PHASES_WITHOUT_FIELDS = "BEiItfsMbenCNODPpRcVvSTFa"
 _CUTS_PER_EVENT = 8  # false cuts inside one event that are tried before it counts as damaged
 MOST_DAMAGED = 1000  # then the rest is given up
 _ABSENT = msgspec.Raw()
+_PHASES: list[Any] = [
+    msgspec.defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
+    for phase in _PHASES_WITHOUT_FIELDS
+]
+_NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
+_LAST_COMMA = re.compile(rb"(?<=[}\]\"0-9]),(?=\s*(?:[}\]]|\Z))")  # Chrome's format allows it
+_ESCAPE = re.compile(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\")
+# Raw newlines and tabs inside strings are invalid JSON; outside strings a space does as well.
+_CONTROL_TO_SPACE = bytes(32 if byte < 32 else byte for byte in range(256))
+BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the caches
+_LARGEST_HEAD = 64 << 20  # of what stands before the events
+_BORDER_WINDOW = 1 << 16
+_PASS_A_TRACE = "pass a file that torch.profiler's export_chrome_trace wrote"
+_LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # after a byte order mark, or without one
+_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
+# What our reports and recordings begin with, and what a run leaves beside them and its traces.
+_OURS = re.compile(
+    rb"\A\s*\{\s*\"(?:summary\"\s*:\s*(?:null|\{\s*\"bottleneck)|"
+    rb"schema_version\"\s*:\s*\"[^\"]*\"\s*,\s*\"(?:kind\"\s*:\s*\"(\w+)|\w+))"
+)
+_OURS_WITHIN = 4096
+_OF_A_LAUNCH = re.compile(
+    r"(?:process|done)-\d+\.json|(?:turn|plan|settings|applied-patch|status)\.json"
+)
+_EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
+GZIP_MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class SliceArgs(msgspec.Struct, gc=False):
@@ -70,10 +98,6 @@ class Slice(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     args: SliceArgs | None = None
 
 
-_PHASES: list[Any] = [
-    msgspec.defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
-    for phase in _PHASES_WITHOUT_FIELDS
-]
 # mypy cannot know a union that is made when this file is imported.
 _TYPED: Any = msgspec.json.Decoder(list[functools.reduce(operator.or_, _PHASES, Slice)])  # type: ignore[misc]
 _ARGUMENTS = msgspec.structs.fields(SliceArgs)
@@ -176,7 +200,8 @@ def _typed(event: dict[str, Any]) -> Slice:
             is_raw = field.type is msgspec.Raw
             encoded = msgspec.Raw(msgspec.json.encode(value)) if is_raw else whole_number(value)
             args[field.name] = encoded
-    pid, tid = event.get("pid"), event.get("tid")
+    pid = event.get("pid")
+    tid = event.get("tid")
     return Slice(
         cat=str(event.get("cat") or ""),
         name=str(event.get("name") or ""),
@@ -188,35 +213,10 @@ def _typed(event: dict[str, Any]) -> Slice:
     )
 
 
-_NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
-_LAST_COMMA = re.compile(rb"(?<=[}\]\"0-9]),(?=\s*(?:[}\]]|\Z))")  # Chrome's format allows it
-_ESCAPE = re.compile(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\")
-# Raw newlines and tabs inside strings are invalid JSON; outside strings a space does as well.
-_CONTROL_TO_SPACE = bytes(32 if byte < 32 else byte for byte in range(256))
-
-
 try:
     zlib: Any = importlib.import_module("isal.isal_zlib")
 except ImportError:  # no wheel for this platform: the standard library reads the same, slower
     zlib = standard_zlib
-
-BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the caches
-_LARGEST_HEAD = 64 << 20  # of what stands before the events
-_BORDER_WINDOW = 1 << 16
-_PASS_A_TRACE = "pass a file that torch.profiler's export_chrome_trace wrote"
-GZIP_MAGIC, _BYTE_ORDER_MARK = b"\x1f\x8b", b"\xef\xbb\xbf"
-_LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # after a byte order mark, or without one
-_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
-# What our reports and recordings begin with, and what a run leaves beside them and its traces.
-_OURS = re.compile(
-    rb"\A\s*\{\s*\"(?:summary\"\s*:\s*(?:null|\{\s*\"bottleneck)|"
-    rb"schema_version\"\s*:\s*\"[^\"]*\"\s*,\s*\"(?:kind\"\s*:\s*\"(\w+)|\w+))"
-)
-_OURS_WITHIN = 4096
-_OF_A_LAUNCH = re.compile(
-    r"(?:process|done)-\d+\.json|(?:turn|plan|settings|applied-patch|status)\.json"
-)
-_EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
 
 
 def events_start(head: bytes | bytearray) -> int | None:
@@ -235,7 +235,7 @@ class TraceFile:
     def __init__(self, stream: BinaryIO, name: str, block_bytes: int = BLOCK_BYTES) -> None:
         self.name = name
         self.metadata: dict[str, Any] = {}  # deviceProperties, distributedInfo, baseTimeNanoseconds
-        self.doubts: list[str] = []
+        self.doubts: list[Evidence] = []
         self.damaged = 0
         self.is_list = False  # the root is a list of events, which has no metadata
         self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
@@ -267,7 +267,7 @@ class TraceFile:
                 self._read_tail(rest)
                 return
             if self.damaged >= MOST_DAMAGED:
-                self.doubts.append(f"{self.name} is too damaged: reading it was given up.")
+                self.doubts.append(fact("file-too-damaged", file=self.name))
                 return
             buffer = rest[rest.index(b",") + 1 :] if salvaged.read == len(mended) else rest
         yield from self._last_runs(bytes(buffer))
@@ -287,7 +287,9 @@ class TraceFile:
             if not started or len(buffer) > _LARGEST_HEAD:
                 break
         if not buffer.strip():
-            damaged = self.doubts[0].rstrip(".") if self.doubts else f"{self.name} is empty"
+            damaged = f"{self.name} is empty"
+            if self.doubts:
+                damaged = f"{self.name} is damaged inside its compression, or was cut off there"
             raise NoTrace(damaged, _PASS_A_TRACE)
         if ours := _OURS.search(buffer, 0, _OURS_WITHIN):
             written = "recording" if ours[1] == b"recording" else "report"
@@ -302,7 +304,7 @@ class TraceFile:
     def _last_runs(self, rest: bytes) -> list[Run]:
         """Return the events of what is left when the file has ended."""
         if not rest.strip():
-            self.doubts.append(f"{self.name} ends before its last event: it was cut off.")
+            self.doubts.append(fact("file-ends-early", file=self.name))
             return []
         if rest.lstrip().startswith(b"]"):  # an empty array
             self._read_tail(rest)
@@ -313,9 +315,7 @@ class TraceFile:
         if salvaged.array_ended:
             self._read_tail(rest[salvaged.read :])
         else:
-            self.doubts.append(
-                f"{self.name} is cut off in the middle of an event: what follows is missing."
-            )
+            self.doubts.append(fact("file-ends-within-event", file=self.name))
         return salvaged.runs
 
     def _read_tail(self, rest: bytes | bytearray) -> None:
@@ -342,7 +342,7 @@ class TraceFile:
 
 
 def plain_chunks(
-    stream: BinaryIO, name: str, doubts: list[str], block_bytes: int = BLOCK_BYTES
+    stream: BinaryIO, name: str, doubts: list[Evidence], block_bytes: int = BLOCK_BYTES
 ) -> Iterator[bytes]:
     """Yield a trace's bytes in blocks, unzipped as far as that goes; `doubts` gets why it ended."""
     first = stream.read(block_bytes)
@@ -354,14 +354,14 @@ def plain_chunks(
 
 
 def _unzipped_chunks(
-    stream: BinaryIO, data: bytes, name: str, doubts: list[str], block_bytes: int
+    stream: BinaryIO, data: bytes, name: str, doubts: list[Evidence], block_bytes: int
 ) -> Iterator[bytes]:
     unzip = zlib.decompressobj(wbits=31)
     while data:
         try:
             text = unzip.decompress(data, block_bytes)
         except (zlib.error, OSError) as error:
-            doubts.append(f"{name} is damaged inside its compression ({error}).")
+            doubts.append(fact("file-damaged-in-compression", file=name, error=str(error)))
             return
         if text:
             yield text
@@ -373,7 +373,7 @@ def _unzipped_chunks(
             unzip = zlib.decompressobj(wbits=31)
         elif not data:
             data = stream.read(block_bytes >> 3)
-    doubts.append(f"{name} ends inside its compression: it was cut off.")
+    doubts.append(fact("file-ends-in-compression", file=name))
 
 
 def trace_paths(path: Path) -> list[Path]:
@@ -417,7 +417,8 @@ def _is_ours(file: Path) -> bool:
 
 def _last_event_end(buffer: bytearray) -> int | None:
     """Return where the last event ends that another one follows; None: nowhere in the buffer."""
-    window, start = _BORDER_WINDOW, len(buffer)
+    window = _BORDER_WINDOW
+    start = len(buffer)
     while start:
         start = max(0, len(buffer) - window)
         if ends := [match.end() for match in EVENT_END.finditer(buffer, start)]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.record_files import parsed_toml
 
 OUR_CATEGORY = "torchdoctor"  # of what `trace_annotate` adds to a copy
@@ -25,6 +26,14 @@ _NAMED_ARGUMENT = re.compile(
 _NOTICED = 0.01  # share of all events from where on unknown ones are named
 # CUDA and today's ROCm, older ROCm, MTIA
 _COPY_NAME = re.compile(r"Memcpy |Copy(?:Host|Device)To(?:Host|Device)|dma_request$")
+_CONVOLVES = re.compile(r"conv(?!ert)|wgrad|dgrad|fprop|scudnn|winograd", re.IGNORECASE)
+# Of any maker's driver: cudaMemcpyAsync, hipMemcpy, musaMemcpyAsync, urEnqueueUSMMemcpy, ...
+COPY_CALL = re.compile(
+    r"[a-z]+(?:Enqueue)?(?:USM)?(?:Memcpy|MemBuffer(?:Read|Write))|zeCommandListAppendMemoryCopy"
+)
+# What holds the host until the device is there: cudaStreamSynchronize, zeEventHostSynchronize, ...
+SYNC_CALL = re.compile(r"\w*Synchronize|ur(?:QueueFinish|EventWait)\b")
+READS_VALUE = "aten::_local_scalar_dense"  # waits for the value, in whatever call of a driver
 
 
 def table_of(category: str) -> str | None:
@@ -45,15 +54,12 @@ def kind_by_name(name: str) -> int:
     return MEMSET if name.startswith("Memset ") else -1
 
 
-def doubt_about_unknown(unknown: Mapping[str, int], events: int) -> list[str]:
-    """Return a sentence if events of unknown categories are many of all."""
+def doubt_about_unknown(unknown: Mapping[str, int], events: int) -> list[Evidence]:
+    """Return a fact if events of unknown categories are many of all."""
     total = sum(unknown.values())
     if total <= _NOTICED * events:
         return []
-    return [
-        f"{total} events are of no known category ({', '.join(sorted(unknown))}) and were left "
-        "out: if an accelerator ran them, its time is missing."
-    ]
+    return [fact("events-unknown", events=total, categories=sorted(unknown))]
 
 
 def is_wait(name: str) -> bool:
@@ -79,9 +85,6 @@ def kernel_kinds(name: str) -> frozenset[str]:
 def is_communication(name: str) -> bool:
     """Return True for a collective or point-to-point kernel of a communication library."""
     return "communication" in kernel_kinds(name)
-
-
-_CONVOLVES = re.compile(r"conv(?!ert)|wgrad|dgrad|fprop|scudnn|winograd", re.IGNORECASE)
 
 
 def convolves(name: str) -> bool:
@@ -119,12 +122,3 @@ def short_name(name: str) -> str:
     bare, _, arguments = re.split(r"\(", bare)[0].partition("<")
     argument = _NAMED_ARGUMENT.search(arguments)
     return bare.rpartition("::")[2] + (f"<{argument[1]}>" if argument else "")
-
-
-# Of any maker's driver: cudaMemcpyAsync, hipMemcpy, musaMemcpyAsync, urEnqueueUSMMemcpy, ...
-COPY_CALL = re.compile(
-    r"[a-z]+(?:Enqueue)?(?:USM)?(?:Memcpy|MemBuffer(?:Read|Write))|zeCommandListAppendMemoryCopy"
-)
-# What holds the host until the device is there: cudaStreamSynchronize, zeEventHostSynchronize, ...
-SYNC_CALL = re.compile(r"\w*Synchronize|ur(?:QueueFinish|EventWait)\b")
-READS_VALUE = "aten::_local_scalar_dense"  # waits for the value, in whatever call of a driver

@@ -22,7 +22,8 @@ def nest(table: Table) -> Nesting:
     """Return the nesting by time on each thread; what overlaps an end counts as nested up to it."""
     order = np.lexsort((-table.end, table.start, table.thread))
     count = len(order)
-    parent, depth = np.full(count, -1), _depths(table, order)
+    parent = np.full(count, -1)
+    depth = _depths(table, order)
     if not count:
         return Nesting(parent, depth, np.zeros(0, dtype=bool), order)
     # The parent is the last operator before, in order, that lies one level higher.
@@ -35,7 +36,8 @@ def nest(table: Table) -> Nesting:
     parent[order[inside]] = order[parent_place]
 
     self_ns = table.end - table.start
-    child, owner = order[inside], order[parent_place]
+    child = order[inside]
+    owner = order[parent_place]
     within = np.minimum(table.end[child], table.end[owner]) - table.start[child]
     spent = np.bincount(owner, weights=np.maximum(within, 0), minlength=count)
     self_ns = np.maximum(self_ns - np.rint(spent).astype(np.int64), 0)
@@ -52,7 +54,8 @@ def operator_nesting(trace: Trace) -> Nesting:
 
 def _depths(table: Table, order: Ints) -> Ints:
     """Return how many operators of its thread are open where each one starts, in `order`."""
-    thread, start = table.thread[order], table.start[order]
+    thread = table.thread[order]
+    start = table.start[order]
     end = np.maximum(table.end[order], start + 1)  # an instant must not end before it starts
     moments = np.sort(end)
     ends = np.sort(_on_thread(thread, end, moments))
@@ -89,7 +92,8 @@ def innermost(table: Table, nesting: Nesting, thread: Ints, time: Ints) -> Ints:
 @once
 def launch_rows(trace: Trace) -> Ints:
     """Return for every device event the row of the runtime call that launched it, or -1."""
-    runtime, device = trace.runtime, trace.device["correlation"]
+    runtime = trace.runtime
+    device = trace.device["correlation"]
     calls = runtime["correlation"]
     if not len(calls):
         return np.full(len(device), -1)

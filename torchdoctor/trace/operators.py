@@ -39,6 +39,24 @@ _BY_ELEMENT = re.compile(
     r"|min|amax|amin|argmax|eq|ne|lt|gt|le|ge|where|lerp|addcmul|addcdiv|fill|zero|copy|cat|stack"
     r"|native_(layer|batch)_norm(_backward)?)_?"
 )
+LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
+_WORKING_SHARE = 0.5
+_WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
+_INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
+_GATHERS = re.compile(r"aten::_?(embedding|index|gather|scatter|take)")  # hardly any arithmetic
+LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take between two operators
+_ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
+_REGION = re.compile(r"Torch-Compiled Region(: |$)")
+# Names of torch 2.1 to today; a frame's compilation, and all that takes time in compiling.
+_FRAME = re.compile(
+    r"(_compile\.(<locals>\.)?)?_?compile_inner \(dynamo_timed\)|_compile \(dynamo_timed\)"
+)
+_TIMED = re.compile(r".*\(dynamo_timed\)|entire_(frame|backward)_compile")
+_VERSION = re.compile(r"(?:entire_frame_compile|dynamo)_data: .*compile_id=!?\d+/(\d+)")
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
+OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
+_LISTED = 3
+_OPERATORS = 8
 
 
 def too_small(trace: Trace, table: Table) -> Mask:
@@ -69,15 +87,6 @@ def _broadcast(text: bytes) -> int | None:
     return math.prod(map(max, aligned))
 
 
-LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
-_WORKING_SHARE = 0.5
-_WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
-_INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
-_GATHERS = re.compile(r"aten::_?(embedding|index|gather|scatter|take)")  # hardly any arithmetic
-LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take between two operators
-_ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
-
-
 @dataclass(frozen=True)
 class HostWork:
     """What the host does in the steps: operators, which of them count, and the gaps between."""
@@ -91,7 +100,8 @@ class HostWork:
 
 def host_work(trace: Trace, timeline: Timeline) -> HostWork:
     """Return the operators of the steps, and the gaps between them."""
-    host, table = timeline.steps.host, trace.operators
+    host = timeline.steps.host
+    table = trace.operators
     operators = ~named(trace, table, lambda name: name.startswith(_ANNOTATION_PREFIXES))
     operators &= ~of_fetching_thread(trace, table)
     table = table.where(operators & (host.index(table.start) >= 0))
@@ -115,13 +125,16 @@ def summarise_operators(
 ) -> dict[str, Any]:
     """Return fields of `TraceStatistics`: what ran on the host inside the steps, and between."""
     work = work or host_work(trace, timeline)
-    count, host, table = len(timeline.steps), timeline.steps.host, work.table
+    count = len(timeline.steps)
+    host = timeline.steps.host
+    table = work.table
     length = work.gaps.end - work.gaps.start
     idle, outside = (int(ns.sum()) / count / 1e9 for ns in (length, length[length >= LONG_IDLE_NS]))
     if not len(table):
         return {"python_s": idle, "outside_s": outside}
     lengths = (table.end - table.start)[work.working]
-    in_large, in_all = table.spans(work.large), table.spans(work.working)
+    in_large = table.spans(work.large)
+    in_all = table.spans(work.working)
     device_ns = _device_time(trace, timeline, table, work.nesting)
     gathers = named(trace, table, _GATHERS.match)
     if device_ns is None:
@@ -199,7 +212,8 @@ def _top_operators(
 
 def _make_driver_calls(trace: Trace, table: Table, nesting: Nesting) -> Mask:
     """Return the operators that make driver calls, by themselves or in operators that they call."""
-    calls, calling = trace.runtime, np.zeros(len(table), dtype=bool)
+    calls = trace.runtime
+    calling = np.zeros(len(table), dtype=bool)
     rows = np.unique(innermost(table, nesting, calls.thread, calls.start))
     rows = rows[rows >= 0]
     while len(rows):  # up the levels, until all of them are known
@@ -215,11 +229,13 @@ def _device_time(
     """Return the device time by the name of the operator that launched it; overlaps count once."""
     if not trace.has_device:
         return None
-    call, runtime = launch_rows(trace), trace.runtime
+    call = launch_rows(trace)
+    runtime = trace.runtime
     rows = np.flatnonzero((call >= 0) & (timeline.steps.index(trace.device.start) >= 0))
     call = call[rows]
     operator = innermost(table, nesting, runtime.thread[call], runtime.start[call])
-    names, spent = table.name[operator[operator >= 0]], device_time(trace)[rows[operator >= 0]]
+    names = table.name[operator[operator >= 0]]
+    spent = device_time(trace)[rows[operator >= 0]]
     return np.bincount(names, weights=spent, minlength=len(trace.names))
 
 
@@ -237,16 +253,6 @@ def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -
         return None
     written = [str(size) for size in sizes if size] if isinstance(sizes, list) else []
     return ", ".join(written) or None
-
-
-_REGION = re.compile(r"Torch-Compiled Region(: |$)")
-# Names of torch 2.1 to today; a frame's compilation, and all that takes time in compiling.
-_FRAME = re.compile(
-    r"(_compile\.(<locals>\.)?)?_?compile_inner \(dynamo_timed\)|_compile \(dynamo_timed\)"
-)
-_TIMED = re.compile(r".*\(dynamo_timed\)|entire_(frame|backward)_compile")
-_VERSION = re.compile(r"(?:entire_frame_compile|dynamo)_data: .*compile_id=!?\d+/(\d+)")
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
 
 
 def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | None:
@@ -277,13 +283,10 @@ def _resumed(trace: Trace) -> list[Location]:
     for name in np.unique(trace.python.name):
         frame = FRAME.fullmatch(trace.names[name])
         if frame is not None and (resumed := _RESUMED.match(frame["function"])):
-            file, line = frame["file"], int(resumed[2])
+            file = frame["file"]
+            line = int(resumed[2])
             locations[file, line] = Location(file=file, line=line, function=resumed[1])
     return [locations[key] for key in sorted(locations)]
-
-
-OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
-_LISTED, _OPERATORS = 3, 8
 
 
 def pointwise_chains(trace: Trace, timeline: Timeline) -> PointwiseChains | None:
@@ -307,7 +310,8 @@ def pointwise_chains(trace: Trace, timeline: Timeline) -> PointwiseChains | None
 
 def _members(trace: Trace, timeline: Timeline) -> tuple[Ints, Ints, Ints]:
     """Return launching call (or -1), exposed ns and chain of each kernel, by chain and time."""
-    device, call = trace.device, launch_rows(trace)
+    device = trace.device
+    call = launch_rows(trace)
     pointwise = named(trace, device, lambda name: "pointwise" in kernel_kinds(name))
     pointwise &= timeline.steps.index(device.start) >= 0
     steps = join(
@@ -337,7 +341,9 @@ def _costliest(
     trace: Trace, call: Ints, exposed: Ints, chain: Ints, steps: int
 ) -> list[PointwiseChain]:
     """Return the chains of equal operators that take most."""
-    count, operators, runtime = int(chain[-1]) + 1, trace.operators, trace.runtime
+    count = int(chain[-1]) + 1
+    operators = trace.operators
+    runtime = trace.runtime
     names = np.full(len(call), -1)  # of the innermost operator around each call
     if len(runtime) and len(operators):
         nesting = operator_nesting(trace)
@@ -353,7 +359,8 @@ def _costliest(
     listed = []
     for chains in costliest:
         begin, end = bounds[chains[0] : chains[0] + 2]
-        first, location = int(call[begin]), None
+        first = int(call[begin])
+        location = None
         if first >= 0:
             location = user_frame(trace, int(runtime.thread[first]), int(runtime.start[first]), b"")
         listing = [trace.names[n] if n >= 0 else "unknown" for n in names[begin:end][:_OPERATORS]]

@@ -58,7 +58,8 @@ class _Work:
 
     def launched_in(self, spans: Table) -> Mask:
         """Return which device events of the steps were launched in ranges of their thread."""
-        runtime, row = self.trace.runtime, np.flatnonzero(self.inside & (self.call >= 0))
+        runtime = self.trace.runtime
+        row = np.flatnonzero(self.inside & (self.call >= 0))
         called = self.call[row]
         around = innermost(spans, nest(spans), runtime.thread[called], runtime.start[called])
         launched = np.zeros(len(self.inside), dtype=bool)
@@ -69,7 +70,8 @@ class _Work:
         self, rows: Mask | None, host: Intervals = EMPTY, remains_ns: float = 0.0
     ) -> TracedPart:
         """Return the part of these device events and these times on the host."""
-        steps, device = self.timeline.steps, self.trace.device
+        steps = self.timeline.steps
+        device = self.trace.device
         count = len(steps) * 1e9
 
         def in_steps(intervals: Intervals) -> float:
@@ -77,7 +79,8 @@ class _Work:
 
         if rows is None:
             rows = np.zeros(len(device), dtype=bool)
-        own, beside = device.spans(rows), device.spans(~rows)
+        own = device.spans(rows)
+        beside = device.spans(~rows)
         sizes = device["bytes"][rows & (device["kind"] == kinds.MEMCPY)]
         known = sizes[sizes >= 0]
         return TracedPart(
@@ -95,7 +98,8 @@ def traced_parts(trace: Trace, timeline: Timeline, host: HostWork) -> dict[str, 
         return {}
     call = launch_rows(trace)
     operator = np.full(len(call), -1)
-    rows, runtime = np.flatnonzero(call >= 0), trace.runtime
+    rows = np.flatnonzero(call >= 0)
+    runtime = trace.runtime
     operator[rows] = innermost(
         trace.operators,
         operator_nesting(trace),
@@ -110,7 +114,8 @@ def traced_parts(trace: Trace, timeline: Timeline, host: HostWork) -> dict[str, 
 
 
 def _on_device(work: _Work) -> dict[str, TracedPart]:
-    trace, kernels = work.trace, work.kernels
+    trace = work.trace
+    kernels = work.kernels
     convolutions, flat = _convolutions(trace)
     in_flat = work.launched_in(flat)
     in_images = work.launched_in(convolutions) & ~in_flat
@@ -120,7 +125,8 @@ def _on_device(work: _Work) -> dict[str, TracedPart]:
     products = kernels & named(trace, trace.device, kinds.is_matrix_work)
     float32 = kernels & float32_matrix_kernels(trace)
     fused, remains_ns = _fusible(work, kernels & ~products)
-    optimizer, zeroing = _marks(trace, OPTIMIZER[:1]), _marks(trace, OPTIMIZER[1:])
+    optimizer = _marks(trace, OPTIMIZER[:1])
+    zeroing = _marks(trace, OPTIMIZER[1:])
     zeros = _outermost(trace, work.host.table, _ZEROED)
     random = _random_on_host(work)
     memset = work.inside & (trace.device["kind"] == kinds.MEMSET)
@@ -147,7 +153,8 @@ def _on_device(work: _Work) -> dict[str, TracedPart]:
 
 
 def _on_host(work: _Work) -> dict[str, TracedPart]:
-    trace, table = work.trace, work.host.table
+    trace = work.trace
+    table = work.host.table
     convolutions, flat = _convolutions(trace)
     random = _outermost(trace, table, _RANDOM)
     products = _outermost(trace, table, _PRODUCT)
@@ -179,7 +186,8 @@ def _outermost(trace: Trace, table: Table, wanted: re.Pattern[str]) -> Table:
 def _convolutions(trace: Trace) -> tuple[Table, Table]:
     """Return the outermost convolutions, and those of them that run along one side alone."""
     table = _outermost(trace, trace.operators, _CONVOLUTION)
-    names, flat_sizes = table.name.tolist(), {}
+    names = table.name.tolist()
+    flat_sizes = {}
     for number in np.unique(table["shapes"]).tolist():
         flat_sizes[number] = number >= 0 and _is_flat(trace.shapes[number])
     flat = [
@@ -215,7 +223,8 @@ def _fusible(work: _Work, kernels: Mask) -> tuple[Mask, float]:
 
     A kernel that no operator of torch launched is the program's own: no compiler knows it.
     """
-    trace, device = work.trace, work.trace.device
+    trace = work.trace
+    device = work.trace.device
     torch_own = named(trace, trace.operators, _TORCH.match)
     fusible = kernels & np.append(torch_own, False)[work.operator]
     fusible &= ~work.launched_in(_marks(trace, OPTIMIZER))
@@ -238,7 +247,8 @@ def _longest_of_each(begins: Mask, lasting: Ints) -> float:
 
 def _fusible_on_host(work: _Work) -> Intervals:
     """Return when a CPU is in operators that a compiler fuses."""
-    trace, table = work.trace, work.host.table.where(work.host.working)
+    trace = work.trace
+    table = work.host.table.where(work.host.working)
     stays = named(trace, table, lambda x: any(p.match(x) for p in (_PRODUCT, _RANDOM, _MOVES)))
     fusible = ~stays & named(trace, table, _TORCH.match)
     fusible &= ~_marks(trace, OPTIMIZER).spans().contain(table.start)
@@ -250,7 +260,9 @@ def _dispatch(work: _Work) -> Intervals:
 
     What an operator computes itself is no such time, nor a wait for the device or for its memory.
     """
-    trace, host, runtime = work.trace, work.host, work.trace.runtime
+    trace = work.trace
+    host = work.host
+    runtime = work.trace.runtime
     table = host.table
     large = host.large | (host.nesting.leaves & (table.end - table.start >= LARGE_OPERATOR_NS))
     # What launches something only waits until the queue takes it.
@@ -281,7 +293,8 @@ def _dispatch(work: _Work) -> Intervals:
 
 def _launches(work: _Work) -> Intervals:
     """Return when the host hands work out, or is in a call that launches a kernel by itself."""
-    trace, device = work.trace, work.trace.device
+    trace = work.trace
+    device = work.trace.device
     kernels = work.inside & (work.call >= 0) & (device["kind"] == kinds.KERNEL)
     called, kernels_of = np.unique(work.call[kernels], return_counts=True)
     single = trace.runtime.spans(called[kernels_of == 1])  # a call of many launched a graph
@@ -296,8 +309,10 @@ def _biases(work: _Work, convolving: Mask) -> Mask:
 
 def _random_on_host(work: _Work) -> Intervals:
     """Return when operators make random numbers on the host: they launch nothing."""
-    trace, table = work.trace, _outermost(work.trace, work.host.table, _RANDOM)
-    runtime, called = trace.runtime, work.call[work.call >= 0]
+    trace = work.trace
+    table = _outermost(work.trace, work.host.table, _RANDOM)
+    runtime = trace.runtime
+    called = work.call[work.call >= 0]
     around = innermost(table, nest(table), runtime.thread[called], runtime.start[called])
     on_host = np.ones(len(table), dtype=bool)
     on_host[around[around >= 0]] = False
@@ -309,7 +324,8 @@ def _copies(work: _Work) -> dict[str, TracedPart]:
 
     A call that waits until the device has done other work would wait for that in any case.
     """
-    trace, device = work.trace, work.trace.device
+    trace = work.trace
+    device = work.trace.device
     rows = np.flatnonzero(work.inside & (device["kind"] == kinds.MEMCPY))
     source, target = copy_sides(trace, device.where(rows))
     kinds_of_copy = {

@@ -13,7 +13,8 @@ import msgspec
 
 Shape = tuple[int, ...]
 _LARGEST = 1e24  # arithmetic of one call that no machine does in a day
-_FUSED, _FUSED_BY = "aten::_scaled_dot_product_", ("flash", "efficient", "cudnn")
+_FUSED = "aten::_scaled_dot_product_"
+_FUSED_BY = ("flash", "efficient", "cudnn")
 # Where input, gradient of the output, and weight stand.
 _BACKWARD_INPUTS = {
     "aten::convolution_backward": (1, 0, 2),
@@ -125,7 +126,8 @@ def _product(
 ) -> ProductSizes | None:
     """Return the sizes of batches of [rows, inner] by [inner, columns]."""
     *batch, rows, inner = left
-    columns, many = right[-1], math.prod(batch)
+    columns = right[-1]
+    many = math.prod(batch)
     if right[-2] != inner or not min(rows, inner, columns, many):
         return None
     elements = many * (rows * inner + inner * columns + rows * columns)

@@ -31,8 +31,12 @@ _BYTES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "f
 # Bytes that rows of a matrix should be a multiple of, by NVIDIA's guide to matrix multiplication:
 # without the first the fast kernels of the tensor cores cannot run, and with the second they are
 # most efficient since compute capability 8.0.
-_ALIGNED_BYTES, _BEST_BYTES = 16, 128
+_ALIGNED_BYTES = 16
+_BEST_BYTES = 128
 _WITH_BEST = (8, 0)
+_LISTED = 12
+_GRADIENTS = {f"aten::cudnn_convolution_backward_{part}" for part in ("input", "weight")}
+_SAYS_ENOUGH = 0.95  # of the FLOPs must have a peak, or there is no MFU
 
 
 def precision_of(
@@ -79,11 +83,6 @@ def uneven_sizes(
             if size > multiple and size % multiple
         ]
     return uneven
-
-
-_LISTED = 12
-_GRADIENTS = {f"aten::cudnn_convolution_backward_{part}" for part in ("input", "weight")}
-_SAYS_ENOUGH = 0.95  # of the FLOPs must have a peak, or there is no MFU
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,11 @@ def _launching(trace: Trace) -> tuple[Table, Nesting, Ints]:
     """Return the calls of products, and for every device event the one that launched it, or -1."""
     table = trace.operators.where(trace.operators["product"] >= 0)
     table = table.where(nest(table).leaves)
-    nesting, runtime, call = nest(table), trace.runtime, launch_rows(trace)
-    launched_by, known = np.full(len(call), -1), np.flatnonzero(call >= 0)
+    nesting = nest(table)
+    runtime = trace.runtime
+    call = launch_rows(trace)
+    launched_by = np.full(len(call), -1)
+    known = np.flatnonzero(call >= 0)
     asked = call[known]
     launched_by[known] = innermost(table, nesting, runtime.thread[asked], runtime.start[asked])
     return table, nesting, launched_by

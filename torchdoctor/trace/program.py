@@ -41,7 +41,8 @@ _PLATFORMS = {
 
 def trains(trace: Trace) -> bool | None:
     """Return True if it has a backward pass or an optimizer, False if it is inference, or None."""
-    operators, kernels = trace.operators, trace.device.where(trace.device["kind"] == KERNEL)
+    operators = trace.operators
+    kernels = trace.device.where(trace.device["kind"] == KERNEL)
     if optimizes(trace) or any(named(trace, x, _BACKWARD.search).any() for x in trace.ranges):
         return True
     if named(trace, kernels, lambda name: "training" in kernel_kinds(name)).any():

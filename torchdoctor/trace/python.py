@@ -33,7 +33,8 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
     if not len(table):
         return []
     calls = _Calls(trace, frames, timeline)
-    parent, steps = nest(table).parent, len(timeline.steps)
+    parent = nest(table).parent
+    steps = len(timeline.steps)
     by_branch = {}
     for branch in HOST_BRANCHES:
         own_ns = _own_time(table, parent, timeline.exposed_intervals[branch])
@@ -84,7 +85,9 @@ class _Calls:
             match = FRAME.fullmatch(self.names[self.frames.name[part[0]]])
             if match is not None:
                 host_s = float(self.spent_ns[part].sum()) / self.steps / 1e9
-                file, line, function = match["file"], int(match["line"]), match["function"]
+                file = match["file"]
+                line = int(match["line"])
+                function = match["function"]
                 calls.append(PythonCall(file=file, line=line, function=function, host_s=host_s))
         return calls[:_LISTED]
 

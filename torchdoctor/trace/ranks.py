@@ -22,6 +22,7 @@ from torchdoctor.trace.summary import summarise
 from torchdoctor.trace.timeline import Timeline, build_timeline, host_collectives
 from torchdoctor.words import Environment, TraceStatistics
 from torchdoctor.words.errors import NoTrace, UsageError
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.intervals import union
 
 # Broadcasts and point-to-point calls may end on one rank long before they do on another: they
@@ -33,7 +34,13 @@ _FEWEST = 3
 _SCATTER_NS, _SCATTER_SHARE = 20_000, 0.005  # of a step
 _TOGETHER_SHARE = 0.1  # of a step, between the marks of one step on two ranks
 # On the host a thread is woken when the data is there, on a busy machine milliseconds later.
-_HOST_SCATTER_NS, _HOST_SCATTER_SHARE, _HOST_SCATTER_MOST = 2_000_000, 0.02, 0.1
+_HOST_SCATTER_NS = 2_000_000
+_HOST_SCATTER_SHARE = 0.02
+_HOST_SCATTER_MOST = 0.1
+STDIN = "-"
+_IN_PARALLEL_BYTES = 4 << 20  # less is read before another process has started
+_MOST_READERS = 8  # of 60 MB each for traces of 50 MB: 600 MB with the process that asks them
+_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,8 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
     offset = np.median(apart[:, anchors], axis=1).astype(np.int64)
     off = np.abs(apart - offset[:, None])
     scatter = np.median(off[:, anchors], axis=1).max()
-    on_device, step_ns = all(rank.on_device for rank in ranks), step_s * 1e9
+    on_device = all(rank.on_device for rank in ranks)
+    step_ns = step_s * 1e9
     most = _HOST_SCATTER_NS + _HOST_SCATTER_SHARE * step_ns
     most = min(most, _HOST_SCATTER_MOST * step_ns)
     most = _SCATTER_NS + _SCATTER_SHARE * step_ns if on_device else most
@@ -145,7 +153,8 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
         return unmatched if sure.sum() >= _FEWEST else Unaligned.TOO_FEW
     kept = sure | (off.max(axis=0) <= most)
     start, end, rows = start[:, kept], end[:, kept], rows[:, kept]
-    arrived, ended = start - offset[:, None], end - offset[:, None]
+    arrived = start - offset[:, None]
+    ended = end - offset[:, None]
     came = arrived.max(axis=0)
     # Collectives may overlap in time: a moment in several of them counts once.
     waits = [union(x, np.minimum(came, y)).total for x, y in zip(arrived, ended, strict=True)]
@@ -189,12 +198,6 @@ def _matched(ranks: Sequence[Collectives]) -> list[tuple[int, ...]]:
     return matched
 
 
-STDIN = "-"
-_IN_PARALLEL_BYTES = 4 << 20  # less is read before another process has started
-_MOST_READERS = 8  # of 60 MB each for traces of 50 MB: 600 MB with the process that asks them
-_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RankTrace:
     """One trace: its figures, and what it says of where it was recorded."""
@@ -215,8 +218,8 @@ Reader = Callable[[list[Path], bool], list[RankTrace | NoTrace]]  # as `read_ran
 
 def read_ranks(
     sources: Sequence[str], timelines: bool = False, reader: Reader | None = None
-) -> tuple[list[RankTrace], dict[str, str]]:
-    """Return the traces in order of rank, and by its name a sentence on each file left out.
+) -> tuple[list[RankTrace], dict[str, Evidence]]:
+    """Return the traces in order of rank, and by its name why each file was left out.
 
     Left out is what cannot be read or would spoil the comparison of the others. Several are read at
     once where there are cores, or by `reader`; `timelines` are kept to draw them. Raise UsageError
@@ -237,20 +240,19 @@ def read_ranks(
         first = next(iter(unread.values()))
         many = f"None of {len(unread)} files is a trace that can be read: {first}"
         raise first if len(unread) == 1 else UsageError(many)
-    reasons = {name: error.what for name, error in unread.items()}
+    reasons = {name: fact("file-left-out", reason=error.what) for name, error in unread.items()}
     best = max(traces, key=lambda x: (not x.annotated, not x.cut_off, x.statistics.steps))
     flaws: dict[str, Callable[[RankTrace], bool]] = {
-        "is an annotated copy of a trace": lambda x: x.annotated,
-        "is cut off": lambda x: x.cut_off and x is not best,
-        "names no rank, and others do": lambda x: x.rank is None,
+        "file-annotated": lambda x: x.annotated,
+        "file-cut-off": lambda x: x.cut_off and x is not best,
+        "file-without-rank": lambda x: x.rank is None,
     }
     for flaw, has_flaw in flaws.items():
         flawed = [x.statistics.path for x in traces if has_flaw(x)]
         if len(flawed) < len(traces):
-            reasons |= {path: f"{path} {flaw}" for path in flawed}
+            reasons |= {path: fact(flaw, path=path) for path in flawed}
             traces = [x for x in traces if x.statistics.path not in flawed]
-    doubts = {name: f"{reason}; it was passed over." for name, reason in reasons.items()}
-    return sorted(traces, key=lambda trace: trace.rank or 0), doubts
+    return sorted(traces, key=lambda trace: trace.rank or 0), reasons
 
 
 def _paths(sources: Sequence[str]) -> list[Path]:
@@ -284,7 +286,8 @@ def read_rank(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
         trace = read_trace(source if isinstance(source, Path) else sys.stdin.buffer)
     except NoTrace as error:
         return error
-    timeline, metadata = build_timeline(trace), trace.metadata
+    timeline = build_timeline(trace)
+    metadata = trace.metadata
     distributed = dictionary(metadata.get("distributedInfo"))
     rank = whole_number(distributed.get("rank"))
     if rank is None and (match := _RANK_IN_NAME.search(Path(trace.path).name)):

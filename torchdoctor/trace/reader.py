@@ -9,6 +9,7 @@ import numpy as np
 from torchdoctor.trace.columns import Columns, Trace, is_step, named, threads_of
 from torchdoctor.trace.files import BLOCK_BYTES, TraceFile
 from torchdoctor.words.errors import NoTrace
+from torchdoctor.words.evidence import fact
 from torchdoctor.words.record_files import open_regular
 
 _OWN = "pass a file that torch.profiler's export_chrome_trace wrote"
@@ -53,7 +54,7 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
         )
     doubts = [*file.doubts, *trace.doubts]
     if file.damaged:
-        doubts.append(f"{file.damaged} events of {name} are damaged and were skipped.")
+        doubts.append(fact("events-damaged", events=file.damaged, file=name))
     return replace(trace, metadata=file.metadata, cut_off=bool(file.doubts), doubts=doubts)
 
 

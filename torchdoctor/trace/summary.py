@@ -45,12 +45,15 @@ from torchdoctor.words.intervals import Intervals, union
 
 _LONG = 0.3  # of the longest wait: the others found their batch ready
 _FEWEST = 3  # long waits, equally far apart
+# cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
+_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 
 
 def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
     """Return all figures of one trace, means per step; without marks it is one span."""
     timeline = timeline or build_timeline(trace)
-    steps, count = timeline.steps, len(timeline.steps)
+    steps = timeline.steps
+    count = len(timeline.steps)
     work = host_work(trace, timeline)
     fields = summarise_operators(trace, timeline, work) | allocation(trace, timeline)
     missing = device_missing(trace, steps)
@@ -117,7 +120,8 @@ def _host_shares(timeline: Timeline, outside_s: float, device_unknown: bool) -> 
     total = timeline.steps.total
     if not total:
         return Shares()
-    loading, waiting = timeline.share("data_loader") or 0.0, timeline.share("communication") or 0.0
+    loading = timeline.share("data_loader") or 0.0
+    waiting = timeline.share("communication") or 0.0
     if device_unknown:
         return Shares(data_loader=loading)
     rest = max(0.0, 1.0 - loading - waiting)
@@ -146,8 +150,6 @@ def _loading(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     return {"loader_workers": int(apart[0]) if regular else -1}
 
 
-# cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
-_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 # Share of the launches without a kernel: the device was not recorded, or was cut off with the file.
 _MISSING, _MISSING_FROM_CUT, _CAPTURED = 0.90, 0.20, 0.20  # the last: of the time of the steps
 
@@ -192,40 +194,28 @@ def _captures(trace: Trace) -> Intervals:
     return union(begins[place < len(ends)], ends[place[place < len(ends)]])
 
 
-def doubts_about(trace: Trace, missing: Evidence | None = None) -> list[str]:
-    """Return the sentences for the report, but that of `missing`; empty: nothing is wrong."""
+def doubts_about(trace: Trace, missing: Evidence | None = None) -> list[Evidence]:
+    """Return facts for the report, but that of `missing`; empty: nothing is wrong."""
     if missing is not None:
         return []
     if trace.has_device:
         return [doubt for doubt in (_silent_graphs(trace), _unlaunched(trace)) if doubt]
     if trace.cut_off:
-        return [
-            "What can be read of the trace has no GPU events, and the profiler writes them last: "
-            "that none ran on a GPU is not certain. GPU figures are not measured."
-        ]
-    return [
-        "The trace has no GPU events: either nothing ran on a GPU or the profiler did not record "
-        "it (activities without CUDA); GPU figures are not measured."
-    ]
+        return [fact("no-gpu-events-in-part")]
+    return [fact("no-gpu-events")]
 
 
-def _silent_graphs(trace: Trace) -> str | None:
+def _silent_graphs(trace: Trace) -> Evidence | None:
     graphs = named(trace, trace.runtime, lambda name: "GraphLaunch" in name)
     launched = trace.runtime["correlation"][graphs]
     silent = int((~np.isin(launched, trace.device["correlation"])).sum())
     if not silent:
         return None
-    return (
-        f"{silent} of {len(launched)} CUDA graph launches show no kernel: what ran in them is "
-        "unknown, so GPU time is too low."
-    )
+    return fact("silent-graphs", silent=silent, launches=len(launched))
 
 
-def _unlaunched(trace: Trace) -> str | None:
+def _unlaunched(trace: Trace) -> Evidence | None:
     calls = trace.runtime["correlation"]
     if np.isin(trace.device["correlation"], calls[calls >= 0]).any():
         return None
-    return (
-        "No device event names the call that launched it: steps end where the host's step ends, "
-        "and work that runs on after it counts in the next one."
-    )
+    return fact("launches-unnamed")

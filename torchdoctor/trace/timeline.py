@@ -36,7 +36,7 @@ from torchdoctor.trace.nesting import launch_rows, operator_nesting
 from torchdoctor.words import Finding, Recording, Shares, TraceStatistics
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.evidence import Evidence, fact
-from torchdoctor.words.figures import SHARE_LABELS, counted, seconds
+from torchdoctor.words.figures import SHARE_LABELS
 from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract
 from torchdoctor.words.record_files import replacing
 
@@ -47,6 +47,19 @@ _FEWEST_MARKS = 10  # of optimizers: of fewer, the first ones are the program's 
 _OVERLAP = 0.1  # of a step mark's length: so far the next one may begin in it
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
 HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
+ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
+_WAITS = re.compile(r"Synchronize|Memcpy")
+_FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
+_CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
+_IDLE = 0.9  # of a call: what waits for the device sees it work
+_WAIT_NS = 1_000_000
+_HELD = ("blocking_copy_s", "blocking_copy_exposed_s", "d2h_wait_s", "pageable_wait_s", "sync_s")
+_PROCESS = 2_000_000_000  # no process id of a system
+_TRACKS = {1: "steps", 2: "what the step is in (exposed time)", 3: "findings"}
+_SHORTEST_NS = 1000  # shorter ones nobody sees, and there may be millions
+_STEPS = 1
+_EXPOSED = 2
+_FINDINGS = 3
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,7 @@ class Steps:
     host_start: Ints
     host_end: Ints
     known: bool  # False: no annotation; one span stands for the whole trace
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)
     start_up: int = 0  # nanoseconds of start-up before the first one, which are left out
 
     def __len__(self) -> int:
@@ -98,7 +111,8 @@ class Timeline:
     def exposed_intervals(self) -> dict[str, Intervals]:
         """Return each branch's exposed time (and "other"): disjoint, and together the steps."""
         steps = Intervals(self.steps.start, self.steps.end)
-        exposed, covered = {}, EMPTY
+        exposed = {}
+        covered = EMPTY
         for branch in BRANCHES:
             own = self.branches[branch]
             exposed[branch] = intersect(subtract(own, covered), steps)
@@ -136,10 +150,7 @@ def find_steps(trace: Trace) -> Steps:
     steps = _with_device_work(trace, start[kept], end[kept])
     if len(kept) == len(rows):
         return steps
-    doubt = (
-        f"{len(rows) - len(kept)} of {len(rows)} step marks overlap others (several profilers, or "
-        "a range named like a step) and were left out."
-    )
+    doubt = fact("marks-overlap", left_out=len(rows) - len(kept), marks=len(rows))
     return replace(steps, doubts=[doubt, *steps.doubts])
 
 
@@ -154,11 +165,9 @@ def _by_optimizer(trace: Trace) -> Steps | None:
     border = end[np.append(gap >= _OVERLAP * gap.mean(), True)]  # several optimizers in a row: one
     if len(border) < _FEWEST_MARKS:
         return None
-    doubt = (
-        f"The profiler marked no steps: {len(border)} marks of Optimizer.step divide the trace "
-        f"into {len(border) - 1}, each from the end of one mark to the end of the next."
-    )
-    steps, whole = _with_device_work(trace, border[:-1], border[1:]), _whole_trace(trace)
+    doubt = fact("steps-by-optimizer", marks=len(border), steps=len(border) - 1)
+    steps = _with_device_work(trace, border[:-1], border[1:])
+    whole = _whole_trace(trace)
     doubts = [doubt, *whole.doubts[1:], *steps.doubts]
     return replace(steps, doubts=doubts, start_up=whole.start_up)
 
@@ -168,13 +177,10 @@ def _whole_trace(trace: Trace) -> Steps:
     tables = host or [table for table in (trace.device, trace.spans) if len(table)]
     begin = min((int(table.start.min()) for table in tables), default=0)
     last = max((int(t.end.max()) for t in (*tables, trace.device) if len(t)), default=0)
-    doubt = (
-        "The trace has no step annotation (torch.profiler writes one where it has a `schedule` and "
-        "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
-        "is meant."
-    )
+    doubt = fact("steps-unknown")
     kept, doubts = start_up(trace, begin, last)
-    start, end = np.array([kept]), np.array([last])
+    start = np.array([kept])
+    end = np.array([last])
     return Steps(start, end, start, end, False, [doubt, *doubts], start_up=kept - begin)
 
 
@@ -205,10 +211,7 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
     doubts = []
     if keep < len(count):
         left = len(count) - keep
-        doubts.append(
-            f"The recording ended within the last {left} of {len(count)} steps, which have no or "
-            "too few device events; left out."
-        )
+        doubts.append(fact("last-steps-left-out", left_out=left, steps=len(count)))
     return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
 
 
@@ -218,9 +221,11 @@ def build_timeline(trace: Trace) -> Timeline:
     device = trace.device
     kind = device["kind"]
     communication = (kind == KERNEL) & named(trace, device, is_communication)
-    loader, work = [], []
+    loader = []
+    work = []
     for table in trace.ranges:
-        loading, elsewhere = named(trace, table, is_loader), of_fetching_thread(trace, table)
+        loading = named(trace, table, is_loader)
+        elsewhere = of_fetching_thread(trace, table)
         loader.append(table.spans(loading & ~elsewhere))
         work.append(table.spans(~loading & ~elsewhere & ~named(trace, table, is_step)))
     branches = {
@@ -232,13 +237,16 @@ def build_timeline(trace: Trace) -> Timeline:
         "data_loader": join(*loader),
         "cpu": join(*work),
     }
-    on_device, on_host = branches["communication"], host_collectives(trace).spans()
+    on_device = branches["communication"]
+    on_host = host_collectives(trace).spans()
     collectives = on_device if len(on_device) else on_host
     if len(on_host):
         computing = trace.operators.spans(operator_nesting(trace).leaves)
         exposed_on_host = subtract(on_host, join(branches["data_loader"], computing))
         branches["communication"] = join(on_device, exposed_on_host)
-    exposed, below, covered = {}, np.zeros(len(steps), dtype=np.int64), EMPTY
+    exposed = {}
+    below = np.zeros(len(steps), dtype=np.int64)
+    covered = EMPTY
     for branch in BRANCHES:
         covered = join(covered, branches[branch])
         reached = covered.covered(steps.start, steps.end)
@@ -254,29 +262,23 @@ def host_collectives(trace: Trace) -> Table:
     return table.where(named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION)))
 
 
-STARTS_UP = "the GPU's start-up"
-ASKS = re.compile(r"(?:cuda|hip)Malloc(?!.*(?:Host|Async))|cuMemCreate")
-_WAITS = re.compile(r"Synchronize|Memcpy")
-_FREES = re.compile(r"Free|cuMem(?!Create)")  # may take long in a warm program too
 _MOST, _MUCH = 0.2, 0.3  # in calls that no usual step makes: of marked steps, of a whole window
-_CONTEXT_NS = 1_000_000  # a warm cudaFree takes less, unless it waits for kernels
 _LONG_NS, _LONG = 50_000_000, 0.05  # of the trace: less is not worth leaving out
-_IDLE = 0.9  # of a call: what waits for the device sees it work
-_WAIT_NS = 1_000_000
 
 
 @once
 def begins_context(trace: Trace) -> Mask:
     """Return which driver calls make the device's context: long, and before any work of it."""
-    table, device = trace.runtime, trace.device
+    table = trace.runtime
+    device = trace.device
     asked = table.start[named(trace, table, ASKS.match)]
     first = min((int(times.min()) for times in (device.start, asked) if len(times)), default=0)
     long = table.end - table.start >= _CONTEXT_NS
     return (table.start < first) & long & ~named(trace, table, _WAITS.search)
 
 
-def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
-    """Return where the window begins without start-up, and a sentence if that is later."""
+def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[Evidence]]:
+    """Return where the window begins without start-up, and a fact if that is later."""
     table = trace.runtime
     rows = begins_context(trace) | _loads(trace, _LONG_NS)
     total = table.spans(rows).total
@@ -289,11 +291,14 @@ def start_up(trace: Trace, start: int, end: int) -> tuple[int, list[str]]:
     if (trace.device.start >= until).sum() < len(trace.device) / 2:
         return start, []
     most = np.bincount(table.name[rows], (table.end - table.start)[rows]).argmax()
-    return until, [
-        f"The first {seconds((until - start) / 1e9)} are left out, as {STARTS_UP} "
-        f"lies there: {counted(int(rows.sum()), 'call')} held the host for "
-        f"{seconds(total / 1e9)}, most in {trace.names[most]}."
-    ]
+    left_out = fact(
+        "start-up-left-out",
+        left_out_s=(until - start) / 1e9,
+        calls=int(rows.sum()),
+        held_s=total / 1e9,
+        most_in=trace.names[most],
+    )
+    return until, [left_out]
 
 
 def _loads(trace: Trace, least_ns: float) -> Mask:
@@ -341,12 +346,10 @@ def _earlier_work(trace: Trace, steps: Intervals) -> tuple[int, str]:
     if not waits.any():
         return 0, ""
     row = np.flatnonzero(waits)[table.start[waits].argmin()]
-    start, end = table.start[[row]], table.end[[row]]
+    start = table.start[[row]]
+    end = table.end[[row]]
     idle = steps.covered(start, end) - trace.device.spans().covered(start, end)
     return int(idle[0]), trace.names[table.name[row]]
-
-
-_HELD = ("blocking_copy_s", "blocking_copy_exposed_s", "d2h_wait_s", "pageable_wait_s", "sync_s")
 
 
 def usual_part(recording: Recording, trace: TraceStatistics) -> Recording:
@@ -365,12 +368,6 @@ def usual_part(recording: Recording, trace: TraceStatistics) -> Recording:
         trace=rest,
         shares=Shares(**{name: x and min(x * scale, 1.0) for name, x in shares.items()}),
     )
-
-
-_PROCESS = 2_000_000_000  # no process id of a system
-_STEPS, _EXPOSED, _FINDINGS = 1, 2, 3
-_TRACKS = {1: "steps", 2: "what the step is in (exposed time)", 3: "findings"}
-_SHORTEST_NS = 1000  # shorter ones nobody sees, and there may be millions
 
 
 def annotate(
@@ -448,5 +445,6 @@ def _events(
         share = finding.share_of_step
         title = finding.check if share is None else f"{finding.check} {share:.0%}"
         evidence = " ".join(proof.sentence for proof in finding.evidence)
-        first, last = int(steps.start.min()), int(steps.end.max())
+        first = int(steps.start.min())
+        last = int(steps.end.max())
         yield slice_(_FINDINGS, title, first, last, evidence=evidence)

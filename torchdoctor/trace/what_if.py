@@ -27,10 +27,25 @@ from torchdoctor.trace.device_order import (
     too_many_pairs,
 )
 from torchdoctor.trace.timeline import Steps, Timeline
+from torchdoctor.words.evidence import Evidence, fact
 from torchdoctor.words.intervals import Ints
 from torchdoctor.words.traced import BranchReplay, WhatIf
 
 ROOT = 0
+COSTS = {
+    "data_loader": Cost.LOADER,
+    "memcpy": Cost.COPY,
+    "communication": Cost.COMMUNICATION,
+    "gpu": Cost.GPU,
+    "cpu": Cost.CPU,
+    "runtime": Cost.RUNTIME,
+}
+# A replay takes well under a second up to here: device events, and host events by a tenth.
+_EVENTS = 25_000
+_EVENTS_OF_ONE_STEP = 250_000  # a single step with more is not replayed
+_HOST_EVENT = 0.1
+_USUAL_DELAYS_WITHIN = 0.015  # off by more: device events are replayed with their own delays
+_UNEXPLAINED_SHARE = 0.05  # of the step, from where on it is said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +94,14 @@ def dependencies(trace: Trace, timeline: Timeline, first: int, last: int) -> Dep
     events = device_events(trace, timeline, first, last)
     across = cross_stream_waits(trace, events)
     delay = start_later_by(events, *across)
-    steps, runtime = timeline.steps, trace.runtime
+    steps = timeline.steps
+    runtime = trace.runtime
     begin = int(steps.host_start[first])
     calls = np.flatnonzero((runtime.start >= begin) & (runtime.start < steps.host_end[last]))
     waits = host_waits(trace, events, calls)
     points = host_points(trace, timeline, (first, last), events, waits)
-    count, size = len(points), len(points) + len(events)
+    count = len(points)
+    size = len(points) + len(events)
     root = int(np.flatnonzero((points.kind == Point.STEP_START) & (points.ref == 0))[0])
     order = _order(points, events, root)
     place = np.empty(size, dtype=np.int64)
@@ -125,7 +142,8 @@ def _cut(trace: Trace, timeline: Timeline, first: int, last: int) -> Trace:
         overlaps: Mask = (table.end >= begin) & (table.start <= end)
         return overlaps
 
-    device, runtime = trace.device.where(around(trace.device)), trace.runtime
+    device = trace.device.where(around(trace.device))
+    runtime = trace.runtime
     inside = around(runtime)
     if len(device):
         known = np.isin(device["correlation"], runtime["correlation"][inside])
@@ -185,7 +203,8 @@ def _needs(
     place: Ints,
 ) -> Needs:
     """Return the dependencies beside the chains, without those that the times contradict."""
-    count, launched = len(points), np.flatnonzero(events.call >= 0)
+    count = len(points)
+    launched = np.flatnonzero(events.call >= 0)
     launches = points.of(Point.LAUNCH, events.call[launched])
     ends = points.of(Point.WAIT_END, waits.call)
     early = np.minimum(0, points.time[ends] - events.end[waits.event])
@@ -194,7 +213,8 @@ def _needs(
     lags_by_kind = (lag, events.latency[launched], np.zeros(len(across[0]), np.int64), early)
     node = place[np.concatenate([also, count + launched, count + across[0], ends])]
     needed = place[np.concatenate([after, launches, count + across[1], count + waits.event])]
-    lags, costs = np.concatenate(lags_by_kind), np.concatenate([fixed, waits.cost])
+    lags = np.concatenate(lags_by_kind)
+    costs = np.concatenate([fixed, waits.cost])
     rows = np.argsort(node, kind="stable")
     rows = rows[needed[rows] < node[rows]]
     return Needs(node=node[rows], needed=needed[rows], lag=lags[rows], cost=costs[rows])
@@ -223,7 +243,8 @@ def _waits(graph: Dependencies) -> Times:
 
 def _done_times(graph: Dependencies, keep: Times, delay: Times) -> Times:
     """Return when each node is done: it begins after all that it needs."""
-    takes, needs = graph.takes * keep[graph.takes_cost], graph.needs
+    takes = graph.takes * keep[graph.takes_cost]
+    needs = graph.needs
     gone = keep == 0
     gone[Cost.FIXED] = False
     # A lag below zero runs within the device event that is waited for: it shrinks when that does.
@@ -253,7 +274,8 @@ def _done_times(graph: Dependencies, keep: Times, delay: Times) -> Times:
 
 def _step_lengths(graph: Dependencies, done: Times) -> Times:
     """Return the steps' lengths as the timeline has them: the last device event ends each."""
-    start, end = done[graph.step_start], done[graph.step_end].copy()
+    start = done[graph.step_start]
+    end = done[graph.step_end].copy()
     belongs = graph.device_step >= 0
     np.maximum.at(end, graph.device_step[belongs], done[graph.device[belongs]])
     begin = start[0]
@@ -265,23 +287,7 @@ def _step_lengths(graph: Dependencies, done: Times) -> Times:
     return lengths
 
 
-COSTS = {
-    "data_loader": Cost.LOADER,
-    "memcpy": Cost.COPY,
-    "communication": Cost.COMMUNICATION,
-    "gpu": Cost.GPU,
-    "cpu": Cost.CPU,
-    "runtime": Cost.RUNTIME,
-}
-# A replay takes well under a second up to here: device events, and host events by a tenth.
-_EVENTS = 25_000
-_EVENTS_OF_ONE_STEP = 250_000  # a single step with more is not replayed
-_HOST_EVENT = 0.1
-_USUAL_DELAYS_WITHIN = 0.015  # off by more: device events are replayed with their own delays
-_UNEXPLAINED_SHARE = 0.05  # of the step, from where on it is said
-
-
-def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> WhatIf | None:
+def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[Evidence] = ()) -> WhatIf | None:
     """Replay typical steps as they are and without each cost; None: no length, or too large."""
     steps = timeline.steps
     if not steps.total:
@@ -356,25 +362,17 @@ def _without(graph: Dependencies, cost: Cost, delay: Times, replayed: float) -> 
     return BranchReplay(step_s=step, lowest_s=lowest)
 
 
-def _doubts(timeline: Timeline, prediction: WhatIf) -> list[str]:
+def _doubts(timeline: Timeline, prediction: WhatIf) -> list[Evidence]:
     doubts = []
     whole = "step" if timeline.steps.known else "trace"
     if not timeline.steps.known:
-        doubts.append("Steps are unknown, so the whole trace was replayed, start-up included.")
+        doubts.append(fact("replayed-whole"))
     if not prediction.reproduced:
         off = abs(prediction.replayed_s / prediction.measured_s - 1)
-        doubts.append(
-            f"The replay is {off:.0%} off the measured {whole}: what-ifs are not believed."
-        )
+        doubts.append(fact("replay-off", off=off, whole=whole))
     elif prediction.own_delays:
-        doubts.append(
-            f"Usual launch delays do not reproduce the {whole}, so every device event was replayed "
-            "with the delay that it had."
-        )
+        doubts.append(fact("replayed-with-own-delays", whole=whole))
     unexplained = 1 - prediction.explained_s / (prediction.replayed_s or 1.0)
     if prediction.replayed_s and unexplained > _UNEXPLAINED_SHARE:
-        doubts.append(
-            f"{unexplained:.0%} of the {whole} are waits of the device for something that the "
-            "trace does not show (other ranks, other processes, lost events); what-ifs keep them."
-        )
+        doubts.append(fact("waits-unexplained", unexplained=unexplained, whole=whole))
     return doubts

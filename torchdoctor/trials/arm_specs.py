@@ -25,7 +25,8 @@ class ArmSpecs:
         ceilings = catalogue.ceilings().items()
         self._fixes = dict(fixes)
         self._specs: dict[str, SwitchSpec] = {**fixes, **{CEILING + x: y for x, y in ceilings}}
-        self._recording, self._kind = recording, kind
+        self._recording = recording
+        self._kind = kind
         self._loaders = training_loaders(recording)
 
     def of(self, fixes: FixSet) -> LaunchSpec:
@@ -125,7 +126,8 @@ class ArmSpecs:
     def _prepared(self, fixes: FixSet) -> tuple[int, int]:
         """Return the workers of the loader that fixes make, and what each prepares ahead."""
         loader = self._loaders[0] if self._loaders else LoaderFacts(ident=0)
-        workers, ahead = 0, 0
+        workers = 0
+        ahead = 0
         for fix, settings in fixes.items():
             if self._specs[fix].by_own_loader:
                 workers, ahead = prepared_ahead({}, loader)

@@ -79,7 +79,8 @@ class FixFacts:
 
 def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
     """Return the facts of a fix for this program."""
-    check, checks = recording.main.sample_check, catalogue.checks()
+    check = recording.main.sample_check
+    checks = catalogue.checks()
     values = fix.ladder(recording) if fix.refusal(recording) is None else None
     return FixFacts(
         keeps_results=fix.keeps_results,

@@ -27,7 +27,8 @@ _LOSS = 0.3  # mean of a loss: many are small, but one worker or bfloat16 may ha
 _BEYOND_CEILING = 0.03  # part of a gain that the ceiling does not bound: shares are known roughly
 _LARGEST_CEILING = 3.5  # log speed-up
 # Another setting of the same fix, for each doubling between them.
-_NEIGHBOUR_ERROR, _NEIGHBOUR_PART = 0.05, 0.25
+_NEIGHBOUR_ERROR = 0.05
+_NEIGHBOUR_PART = 0.25
 _SET_ERROR, _SET_PART = 0.02, 0.05  # between a set's gain and the promise of its members
 # Samples in which members hinder each other, and by what part of a large gain.
 _FIGHTING, _FIGHT_ERROR = np.arange(SAMPLES) % 20 == 0, 0.4
@@ -115,7 +116,8 @@ class Beliefs:
 
     def __init__(self, arms: Sequence[Arm], step: Step, results: Results, seed: int) -> None:
         self.arms = {arm.name: arm for arm in arms}
-        self.step, self.results = step, results
+        self.step = step
+        self.results = results
         rows = np.ones((len(SIGMAS), 1))
         self._grids = {arm.name: rows * np.log(prior_mass(arm) + 1e-12) for arm in arms}
         for name, *measured in self._observations():
@@ -141,7 +143,8 @@ class Beliefs:
         self, name: str, gain: float, error: float
     ) -> Iterator[tuple[str, float, float, float]]:
         """Yield what a measured arm says of others of its fix, as far as the next measured."""
-        arm, arms = self.arms[name], self.arms.values()
+        arm = self.arms[name]
+        arms = self.arms.values()
         measured = [x for x in arms if x is not arm and self.results.measured(x.name)]
         for other in (x for x in arms if x is not arm and x.family and x.family <= arm.family):
             low, high = sorted((arm.setting, other.setting))
@@ -210,10 +213,12 @@ class Beliefs:
 
     def _promise(self, members: Members) -> tuple[Floats, Floats]:
         """Return the sum of the members' gains and a set's error: shares add up, rivals do not."""
-        total, anywhere = np.zeros(SAMPLES), []
+        total = np.zeros(SAMPLES)
+        anywhere = []
         removed: dict[str, Floats] = {}
         for name in sorted(members):
-            gain, phases = self.gain_of[name], self.arms[name].phases
+            gain = self.gain_of[name]
+            phases = self.arms[name].phases
             total = total + np.minimum(gain, 0.0)
             part = 1.0 - np.exp(-np.maximum(gain, 0.0))
             if not phases:
@@ -290,8 +295,10 @@ class Beliefs:
 
     def claim(self, members: Members) -> LogInterval | None:
         """Return the interval of a set by its own pairs, and its blocks; None: it had no pair."""
-        logs, error = self.results.pairs.get(members), self.results.errors.get(members, 0.0)
-        weight, blocks = self.sigma_log(without=members), self.blocks(members)
+        logs = self.results.pairs.get(members)
+        error = self.results.errors.get(members, 0.0)
+        weight = self.sigma_log(without=members)
+        blocks = self.blocks(members)
         return claims.claim_interval(logs, weight, error, blocks) if logs else None
 
     def blocks(self, members: Members) -> BlockGain | None:

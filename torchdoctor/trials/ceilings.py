@@ -91,11 +91,13 @@ def abandon(
     blocks = Counter(block.arm for block in launch.blocks)
     why = launch.reason or "The program failed."
     if launch.failed_in:
-        guilty, reason = [launch.failed_in], f"The program did not go on with it: {why}"
+        guilty = [launch.failed_in]
+        reason = f"The program did not go on with it: {why}"
         # Earlier blocks went through: the machine is slow, or the launch was long.
         slow = launch.ended == "timed-out" and blocks[launch.failed_in] > 0
     else:  # what a ceiling left behind may have ended the program
-        guilty, reason = [n for n in blocks if n], f"The program failed after it: {why}"
+        guilty = [n for n in blocks if n]
+        reason = f"The program failed after it: {why}"
         slow = launch.ended == "timed-out"
     given_up = [arms[n - 1] for n in guilty if arms[n - 1] in ceilings and blocks[n] < enough]
     for arm in given_up if not slow else []:

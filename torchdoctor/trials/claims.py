@@ -14,20 +14,26 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-TAIL_SHARE, TAIL_WIDTH = 0.1, 3.0
+TAIL_SHARE = 0.1
+TAIL_WIDTH = 3.0
 # A factor of ten is no error: of 480 pairs side by side, busy or not, the worst was 0.41 off.
 WIDEST = 0.4
 SIGMAS: Floats = np.geomspace(0.01, 0.25, 11)
 # The likeliest medians of 120 comparisons of a program with itself and of 77 runs are 3 and 5 %.
 # It lies towards the bad end: what is right on average would promise too much on a bad machine.
-_MEDIAN_SIGMA, _SIGMA_SPREAD = 0.06, 0.8
+_MEDIAN_SIGMA = 0.06
+_SIGMA_SPREAD = 0.8
 _MEDIAN_SIGMA_IN_TURNS = 0.15  # launches that follow each other meet different loads
 # Stopping when a result looks good costs the rest of 5 %; one pair cannot show its own error.
-_ERROR_RATE, _ERROR_RATE_OF_ONE_PAIR = 0.025, 0.02
+_ERROR_RATE = 0.025
+_ERROR_RATE_OF_ONE_PAIR = 0.02
 _POINTS = 1201
 # Error of blocks within a launch: what the next does not repeat (in 56 comparisons with pairs a
 # fifth of the gain, alike for the settings of one fix), and part of sigma.
-_BLOCK_ERROR, _LEAST_SPREAD, _BLOCK_PART, BLOCK_SIGMA = 0.025, 0.01, 0.25, 0.4
+_BLOCK_ERROR = 0.025
+_LEAST_SPREAD = 0.01
+_BLOCK_PART = 0.25
+BLOCK_SIGMA = 0.4
 _SAYS_NOTHING = 0.02  # density: blocks far from every pair do not count
 _MOST_OF_BLOCKS, _BEYOND = 2.0, 0.7  # sigma / their error, at most: in 13 runs 0.2 to 1, once 2.3
 

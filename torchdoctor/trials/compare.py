@@ -79,7 +79,8 @@ def welch_interval(before: Sequence[float], after: Sequence[float]) -> Interval 
     """Return the speed-up of unpaired times with Welch's t interval; None below two times."""
     if min(len(before), len(after)) < 2:
         return None
-    old, new = [math.log(x) for x in before], [math.log(x) for x in after]
+    old = [math.log(x) for x in before]
+    new = [math.log(x) for x in after]
     errors = [variance(values) / len(values) for values in (old, new)]
     total = sum(errors)
     if total == 0.0:
@@ -92,7 +93,8 @@ def welch_interval(before: Sequence[float], after: Sequence[float]) -> Interval 
 def as_interval(mean: float, half: float) -> Interval:
     """Return the speed-up of a mean and half an interval in log units."""
     # JSON has no infinity.
-    low, high = max(mean - half, -50.0), min(mean + half, 50.0)
+    low = max(mean - half, -50.0)
+    high = min(mean + half, 50.0)
     return Interval(estimate=math.exp(mean), low=math.exp(low), high=math.exp(high))
 
 
@@ -101,7 +103,8 @@ def p_value(differences: Sequence[float]) -> float:
     pairs = len(differences)
     if pairs < 2:
         return 1.0
-    mean, deviation = fmean(differences), math.sqrt(variance(differences) / pairs)
+    mean = fmean(differences)
+    deviation = math.sqrt(variance(differences) / pairs)
     if deviation == 0.0:
         return 1.0 if mean == 0.0 else 0.0
     return 2.0 * t_probability(pairs - 1, -abs(mean) / deviation)

@@ -41,7 +41,9 @@ class Evidence:
     """Reads the log, and keeps nothing that the log does not hold."""
 
     def __init__(self, log: Log, steps: StepStatistics | None, low_precision: bool) -> None:
-        self._log, self._steps, self._low_precision = log, steps, low_precision
+        self._log = log
+        self._steps = steps
+        self._low_precision = low_precision
         self._known: dict[tuple[str, int, int, int], Numerics] = {}
 
     @property
@@ -77,12 +79,14 @@ class Evidence:
 
     def noise(self) -> list[float]:
         """Return the differences of the untouched program with itself, in blocks of one launch."""
-        how, switched = self.estimator(self.decided_by()), self._log.switched
+        how = self.estimator(self.decided_by())
+        switched = self._log.switched
         return [x for series in switched for x in untouched_differences(series.blocks, how)]
 
     def numerics(self, arm: Arm) -> Numerics:
         """Return the verdict on whether training changed in this arm."""
-        baselines, seeds = self.baselines, self._log.seeds
+        baselines = self.baselines
+        seeds = self._log.seeds
         # The log only grows, so equal lengths mean that nothing was launched since.
         state = (arm.key, len(arm.timings), len(baselines), len(seeds))
         if state not in self._known:
@@ -142,7 +146,8 @@ class Evidence:
         `patched`: the arm of the patched program; what was measured of it stands for the fixes.
         """
         if patched is not None and self.paired(patched):
-            run_time, patch = self.paired(arm), self.paired(patched)
+            run_time = self.paired(arm)
+            patch = self.paired(patched)
             together = agree(run_time, patch)
             return Measured(
                 arm=arm,

@@ -79,7 +79,9 @@ class Log:
         beside: LoadBeside | None = None,
     ) -> None:
         self._beside = beside
-        self.engine, self.budget, self._progress = engine, budget, progress
+        self.engine = engine
+        self.budget = budget
+        self._progress = progress
         self.baseline = Arm(key=BASELINE, spec=UNTOUCHED)
         self.pairs: dict[str, list[Pair]] = defaultdict(list)  # by the key of the arm
         self.seeds: list[LaunchTiming] = []  # of the untouched program with other seeds

@@ -45,14 +45,16 @@ def _judge(
 ) -> tuple[str, str]:
     if figures.without is None or figures.with_fix is None:
         return _broken(figures, columns)
-    steps, seeds = f"{figures.steps} steps", "1 seed" if len(pairs) == 1 else f"{len(pairs)} seeds"
+    steps = f"{figures.steps} steps"
+    seeds = "1 seed" if len(pairs) == 1 else f"{len(pairs)} seeds"
     if all(np.array_equal(without, with_fix) for without, with_fix in columns):
         return "no-difference", f"the losses of {steps} are the same bit by bit ({seeds})"
     clause = (
         f"loss in the last third of {steps} {figures.with_fix:.4g} with it, {figures.without:.4g} "
         f"without, over the same samples ({seeds}"
     )
-    difference, spread = figures.difference, figures.seeds_spread
+    difference = figures.difference
+    spread = figures.seeds_spread
     if difference is None or spread is None:
         return "shows-nothing", f"{clause}): one seed says nothing of the noise"
     clause += f", which alone spread it by {spread:.2g})"

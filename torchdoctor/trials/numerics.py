@@ -257,7 +257,8 @@ def _compare_figures(
     rounds = keeps == "lower precision"
     low = untouched.low_precision or rounds
     own = float(_run_to_run(baselines).max())
-    farthest, of_float32 = float(apart.max()), max(OUTPUTS_ROUNDING, 3.0 * own)
+    farthest = float(apart.max())
+    of_float32 = max(OUTPUTS_ROUNDING, 3.0 * own)
     allowed = max(OUTPUTS_LOW_PRECISION, of_float32) if low else of_float32
     differ = f"{len(ours)} outputs differ by at most {farthest:.0e} (relative)"
     if farthest > allowed and untouched.corrects:
@@ -318,7 +319,8 @@ def _apart(
     ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
 ) -> tuple[list[AlteredDecision], int]:
     """Return the decisions that differ, and how many both made."""
-    apart, decided = list[AlteredDecision](), 0
+    apart = list[AlteredDecision]()
+    decided = 0
     for number, both in enumerate(zip(ours, theirs, strict=False), 1):
         for x, y in itertools.zip_longest(*both):
             decided += 1
@@ -347,7 +349,9 @@ def _other_backwards(trial: LaunchTiming, untouched: Untouched) -> str | None:
     theirs = [per_step(b) for b in untouched.baselines if b.losses and b.step_s]
     if not theirs or not trial.step_s:
         return None
-    ours, low, high = per_step(trial), min(theirs), max(theirs)
+    ours = per_step(trial)
+    low = min(theirs)
+    high = max(theirs)
     if low * (1 - BACKWARDS) <= ours <= high * (1 + BACKWARDS):
         return None
     return f"{ours:.2g} backward passes in a step, {low:.2g} in the untouched program."
@@ -400,10 +404,12 @@ def outside_envelope(ours: np.ndarray, runs: Sequence[np.ndarray], length: int) 
     worst = int(np.abs(distances).argmax())
     trend = float(distances[len(distances) // 2 :].mean())
     if abs(distances[worst]) > FARTHEST:
-        begin, apart = worst * length, float(distances[worst])
+        begin = worst * length
+        apart = float(distances[worst])
         far = f"Losses {begin + 1} to {begin + length} are {abs(apart):.0f}"
     elif abs(trend) > FARTHEST_TREND:
-        apart, far = trend, f"The later losses are {abs(trend):.1f}"
+        apart = trend
+        far = f"The later losses are {abs(trend):.1f}"
     else:
         return None
     return f"{far} standard deviations {'above' if apart > 0 else 'below'} those"

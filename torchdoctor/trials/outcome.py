@@ -72,7 +72,8 @@ class Allowed:
 
 def results_may_stay(measured: Measured, allowed: Allowed) -> bool:
     """Return True if results stay the same enough to recommend an arm."""
-    numerics, risk = measured.numerics, measured.arm.facts.risk
+    numerics = measured.numerics
+    risk = measured.arm.facts.risk
     if numerics.harmful:
         return False
     if risk == 3:
@@ -96,8 +97,10 @@ class Judgement:
         patches: Patches,
         allowed: Allowed,
     ) -> None:
-        self.policy, self.allowed = policy, allowed
-        self._evidence, self._patches = evidence, patches
+        self.policy = policy
+        self.allowed = allowed
+        self._evidence = evidence
+        self._patches = patches
         self.noise_floor = compare.interval(evidence.noise())
         self.measured = measured
         self.intervals = {members: self._interval(members) for members in measured}
@@ -112,7 +115,8 @@ class Judgement:
         return None if interval is None else as_speedup(interval)
 
     def _verdict(self, members: Members) -> str:
-        measured, interval = self.measured[members], self.intervals[members]
+        measured = self.measured[members]
+        interval = self.intervals[members]
         if not measured.arm.alive:
             return "refused" if measured.arm.refused else "failed"
         if interval is None:
@@ -155,7 +159,8 @@ class Judgement:
 
     def results(self, ended: str | None) -> TrialResults:
         """Return all rows and the recommendation; `ended`: why the search ended early, or None."""
-        evidence, by = self._evidence, self._evidence.decided_by()
+        evidence = self._evidence
+        by = self._evidence.decided_by()
         seconds = evidence.estimator(by).seconds
         rows = {
             members: self._row(members, ended)
@@ -176,8 +181,11 @@ class Judgement:
         )
 
     def _row(self, members: Members, ended: str | None) -> Trial:
-        measured, verdict = self.measured[members], self.verdicts[members]
-        arm, timings, untouched = measured.arm, measured.arm.timings, self._evidence.baselines
+        measured = self.measured[members]
+        verdict = self.verdicts[members]
+        arm = measured.arm
+        timings = measured.arm.timings
+        untouched = self._evidence.baselines
         memory = _median(t.peak_memory_bytes for t in timings)
         memory_before = _median(
             t.peak_memory_bytes
@@ -215,7 +223,8 @@ class Judgement:
 
     def _belief(self, members: Members, ended: str | None) -> dict[str, Any]:
         """Return what is believed of an arm by everything that was measured."""
-        measured, beliefs = self.measured[members], self.policy.beliefs
+        measured = self.measured[members]
+        beliefs = self.policy.beliefs
         arm = measured.arm
         if not arm.alive:
             return {"because": "refused" if arm.refused else "failed"}
@@ -231,8 +240,10 @@ class Judgement:
 
     def _reason(self, members: Members, ended: str | None) -> str | None:
         """Return what explains a verdict: why an arm was not measured, or is not recommended."""
-        measured, verdict = self.measured[members], self.verdicts[members]
-        pairs, parts = len(measured.differences), list[str]()
+        measured = self.measured[members]
+        verdict = self.verdicts[members]
+        pairs = len(measured.differences)
+        parts = list[str]()
         if not measured.arm.alive:
             return None
         if pairs == 0:
@@ -255,7 +266,8 @@ class Judgement:
             parts.append(f"more than the time that it was seen to work on explains ({bound:.2f}x)")
         if verdict == "faster" and measured.gain < math.log1p(WORTH):
             parts.append(f"gains less than {WORTH:.0%}")
-        numerics, facts = measured.numerics, measured.arm.facts
+        numerics = measured.numerics
+        facts = measured.arm.facts
         unproven = facts.risk > 0 or facts.doubted
         doubted = unproven and numerics.classification == "not-comparable"
         changed = numerics.classification == "changed" and facts.risk < 3
@@ -290,7 +302,8 @@ class Judgement:
         members = self.recommended()
         if members is None:
             return Recommendation(rejected_patches=rejected, open_proof=self._open_proof())
-        row, measured = rows[members], self.measured[members]
+        row = rows[members]
+        measured = self.measured[members]
         fixes = self._in_order(members)
         return Recommendation(
             fixes=[RecommendedFix(fix=fix, settings=values) for fix, values in fixes.items()],

@@ -17,7 +17,9 @@ class Patches:
     """
 
     def __init__(self, log: Log, specs: ArmSpecs, *, enabled: bool) -> None:
-        self._log, self._specs, self.enabled = log, specs, enabled
+        self._log = log
+        self._specs = specs
+        self.enabled = enabled
         self.arms: dict[Members, Arm] = {}  # of the patches that may be launched, or were
         self._sources: dict[Members, SourcePatch] = {}
         self.rejected: dict[Members, RejectedPatch] = {}

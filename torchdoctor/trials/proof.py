@@ -21,7 +21,8 @@ def agree(run_time: Sequence[float], patched: Sequence[float]) -> bool:
     """Return whether the pairs of fixes at run time and those of their patch agree."""
     if not run_time or not patched:
         return True
-    fixes, patch = claim_interval(run_time), claim_interval(patched)
+    fixes = claim_interval(run_time)
+    patch = claim_interval(patched)
     gap = max(patch.low - fixes.high, fixes.low - patch.high)
     return gap <= _APART
 
@@ -35,7 +36,8 @@ class Proof:
     """Judges sets by their pairs, as the results of the search hold them."""
 
     def __init__(self, beliefs: Beliefs) -> None:
-        self._beliefs, self._results = beliefs, beliefs.results
+        self._beliefs = beliefs
+        self._results = beliefs.results
         self._intervals: dict[Members, LogInterval | None] = {}
 
     def interval(self, members: Members) -> LogInterval | None:
@@ -69,7 +71,8 @@ class Proof:
 
     def further_pairs(self, members: Members) -> int:
         """Return how many pairs the proof of a set lacks, if these come out like those before."""
-        interval, pairs = self.interval(members), self.pairs(members)
+        interval = self.interval(members)
+        pairs = self.pairs(members)
         is_strong = interval is not None and interval.low >= STRONG_GAIN
         lacking = (STRONG_PAIRS if is_strong else PROOF_PAIRS) - pairs
         if self.is_patched(members):
@@ -105,7 +108,8 @@ class Proof:
         """Return whether a set is faster than a smaller one, both measured in several pairs."""
         if min(self.pairs(members), self.pairs(less)) < STRONG_PAIRS:
             return False
-        more, base = self.interval(members), self.interval(less)
+        more = self.interval(members)
+        base = self.interval(less)
         if more is None or base is None:
             return False
         return more.estimate - base.estimate > math.hypot(more.half_width, base.half_width)

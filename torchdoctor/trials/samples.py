@@ -71,7 +71,8 @@ def compare_samples(
     if len(trial) < _FEWEST or not known:
         return SampleComparison("unknown")
     length = min(len(trial), *(len(b) for b in known))
-    ours, theirs = list(trial[:length]), known[0][:length]
+    ours = list(trial[:length])
+    theirs = known[0][:length]
     if any(ours == b[:length] for b in known):
         return SampleComparison("same", f"the same {length} samples in the same order")
     if any(b[:length] != theirs for b in known):
@@ -112,7 +113,8 @@ def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
 
 def _where_order_varies(ours: list[str], theirs: list[list[str]]) -> SampleComparison:
     """Compare samples if no order is the program's own: they must not repeat."""
-    usual, repeated = max(_repeats(b) for b in theirs), _repeats(ours)
+    usual = max(_repeats(b) for b in theirs)
+    repeated = _repeats(ours)
     if repeated > 2 * usual + 0.05 * len(ours):
         return SampleComparison(
             "corrupt",

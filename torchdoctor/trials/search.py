@@ -27,7 +27,8 @@ from torchdoctor.words import Candidate, ProgressEvent, StepStatistics, TriedCei
 from torchdoctor.words.figures import speedup
 
 # Times the probability of the fix's file, if it does not treat the named bottleneck.
-_BESIDE_THE_BOTTLENECK, _LOWER_PRECISION = 0.6, 0.4
+_BESIDE_THE_BOTTLENECK = 0.6
+_LOWER_PRECISION = 0.4
 _SETTING_SEEN = 0.7  # a wrong setting that was seen: it gained in 8 of 9 programs
 _FURTHER_SETTING = 0.8  # times the probability: a value that the fix does not name
 _UNKNOWN_CEILING = 1.5  # speed-up at most, where no share of the step is known
@@ -104,14 +105,17 @@ class Search:
     def __init__(
         self, log: Log, specs: ArmSpecs, arms: list[Arm], settings: SearchSettings
     ) -> None:
-        self._log, self._specs, self._settings = log, specs, settings
+        self._log = log
+        self._specs = specs
+        self._settings = settings
         log.best = "nothing is proven faster yet"
         self._evidence = Evidence(log, settings.steps, settings.low_precision)
         self._candidates = arms
         self._left_out: set[str] = set()  # sizes that others are better than
         self._sets: dict[Members, Arm] = {}
         self._ceilings = [(trial, trial.arm(specs)) for trial in settings.ceilings]
-        self._switch_launches, self._no_seeds = 0, False
+        self._switch_launches = 0
+        self._no_seeds = False
         self._too_dear: set[Members] = set()
         self._patches = Patches(log, specs, enabled=settings.patch)
         self._stopped = "time"  # why the search ended
@@ -175,7 +179,8 @@ class Search:
         arm = self._arm_of_next_pair(members)
         if arm is None:
             return
-        before, is_patch = len(self._evidence.paired(arm)), arm is not self._arm(members)
+        before = len(self._evidence.paired(arm))
+        is_patch = arm is not self._arm(members)
         if is_patch:
             self._log.why = _WHY["patch"]
         try:
@@ -217,7 +222,8 @@ class Search:
             if not opened:
                 self._patches.reject(members, arm, "changes-training", measured.numerics.reason)
             return
-        interval, run_time = self._policy().proof.interval(members), self._evidence.paired(arm)
+        interval = self._policy().proof.interval(members)
+        run_time = self._evidence.paired(arm)
         works_at_run_time = not run_time or median(run_time) > WORTH  # else no edit is to blame
         if works_at_run_time and interval is not None and interval.high < WORTH:
             self._patches.reject(members, arm, "slower", None)
@@ -288,7 +294,8 @@ class Search:
         return frozenset(x.key for x in self._candidates if x.fixes == first)
 
     def _results(self) -> Results:
-        evidence, log = self._evidence, self._log
+        evidence = self._evidence
+        log = self._log
         measured = {frozenset([arm.key]): arm for arm in self._candidates} | self._sets
         alive = {members: arm for members, arm in measured.items() if arm.alive}
         patched = {x: evidence.paired(arm) for x, arm in self._patches.arms.items() if arm.alive}
@@ -330,7 +337,9 @@ class Search:
         return launched and not results_may_stay(measured, self._settings.allowed)
 
     def _prices(self) -> Prices:
-        log, engine, arms = self._log, self._log.engine, self._by_key
+        log = self._log
+        engine = self._log.engine
+        arms = self._by_key
         return Prices(
             budget_s=log.budget.seconds or math.inf,
             left_s=log.budget.left(),
@@ -350,7 +359,8 @@ class Search:
         if members not in self._sets:
             gains = {name: self._policy().beliefs.mean_gain(frozenset([name])) for name in members}
             ordered = [self._by_key[name] for name in sorted(gains, key=lambda name: -gains[name])]
-            key, once_s = f"set-{len(self._sets)}", self._once_together_s(ordered)
+            key = f"set-{len(self._sets)}"
+            once_s = self._once_together_s(ordered)
             self._sets[members] = together(self._specs, ordered, key, once_s)
         return self._sets[members]
 
@@ -384,7 +394,8 @@ class Search:
 
     def _launch_doubts(self) -> list[str]:
         """Return what weakens all figures, by how the launches were made."""
-        engine, doubts = self._log.engine, self._log.engine.failures.doubts
+        engine = self._log.engine
+        doubts = self._log.engine.failures.doubts
         if self._settings.why_in_turns is not None and self._log.pairs:
             doubts.append(
                 f"Launches followed each other, because {self._settings.why_in_turns}: that sees "
@@ -427,7 +438,8 @@ def _believed_arm(
 ) -> beliefs.Arm:
     """Return what is known of a candidate; `tried`: its branch's whole ceiling, if it was tried."""
     assert arm.candidate is not None
-    facts, candidate = arm.facts, arm.candidate
+    facts = arm.facts
+    candidate = arm.candidate
     p_helps = facts.p_helps
     if candidate.named == "setting":
         p_helps = max(p_helps, _SETTING_SEEN)

@@ -91,7 +91,9 @@ class SearchPolicy:
     """Makes a decision by the beliefs in every arm and the prices of the next measurements."""
 
     def __init__(self, beliefs: Beliefs, prices: Prices) -> None:
-        self.beliefs, self.prices, self.results = beliefs, prices, beliefs.results
+        self.beliefs = beliefs
+        self.prices = prices
+        self.results = beliefs.results
         self._alive = [name for name in beliefs.arms if name not in self.results.failed]
         errors = _pair_errors()[0]
         self._errors = errors[np.random.default_rng(SAMPLES).permutation(SAMPLES)]
@@ -138,7 +140,8 @@ class SearchPolicy:
     def _is_earned(self, members: Members) -> bool:
         """Return whether each member gains something that is worth its edit and its risk."""
         for name in members:
-            alone, arm = frozenset([name]), self.beliefs.arms[name]
+            alone = frozenset([name])
+            arm = self.beliefs.arms[name]
             least = LEAST_OF_RISKY if arm.risk >= 2 else 0.0
             adds = self.beliefs.p_adds(members, name) >= self._needed(members, name)
             own = self.beliefs.claim(alone) if least and not arm.plain else None
@@ -237,7 +240,8 @@ class SearchPolicy:
         """Return whether a set is all but proven, and its proof fits."""
         if not self._may_run(members) or members in self.results.too_dear:
             return False
-        lacking, pairs = self.proof.further_pairs(members), self.proof.pairs(members)
+        lacking = self.proof.further_pairs(members)
+        pairs = self.proof.pairs(members)
         interval = self.proof.interval(members) or self.interval_of_blocks(members)
         if interval is None or interval.low < CLEARLY_FASTER or not 0 < lacking <= MOST_PAIRS:
             return False
@@ -458,7 +462,8 @@ class SearchPolicy:
 
     def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
         """Return what 0, 1, 2, ... more pairs are worth, for each sample and on average."""
-        gain, logs = self.beliefs.gain(members), self.results.pairs.get(members, ())
+        gain = self.beliefs.gain(members)
+        logs = self.results.pairs.get(members, ())
         fresh = np.arange(MOST_PAIRS + 1) + paid
         pairs = fresh + len(logs)
         middle = float(np.median(logs)) if logs else 0.0
@@ -497,7 +502,8 @@ class SearchPolicy:
     @cached_property
     def _ends(self) -> list[Members]:
         """Return the sets that a plan may end with, the most promising first."""
-        weight, gain = self.beliefs.weight, self.beliefs.gain
+        weight = self.beliefs.weight
+        gain = self.beliefs.gain
         return sorted(self.targets, key=lambda x: -float(weight @ gain(x).clip(min=0.0)))[:_ENDS]
 
     def _expected(
@@ -581,7 +587,8 @@ def _pair_errors() -> tuple[Floats, Floats]:
     far = np.where(random.random((SAMPLES, MOST_PAIRS)) < TAIL_SHARE, TAIL_WIDTH, 1.0)
     pairs = random.normal(0, 1, (SAMPLES, MOST_PAIRS)) * far
     grid = np.linspace(-9, 9, 241)
-    log, means = np.zeros((SAMPLES, len(grid))), [np.zeros(SAMPLES)]
+    log = np.zeros((SAMPLES, len(grid)))
+    means = [np.zeros(SAMPLES)]
     for column in pairs.T:
         log += np.log(error_density(column[:, None] - grid, 1.0))
         mass = np.exp(log - log.max(axis=1, keepdims=True))

@@ -176,7 +176,8 @@ class TrainingTrials:
             return
         sides = [None, *alive]
         first = offset % len(sides)
-        without, timings = None, []
+        without = None
+        timings = []
         try:
             for tried in sides[first:] + sides[:first]:
                 if tried is None:

@@ -80,7 +80,8 @@ class Alerts:
         plain = np.flatnonzero(log.steps.plain)
         if not len(plain):
             return alerts
-        steps, ends = tables.comparable(log.steps), tables.end_ns(log.steps)
+        steps = tables.comparable(log.steps)
+        ends = tables.end_ns(log.steps)
         machine = self._machine(log.process.host, float(log.steps.start_ns[0]))
         begins = tables.stretches(steps)
         if len(machine) and ends[-1] - machine["t_ns"][-1] < 3e10:
@@ -107,20 +108,23 @@ class Alerts:
         if shift is None:
             return
         # The moment: first among the means, then among the steps of the two around it.
-        values, firsts = followed.table["usual_s"][-2 * RECENT :], list(followed.firsts)
+        values = followed.table["usual_s"][-2 * RECENT :]
+        firsts = list(followed.firsts)
         first = len(firsts) - len(values) + begins_at(values, shift)
         around = firsts[max(first - 1, 0)], firsts[min(first + 1, len(firsts) - 1)]
         log = read_process(self.folder, followed.stem, around[0])
         rows = log.steps.rows[: around[1] - around[0]] if log is not None else np.zeros(0)
         steps = tables.comparable(Steps(rows=rows))
         begun = min(begins_at(tables.training_s(steps) / steps.steps, shift), len(steps) - 1)
-        step, at_ns = steps.step[begun] - steps.steps[begun] + 1, float(steps.start_ns[begun])
+        step = steps.step[begun] - steps.steps[begun] + 1
+        at_ns = float(steps.start_ns[begun])
         both = _around(followed, at_ns)
         followed.regime = int(step)
         if shift.ratio < 1 or not all(map(len, both)):
             return
         slowest, change = self._slowest(followed, at_ns, Change(*map(tables.level_of, both)))
-        cause, rank = cause_of(change), slowest.process.rank
+        cause = cause_of(change)
+        rank = slowest.process.rank
         where = f"on rank {rank} " if rank is not None else ""
         slower = ratio(change.ratio("step_s"))
         text = f"Training is {slower}x slower since {{since}}: {where}{cause.clause}. {cause.todo}"
@@ -135,7 +139,8 @@ class Alerts:
             if all(map(len, rows)):
                 there = Change(*map(tables.level_of, rows))
                 if there.rise("exchange") < change.rise("exchange"):
-                    slowest, change = other, there
+                    slowest = other
+                    change = there
         return slowest, change
 
     @staticmethod
@@ -161,7 +166,8 @@ def _around(followed: Followed, at_ns: float) -> tuple[Rows, Rows]:
 
 def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
     """Tell where a memory rises steadily and will be full."""
-    tree, limit = row["tree_bytes"], float(row["memory_limit_bytes"])
+    tree = row["tree_bytes"]
+    limit = float(row["memory_limit_bytes"])
     used = float(tree if math.isfinite(tree) else row["process_rss_bytes"])
     free = float(row["memory_free_bytes"])
     followed.used.append((float(row["end_ns"]), used, float(row["last_step"])))
@@ -170,10 +176,12 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
         if (len(followed.used) - 1) % apart or not math.isfinite(used + free):
             continue
         t_ns, values, steps = np.array(followed.used[: -apart * _LOOKED_AT - 1 : -apart]).T
-        rises, low = -np.diff(values), int(np.argmin(values))
+        rises = -np.diff(values)
+        low = int(np.argmin(values))
         if len(values) < _LOOKED_AT or (rises[:low] > 0).sum() < _RISEN:
             continue
-        rise, passed_s = values[0] - values[low], (t_ns[0] - t_ns[low]) / 1e9
+        rise = values[0] - values[low]
+        passed_s = (t_ns[0] - t_ns[low]) / 1e9
         # A leak is spread over the time, a jump is not.
         if rise < _LEAST_RISE or rises.max() > rise / 3 or free * passed_s > hours * 3600 * rise:
             continue
@@ -212,12 +220,15 @@ def _pause(followed: Followed, event: Event) -> Iterator[Alert]:
     earlier = followed.pauses.setdefault(event.kind, [])
     earlier.append(event)
     times = np.array([pause.seconds for pause in earlier])
-    usual, spread, new = math.inf, 0.0, 2
+    usual = math.inf
+    spread = 0.0
+    new = 2
     if len(times) > 4:
         usual = float(np.median(times[:-2]))
         spread = float(np.abs(times[:-2] - usual).max())
     if times[-2:].min() <= max(_LONGER * usual, usual + 2 * spread, usual + 0.5):
-        usual, new = float(np.median(times[:-1])) if len(times) > 3 else math.inf, 1
+        usual = float(np.median(times[:-1])) if len(times) > 3 else math.inf
+        new = 1
         if times[-1] <= max(2 * usual, usual + 20):  # a single one must be far longer
             return
     followed.pauses[event.kind] = earlier[-new:]

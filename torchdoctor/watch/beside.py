@@ -33,19 +33,23 @@ class Beside:
     def __init__(
         self, folder: Path, start: Start, figures: LiveFigures, terminal: int | None
     ) -> None:
-        self._folder, self._start = folder / FOLDER, start
-        self._terminal, self._figures = terminal, figures
+        self._folder = folder / FOLDER
+        self._start = start
+        self._terminal = terminal
+        self._figures = figures
         self._alerts = Alerts(self._folder)
         self._alert_file = layout.AppendedFile(str(self._folder / f"alerts-{start.host}.jsonl"))
 
     def run(self) -> None:
         """Stay until the program has ended; then write how, and the report."""
         os.nice(19)
-        pid, descriptor = self._start.pid, _descriptor_of(self._start.pid)
+        pid = self._start.pid
+        descriptor = _descriptor_of(self._start.pid)
         with nvml.session() as gpus:
             name = f"machine-{self._start.host}-{self._start.pid}.sensors"
             machine = MachineLog(pid, self._folder / name, gpus)
-            began_s, look_s = time.monotonic(), time.monotonic() + _LOOK_S
+            began_s = time.monotonic()
+            look_s = time.monotonic() + _LOOK_S
             while True:
                 now_s = time.monotonic()
                 _quietly(machine.sample)

@@ -41,7 +41,8 @@ class Change:
 
     def ratio(self, name: str) -> float:
         """Return how many times as large a column has become; 1 where it was not measured."""
-        before, after = self.before[name], self.after[name]
+        before = self.before[name]
+        after = self.after[name]
         known = math.isfinite(before) and math.isfinite(after) and before > 0
         return after / before if known else 1.0
 
@@ -119,7 +120,8 @@ def _garbage(change: Change) -> Cause | None:
 
 def _memory(change: Change) -> Cause | None:
     todo = "Give the job more memory, or use fewer workers or less caching."
-    faults, rate = change.rise("process_major_faults"), max(change.after["swap_in_bytes"], 0.0)
+    faults = change.rise("process_major_faults")
+    rate = max(change.after["swap_in_bytes"], 0.0)
     swapped = change.rise("process_swapped_bytes") > 4e6 and faults > 5
     if swapped or change.rise("swap_in_bytes") > 256e3:
         speed = f" ({rate / 1e6:.1f} MB/s)" if rate > 1e5 else ""

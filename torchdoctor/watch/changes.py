@@ -69,6 +69,7 @@ def begins_at(values: NDArray[np.float64], shift: Shift) -> int:
     It is where the cumulative sum of the distances to the middle of both levels is furthest from
     the direction of the shift; a single spike counts no more than the shift itself.
     """
-    middle, half = (shift.before + shift.after) / 2, abs(shift.after - shift.before) / 2
+    middle = (shift.before + shift.after) / 2
+    half = abs(shift.after - shift.before) / 2
     distances = np.clip(values - middle, -half, half) * math.copysign(1.0, shift.after - middle)
     return int(np.argmin(np.concatenate([[0.0], np.cumsum(distances)])))

@@ -54,7 +54,8 @@ def _differences(run: WatchedRun, now: Workload, short: Observation | None = Non
     if steps is None or len(steps) < _FEWEST:
         yield f"it must be of one process, with {_FEWEST} steps"
         return
-    then, process = run.starts[0], logs[0].process
+    then = run.starts[0]
+    process = logs[0].process
     facts: list[tuple[str, object, object]] = [
         ("machine was", then.host, socket.gethostname()),
         ("program was", _typed(then), _typed(now)),
@@ -63,7 +64,8 @@ def _differences(run: WatchedRun, now: Workload, short: Observation | None = Non
         facts += [("CPUs were", float(cpus), usable_cpus()) for cpus in rows["cpus"][-1:]]
     files = [now.script] if now.script is not None else []
     if short is not None:
-        main, boundary = short.processes[0], short.steps.boundary
+        main = short.processes[0]
+        boundary = short.steps.boundary
         files += main.sources
         facts.append(("torch was", process.torch, main.torch))
         facts.append(("steps were told by the", process.step_kind, boundary.kind))
@@ -76,7 +78,8 @@ def _differences(run: WatchedRun, now: Workload, short: Observation | None = Non
         if path.stat().st_mtime_ns > then.start_unix_ns:
             yield f"{path} has changed since"
     if short is not None:
-        old_s, new_s = float(np.median(steps.step_s)), short.steps.median_s
+        old_s = float(np.median(steps.step_s))
+        new_s = short.steps.median_s
         if not 1 / _OTHER_TIMES <= new_s / old_s <= _OTHER_TIMES:
             yield f"a step took {seconds(old_s)}, now {seconds(new_s)}"
 

@@ -105,11 +105,15 @@ def _answer(summary: Summary) -> list[Block]:
     if summary.median_step_s is None or summary.best_step_s is None:
         return [doc.Sentence(summary.ending, "strong")]
     blocks: list[Block] = [doc.Sentence(summary.cause, "strong")]
-    steps, median = f"{summary.steps:,}", f"median {seconds(summary.median_step_s)}"
-    title, figure, rows = f"{steps} steps", median, []
+    steps = f"{summary.steps:,}"
+    median = f"median {seconds(summary.median_step_s)}"
+    title = f"{steps} steps"
+    figure = median
+    rows = []
     if summary.best_of_s >= MEAN_S:  # of a shorter run the best part is noise
         hour = "hour" if summary.best_of_s >= 3600 else duration(summary.best_of_s)
-        title, figure = f"At the pace of its best {hour}", "the run was as fast all the time"
+        title = f"At the pace of its best {hour}"
+        figure = "the run was as fast all the time"
         at_best_s = summary.best_step_s * summary.steps
         if (gain := summary.training_s / max(at_best_s, 1e-9)) >= _WORTH:
             whole = f"{duration(at_best_s)}, not {duration(summary.training_s)}"
@@ -120,7 +124,8 @@ def _answer(summary: Summary) -> list[Block]:
         rows.append(("last quarter", f"{ratio(summary.drift)}x a step of the first quarter{why}"))
     blocks.append(KeyFigures(title, figure, rows))
     if summary.trying:
-        told, most = "", summary.at_most
+        told = ""
+        most = summary.at_most
         if most is not None:
             told = f" (what works on {most.works_on} gains {ratio(most.speedup)}x at most)"
         blocks += [doc.Sentence(f"Try remedies{told}:"), doc.Code(summary.trying, "shell")]
@@ -165,7 +170,8 @@ def _slowest(summary: Summary) -> list[Block]:
 
 def _costs(summary: Summary) -> list[Block]:
     """Return what evaluation, checkpoints and the slowest rank cost."""
-    whole, lines = max(sum(summary.phases_s.values()), 1e-9), []
+    whole = max(sum(summary.phases_s.values()), 1e-9)
+    lines = []
     for name, count in (("evaluation", summary.evaluations), ("checkpoint", summary.checkpoints)):
         if count:
             spent_s = summary.phases_s[name]

@@ -75,7 +75,8 @@ class Followed:
 
     def see(self, log: ProcessLog) -> None:
         """Take what the process said last of itself and of its steps."""
-        self.process, steps = log.process, log.steps
+        self.process = log.process
+        steps = log.steps
         self.sign = log.sensors[-1] if len(log.sensors) else None
         if len(steps):
             self.last_step, self.last_ns = int(steps.step[-1]), float(end_ns(steps)[-1])

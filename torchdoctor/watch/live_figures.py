@@ -17,7 +17,8 @@ class LiveFigures:
     """Written again and again; neither asked for: nothing is read."""
 
     def __init__(self, folder: Path, metrics: Path | None, tensorboard: Path | None) -> None:
-        self._folder, self._metrics = folder, metrics
+        self._folder = folder
+        self._metrics = metrics
         run = folder.parent.name
         self._scalars = None
         if tensorboard is not None:  # its writer is an extra
@@ -51,7 +52,8 @@ class LiveFigures:
         if not len(rows) or self._scalars is None:
             return
         step = self._last[log.stem] = int(rows.step[-1])
-        total_s, count = float(rows.total_s.sum()), int(rows.steps.sum())
+        total_s = float(rows.total_s.sum())
+        count = int(rows.steps.sum())
         self._scalars.scalar("watch/step_s", total_s / count, step)
         self._scalars.scalar("watch/steps_per_s", count / total_s, step)
         for phase, seconds in zip(PHASES, rows.spent_s.sum(axis=0), strict=True):

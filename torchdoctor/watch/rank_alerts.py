@@ -110,7 +110,8 @@ def _lags(ranks: Sequence[Followed]) -> Iterator[Alert]:
         return
     rest = np.concatenate([rows for number, rows in enumerate(recent) if number != at])
     cause, clause = lag_clause(Change(level_of(rest), level_of(recent[at])))
-    process, first = ranks[at].process, recent[at][0]
+    process = ranks[at].process
+    first = recent[at][0]
     text = (
         f"Rank {process.rank} lags: since {{since}} the others wait {percent(lag / step_s)} of "
         f"each step for it: {clause}. Look at {process.host}, process {process.pid}."

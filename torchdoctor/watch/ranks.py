@@ -43,7 +43,8 @@ def ranks_of(run: WatchedRun) -> Ranks:
         return Ranks(times=[])
     parts = [_rows_of(log, wanted) for log in logs]
     exchanged = np.array([part.exchanged_ns for part in parts])  # (ranks, steps)
-    entry, hosts = np.array([part.entry_ns for part in parts]), [x.process.host for x in logs]
+    entry = np.array([part.entry_ns for part in parts])
+    hosts = [x.process.host for x in logs]
     offsets = _offsets_ns(exchanged, hosts)
     entry += offsets[:, None]
     known = np.isfinite(entry).all(axis=0)

@@ -88,7 +88,8 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
 
 
 def _check(settings: WatchSettings) -> None:
-    kinds, metrics = NAMED_KINDS, settings.metrics_file
+    kinds = NAMED_KINDS
+    metrics = settings.metrics_file
     if settings.step_on not in (None, *kinds):
         raise UsageError(
             f"--step-on takes {', '.join(kinds[:-1])} or {kinds[-1]}, not '{settings.step_on}'."

@@ -24,7 +24,8 @@ from torchdoctor.words.figures import relative, seconds
 from torchdoctor.words.students_t import binomial_quantile
 
 _STRETCHES = 240  # of the whole run
-_PERIODS, _SLOWEST = 6, 6
+_PERIODS = 6
+_SLOWEST = 6
 _HOUR_S = 3600.0
 _DRIFT = 1.05
 _OWN = 0.25  # of the model's work could be gained, where as much of the rest could be
@@ -184,7 +185,8 @@ def standing(run: WatchedRun, now_s: float) -> tuple[str, str, float]:
 def _phases(steps: Steps, plain: Steps) -> dict[str, float]:
     """Return the seconds of each phase; those without hooks are divided like the others."""
     phases = {x: float(plain.rows[x].sum(dtype=float)) for x in PHASES}
-    whole, known = float(steps.total_s.sum()), float(plain.total_s.sum())
+    whole = float(steps.total_s.sum())
+    known = float(plain.total_s.sum())
     if not known:
         return {**phases, "other": whole}
     known -= phases["evaluation"] + phases["checkpoint"]
@@ -231,13 +233,15 @@ def _slowest(steps: Steps, offset_s: float) -> list[SlowStep]:
     slow = []
     for at in single[np.argsort(-times, kind="stable")[:_SLOWEST]]:
         phase = int(np.argmax(steps.phases_s[at] - usual))
-        flags, long_s = int(steps.rows["flags"][at]), float(steps.phases_s[at, phase])
+        flags = int(steps.rows["flags"][at])
+        long_s = float(steps.phases_s[at, phase])
         cause = f"{PHASE_NAMES[PHASES[phase]]}, {seconds(long_s)}"
         if flags & layout.RECOMPILED:
             cause = f"torch.compile compiled ({cause})"
         elif flags & layout.PASS_BEGAN:
             cause = f"a pass over the loader began ({cause})"
-        at_s, step_s = float(steps.start_ns[at]) / 1e9, float(tables.training_s(steps)[at])
+        at_s = float(steps.start_ns[at]) / 1e9
+        step_s = float(tables.training_s(steps)[at])
         slow.append(
             SlowStep(step=int(steps.step[at]), t_unix_s=at_s + offset_s, step_s=step_s, cause=cause)
         )
@@ -259,21 +263,22 @@ def _largest(phases: dict[str, float], ranks: Ranks) -> str:
     whole = max(sum(phases.values()), 1e-9)
     own = {"forward", "backward", "other"}
     shares = {x: s / whole * (_OWN if x in own else 1.0) for x, s in phases.items()}
-    shares["rank"] = ranks.waiting if ranks.sentence else 0.0
+    shares["rank"] = 0.0 if ranks.rank is None else ranks.waiting
     shares["backward"] -= _OWN * shares["rank"]  # where the wait for others lies
     return max(shares, key=lambda name: shares[name])
 
 
 def _changed(alerts: list[Alert], table: NDArray[np.void], training_s: float) -> str:
     """Return the alert of the change that cost most, where it cost a notable part of the run."""
-    costs = {"": _NOTABLE * training_s}
+    costs: dict[Alert | None, float] = {None: _NOTABLE * training_s}
     for alert in alerts if len(table) else ():
         before = table["step_s"][table["last_step"] < alert.step]
         after = table[table["first_step"] >= alert.step]
         if alert.kind == "slower" and len(before) and len(after):
             added_s = float(np.median(after["step_s"]) - np.median(before))
-            costs[alert.sentence] = added_s * float(after["steps"].sum())
-    return max(costs, key=lambda sentence: costs[sentence])
+            costs[alert] = added_s * float(after["steps"].sum())
+    costliest = max(costs, key=lambda alert: costs[alert])
+    return "" if costliest is None else costliest.sentence
 
 
 def _cause(largest: str, phases: dict[str, float], place: Location | None) -> str:
@@ -292,7 +297,8 @@ def _command(start: Start, fixes: Sequence[str], folder: str) -> str:
         return ""
     chosen = f" --fixes {','.join(fixes)}" if fixes and len(fixes) <= 6 else ""
     chosen += f" --from {shlex.quote(relative(folder, start.cwd))}" if folder else ""
-    python, script = PurePath(command[0]).name.startswith("python"), "".join(command[1:2])
+    python = PurePath(command[0]).name.startswith("python")
+    script = "".join(command[1:2])
     plain = python and script.endswith(".py")
     words = shlex.join(command[1:]) if plain else f"-- {shlex.join(command)}"
     return f"torchdoctor run{chosen} {words}"
@@ -319,5 +325,6 @@ def own_cost(steps: Steps) -> Interval | None:
         return None
     ratios.sort()
     rank = binomial_quantile(0.025, len(ratios), 0.5)
-    low, high = ratios[max(rank - 1, 0)], ratios[min(len(ratios) - rank, len(ratios) - 1)]
+    low = ratios[max(rank - 1, 0)]
+    high = ratios[min(len(ratios) - rank, len(ratios) - 1)]
     return Interval(low=float(low), estimate=float(np.median(ratios)), high=float(high))

@@ -25,7 +25,8 @@ from torchdoctor.words.figures import counted, duration, memory, percent, second
 
 _EVERY_S = 0.5
 _MANY = 16  # ranks, whose logs are read less often
-_RECENT_S, _TREND_S = 30.0, 600.0
+_RECENT_S = 30.0
+_TREND_S = 600.0
 _TREND = 48  # columns
 _RISING = "▁▂▃▄▅▆▇█"
 _HEAT = "·░▒▓█"
@@ -48,7 +49,8 @@ def top(folder: Path) -> str:
         looked_s = -1e9
         while status == "running":
             if time.monotonic() - looked_s > _EVERY_S * (8 if len(run.processes) > _MANY else 1):
-                run, looked_s = opened(folder), time.monotonic()
+                run = opened(folder)
+                looked_s = time.monotonic()
             status, ending, _ = standing(run, time.time())
             size = os.get_terminal_size(sys.stdout.fileno())
             colours = None if "NO_COLOR" in os.environ else "standard"
@@ -92,17 +94,21 @@ def _last(log: ProcessLog, span_s: float) -> Steps:
 
 
 def _progress(log: ProcessLog, width: int) -> list[Block]:
-    trend, recent = _last(log, _TREND_S), _last(log, _RECENT_S)
-    count, spent_s = int(recent.steps.sum()), float(tables.training_s(recent).sum())
+    trend = _last(log, _TREND_S)
+    recent = _last(log, _RECENT_S)
+    count = int(recent.steps.sum())
+    spent_s = float(tables.training_s(recent).sum())
     per_s = count / max(spent_s, 1e-9)
     samples = float(np.nansum(recent.samples * recent.steps)) / max(spent_s, 1e-9)
     speed = f"{samples:,.0f} samples/s   " if samples else ""
     speed += f"{per_s:,.3g} steps/s   a step takes {seconds(1 / per_s)}"
     done = int(log.steps.step[-1])
     rows = [("speed", speed), ("of 10 minutes", _trend(trend, min(_TREND, width - 24)))]
-    part, epoch = "", _epoch(log.steps)
+    part = ""
+    epoch = _epoch(log.steps)
     if epoch is not None and epoch[0] <= done <= sum(epoch):
-        since, length = done - epoch[0], epoch[1]
+        since = done - epoch[0]
+        length = epoch[1]
         left = duration((length - since) / per_s)
         part = f"{since:,} of {length:,} in this epoch, {left} until its end"
     phases = dict(zip(PHASES, recent.spent_s.sum(axis=0), strict=True))

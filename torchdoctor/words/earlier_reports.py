@@ -28,7 +28,17 @@ def _trace(trace: dict[str, Any]) -> dict[str, Any]:
         reason = trace.get(name)
         if isinstance(reason, str):
             today[name] = {"fact": name, "sentence": reason} if reason else None
+    today["doubts"] = _doubts(trace.get("doubts"))
+    if isinstance(replay := trace.get("what_if"), dict):
+        today["what_if"] = {**replay, "doubts": _doubts(replay.get("doubts"))}
     return today
+
+
+def _doubts(doubts: Any) -> Any:
+    """Return doubts as facts: they were sentences."""
+    if not isinstance(doubts, list):
+        return []
+    return [{"fact": "said", "sentence": x} if isinstance(x, str) else x for x in doubts]
 
 
 def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class TorchdoctorError(Exception):
 
     def __init_subclass__(cls, slug: str = "", exit_code: int = 0) -> None:
         if slug:  # else those of the class above it
-            cls.slug, cls.exit_code = slug, exit_code
+            cls.slug = slug
+            cls.exit_code = exit_code
 
 
 class UsageError(TorchdoctorError, slug="usage", exit_code=2):
@@ -39,7 +40,8 @@ class NoTrace(UsageError):
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}: {advice}.")
-        self.what, self.advice = problem, advice
+        self.what = problem
+        self.advice = advice
 
     def __reduce__(self) -> tuple[type["NoTrace"], tuple[str, str]]:
         return NoTrace, (self.what, self.advice)  # comes back from another process

@@ -74,7 +74,8 @@ def speedup(interval: Interval | None, pairs: int = 0) -> str:
     """Return a speed-up as "1.83x (1.79-1.88)"; a wide one as "0.99x (0.17-5.66), 4 pairs"."""
     if interval is None:
         return MISSING
-    estimate, high = f"{ratio(interval.estimate)}x", ratio(interval.high)
+    estimate = f"{ratio(interval.estimate)}x"
+    high = ratio(interval.high)
     with_interval = f"{estimate} ({ratio(interval.low)}-{high})"
     number = f", {counted(pairs, 'pair')}" if pairs else ""
     return with_interval if says_something(interval) else f"{with_interval}{number}"

@@ -96,7 +96,8 @@ def intersect(first_set: Intervals, second_set: Intervals) -> Intervals:
 def exposed_in_order(start: Ints, end: Ints) -> Ints:
     """Return what each interval adds to the union of those that started before it."""
     order = np.lexsort((-end, start))
-    ordered_start, ordered_end = start[order], end[order]
+    ordered_start = start[order]
+    ordered_end = end[order]
     reach = np.maximum.accumulate(ordered_end) if len(order) else ordered_end
     before = np.concatenate((ordered_start[:1], reach[:-1]))
     added = np.maximum(ordered_end - np.maximum(ordered_start, before), 0)

@@ -7,6 +7,21 @@ every field has a default and unknown fields are ignored.
 from dataclasses import dataclass, field
 from typing import Any
 
+# Fields of ProcessFacts that only the launch with the profiler window fills in.
+ANALYSED = (
+    "analysed_steps",
+    "tensor_calls",
+    "kept_graphs",
+    "gradient_norms",
+    "gradient_products",
+    "sample_check",
+    "input_mean",
+    "input_std",
+    "input_channels",
+    "padded_products",
+    "memory_snapshot",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
@@ -330,22 +345,6 @@ class AppliedFix:
     state: str  # "applied" | "refused" | "failed" | "pending" (nothing to apply it to yet)
     reason: str | None = None
     details: dict[str, Any] = field(default_factory=dict)  # e.g. {"compile_s": 12.3}
-
-
-# Fields of ProcessFacts that only the launch with the profiler window fills in.
-ANALYSED = (
-    "analysed_steps",
-    "tensor_calls",
-    "kept_graphs",
-    "gradient_norms",
-    "gradient_products",
-    "sample_check",
-    "input_mean",
-    "input_std",
-    "input_channels",
-    "padded_products",
-    "memory_snapshot",
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,8 @@ def read_report(path: str | Path) -> Report:
     path = Path(path)
     path = path / REPORT_NAME if path.is_dir() else path
     report = decode_report(_read(path), str(path))
-    before, now = report.run_folder, str(path.parent.resolve())
+    before = report.run_folder
+    now = str(path.parent.resolve())
     if before and not Path(before).is_dir() and (path.parent / RECORDING_NAME).is_file():
         trace = report.trace
         if trace is not None:
@@ -241,7 +242,8 @@ def _outline(data: bytes | str, name: str) -> dict[str, Any]:
 
 
 def _check_version(version: object, name: str) -> None:
-    ours, major = int(SCHEMA_VERSION.split(".")[0]), str(version).split(".")[0]
+    ours = int(SCHEMA_VERSION.split(".")[0])
+    major = str(version).split(".")[0]
     if not major.isdigit():
         raise UsageError(f"{name} has no schema version that torchdoctor knows: {version!r}.")
     if int(major) > ours:

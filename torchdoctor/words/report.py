@@ -6,7 +6,7 @@ from typing import Annotated
 
 from torchdoctor.words.efficiency import Efficiency
 from torchdoctor.words.environment import Environment, SensorStatistics
-from torchdoctor.words.evidence import Evidence
+from torchdoctor.words.evidence import Evidence, Remark
 from torchdoctor.words.launches import ProgramFailure
 from torchdoctor.words.network import NetworkUse
 from torchdoctor.words.program import Location
@@ -89,7 +89,8 @@ class Diagnosis:
 def quantile(ordered: Sequence[float], share: float) -> float:
     """Return a quantile of ascending figures (at least one), as numpy gives it."""
     below, part = divmod(share * (len(ordered) - 1), 1)
-    low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
+    low = ordered[int(below)]
+    high = ordered[min(int(below) + 1, len(ordered) - 1)]
     return low + part * (high - low)
 
 
@@ -213,7 +214,7 @@ class ProgressEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A remark, "beware" where it may change a decision, else "detail"; never stored."""
+    """A sentence in a document, "beware" where it may change a decision, else "detail"."""
 
     severity: str
     sentence: str
@@ -276,6 +277,7 @@ class Report:
     network: NetworkUse | None = None  #: What launches sent to other machines; null: no launch.
     doubts: list[str] = field(default_factory=list)  #: What weakens the report, a sentence each.
     beware: list[str] = field(default_factory=list)  #: Doubts that may change a decision.
+    remarks: list[Remark] = field(default_factory=list)  #: The same as data.
     failure: ProgramFailure | None = None  #: How the observed program failed; null: it did not.
     interrupted: bool = False  #: It ended early; the report holds what was measured until then.
     run_folder: str | None = None  #: Where traces, logs and this file were written.

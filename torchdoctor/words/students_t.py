@@ -32,7 +32,8 @@ def _low(probability: float, degrees: float) -> float:
     far = 1.0
     while t_probability(degrees, -far) > probability:
         far *= 2.0
-    low, high = -far, -far / 2 if far > 1.0 else 0.0
+    low = -far
+    high = -far / 2 if far > 1.0 else 0.0
     for _ in range(_MOST_HALVINGS):
         middle = (low + high) / 2
         if middle in (low, high):
@@ -74,7 +75,8 @@ def _beta_share(x: float, a: float, b: float) -> float:
 
 def _fraction(x: float, a: float, b: float) -> float:
     """Return the continued fraction of the incomplete beta function (Lentz)."""
-    c, d = 1.0, 1.0 / _not_zero(1.0 - (a + b) * x / (a + 1.0))
+    c = 1.0
+    d = 1.0 / _not_zero(1.0 - (a + b) * x / (a + 1.0))
     value = d
     for m in range(1, _MOST_TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m))

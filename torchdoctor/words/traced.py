@@ -228,7 +228,7 @@ class WhatIf:
     own_delays: bool = False  #: Device events keep their own delays, as usual ones do not fit.
     #: Without data_loader, memcpy, communication, gpu, cpu or runtime; null: the trace cannot say.
     branches: dict[str, BranchReplay | None] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)  #: Why the what-ifs may not hold.
+    doubts: list[Evidence] = field(default_factory=list)  #: Why the what-ifs may not hold.
 
     @property
     def reproduced(self) -> bool:
@@ -245,7 +245,8 @@ class WhatIf:
 
         What is left counts as no less than what the replay may be off.
         """
-        replayed, least_s = self.branches.get(branch), REPRODUCED_WITHIN * self.replayed_s
+        replayed = self.branches.get(branch)
+        least_s = REPRODUCED_WITHIN * self.replayed_s
         return self.replayed_s / max(replayed.step_s, least_s) if replayed and least_s else None
 
     def gain(self, branch: str | None) -> float | None:
@@ -315,7 +316,7 @@ class TraceStatistics:
     what_if: WhatIf | None = None  #: The trace replayed without each of its costs; null: not done.
     collectives: list[CollectiveKind] = field(default_factory=list)  #: By kind, costliest first.
     exchange: GradientExchange | None = None  #: Of gradients; null: no GPU, steps or backward pass.
-    doubts: list[str] = field(default_factory=list)  #: What of the trace cannot be trusted.
+    doubts: list[Evidence] = field(default_factory=list)  #: What of the trace cannot be trusted.
     trains: bool | None = None  #: A backward pass or an optimizer ran; null: the trace cannot say.
     optimizes: bool = False  #: Marks or operators of an optimizer are in it.
     has_engine: bool = False  #: A server of language models (vLLM, SGLang, ...) ran the model.

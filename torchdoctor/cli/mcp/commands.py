@@ -17,7 +17,8 @@ import msgspec
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean
 
-_LOOK_S, _LOOK_AT_RUN_S = 0.05, 0.5
+_LOOK_S = 0.05
+_LOOK_AT_RUN_S = 0.5
 _OURS = "torchdoctor: "  # begins what the command line says of an error
 _LONGEST = 600  # characters of an error
 

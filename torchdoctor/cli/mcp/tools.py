@@ -175,7 +175,8 @@ class Tools:
         return await self._started(asked, options)
 
     async def _started(self, asked: DiagnoseScript | RunTrials, own: list[str]) -> dict[str, Any]:
-        began_s, folder = time.monotonic(), checked_folder(asked.folder)
+        began_s = time.monotonic()
+        folder = checked_folder(asked.folder)
         options = ["--detach", *own, "--budget", asked.budget, "--network", asked.network]
         options += ["--python", asked.python] if asked.python else []
         words = ["run", *options, "--format", "json", "--", *(asked.program or [])]

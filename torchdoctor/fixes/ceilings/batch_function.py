@@ -24,7 +24,8 @@ def share(recording: Recording) -> float | None:
 
 def settings(recording: Recording) -> Settings | None:
     """Return where the line is; None if batches come from a loader, or no line was seen."""
-    preparation, steps = inline_preparation(recording), recording.steps
+    preparation = inline_preparation(recording)
+    steps = recording.steps
     if preparation is None or preparation.top is None or preparation.share < _LEAST_SHARE:
         return None
     if steps is None or steps.boundary.kind == "loader":
@@ -47,7 +48,9 @@ class _BatchFunction:
     """The function that is answered, and what it gave."""
 
     def __init__(self, torch: Any, settings: Settings, program: Any) -> None:
-        self.torch, self.settings, self.program = torch, settings, program
+        self.torch = torch
+        self.settings = settings
+        self.program = program
         self.held = program.held_functions(
             "A generator prepares the batches: no call returns one.",
             "The function that prepares batches is held by no module or class.",

@@ -35,7 +35,8 @@ def settings(recording: Recording) -> Settings | None:
     if (share(recording) or 0.0) < _LEAST_SHARE:
         return None
     between = steps.two_modes or steps.evaluation_s > _BETWEEN * steps.mean_s
-    ident, loaders = steps.boundary.ident, recording.main.loaders
+    ident = steps.boundary.ident
+    loaders = recording.main.loaders
     varies = any(len(x.batch_shapes) > _MOST_SHAPES for x in loaders if x.ident == ident)
     return {"loader": ident, "epochs_matter": between, "varies": varies}
 
@@ -53,7 +54,9 @@ class _Batches:
     """The first ones, and whether the next one may be one of them."""
 
     def __init__(self, torch: Any, settings: Settings, program: Any) -> None:
-        self.torch, self.settings, self.program = torch, settings, program
+        self.torch = torch
+        self.settings = settings
+        self.program = program
         self.kept: list[Any] = []
         self.learned = self.given_back = False
         self.answered = 0
@@ -63,7 +66,9 @@ class _Batches:
     def start(self) -> None:
         if self.settings.get("varies"):
             self.program.refuse(_VARIES)
-        self.elsewhere, self.beside, self.alone = False, 0, 0
+        self.elsewhere = False
+        self.beside = 0
+        self.alone = 0
 
     def give_back(self) -> None:
         """Give the batches back: the training has not had them yet."""

@@ -52,7 +52,8 @@ class _Skipped:
     """Outputs of forwards by module, shapes of the inputs and number within the iteration."""
 
     def __init__(self, torch: Any, program: Any) -> None:
-        self.torch, self.program = torch, program
+        self.torch = torch
+        self.program = program
         self.tree = torch.utils._pytree
         self.forget()
 
@@ -95,7 +96,8 @@ class _Skipped:
         return (self.tree.tree_map_only(self.torch.Tensor, clone, self.outputs[number, key]),)
 
     def keep(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        key, torch = self.key(module, args, kwargs), self.torch
+        key = self.key(module, args, kwargs)
+        torch = self.torch
         if key is None:
             return
         self.shapes.add(key)

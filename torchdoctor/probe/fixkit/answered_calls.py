@@ -81,7 +81,8 @@ class AnsweredCalls:
             )
 
     def _wrapper(self, old, name, describe):
-        guarded, program = self._program.guarded, self._program
+        guarded = self._program.guarded
+        program = self._program
 
         @functools.wraps(old)
         def function(*args, **kwargs):

@@ -10,7 +10,10 @@ import weakref
 from collections import defaultdict
 
 # torch.amp.GradScaler's defaults.
-_INITIAL, _GROWTH, _BACKOFF, _GROWTH_INTERVAL = 2.0**16, 2.0, 0.5, 2000
+_INITIAL = 2.0**16
+_GROWTH = 2.0
+_BACKOFF = 0.5
+_GROWTH_INTERVAL = 2000
 
 
 class GradientScaling:
@@ -32,7 +35,8 @@ class GradientScaling:
 
     def install(self):
         """Hook backward passes, optimizer steps, and a scaler of the program's own."""
-        torch, program = self._torch, self._program
+        torch = self._torch
+        program = self._program
         program.replace(torch.autograd, "backward", self._around_backward)
         program.replace(torch.amp.GradScaler, "scale", self._refuse_another)
         hooks = sys.modules[torch.optim.Optimizer.__module__]
@@ -96,7 +100,8 @@ class GradientScaling:
 
     def _end(self):
         scale, self._scaled = self._scaled, None
-        torch, groups = self._torch, defaultdict(list)
+        torch = self._torch
+        groups = defaultdict(list)
         for gradient in self._gradients():
             groups[gradient.device, gradient.dtype].append(gradient)
         for (device, _), gradients in groups.items():
@@ -110,7 +115,8 @@ class GradientScaling:
         return [_values(p.grad) for p in self._parameters if p.grad is not None]
 
     def _parameters_now(self):
-        optimizers, roots = self._program.optimizers(), list(self._roots)
+        optimizers = self._program.optimizers()
+        roots = list(self._roots)
         known = [(id(o), sum(len(g["params"]) for g in o.param_groups)) for o in optimizers]
         known.append(len(roots))
         if known != self._known:

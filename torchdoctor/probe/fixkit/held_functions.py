@@ -16,7 +16,9 @@ class HeldFunctions:
     """
 
     def __init__(self, program, generator, unheld):
-        self._program, self._generator, self._unheld = program, generator, unheld
+        self._program = program
+        self._generator = generator
+        self._unheld = unheld
         self._replaced = []  # (module or class, name, value)
         self._made = {}  # by the id of the old one, which it keeps alive, and by who made it
 

@@ -10,7 +10,9 @@ from collections import Counter
 
 # Bytes that a row should be a multiple of: what a tensor core's fast kernels need, what they like
 # best since compute capability 8.0, and what a vector register of AVX-512 holds.
-_BYTES_GPU, _BYTES_AMPERE, _BYTES_CPU = 16, 128, 64
+_BYTES_GPU = 16
+_BYTES_AMPERE = 128
+_BYTES_CPU = 64
 _DTYPES = {"float": ("float32", 4), "c10::Half": ("float16", 2), "c10::BFloat16": ("bfloat16", 2)}
 _FACTORS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
 _CONVOLUTION = "aten::convolution"
@@ -29,7 +31,8 @@ class PaddedProducts:
     """Products of the window whose sizes are uneven, with their times and those of padded ones."""
 
     def __init__(self, session):
-        self._session, self._torch = session, session.torch
+        self._session = session
+        self._torch = session.torch
         self._wanted = []  # (operator, sizes, dtype, per step)
         self._rows = []
 
@@ -91,7 +94,8 @@ class PaddedProducts:
             if slowest_s > _LONGEST_CALL_S and self._time(both[0], 1, device) > _LONGEST_CALL_S:
                 return [], 0.0
             number = max(1, int(_SAMPLE_S / max(self._time(both[0], 1, device), 1e-7)))
-            began, rounds = time.perf_counter(), []
+            began = time.perf_counter()
+            rounds = []
             for turn in range(_ROUNDS):
                 order = both if turn % 2 else both[::-1]
                 took = {call: self._time(call, number, device) / number for call in order}
@@ -124,7 +128,8 @@ class PaddedProducts:
                 call()
             return time.perf_counter() - began
         cuda = self._torch.cuda
-        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        begin = cuda.Event(enable_timing=True)
+        end = cuda.Event(enable_timing=True)
         begin.record()
         for _ in range(number):
             call()
@@ -139,7 +144,9 @@ class PaddedProducts:
 
 def _sizes_of(event):
     """Return (operator, sizes, dtype) of a call; None: it is none that can be made again."""
-    operator, shapes, dtypes = event.name(), event.shapes(), event.dtypes()
+    operator = event.name()
+    shapes = event.shapes()
+    dtypes = event.dtypes()
     if operator == _CONVOLUTION:
         image, weight = shapes[:2]
         stride, padding, dilation, transposed, _, groups = event.concrete_inputs()[3:9]

@@ -48,7 +48,8 @@ class Program:
         self.fix = fix
         self.switched = switched
         self.on = not switched
-        self.optimizers, self.loaders = optimizers, loaders
+        self.optimizers = optimizers
+        self.loaders = loaders
         self.state = "pending"
         self.reason = None
         self.details = {}
@@ -245,7 +246,8 @@ class Program:
 
     def switch_on(self, modules):
         """Take effect on root modules from here on; `usable` says whether it did."""
-        self.on, self.modules = True, modules
+        self.on = True
+        self.modules = modules
         self.call("first batch")
         for module in modules:
             self.call("model", module)

@@ -35,8 +35,11 @@ def same_states(before, after):
 
 def held_generators(roots, torch, depth):
     """Return random generators among objects and what these hold, `depth` levels down."""
-    generators, level, looked_at = {}, roots, 0
-    kinds, numpy = (random.Random, torch.Generator), sys.modules.get("numpy")
+    generators = {}
+    level = roots
+    looked_at = 0
+    kinds = (random.Random, torch.Generator)
+    numpy = sys.modules.get("numpy")
     if numpy is not None:
         kinds += (numpy.random.Generator, numpy.random.RandomState)
     for _ in range(depth + 1):

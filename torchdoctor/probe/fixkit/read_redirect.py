@@ -47,7 +47,8 @@ def _instead(path):
 
 
 def _install():
-    real_open, real_os_open = io.open, os.open
+    real_open = io.open
+    real_os_open = os.open
 
     def other_or(path, wanted, open_it):
         """Open what is read instead of a path; else, or where that is gone, the path itself."""

@@ -21,8 +21,10 @@ class SampleCache:
     """
 
     def __init__(self, torch, limit, on_use, on_off):
-        self._torch, self._room = torch, limit
-        self._on_use, self._on_off = on_use, on_off
+        self._torch = torch
+        self._room = limit
+        self._on_use = on_use
+        self._on_off = on_off
         self._samples = {}
         self._asked_twice = self._to_check = 0
         self.on = True

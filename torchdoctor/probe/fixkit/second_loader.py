@@ -55,7 +55,8 @@ class SecondLoader:
         if self._iterator is None:
             self._make()
         self._answered = self._waited = self._beside = 0
-        self._learned, self._elsewhere = True, False
+        self._learned = True
+        self._elsewhere = False
         self._ready = ReadyBatches(self._stock)
 
     def stop(self):
@@ -67,7 +68,8 @@ class SecondLoader:
         self._learned = True
 
     def _make(self):
-        program, loaders = self._program, self._program.loaders()
+        program = self._program
+        loaders = self._program.loaders()
         boundary = program.plan.get("boundary") or {}
         if boundary.get("learned_by") == "batch":
             program.give_up("The program shows no backward pass or optimizer step after a batch.")
@@ -100,7 +102,8 @@ class SecondLoader:
             function(arguments, self._ident)
         if all(arguments[name] is before[name] for name in before):
             program.give_up(program.reason or "The fix changes nothing about the loader.")
-        workers, data = arguments["num_workers"], program.torch.utils.data
+        workers = arguments["num_workers"]
+        data = program.torch.utils.data
         alone = not workers and not loader.num_workers
         if alone and isinstance(loader.dataset, data.IterableDataset):
             program.give_up("Two iterators over one IterableDataset would share its samples.")
@@ -203,7 +206,8 @@ class ReadyBatches:
 
     def are_used_up(self, level):
         """Return True if it has run dry, or workers keep up; `level`: batches ready now."""
-        levels, stock = self._levels, self._stock
+        levels = self._levels
+        stock = self._stock
         levels.append(level)
         waited = len(levels) - 1
         keeps_up = waited >= stock and level >= levels[waited - stock]
@@ -212,7 +216,8 @@ class ReadyBatches:
 
 def ready_in(iterator):
     """Return the batches that lie ready and that may; None: the iterator has no workers."""
-    queue, workers = getattr(iterator, "_data_queue", None), getattr(iterator, "_num_workers", 0)
+    queue = getattr(iterator, "_data_queue", None)
+    workers = getattr(iterator, "_num_workers", 0)
     if queue is None or not workers:
         return None
     try:
@@ -259,7 +264,8 @@ class _LaterOn:
     """A sampler whose first pass begins where the program's own one stands."""
 
     def __init__(self, sampler, later):
-        self._sampler, self._later = sampler, later
+        self._sampler = sampler
+        self._later = later
 
     def __iter__(self):
         later, self._later = self._later, 0
@@ -287,7 +293,8 @@ def _copied(loader, sampler, torch):
 def _held_by(dataset, torch):
     """Return the data set, what it wraps, and what lies in their attributes."""
     plain = (*random_states.SCALARS, torch.Generator)
-    values, level = [], [dataset]
+    values = []
+    level = [dataset]
     for _ in range(_DEPTH):
         values += level
         below = [part for value in level for part in parts_of(value, torch) or ()]

@@ -11,7 +11,8 @@ def lacking(workers, ready_bytes):
     Each may get a copy of all that this process has; `ready_bytes`: in shared memory.
     """
     own_bytes = _field("/proc/self/status", "RssAnon") or 0
-    needed, available = workers * own_bytes + ready_bytes, available_bytes()
+    needed = workers * own_bytes + ready_bytes
+    available = available_bytes()
     if available is not None and needed > available:
         text = "%d more workers could take %.1f GB of memory, and %.1f GB are free."
         return text % (workers, needed / 1e9, available / 1e9)

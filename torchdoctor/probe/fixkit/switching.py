@@ -66,14 +66,16 @@ class Switching:
         if self._is_settled():
             self._session.synchronise()
             log.add(step_log.BLOCK_BEGIN, self._now, self._round)
-            self._in_block, self._count = True, 0
+            self._in_block = True
+            self._count = 0
             self._block_began_s = self._step_began_s = time.perf_counter()
             self._longest_s = 0.0
         log.add(step_log.BOUNDARY, 0, number)
         return False
 
     def _in_the_block(self, number):
-        session, over = self._session, self._is_block_over()
+        session = self._session
+        over = self._is_block_over()
         if over:
             session.synchronise()
         session.log.add(step_log.BOUNDARY, 0, number)
@@ -113,7 +115,8 @@ class Switching:
         now = time.perf_counter()
         took, self._step_began_s = now - self._step_began_s, now
         self._longest_s = max(self._longest_s, took)
-        spent, most_s = now - self._block_began_s, self._block_most_s * steps / self._steps
+        spent = now - self._block_began_s
+        most_s = self._block_most_s * steps / self._steps
         if spent < most_s:
             return False
         # An evaluation or a checkpoint that fell into its block says nothing of the arm, once.
@@ -158,7 +161,8 @@ class Switching:
         """Switch; an arm that refuses or fails is left out. False: the last one stayed on."""
         if arm == self._now:
             return True
-        session, programs = self._session, self._session.arms
+        session = self._session
+        programs = self._session.arms
         settle_s = max(self._settle_s[self._now], self._settle_s[arm])
         self._settled_at_s = time.perf_counter() + settle_s
         answered = any("fetch" in program.functions for program in self._programs_on())

@@ -121,7 +121,8 @@ def _kept_tensor(tensor):
 
 def _helpers(torch, optimizers):
     """Return schedules of these optimizers, and gradient scalers."""
-    schedulers, scalers = torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler
+    schedulers = torch.optim.lr_scheduler.LRScheduler
+    scalers = torch.amp.GradScaler
     helpers = []
     for owner in gc.get_objects():
         cls = type(owner)  # never isinstance(): it would wake up lazy proxies of other libraries

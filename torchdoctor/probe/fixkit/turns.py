@@ -56,7 +56,8 @@ class Turns:
         elif self._count >= self._discard:
             self._session.synchronise()
             log.add(step_log.BLOCK_BEGIN, 0, self._turn)
-            self._in_block, self._count = True, 0
+            self._in_block = True
+            self._count = 0
             self._block_began_s = time.perf_counter()
         log.add(step_log.BOUNDARY, 0, number)
 

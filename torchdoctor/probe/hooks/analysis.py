@@ -22,7 +22,9 @@ class Analysis:
     """
 
     def __init__(self, session, loader, steps=ANALYSED_STEPS):
-        self._session, self._loader, self._wanted = session, loader, steps
+        self._session = session
+        self._loader = loader
+        self._wanted = steps
         self._steps = 0
         self._calls = TensorCalls(session)
         self._graphs = KeptGraphs(session)
@@ -69,12 +71,15 @@ class MemorySnapshot:
     """Every allocation on a CUDA device, as torch's `memory-<number>.pickle` for its memory_viz."""
 
     def __init__(self, session):
-        self._session, self._torch = session, session.torch
-        self._path, self.on = None, False
+        self._session = session
+        self._torch = session.torch
+        self._path = None
+        self.on = False
 
     def start(self):
         """Begin to record, where this torch can and the program does not do so itself."""
-        cuda, recording = self._torch.cuda, getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
+        cuda = self._torch.cuda
+        recording = getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
         if cuda.is_initialized() and not (recording and recording()):
             # Stacks of Python alone: those of C++ take longer than the steps do.
             cuda.memory._record_memory_history(stacks="python", max_entries=_MOST_ENTRIES)
@@ -85,7 +90,8 @@ class MemorySnapshot:
         if not self.on:
             return
         self.on = False
-        session, memory = self._session, self._torch.cuda.memory
+        session = self._session
+        memory = self._torch.cuda.memory
         path = os.path.join(session.channel, "memory-%d.pickle" % session.number)
         try:
             memory._dump_snapshot(path + ".part")

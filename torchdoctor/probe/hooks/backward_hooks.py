@@ -27,7 +27,8 @@ class Losses:
     """
 
     def __init__(self, session):
-        self._session, self._keeps_on_device = session, session.window.kind is not None
+        self._session = session
+        self._keeps_on_device = session.window.kind is not None
         session.forget.append(self._forget)
         session.when_device_rests.append(self.read_device)
         session.when_flushing.append(self._write)
@@ -97,7 +98,8 @@ class BackwardPasses:
     @dynamo_frames.quietly
     def _first(self, retain_graph):
         """Do what is rare: contexts to leave, functions of fixes, the first batches."""
-        session, models = self._session, self._session.models
+        session = self._session
+        models = self._session.models
         models.leave_contexts()
         session.tell("backward")
         if not models.settled:
@@ -111,7 +113,8 @@ class BackwardPasses:
 
     def prepare(self, retain_graph):
         """Do what comes before a backward pass, also where that is captured into a graph."""
-        session, models = self._session, self._session.models
+        session = self._session
+        models = self._session.models
         if models.settled and (session.phases or session.programs):
             if not models.seen_forward:
                 models.look_again()
@@ -137,7 +140,8 @@ class BackwardPasses:
 
     def end(self, tensors, replayed=False):
         """Note that it ended; `tensors`: what it began at, () where there is no loss."""
-        session, optimizers = self._session, self._session.optimizers
+        session = self._session
+        optimizers = self._session.optimizers
         self._open = max(self._open - 1, 0)
         index = self._losses.keep(tensors, replayed)
         if optimizers.open or optimizers.briefly:
@@ -159,7 +163,9 @@ class BackwardPasses:
 
     def around(self, old):
         """Return the wrapper of `torch.autograd.backward`; our failures never reach the program."""
-        session, begin, end = self._session, self.begin, self.end
+        session = self._session
+        begin = self.begin
+        end = self.end
         graphs = session.graphs
         watched = session.phases or self._bounds or session.programs
         compiling = session.torch.compiler.is_dynamo_compiling
@@ -269,6 +275,7 @@ def _loop_began_anew(before, now):
     """Return whether control went back up: what was called last before got no backward."""
     if not now or len(before) != len(now):
         return False
-    last, first = before[0], now[0]
+    last = before[0]
+    first = now[0]
     same = (last["file"], last["function"]) == (first["file"], first["function"])
     return same and first["line"] < last["line"]

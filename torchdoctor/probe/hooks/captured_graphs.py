@@ -19,7 +19,8 @@ class CapturedGraphs:
     def __init__(self, session):
         self._session = session
         # Of the capture that is going on; hooks look here before they call anything.
-        self.notes, self._thread = None, None
+        self.notes = None
+        self._thread = None
         self.within = 0  # passes that are noted and have not ended
 
     def install(self):

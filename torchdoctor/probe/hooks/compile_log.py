@@ -61,7 +61,8 @@ class CompileLog(logging.Handler):
         if graphs == self._graphs:
             due, self._due = self._due, False
             return due
-        self._graphs, self._due = graphs, True
+        self._graphs = graphs
+        self._due = True
         if len(self._compiled_at) < 2 * _MOST:
             self._compiled_at.append(self.passes)
         return True
@@ -79,7 +80,8 @@ class CompileLog(logging.Handler):
         return details
 
     def _counted(self, utils):
-        breaks, graphs = utils.counters["graph_break"], utils.counters["stats"]["unique_graphs"]
+        breaks = utils.counters["graph_break"]
+        graphs = utils.counters["stats"]["unique_graphs"]
         own = sum(bool(getattr(each, "graph_op_count", 0)) for each in self._own_frames(utils))
         own_breaks = sum(map(_breaks_us, utils.graph_break_reasons))
         return {
@@ -122,7 +124,8 @@ class CompileLog(logging.Handler):
 
     def _recompiled(self, utils):
         """Return functions that were compiled for other inputs again, with what had changed."""
-        counts, examples = Counter(), {}
+        counts = Counter()
+        examples = {}
         for code, reasons in utils.guard_failures.items():
             if places.is_ours(code.co_filename):
                 continue
@@ -141,7 +144,9 @@ class CompileLog(logging.Handler):
 
     def later(self, since_unix_s):
         """Return what further versions cost since then; {} where this torch does not tell."""
-        versions, further, seconds = Counter(), set(), 0.0
+        versions = Counter()
+        further = set()
+        seconds = 0.0
         try:
             for metrics in self._torch._dynamo.utils.get_compilation_metrics():
                 if _is_ours(metrics):
@@ -219,7 +224,8 @@ class CompileFacts:
         """Return {} where nothing was compiled: torch._dynamo is imported by other programs too."""
         if "torch._dynamo" not in sys.modules:
             return {}
-        details, begun = self._log.details(), self._session.first_step_s
+        details = self._log.details()
+        begun = self._session.first_step_s
         if not details.get("graphs") and not details.get("breaks"):
             return {}
         known = ("graphs", "compile_s", "gave_up")

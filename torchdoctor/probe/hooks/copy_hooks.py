@@ -30,7 +30,8 @@ def install_pauses(session):
 
 def install(session):
     """Wrap `Tensor.to` and `Tensor.cuda` (or the like), where torch was built for a device."""
-    torch, accelerator = session.torch, session.accelerator
+    torch = session.torch
+    accelerator = session.accelerator
     compiling = torch.compiler.is_dynamo_compiling
     if not accelerator.built:
         return

@@ -43,7 +43,8 @@ class DoubleCalls:
 
     def _is_made(self, call, field):
         """Return True if it is of the type for another reason than that this is the default."""
-        torch, dtype = self._torch, self._dtypes[field]
+        torch = self._torch
+        dtype = self._dtypes[field]
         if call.result is None or call.result.dtype is not dtype:
             return False
         data = call.args[0] if call.args else call.kwargs.get("data")

@@ -16,8 +16,15 @@ from .. import places, step_log
 from ..measure import page_cache
 from ..wrapping import wrap
 
-LOADER, WORKER, TRAINING, SETUP, HELD, C_READER = "l", "w", "t", "s", "h", "c"
-REMOTE, TABLE, AVAILABLE = "u", "p", "a"
+LOADER = "l"
+WORKER = "w"
+TRAINING = "t"
+SETUP = "s"
+HELD = "h"
+C_READER = "c"
+REMOTE = "u"
+TABLE = "p"
+AVAILABLE = "a"
 PAGES = "k"  # the row is "SHARE SIZE PATH": what of a file was cached before it was read
 
 _MOST_ROWS = 200_000

@@ -34,7 +34,8 @@ class Flags:
     """The switches that the program sets, from the moment the probe is attached."""
 
     def __init__(self, session):
-        self._session, self._torch = session, session.torch
+        self._session = session
+        self._torch = session.torch
         self._counts = dict.fromkeys(_COUNTED, 0)
         self.locations = dict.fromkeys((*_LOCATED, "backend"))
         # Turned on since the last backward pass; on in the last one or before it.
@@ -43,7 +44,9 @@ class Flags:
 
     def install(self):
         """Wrap the few functions whose call sites matter."""
-        torch, optim, anomalies = self._torch, self._torch.optim, self._torch.autograd.anomaly_mode
+        torch = self._torch
+        optim = self._torch.optim
+        anomalies = self._torch.autograd.anomaly_mode
         looks = [
             (torch, "set_num_threads", lambda *_: self._locate("num_threads")),
             (torch.autograd, "gradcheck", self._counting("gradcheck_calls")),
@@ -125,7 +128,9 @@ class Flags:
 
     def facts(self):
         """Return `flags` of the process facts."""
-        session, torch, backends = self._session, self._torch, self._torch.backends
+        session = self._session
+        torch = self._torch
+        backends = self._torch.backends
         anomaly = bool(torch.is_anomaly_enabled()) or self._anomaly or self._anomaly_began
         return {
             "anomaly_enabled": anomaly,

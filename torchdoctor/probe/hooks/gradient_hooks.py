@@ -16,7 +16,8 @@ class _Kinds:
     """Tells calls of `torch.autograd.grad` apart, by arguments and the transforms around them."""
 
     def __init__(self, torch):
-        self._modes, self._mode = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_mode
+        self._modes = torch._C._len_torch_dispatch_stack
+        self._mode = torch._C._get_dispatch_mode
         keys = torch._C._TorchDispatchModeKey
         self._tracers = (keys.FAKE, keys.PROXY, keys.FUNCTIONAL)
         self._functorch = torch._C._functorch
@@ -58,14 +59,17 @@ class _GradientCalls:
     """The work before and after each call; `counted`: the kind that is a backward pass, if any."""
 
     def __init__(self, session, passes, counted):
-        self._session, self._passes, self._counted = session, passes, counted
+        self._session = session
+        self._passes = passes
+        self._counted = counted
         self._kinds = _Kinds(session.torch)
         self._observing = not session.plan.get("boundary")
         self._busy = False
 
     def _before(self, kind):
         """Note the begin of a call that is no backward pass, or of which that is not known yet."""
-        session, models = self._session, self._session.models
+        session = self._session
+        models = self._session.models
         if self._observing and kind != _PARTIAL:
             if session.backward_location is False:
                 if not models.settled:
@@ -123,7 +127,9 @@ class _GradientCalls:
 
     def around(self, old):
         """Return the wrapper of `torch.autograd.grad`."""
-        session, passes, phases = self._session, self._passes, self._session.phases
+        session = self._session
+        passes = self._passes
+        phases = self._session.phases
         compiling = session.torch.compiler.is_dynamo_compiling
 
         def grad(*args, **kwargs):
@@ -133,7 +139,9 @@ class _GradientCalls:
             answer = session.ask("gradients", args, kwargs) if session.arms else None
             if answer is not None:
                 return answer[0]
-            counts, kind, code = False, _PLAIN, 0
+            counts = False
+            kind = _PLAIN
+            code = 0
             graphs = session.graphs
             if graphs.notes is not None and graphs.capturing():
                 return self._captured(old, args, kwargs)

@@ -28,7 +28,9 @@ class Inference:
         boundary = session.plan.get("boundary") or {}
         self.wanted = self.on = boundary.get("learned_by") == "forward"
         self.looks = self.wanted or session.plan.get("purpose") == "observe"
-        self._calls, self._began_ns, self._outputs = 0, None, 0
+        self._calls = 0
+        self._began_ns = None
+        self._outputs = 0
         self._weights = None
         self._decisions = Decisions(session) if self.wanted else None
 
@@ -62,7 +64,8 @@ class Inference:
 
     def _goes_on(self):
         """Return whether the program infers, by its calls so far."""
-        session, now = self._session, time.perf_counter_ns()
+        session = self._session
+        now = time.perf_counter_ns()
         if not self.on and self.looks:
             self._calls += 1
             self._began_ns = self._began_ns or now
@@ -99,7 +102,8 @@ class Inference:
 
     def _weights_of(self, values):
         """Return numbers that make each element count differently, near 1."""
-        torch, known = self._session.torch, self._weights
+        torch = self._session.torch
+        known = self._weights
         if known is None or len(known) < len(values) or known.device != values.device:
             numbers = torch.arange(len(values), device=values.device, dtype=values.dtype)
             known = self._weights = 1.0 + 0.5 * torch.cos(numbers * 1.7)
@@ -115,10 +119,13 @@ class FirstCall:
     """Stands for `nn.Module.__call__` until a call of a root module was seen."""
 
     def __init__(self, session):
-        self._session, self._models = session, session.models
+        self._session = session
+        self._models = session.models
         self._class = session.torch.nn.Module
         self._old = self._new = None
-        self._calls, self._open, self._over = 0, False, False
+        self._calls = 0
+        self._open = False
+        self._over = False
 
     def arm(self):
         """Take the place of `nn.Module.__call__`."""
@@ -153,7 +160,8 @@ class FirstCall:
         return over or not self._session.inference.looks
 
     def _look(self, module):
-        session, models = self._session, self._models
+        session = self._session
+        models = self._models
         if self._is_over():
             self._disarm()
             return

@@ -108,7 +108,8 @@ def _graph_of(tensor):
 
 def _reachable(nodes):
     """Return nodes of autograd graphs, but for parameters', which live as long as the model."""
-    reached, waiting = set(), list(nodes)
+    reached = set()
+    waiting = list(nodes)
     while waiting and len(reached) < _MOST_NODES:
         node = waiting.pop()
         if node in reached or type(node).__name__ == "AccumulateGrad":

@@ -70,7 +70,8 @@ class Loaders:
     def started(self, iterator, ident):
         """Note a new pass over a loader; its events carry loader and pass in one number."""
         self._iterators += 1
-        session, known = self._session, self.known[ident]
+        session = self._session
+        known = self.known[ident]
         known.began(iterator)
         if session.arms:
             # `for batch in DataLoader(...)` keeps no name for what a second one is made after.
@@ -107,7 +108,8 @@ class Loaders:
 
 def install(session):
     """Wrap construction, iteration and fetching."""
-    loaders, data = session.loaders, session.torch.utils.data
+    loaders = session.loaders
+    data = session.torch.utils.data
     _wrap_init(session, loaders, data.DataLoader)
     _wrap_iter(session, loaders, data.DataLoader)
     iterators = data.dataloader._BaseDataLoaderIter
@@ -193,12 +195,14 @@ class _Fetches:
     """The work before and after each fetch of each loader."""
 
     def __init__(self, session, loaders):
-        self._session, self._loaders = session, loaders
+        self._session = session
+        self._loaders = loaders
         self._bounds = session.window.bounds("loader")
 
     def _learned(self, number, ident, now):
         """Note a step by the user's word; in a timed launch only of the loader that counts."""
-        session, window = self._session, self._session.window
+        session = self._session
+        window = self._session.window
         is_boundary = window.kind == "loader" and self._loaders.bounds(number, window.ident)
         if window.kind is None or is_boundary:
             if session.phases:
@@ -207,7 +211,8 @@ class _Fetches:
 
     def _end_closely(self, number, ident, batch, wall_s, on_cpu):
         """Note one of the first batches; `on_cpu`: what `_on_cpu_s` grew by."""
-        session, fingerprints = self._session, self._loaders.fingerprints
+        session = self._session
+        fingerprints = self._loaders.fingerprints
         known = self._loaders.known[number]
         samples = known.sizes.learn(batch)
         known.batches += 1
@@ -225,7 +230,8 @@ class _Fetches:
             session.first_batch()
 
     def _end(self, number, ident, batch):
-        session, known = self._session, self._loaders.known[number]
+        session = self._session
+        known = self._loaders.known[number]
         samples = known.sizes.of(batch)
         now = session.log.add(step_log.FETCH_END, ident, samples)
         if session.batches_learn:
@@ -249,7 +255,8 @@ class _Fetches:
 
     def _fetch(self, old, iterator, number):
         """Return the next batch, where fixes are switched on, or were."""
-        session, loaders = self._session, self._loaders
+        session = self._session
+        loaders = self._loaders
         loaders.last = number
         answer = session.ask("fetch", number, loaders.left(iterator)) if session.programs else None
         if answer == ():
@@ -265,9 +272,14 @@ class _Fetches:
     def around(self, old):
         """Return the wrapper of `__next__`."""
         dynamo_frames.pass_through(_Fetches._fetch)
-        session, loaders, models = self._session, self._loaders, self._session.models
-        window, add, bounds = session.window, session.log.add, self._bounds
-        sparse, clock = session.sparse, time.perf_counter
+        session = self._session
+        loaders = self._loaders
+        models = self._session.models
+        window = session.window
+        add = session.log.add
+        bounds = self._bounds
+        sparse = session.sparse
+        clock = time.perf_counter
         compiling = session.torch.compiler.is_dynamo_compiling
         mask = (1 << step_log.LOADER_BITS) - 1
 

@@ -15,8 +15,10 @@ from ..measure.model_facts import describe
 from ..measure.nested import shapes
 
 _SCANS = 4
-_LATER_SCANS, _VAIN_SCANS = 16, 2
-_MOST_SHAPES, _MOST_EVAL_SIZES = 8, 3
+_LATER_SCANS = 16
+_VAIN_SCANS = 2
+_MOST_SHAPES = 8
+_MOST_EVAL_SIZES = 3
 _TRACED = "_actual_script_module"  # torch.jit.trace gives a module around it, without `_modules`
 
 
@@ -123,7 +125,8 @@ class Models:
             return
         if next(iter(module.parameters()), None) is None:
             return
-        root, cls = _Root(module, not self._scans), type(module)
+        root = _Root(module, not self._scans)
+        cls = type(module)
         self._numbers[id(module)] = len(self.known)
         self.known.append(root)
         if cls not in self._wrapped:
@@ -193,7 +196,9 @@ class _Root:
         self.forwards = self.eval_forwards = self.eval_with_grad = self.autocast = 0
         self.eval_location = None
         self.bindings = self.inferred_bindings = None  # of a call that trains, of any
-        self.with_grad, self.inferred_shapes, self.inputs = 0, [], None
+        self.with_grad = 0
+        self.inferred_shapes = []
+        self.inputs = None
 
     def facts(self, infers):
         if (module := self.module()) is not None:
@@ -219,7 +224,8 @@ class _Root:
 
     def _inferred(self):
         """Return facts of a model of a program that may infer."""
-        module, facts = self.module(), {"input_shapes": self.inferred_shapes}
+        module = self.module()
+        facts = {"input_shapes": self.inferred_shapes}
         if module is not None:
             torch = sys.modules["torch"]
             facts["mode_dependent"] = mode_dependent(module.modules(), torch)
@@ -246,7 +252,8 @@ class _Calls:
     """The work before and after the outermost call of a root module."""
 
     def __init__(self, session, models):
-        self._session, self._models = session, models
+        self._session = session
+        self._models = models
         # Looking into a frame keeps what its names held then alive, up to Python 3.12.
         self._observing = session.plan.get("purpose") == "observe"
         self._grad_enabled = session.torch.is_grad_enabled
@@ -295,12 +302,14 @@ class _Calls:
     def _note_line(self, frame):
         """Note the last line of each function that calls a model: the step's batch is there."""
         if frame is not None:
-            lines, code = self._session.forward_lines, frame.f_code
+            lines = self._session.forward_lines
+            code = frame.f_code
             lines[code] = max(frame.f_lineno, lines.get(code, 0))
 
     def _begin(self, root, module, args, kwargs):
         session = self._session
-        grad, training = self._grad_enabled(), module.training
+        grad = self._grad_enabled()
+        training = module.training
         flags = grad | training << 1
         if self._autocast_enabled():
             root.autocast += 1
@@ -321,9 +330,12 @@ class _Calls:
 
     def around(self, old):
         """Return the wrapper of a root class's `__call__`."""
-        session, models, phases = self._session, self._models, self._session.phases
+        session = self._session
+        models = self._models
+        phases = self._session.phases
         compiling = session.torch.compiler.is_dynamo_compiling
-        root_of, add = models.root_of, session.log.add
+        root_of = models.root_of
+        add = session.log.add
         inference = session.inference
         infers = session.guarded(inference.ended) if inference.looks else None
 

@@ -68,7 +68,8 @@ class _Known:
 
     def __init__(self, optimizer, location):
         self.optimizer = weakref.ref(optimizer)
-        self._location, self._described = location, {}
+        self._location = location
+        self._described = {}
         self._first_lr = _rate(optimizer)
         self.steps = self.inside_backwards = 0
 
@@ -93,7 +94,8 @@ def _rate(optimizer):
 
 
 def _describe(optimizer):
-    cls, groups = type(optimizer), optimizer.param_groups
+    cls = type(optimizer)
+    groups = optimizer.param_groups
     parameters = [p for group in groups for p in group["params"]]
     group = groups[0] if groups else {}
     names = {base.__name__ for base in cls.__mro__ if base.__module__.startswith("torch.optim")}
@@ -114,7 +116,8 @@ def _describe(optimizer):
 
 def install(session):
     """Wrap steps and construction; the arguments of that where a fix wants it."""
-    optimizers, base = session.optimizers, session.torch.optim.Optimizer
+    optimizers = session.optimizers
+    base = session.torch.optim.Optimizer
 
     @session.guarded
     def made(optimizer):
@@ -137,8 +140,10 @@ def install(session):
 
 
 def _install_steps(session):
-    optimizers, models = session.optimizers, session.models
-    window, add = session.window, session.log.add
+    optimizers = session.optimizers
+    models = session.models
+    window = session.window
+    add = session.log.add
     bounds, phases = window.bounds("optimizer"), session.phases
     watched = phases or bool(session.programs)
     optimizers.briefly = not (watched or bounds)

@@ -30,7 +30,8 @@ class ScaledLosses:
         return self._loss if is_product else tensor
 
     def _around(self, old):
-        session, compiling = self._session, self._session.torch.compiler.is_dynamo_compiling
+        session = self._session
+        compiling = self._session.torch.compiler.is_dynamo_compiling
         remember = session.guarded(self._remember)
 
         def scale(scaler, outputs, *args, **kwargs):

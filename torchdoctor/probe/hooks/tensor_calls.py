@@ -51,7 +51,8 @@ class TensorCalls:
     """Rows by (kind, name, line): how often, how many bytes, how long."""
 
     def __init__(self, session):
-        self._session, self._torch = session, session.torch
+        self._session = session
+        self._torch = session.torch
         self._rows = {}
         self._made = TensorNotes()  # a tensor made here -> (name, its line)
         self._moved = {}  # (file, line) -> weak reference to the last tensor, and its version
@@ -64,7 +65,8 @@ class TensorCalls:
 
     def start(self):
         """Wrap the functions, and note their calls from now on."""
-        torch, accelerator = self._torch, self._session.accelerator
+        torch = self._torch
+        accelerator = self._session.accelerator
         for owner, names, note in (
             (torch, (*_MADE_ALIKE, *_MADE_RANDOM), self._note_made),
             (torch.Tensor, ("to", accelerator.type), self._note_move),
@@ -81,10 +83,12 @@ class TensorCalls:
         """Note nothing more; what was wrapped stays so."""
         if not self._noted.on:
             return
-        rows, notes = dict(self._rows), self._notes
+        rows = dict(self._rows)
+        notes = self._notes
         file = next((key[2] for key in rows if key[0] == "element"), None)
         noted = self._turns_ns(file) if file else 0.0
-        self._rows, self._notes = rows, notes
+        self._rows = rows
+        self._notes = notes
         self._noted.on = False
         if self._leave_mode is not None:
             self._leave_mode()
@@ -112,7 +116,9 @@ class TensorCalls:
         return (perf_counter_ns() - began) / 400
 
     def _note_made(self, call):
-        result, caller, array = call.result, call.caller, call.args[0] if call.args else None
+        result = call.result
+        caller = call.caller
+        array = call.args[0] if call.args else None
         if result is None or not places.is_users(caller.f_code.co_filename):
             return
         where = places.of_frame(caller)
@@ -120,14 +126,16 @@ class TensorCalls:
             self._made.put(result, (call.name, where))
         if call.name == "tensor" and is_array(array):
             # Nobody else can write to an array that only this call held.
-            kind, held_alone = "array-copy", call.lone and array.base is None
+            kind = "array-copy"
+            held_alone = call.lone and array.base is None
         elif (
             call.name == "tensor"
             and type(array) in (list, tuple)
             and array
             and all(map(is_array, array))
         ):
-            kind, held_alone = "arrays-copy", True
+            kind = "arrays-copy"
+            held_alone = True
         else:
             return
         self._add(kind, call.name, where, _bytes(result), call.took_ns, held_alone)
@@ -139,7 +147,8 @@ class TensorCalls:
             return
         if source.device.type != "cpu" or result.device.type == "cpu":
             return
-        here, made = places.of_frame(users), self._made.get(source)
+        here = places.of_frame(users)
+        made = self._made.get(source)
         if made is not None:
             self._add("made-then-moved", *made, _bytes(source), took, made[0] in _MADE_ALIKE)
             return
@@ -152,7 +161,10 @@ class TensorCalls:
         self._moved[key] = weakref.ref(source), source._version
 
     def _note_wait(self, call):
-        name, caller, took, size = call.name, call.caller, call.took_ns, 0
+        name = call.name
+        caller = call.caller
+        took = call.took_ns
+        size = 0
         if name not in _DEVICE_WIDE:
             tensor = call.args[0] if call.args else None
             if not isinstance(tensor, self._torch.Tensor):
@@ -189,9 +201,11 @@ class TensorCalls:
         key = (name, where["file"], where["line"])
         step, ended, notes = self._last.get(key, (-1, 0, 0))
         self._notes += 1
-        body, between = began - ended, self._notes - notes
+        body = began - ended
+        between = self._notes - notes
         if step != self.steps or body > _LONGEST_BODY_NS:
-            body, between = 0, 1
+            body = 0
+            between = 1
         self._add("element", name, where, 0, took + body, True, between)
         self._last[key] = self.steps, perf_counter_ns(), self._notes
 

@@ -10,7 +10,9 @@ import types
 
 from .. import places
 
-_MOST, _MOST_DATASETS, _MOST_METHODS = 8, 8, 32
+_MOST = 8
+_MOST_DATASETS = 8
+_MOST_METHODS = 32
 _CHANGING = {
     "append",
     "appendleft",
@@ -75,7 +77,8 @@ def _wrapped(dataset):
 def _of_class(cls):
     mapped = hasattr(cls, "__getitem__")
     names = ["__getitem__", "__getitems__"] if mapped else ["__iter__", "__next__"]
-    rows, read = [], set()
+    rows = []
+    read = set()
     for name in names:  # grows: methods that these call
         for function in _functions(cls, name):
             if function.__code__ in read or len(read) >= _MOST_METHODS:
@@ -102,7 +105,8 @@ class _Method:
     def __init__(self, function):
         code = function.__code__
         self._lines, self._first = inspect.getsourcelines(function)
-        self._file, self._name = code.co_filename, code.co_name
+        self._file = code.co_filename
+        self._name = code.co_name
         self._function = ast.parse(textwrap.dedent("".join(self._lines))).body[0]
         self._nodes = list(ast.walk(self._function))
         self._self = code.co_varnames[0] if code.co_argcount else ""

@@ -13,7 +13,8 @@ class Decisions:
     """Appends to `decisions-<number>.bin` the index of an output and a decision, for each one."""
 
     def __init__(self, session):
-        self._session, self._pending = session, []
+        self._session = session
+        self._pending = []
         session.forget.append(self._pending.clear)
         session.when_flushing.append(self._write)
 

@@ -24,10 +24,14 @@ _NO_OWNERS = (types.ModuleType, type, types.FunctionType, types.MethodType, str,
 
 class _Sizes:
     def __init__(self, kind, where, size, step):
-        self.kind, self.where = kind, where
+        self.kind = kind
+        self.where = where
         self.first = self.last = size
         self.first_step = self.last_step = step
-        self.looks, self.rises, self.falls, self.risen = 1, 0, 0, 0
+        self.looks = 1
+        self.rises = 0
+        self.falls = 0
+        self.risen = 0
 
     def note(self, size, step):
         """Take the size at another look."""
@@ -35,7 +39,8 @@ class _Sizes:
         self.rises += size > self.last
         self.falls += size < self.last
         self.risen += max(size - self.last, 0)
-        self.last, self.last_step = size, step
+        self.last = size
+        self.last_step = step
 
     @property
     def grows(self):
@@ -52,12 +57,14 @@ class GrownObjects:
         self._session = session
         self._tensor = session.torch.Tensor
         self._sizes = {}
-        self._next_s, self._looks = 0.0, 0
+        self._next_s = 0.0
+        self._looks = 0
         session.when_due.append(self.look)
 
     def look(self):
         """Ask all objects that the user's frames above name for their sizes, if it is time to."""
-        now, session = time.perf_counter(), self._session
+        now = time.perf_counter()
+        session = self._session
         if now < self._next_s or self._looks >= _MOST_LOOKS or not session.learned:
             return
         self._next_s, self._looks = now + _EVERY_S, self._looks + 1

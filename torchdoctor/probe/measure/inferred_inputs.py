@@ -11,7 +11,8 @@ class InferredInputs:
     """The first matrix of whole numbers that each call of one root module gets: its tokens."""
 
     def __init__(self, torch, most_calls=_MOST_CALLS):
-        self._torch, self._most_calls = torch, most_calls
+        self._torch = torch
+        self._most_calls = most_calls
         self._calls = self.grown = 0  # `grown`: calls with the last one's tokens and one more
         self._last = None
         self._tokens = self._padding = self._common = 0

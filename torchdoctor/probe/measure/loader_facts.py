@@ -35,12 +35,17 @@ class Known:
     def __init__(self, loader, location, torch, iterators_before, closely=False):
         self._torch = torch
         self._loader = weakref.ref(loader)
-        self._location, self._iterators_before = location, iterators_before
+        self._location = location
+        self._iterators_before = iterators_before
         self.iterators = self.batches = self.samples = 0
         # `Overtaken` counts these.
         self.overtaken = self.looks = 0
         self.overtaken_s = self.taken_over_s = self.awaited_s = 0.0
-        self._walls, self._cpus, self._queued, self._sizes, self._shapes = [], [], [], [], []
+        self._walls = []
+        self._cpus = []
+        self._queued = []
+        self._sizes = []
+        self._shapes = []
         self.writes = dataset_writes.of(loader.dataset) if closely else []
         self.batch_bytes = 0  # of the largest of the first batches
         self._iterator = None  # a weak reference to the last one
@@ -56,7 +61,8 @@ class Known:
 
     def is_made_where(self, other):
         """Return whether the same line made both: one after another they are one loader."""
-        own, its = self._location, other._location
+        own = self._location
+        its = other._location
         if not own or not its:
             return False
         return (own["file"], own["line"]) == (its["file"], its["line"])
@@ -114,7 +120,8 @@ class Known:
 
 
 def _described(loader, torch):
-    dataset, cls = loader.dataset, type(loader)
+    dataset = loader.dataset
+    cls = type(loader)
     own = type(innermost(dataset, torch))
     iterable = str(getattr(loader, "_dataset_kind", "")) == "1"
     flags = {"pin_memory": False, "persistent_workers": False, "in_order": True}
@@ -164,8 +171,10 @@ def shards(dataset):
 def why_no_second(loader, torch, writes):
     """Return why no second loader can run beside one; `writes`: of `dataset_writes`. None: may."""
     # By its own module: a program may have put a class of its own in place of the other name.
-    cls, own = type(loader), torch.utils.data.dataloader.DataLoader
-    dataset, methods = loader.dataset, ("__iter__", "_get_iterator", "_index_sampler")
+    cls = type(loader)
+    own = torch.utils.data.dataloader.DataLoader
+    dataset = loader.dataset
+    methods = ("__iter__", "_get_iterator", "_index_sampler")
     if any(getattr(cls, name, None) is not getattr(own, name, None) for name in methods):
         return "%s hands out its batches in a way of its own." % cls.__qualname__
     if isinstance(dataset, torch.utils.data.IterableDataset) and not shards(dataset):
@@ -196,7 +205,8 @@ class Overtaken:
 
         By `began_s` a later one had been put aside (`held`), or the queue held one (`ready`).
         """
-        known, now = self._known, time.perf_counter()
+        known = self._known
+        now = time.perf_counter()
         if ready is not None:
             known.looks += 1
             if ready:
@@ -206,7 +216,8 @@ class Overtaken:
         if not self._in_order:
             return
         if wanted != self._wanted:
-            self._wanted, self._ready_s = wanted, began_s if held else None
+            self._wanted = wanted
+            self._ready_s = began_s if held else None
         if number == wanted:
             if self._ready_s is not None:
                 known.overtaken += 1

@@ -51,7 +51,8 @@ def parts_of(dataset, torch):
 
     None for any other, and for a subclass that makes its samples in another way.
     """
-    data, own = torch.utils.data, type(dataset)
+    data = torch.utils.data
+    own = type(dataset)
     for cls in (data.Subset, data.ConcatDataset, data.StackDataset):
         names = ("__getitem__", "__getitems__")
         alike = all(getattr(own, name, None) is getattr(cls, name, None) for name in names)

@@ -5,7 +5,8 @@ import mmap
 import os
 
 _WHOLE_BYTES = 8 * 1024 * 1024  # of longer files, stretches are looked at
-_STRETCHES, _STRETCH_BYTES = 64, 64 * 1024
+_STRETCHES = 64
+_STRETCH_BYTES = 64 * 1024
 _LOOKS = 16  # offsets looked at where the pages cannot be listed
 
 
@@ -40,9 +41,11 @@ def _mincore():
 def _listed(descriptor, size):
     """Return the share of pages that the kernel lists; ValueError: the file cannot be mapped."""
     ctypes, mincore = _mincore()
-    stretches, pages = [(0, size)], bytearray()
+    stretches = [(0, size)]
+    pages = bytearray()
     if size > _WHOLE_BYTES:
-        step, grain = (size - _STRETCH_BYTES) / (_STRETCHES - 1), mmap.ALLOCATIONGRANULARITY
+        step = (size - _STRETCH_BYTES) / (_STRETCHES - 1)
+        grain = mmap.ALLOCATIONGRANULARITY
         offsets = [int(n * step) // grain * grain for n in range(_STRETCHES)]
         stretches = [(offset, _STRETCH_BYTES) for offset in offsets]
     for offset, length in stretches:

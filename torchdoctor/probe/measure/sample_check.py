@@ -12,7 +12,8 @@ from ..fixkit import random_states
 from ..fixkit.sample_cache import SampleCache
 
 _MOST_S = 3.0
-_SAMPLES, _FEWEST = 8, 2
+_SAMPLES = 8
+_FEWEST = 2
 _AGAIN = 4  # of them a third time, after the others
 _MOST_BYTES = 2**28
 
@@ -23,12 +24,14 @@ class SampleCheck:
     def __init__(self, session):
         self._session = session
         self._row = self._reason = None
-        self._asked, self._took = 0, []
+        self._asked = 0
+        self._took = []
         self._draws_random = False
 
     def look(self, ident):
         """Ask the data set of the loader of this number; one that takes too long is left alone."""
-        torch, loader = self._session.torch, self._session.loaders.known[ident].loader()
+        torch = self._session.torch
+        loader = self._session.loaders.known[ident].loader()
         dataset = getattr(loader, "dataset", None)
         if dataset is None or isinstance(dataset, torch.utils.data.IterableDataset):
             return
@@ -50,7 +53,8 @@ class SampleCheck:
             }
 
     def _ask(self, loader, cache):
-        dataset, samples = loader.dataset, []
+        dataset = loader.dataset
+        samples = []
         try:
             length = len(dataset)
             indices = range(0, length, max(length // _SAMPLES, 1))[:_SAMPLES]

@@ -35,6 +35,8 @@ from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import MISSING, clean, fixes_alone, settings_of_all
 
 _MOST_POINTS = 5000  # of one curve; TensorBoard itself shows a thousand
+_RUN = "run"
+_NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")  # as torch's tensorboard_trace_handler names it
 
 
 class EventFile:
@@ -85,7 +87,9 @@ class EventFile:
 
 def write_figures(writer: EventFile, report: Report) -> None:
     """Write each figure of the report; what was not measured is no point."""
-    baseline, time_s, sensors = report.baseline, report.baseline.step_time_s, report.sensors
+    baseline = report.baseline
+    time_s = report.baseline.step_time_s
+    sensors = report.sensors
     if time_s is not None:
         writer.scalar("step_time/median_s", time_s.median)
         writer.scalar("step_time/mean_s", time_s.mean)
@@ -143,10 +147,6 @@ def _thinned(points: int) -> Sequence[int]:
     return range(0, points, -(-points // _MOST_POINTS) or 1)
 
 
-_RUN = "run"
-_NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")  # as torch's tensorboard_trace_handler names it
-
-
 def write_tensorboard(report: Report, folder: Path) -> None:
     """Write a report below a log folder; what other runs wrote there stays.
 
@@ -187,7 +187,8 @@ def _write_traces(report: Report, folder: Path) -> None:
     ranks = {rank.path: rank.rank for rank in report.ranks}
     for number, path in enumerate(trace_files(report)):
         folder.mkdir(parents=True, exist_ok=True)
-        name, stem = path.name, path.name.removesuffix(".gz").removesuffix(".json")
+        name = path.name
+        stem = path.name.removesuffix(".gz").removesuffix(".json")
         if report.run_folder or not _NAMED.fullmatch(name):
             worker = f"{stem}_{ranks.get(str(path), number)}"
             if report.run_folder:
@@ -210,7 +211,8 @@ def _write_trials(report: Report, folder: Path) -> None:
     for trial in report.trials:
         if trial.speedup is not None or trial.verdict == "failed":
             fixes = fixes_alone(trial.fixes)
-            values, numerics = settings_of_all(trial.fixes), training(trial.numerics)
+            values = settings_of_all(trial.fixes)
+            numerics = training(trial.numerics)
             cells = fixes, values, trial.verdict, numerics
             rows.append((cells, trial.speedup, trial.peak_memory_bytes))
     together = report.recommendation

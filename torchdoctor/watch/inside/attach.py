@@ -25,14 +25,21 @@ _ALLOWED_FAILURES = 3  # of hooks, before the probe removes itself
 class Watch:
     """One watched process: what the hooks share. `on` False: every hook passes through."""
 
-    guarded, hide_frames = wrapping.guarded, wrapping.hide_frames
-    phases, programs, arms, sparse = True, (), (), False
+    guarded = wrapping.guarded
+    hide_frames = wrapping.hide_frames
+    phases = True
+    programs = ()
+    arms = ()
+    sparse = False
     backward_location = gradient_location = None
 
     def __init__(self, torch, plan):
-        self.torch, self.plan = torch, plan
-        self.on, self.resting = True, False
-        self._failures, self._removed = 0, False
+        self.torch = torch
+        self.plan = plan
+        self.on = True
+        self.resting = False
+        self._failures = 0
+        self._removed = False
         self.accelerator = Accelerator(torch)
         self.passes = SimpleNamespace(on=False)
         self.inference = SimpleNamespace(on=False, looks=False, wanted=False, ended=None)
@@ -86,7 +93,9 @@ class Watch:
         if self._failures < _ALLOWED_FAILURES:
             self.event("failed", reason)
         elif not self._removed:
-            self._removed, self.on, self.resting = True, False, False
+            self._removed = True
+            self.on = False
+            self.resting = False
             self.keeper.failed(reason)
 
     def event(self, kind, text="", seconds=0.0):
@@ -109,7 +118,8 @@ class Watch:
 
     def after_fork(self):
         """Begin anew in a forked child; a loader worker never learns, and so writes nothing."""
-        self.on, self.resting = not self._removed, False
+        self.on = not self._removed
+        self.resting = False
         self.log.restart(os.getpid())
         self.rests.forget()
         self.profiling.forget()

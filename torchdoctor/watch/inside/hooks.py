@@ -16,7 +16,8 @@ from .stepping import CHECKPOINT_BEGIN, CHECKPOINT_END
 
 _LEARNT_SIZES = 20  # batches
 _MOST_SHAPES = 512
-_LOSS_EVERY_NS, _DEVICE_LOSS_EVERY_NS = 20_000_000, 1_000_000_000
+_LOSS_EVERY_NS = 20_000_000
+_DEVICE_LOSS_EVERY_NS = 1_000_000_000
 _COLLECTIVES = (
     "all_reduce",
     "barrier",
@@ -45,7 +46,8 @@ class Loaders:
     def made(self, loader, location):
         """Note a new loader; return its number."""
         number = self._numbers[loader] = len(self.rows)
-        sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+        sampler = getattr(loader, "sampler", None)
+        batches = getattr(loader, "batch_sampler", None)
         # One function often makes both loaders: that of an evaluation does not shuffle.
         order = type(sampler), getattr(sampler, "shuffle", None)
         place = (location["file"], location["line"], *order) if location else number
@@ -82,7 +84,9 @@ class Loaders:
         return __init__
 
     def _iter(self, old):
-        watch, add, making = self._watch, self._watch.log.add, self._making
+        watch = self._watch
+        add = self._watch.log.add
+        making = self._making
         compiling = watch.torch.compiler.is_dynamo_compiling
 
         @functools.wraps(old)
@@ -111,8 +115,12 @@ class Loaders:
         return begin
 
     def _next(self, old):
-        watch, add, rows = self._watch, self._watch.log.add, self.rows
-        begin, end, exhausted = step_log.FETCH_BEGIN, step_log.FETCH_END, step_log.EXHAUSTED
+        watch = self._watch
+        add = self._watch.log.add
+        rows = self.rows
+        begin = step_log.FETCH_BEGIN
+        end = step_log.FETCH_END
+        exhausted = step_log.EXHAUSTED
         compiling = watch.torch.compiler.is_dynamo_compiling
 
         def __next__(iterator):
@@ -162,7 +170,8 @@ class Calls(model_hooks._Calls):
 
     def _begin(self, root, module, args, kwargs):
         root.forwards += 1
-        flags, log = self._grad_enabled() | module.training << 1, self._session.log
+        flags = self._grad_enabled() | module.training << 1
+        log = self._session.log
         if flags == 3:
             values = (*args, *kwargs.values()) if kwargs else args
             log.forward(root.ident, flags, *self._largest(values))
@@ -172,7 +181,9 @@ class Calls(model_hooks._Calls):
 
     def _largest(self, values):
         """Return the largest tensor's elements, its rows, and whether its shape is new."""
-        most, shape, tensor = 0, None, self._tensor
+        most = 0
+        shape = None
+        tensor = self._tensor
         if len(values) == 1 and type(values[0]) is tensor:
             most, shape, values = values[0].numel(), values[0].shape, ()
         for value in values:
@@ -183,7 +194,8 @@ class Calls(model_hooks._Calls):
                 parts = value[:8]
             for part in parts:
                 if isinstance(part, tensor) and part.numel() > most:
-                    most, shape = part.numel(), part.shape
+                    most = part.numel()
+                    shape = part.shape
         if not most:
             return 0, 0, False
         is_new = shape not in self._shapes and len(self._shapes) < _MOST_SHAPES
@@ -196,7 +208,8 @@ class Backwards:
     """Backward passes, with the loss where reading it waits for nothing."""
 
     def __init__(self, watch):
-        self._watch, self._on_device = watch, None
+        self._watch = watch
+        self._on_device = None
         self._scaled_losses = scaled_losses.ScaledLosses(watch)
         self._due_ns = self._device_due_ns = 0
 
@@ -224,7 +237,8 @@ class Backwards:
 
     def end(self, tensors):
         """Note that it ended; `tensors`: what it began at."""
-        exchanges, log = self._watch.exchanges, self._watch.log
+        exchanges = self._watch.exchanges
+        log = self._watch.log
         log.last_code = 0
         now = log.add(step_log.BACKWARD_END)
         if exchanges.entry_ns:
@@ -238,7 +252,9 @@ class Backwards:
 
     def around(self, old):
         """Return the wrapper of `torch.autograd.backward`."""
-        watch, log, graphs = self._watch, self._watch.log, self._watch.graphs
+        watch = self._watch
+        log = self._watch.log
+        graphs = self._watch.graphs
         compiling = watch.torch.compiler.is_dynamo_compiling
 
         def backward(tensors, *args, **kwargs):
@@ -306,7 +322,8 @@ class Exchanges:
 
     def install(self):
         """Wrap the collectives of `torch.distributed` that a program calls itself."""
-        watch, distributed = self._watch, self._watch.torch.distributed
+        watch = self._watch
+        distributed = self._watch.torch.distributed
         if distributed.is_available():
             for name in _COLLECTIVES:
                 wrapping.wrap(distributed, name, self._around)
@@ -316,7 +333,8 @@ class Exchanges:
             wrapping.before(watch, distributed, "destroy_process_group", watch.keeper.leaves)
 
     def _around(self, old):
-        watch, compiling = self._watch, self._watch.torch.compiler.is_dynamo_compiling
+        watch = self._watch
+        compiling = self._watch.torch.compiler.is_dynamo_compiling
 
         @functools.wraps(old)
         def collective(*args, **kwargs):

@@ -19,7 +19,8 @@ from . import layout
 _FLUSH_S = 1.0
 _SYNC_S = 5.0  # a power cut loses no more
 _PATIENCE_S = 5.0
-_SENSORS_S, _SENSORS_MOST_S = 1.0, 15.0
+_SENSORS_S = 1.0
+_SENSORS_MOST_S = 15.0
 _SENSORS_SHARE = 1e-4  # of the time so far, between these
 _BURST, _EVENT_EVERY_NS = 50, 10_000_000_000  # of one kind
 _MOST_EVENTS = 20_000
@@ -44,7 +45,8 @@ class Keeper:
         self._early = []  # events before the start
         self._counts = {}  # by kind: [events, when the next one may come]
         self._total_events = 0
-        self._loss, self._bad_losses = nan, 0
+        self._loss = nan
+        self._bad_losses = 0
         self._facts = {}
         self._lock = allocate_lock()
         self._ended = False
@@ -69,7 +71,8 @@ class Keeper:
         for event in self._early:
             self.event(*event)
         self._early = []
-        self._group, self._first_look = {}, True
+        self._group = {}
+        self._first_look = True
         self._write_facts()
         if not self._ended:
             start_new_thread(self._run, ())
@@ -112,11 +115,14 @@ class Keeper:
 
     def steps_found(self, kind, place, again):
         """Keep what a step is, in words too."""
-        watch, location, facts = self._watch, None, {}
+        watch = self._watch
+        location = None
+        facts = {}
         if kind == "loader":
             row = next((r for r in watch.loaders.rows if r[0] == place), None)
             if row is not None:
-                location, facts = row[1], {"num_workers": row[4], "batch_size": row[5]}
+                location = row[1]
+                facts = {"num_workers": row[4], "batch_size": row[5]}
             sentence = "one step is one batch of the DataLoader"
         elif kind == "optimizer":
             named = [type(o).__name__ for o, number in watch.optimizers.items() if number == place]
@@ -141,7 +147,8 @@ class Keeper:
         except (ImportError, OSError, ValueError, AttributeError):
             pass
         sync_s = sensors_s = 0.0
-        lock, began_s = self._lock, time.monotonic()
+        lock = self._lock
+        began_s = time.monotonic()
         while not self._ended and lock is self._lock:
             now_s = time.monotonic()
             try:
@@ -200,11 +207,13 @@ class Keeper:
             self._group = _group(self._watch.torch)
             self.changed |= self._group["backend"] is not None
         if self._first_look and self._watch.log.step:
-            self._first_look, self.changed = False, True
+            self._first_look = False
+            self.changed = True
 
     def _write_facts(self):
         self.changed = False
-        torch, device = self._watch.torch, self._watch.accelerator
+        torch = self._watch.torch
+        device = self._watch.accelerator
         facts = {
             "host": os.uname().nodename,
             "pid": os.getpid(),
@@ -224,7 +233,9 @@ class Keeper:
     def _sample(self):
         """Add a row of sensors; what this system does not tell is NaN."""
         log = self._watch.log
-        status, stat, io = _fields("/proc/self/status"), _stat(), _fields("/proc/self/io")
+        status = _fields("/proc/self/status")
+        stat = _stat()
+        io = _fields("/proc/self/io")
         used, reserved = self._device_bytes()
         now = perf_counter_ns()
         self._sensors.add(

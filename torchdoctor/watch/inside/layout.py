@@ -155,8 +155,11 @@ class AppendedFile:
     """
 
     def __init__(self, path: str, head: bytes = b"", most_waiting: int = 1 << 20) -> None:
-        self._path, self._waiting, self._most = path, [head] if head else [], most_waiting
-        self._file, self._inode = -1, (0, 0)
+        self._path = path
+        self._waiting = [head] if head else []
+        self._most = most_waiting
+        self._file = -1
+        self._inode = (0, 0)
         self._end, self._size = 0, len(head)
         self.lost = 0  # pieces that were given up
 

@@ -20,8 +20,10 @@ class Profiling:
         self._watch = watch
         self.forget()
         self._began_s, self._last_s = time.monotonic(), 0.0
-        self._cost_s, self._bytes = _FIRST_GUESS_S, 0
-        self._left, self._spent_s = 0, 0.0
+        self._cost_s = _FIRST_GUESS_S
+        self._bytes = 0
+        self._left = 0
+        self._spent_s = 0.0
         self.told = self._answered = 0  # changes: so far, and at the last window
         local = os.environ.get("LOCAL_RANK", "0")
         self.wanted = bool(watch.plan.get("profile")) and local == "0"
@@ -46,7 +48,9 @@ class Profiling:
         is_asked = self.told > self._answered or now_s - self._last_s >= _LEAST_GAP_S
         if not is_asked or self._spent_s + self._cost_s > _SHARE * (now_s - self._began_s):
             return
-        torch, self._last_s, self._answered = self._watch.torch, now_s, self.told
+        torch = self._watch.torch
+        self._last_s = now_s
+        self._answered = self.told
         if torch.autograd._profiler_enabled():
             return  # the program has a profiler of its own
         activities = [torch.profiler.ProfilerActivity.CPU]

@@ -13,7 +13,8 @@ class Rests:
     """Blocks of steps without hooks: only optimizer steps are counted in them."""
 
     def __init__(self, watch):
-        self._watch, self.updates = watch, 0
+        self._watch = watch
+        self.updates = 0
         self.forget()
 
     def forget(self):
@@ -27,13 +28,15 @@ class Rests:
         if now < self._due_ns or self._watch.profiling.profiler is not None:
             return
         if not self._due_ns:
-            self._began_ns, self._due_ns = now, now + _FIRST_NS
+            self._began_ns = now
+            self._due_ns = now + _FIRST_NS
         if self._counted is None:
             self._counted = step, self.updates, now
             return
         if now < self._due_ns:
             return
-        steps, updates = step - self._counted[0], self.updates - self._counted[1]
+        steps = step - self._counted[0]
+        updates = self.updates - self._counted[1]
         if steps < _FEWEST or updates <= 0:
             return
         each_ns = (now - self._counted[2]) // steps
@@ -55,8 +58,10 @@ class Rests:
 
     def end(self, at_loader=False):
         """End the block; the steps in it become one row, at the next boundary or at a loader."""
-        watch, log = self._watch, self._watch.log
-        watch.on, watch.resting = True, False
+        watch = self._watch
+        log = self._watch.log
+        watch.on = True
+        watch.resting = False
         steps = round(self._update_steps * self._per_update)
         if steps > 0:
             log.rested(steps, perf_counter_ns(), at_loader)

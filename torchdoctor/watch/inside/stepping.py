@@ -41,11 +41,13 @@ _EVENTS = {  # of the rule
     step_log.GRADIENT_BEGIN: evidence.GRADIENT,
     step_log.EXPLICIT_STEP: evidence.STEP,
 }
-_BY_LOADER, _BY_MODE = 1, 2
+_BY_LOADER = 1
+_BY_MODE = 2
 _pack = Struct("=qiiqq").pack  # thread, code, ident, time, value: code and ident are one number
 _NUMBERS = 4  # of a row
 _NEW_INPUT, _FLAG_BITS = 4, 3  # of a forward, beside "grad enabled" and "training"
-_ROWS_BITS, _MOST_ROWS = 24, (1 << 24) - 1
+_ROWS_BITS = 24
+_MOST_ROWS = (1 << 24) - 1
 _FINAL, _NEVER_ENDED = 1, 2  # bits of an exchange
 _MOST_REPEATED = 256  # kinds of steps
 _OPTIMIZER, _FORWARD, _BACKWARD, _WAIT, _CHECKPOINT = range(5)
@@ -85,7 +87,9 @@ class StepLog:
     """
 
     def __init__(self, on_row, on_event, place_of, wanted=None):
-        self._on_row, self._on_event, self._place_of = on_row, on_event, place_of
+        self._on_row = on_row
+        self._on_event = on_event
+        self._place_of = place_of
         self._wanted = wanted
         self._pack = layout.row_of(layout.STEP_COLUMNS).pack
         self.at_boundary = []  # called with the time and the number of steps that have ended
@@ -105,7 +109,9 @@ class StepLog:
         self.totals = 0, [0.0] * len(layout.PHASES)  # steps with hooks, seconds of their phases
         self.kind = self.place = None  # what separates steps
         self._bounding = step_log.BACKWARD_END
-        self.flags, self.entry_ns, self.exchanged_ns = 0, 0, 0
+        self.flags = 0
+        self.entry_ns = 0
+        self.exchanged_ns = 0
         self.off_steps = 0  # that ended while the hooks were off
         self.phase, self.phase_ns = layout.OTHER, perf_counter_ns()
         self._thread = None
@@ -117,9 +123,11 @@ class StepLog:
         self._step_s = [0] * len(layout.PHASES)  # ns
         self._samples = self._elements = 0.0
         self._open = [0] * 5
-        self._evaluating, self._evaluated = 0, (0, 0)
+        self._evaluating = 0
+        self._evaluated = (0, 0)
         self._learning, self._recent, self._feeding, self._trained = set(), [], [], set()
-        self._interrupted_ns, self._begun = 0, False
+        self._interrupted_ns = 0
+        self._begun = False
         self._slow_rows = self._thin_rows = self._usual_ns = 0
 
     def add(self, code, ident=0, value=0):
@@ -156,7 +164,8 @@ class StepLog:
         """Note that so many steps ended without hooks; a boundary follows, or a loader begins."""
         self.work()
         self.flags |= layout.PROBE_OFF
-        self.off_steps, self._evaluating = steps, 0
+        self.off_steps = steps
+        self._evaluating = 0
         self._open, self.phase, self.phase_ns = [0] * len(self._open), layout.OTHER, now
         self._boundary = array("q")
         self.due_ns = 0
@@ -187,20 +196,29 @@ class StepLog:
 
         A step with the same events as an earlier one is not looked at event by event.
         """
-        text, keys = rows[1::_NUMBERS].tobytes(), rows[1::_NUMBERS].tolist()
-        times, values = rows[2::_NUMBERS].tolist(), rows[3::_NUMBERS].tolist()
+        text = rows[1::_NUMBERS].tobytes()
+        keys = rows[1::_NUMBERS].tolist()
+        times = rows[2::_NUMBERS].tolist()
+        values = rows[3::_NUMBERS].tolist()
         halves = memoryview(rows).cast("B").cast("i")  # of the keys
-        compiled, decided = self.has_compiled(), self._thread is not None
-        at, count, boundary = int(start is not None), len(keys), False
+        compiled = self.has_compiled()
+        decided = self._thread is not None
+        at = int(start is not None)
+        count = len(keys)
+        boundary = False
         while at < count:
             if start is not None and not (compiled or self._rule.is_silent):
                 end = _next(keys, keys[start], at)
                 repeated = self._repeated.get(text[8 * start : 8 * end])
                 if repeated is not None:
                     self._repeat(repeated, times[start : end + 1], values[start:end])
-                    boundary, start, at = True, end, end + 1
+                    boundary = True
+                    start = end
+                    at = end + 1
                     continue
-            before, learned, phases = self._state(), self._rule.learned, [self.phase]
+            before = self._state()
+            learned = self._rule.learned
+            phases = [self.phase]
             self._is_odd = boundary = False
             while at < count and not boundary:
                 if compiled and at == count - 1:  # in the longest step, so likely the last one
@@ -237,7 +255,8 @@ class StepLog:
     def _repeat(self, repeated, times, values):
         """Take in a whole step with the phases, telling events and learning of an earlier one."""
         phases, telling, learned = repeated
-        spent, opened = self._step_s, self._open
+        spent = self._step_s
+        opened = self._open
         for phase, began, ended in zip(phases, times, times[1:]):  # noqa: B905 (Python 3.9)
             spent[phase] += ended - began
         for at, code, ident in telling:
@@ -289,10 +308,12 @@ class StepLog:
 
     def _found(self, decision, again):
         if decision.source == evidence.GRADIENTS:
-            self.kind, self.place = decision.kind, None
+            self.kind = decision.kind
+            self.place = None
             self._bounding = step_log.GRADIENT_BEGIN
         else:
-            self.kind, self.place = decision.kind, decision.source
+            self.kind = decision.kind
+            self.place = decision.source
             self._bounding = _BOUNDING[self.kind]
         self._decision = decision
         self._changed()
@@ -339,7 +360,8 @@ class StepLog:
         else:
             phase = layout.OPTIMIZER if opened[_OPTIMIZER] else layout.OTHER
         if phase != self.phase:
-            self.phase, self.phase_ns = phase, now
+            self.phase = phase
+            self.phase_ns = now
 
     def _tell(self, code, ident, now, value):
         """Note what an event says beside its phase."""
@@ -380,7 +402,8 @@ class StepLog:
                 if not self._learning.issuperset(learning):
                     self._changed()
                     self._learning.update(learning)
-                self._feeding, self._recent = [], []
+                self._feeding = []
+                self._recent = []
             if self._evaluating:
                 self._evaluates(0, now)
         elif code == FLAG:
@@ -397,7 +420,8 @@ class StepLog:
                 self._samples += value & _MOST_ROWS
         elif code == EXCHANGE:
             if ident & _FINAL or not self.entry_ns:
-                self.entry_ns, self.exchanged_ns = value, 0 if ident & _NEVER_ENDED else now
+                self.entry_ns = value
+                self.exchanged_ns = 0 if ident & _NEVER_ENDED else now
         else:
             phase = layout.COPY if code == step_log.COPY_END else layout.GC
             took = min(value, self._step_s[self.phase])
@@ -420,7 +444,9 @@ class StepLog:
         self._evaluating = how
 
     def _begin_row(self, now):
-        self._row_ns, self._row_steps, self._row_flags = now, 0, 0
+        self._row_ns = now
+        self._row_steps = 0
+        self._row_flags = 0
         self._row = [0] * len(layout.PHASES)
         self._row_samples = self._row_elements = 0.0
 
