@@ -108,7 +108,8 @@ def screen(report: Report, folder: str) -> list[Section]:
     answer = _answer(report, folder)
     lines = screen_room.lines_on_screen(answer)
     # Each trial may take two lines.
-    trials, long = _MOST_TRIALS - max(0, lines - _FEW_LINES) * 2 // 3, lines > _MANY_LINES
+    trials = _MOST_TRIALS - max(0, lines - _FEW_LINES) * 2 // 3
+    long = lines > _MANY_LINES
     above = [*sentences(wording.failure(report), tone="bad"), *cause(report)]
     load = sentences(other_load.held(report), network.sent(report.network), tone="bad")
     trials -= max(0, screen_room.lines_on_screen([*above, *load]) - _FEW_ABOVE)
@@ -409,10 +410,13 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     figure = f"No fix tried gains {most} % or more"
     parts = [f"; the {step_of(report)} is {bar.text} {bar.label}" for bar in time_bars(report)[:1]]
     if few := most > _SMALL:
-        title, parts = "No gain was found.", []
+        title = "No gain was found."
+        parts = []
         figure = f"So few pairs of launches still leave {ratio(1 + most / 100)}x possible"
     if len(bounds) < len(intervals):
-        few, title, parts = True, "No gain was found.", []
+        few = True
+        title = "No gain was found."
+        parts = []
         figure = "So few pairs of launches say nothing of some fixes"
     title = "No fix that was tried helps." if _by_hand(report) else title
     return [KeyFigures(title, f"{figure}{''.join(parts)}."), *(_next(report) if few else [])]
@@ -493,7 +497,8 @@ def _tried(report: Report, most: int) -> list[Block]:
     recommended = report.recommendation
     rows = []
     if len(recommended.fixes) > 1 and recommended.speedup is not None:
-        figures, pairs = speedup(recommended.speedup), str(recommended.pairs or "-")
+        figures = speedup(recommended.speedup)
+        pairs = str(recommended.pairs or "-")
         cells = ["all recommended together", figures, training(recommended.numerics), pairs, ""]
         rows.append(Row(cells, "good", recommended.speedup))
     chosen = set_of(recommended.fixes)
