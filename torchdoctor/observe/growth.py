@@ -13,7 +13,7 @@ _FEWEST = 40  # steps
 _SEGMENTS = 12  # of as many steps, whose medians ignore single long steps
 # Mann-Kendall: of the 66 pairs of segments, this many more rising than falling.
 _SCORE = 40  # p = 0.003, of a phase in relation to the rest
-_OWN_SCORE = 20  # of the phase by itself: the rest may have become shorter, as in warming up
+_OWN_SCORE = 36  # p = 0.008, of the phase by itself: the rest may become shorter, as in warming up
 _LEAST = 0.15  # of the first step, by which the last one is longer
 _SMALL = 0.05  # of the step: a smaller rest says nothing of the load
 
